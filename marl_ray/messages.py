@@ -1,0 +1,99 @@
+"""The messages that travel between rollout, sandbox and learners.
+
+A run is a cooperative Dec-POMDP: agent i sees only its own prompts (observations) and its own past responses
+(history); the tuple of all agents' completions is the joint action; the sandbox's verdict on the joint program
+gives one reward that all agents share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from marl_ray.sandbox import ExecutionReport
+
+WeightVersion = int
+"""Counts the updates of one agent's policy: 0 is the base model, and it only grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem. `tests` is a source with `check(candidate)`, or a tuple of assert lines."""
+
+    id: str
+    prompt: str
+    entry_point: str
+    tests: str | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One sampled response of one agent.
+
+    `token_ids` are the sampled ids, a final EOS kept and nothing after it; `logprobs` are the behaviour
+    log-probabilities of those ids under the distribution they were drawn from (temperature, top-p and top-k
+    applied), same length. `weight_version` is the oldest version that produced a token.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[float, ...]
+    finish_reason: str
+    weight_version: WeightVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What the environment makes of one joint action, from one execution.
+
+    `levels` are the parts the reward is the sum of; `metrics` are means to be logged (0 or 1 for flags).
+    """
+
+    reward: float
+    levels: dict[str, float]
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class JointAction:
+    """One joint action at a node: `indices[i]` is agent i's completion in its group."""
+
+    indices: tuple[int, ...]
+    report: ExecutionReport
+    assessment: Assessment
+    reward: float
+    """The assessment's reward after the config's scale and shift."""
+
+
+@dataclass(slots=True)
+class TurnNode:
+    """One turn of one episode: what each agent saw, its group of completions, and the joint actions.
+
+    `returns[g]` is the return of joint action g; `expanded` is the index of the joint action that was handed
+    to the next turn (None at a leaf).
+    """
+
+    turn: int
+    prompts: list[str]
+    prompt_ids: list[tuple[int, ...]]
+    completions: list[list[Completion]]
+    joint_actions: list[JointAction]
+    returns: list[float] = field(default_factory=list)
+    expanded: int | None = None
+
+
+@dataclass(slots=True)
+class Episode:
+    """A task and the turns that were played, first to last."""
+
+    task: Task
+    nodes: list[TurnNode]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What one agent's learner needs of one node: G completions of one prompt and their returns [G]."""
+
+    turn: int
+    prompt_ids: tuple[int, ...]
+    completions: tuple[Completion, ...]
+    returns: tuple[float, ...]
