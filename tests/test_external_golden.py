@@ -15,14 +15,14 @@ class Verdict:
 
     status: str
     error_type: str | None
-    message: str
+    message: str | None
     line: int
     source: str
 
 
 PROBLEM = 'def grow(n: int) -> int:\n    """Add 5 to n, then multiply by 7."""\n'
-GOOD = Verdict("passed", None, "", 2, "assert candidate(0) == 35")
-WRONG = Verdict("failed", "AssertionError", "", 3, "assert candidate(1) == 42")
+GOOD = Verdict("pass", None, "", 2, "assert candidate(0) == 35")
+WRONG = Verdict("fail", "AssertionError", "", 3, "assert candidate(1) == 42")
 CRASH = Verdict(
     "error", "TypeError", "unsupported operand type(s)\nfor +: " + "int " * 40, 4, "assert candidate(2) == 49"
 )

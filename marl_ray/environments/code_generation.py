@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from marl_ray.environments import prompts
 from marl_ray.environments.diagnosis import Diagnosis, FunctionStatus, SandboxSlice, SyntaxProblem, sliced
-from marl_ray.environments.extraction import Contribution, contribution, preamble
+from marl_ray.environments.extraction import Contribution, clean, contribution, preamble
 from marl_ray.environments.usage import helper_use
 from marl_ray.messages import Assessment, Task
 from marl_ray.sandbox import ExecutionReport, Program
@@ -55,9 +55,14 @@ class CodeGeneration:
         """Later turns' closing instructions, one per agent."""
         return prompts.revisions(task.entry_point, self.helpers)
 
-    def contributions(self, task: Task, responses: Sequence[str]) -> list[str]:
-        """Each agent's own code as it stands in the joint program."""
-        return [part.code for part in self._parts(task, responses)]
+    def function_names(self, task: Task) -> list[str]:
+        """The function each agent writes."""
+        return [*self.helpers, task.entry_point]
+
+    def previous_answers(self, task: Task, responses: Sequence[str]) -> list[str]:
+        """Each agent's own function as it stands in the joint program; all it wrote where there is none."""
+        parts = zip(self._parts(task, responses), responses, strict=True)
+        return [part.code if part.function is not None else clean(response) for part, response in parts]
 
     def program(self, task: Task, responses: Sequence[str]) -> Program:
         """The joint program: the problem's imports and finished definitions, the helpers, main."""
@@ -114,11 +119,11 @@ class CodeGeneration:
         )
 
     def _parts(self, task: Task, responses: Sequence[str]) -> list[Contribution]:
-        names = [*self.helpers, task.entry_point]
-        return [contribution(response, name) for response, name in zip(responses, names, strict=True)]
+        pairs = zip(responses, self.function_names(task), strict=True)
+        return [contribution(response, name) for response, name in pairs]
 
     def _join(self, task: Task, parts: Sequence[Contribution]) -> _Joint:
-        given = preamble(task.prompt, frozenset([*self.helpers, task.entry_point]))
+        given = preamble(task.prompt, frozenset(self.function_names(task)))
         future = dict.fromkeys(line for part in (given, *parts) for line in part.future)
         source = "\n".join([*future, given.code] if given.code else future)
         starts = []

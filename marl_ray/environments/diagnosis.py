@@ -61,7 +61,7 @@ class Diagnosis:
     @property
     def passed(self) -> int:
         """How many of the visible tests passed."""
-        return sum(test.status == "passed" for test in self.tests)
+        return sum(test.status == "pass" for test in self.tests)
 
     @property
     def all_passed(self) -> bool:

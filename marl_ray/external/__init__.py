@@ -1,0 +1,8 @@
+"""External transition modes: what the agents read from the second turn on."""
+
+from __future__ import annotations
+
+from marl_ray.external.expert import check_expert_key
+from marl_ray.external.transition import MODES, ExternalTransition
+
+__all__ = ["MODES", "ExternalTransition", "check_expert_key"]

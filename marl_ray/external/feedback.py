@@ -46,7 +46,7 @@ def level_feedback(diagnosis: Diagnosis, agent: int) -> list[str]:
         lines.append("tests: not run")
     else:
         lines.append(f"tests: {diagnosis.passed} of {len(diagnosis.tests)} passed")
-        lines += [f"failed: {_failure(test)}" for test in diagnosis.tests if test.status != "passed"]
+        lines += [f"failed: {_failure(test)}" for test in diagnosis.tests if test.status != "pass"]
     if agent == len(diagnosis.functions) - 1:
         lines += _aux_use(diagnosis)
     return lines

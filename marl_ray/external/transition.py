@@ -1,0 +1,97 @@
+"""From a joint action and its report to every agent's next prompt (the Dec-POMDP's observation function)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from marl_ray.environments.diagnosis import Diagnosis, SandboxSlice
+from marl_ray.external import feedback
+from marl_ray.external.expert import Expert, check_expert_key
+from marl_ray.messages import Task
+from marl_ray.sandbox import ExecutionReport, Program
+
+FEEDBACK_MODES: dict[str, Callable[[Diagnosis, int], list[str]]] = {
+    "level_feedback": feedback.level_feedback,
+    "level_passed": feedback.level_passed,
+    "passed": feedback.passed,
+    "plain": feedback.plain,
+}
+MODES = (*FEEDBACK_MODES, "expert_edits")
+
+
+class TransitionConfig(Protocol):
+    """The part of the configuration that is read here: the section `external`."""
+
+    @property
+    def mode(self) -> str: ...
+    @property
+    def sandbox_slice(self) -> SandboxSlice: ...
+    @property
+    def original_prompt(self) -> bool: ...
+    @property
+    def previous_response(self) -> bool: ...
+    @property
+    def expert_model(self) -> str | None: ...
+    @property
+    def expert_timeout_s(self) -> float: ...
+    @property
+    def expert_retries(self) -> int: ...
+
+
+class TransitionEnvironment(Protocol):
+    """What a mode needs to know of an environment."""
+
+    def function_names(self, task: Task) -> list[str]: ...
+    def revisions(self, task: Task) -> list[str]: ...
+    def previous_answers(self, task: Task, responses: Sequence[str]) -> list[str]: ...
+    def program(self, task: Task, responses: Sequence[str]) -> Program: ...
+    def diagnose(
+        self, task: Task, responses: Sequence[str], report: ExecutionReport, sandbox_slice: SandboxSlice
+    ) -> Diagnosis: ...
+
+
+class ExternalTransition:
+    """One external mode, for one environment.
+
+    Raises ValueError, in one line, for an unknown mode and for `expert_edits` without a model or a key.
+    """
+
+    def __init__(self, config: TransitionConfig, environment: TransitionEnvironment) -> None:
+        if config.mode not in MODES:
+            raise ValueError(f"external.mode {config.mode!r} is not known (there are: {', '.join(MODES)})")
+        check_expert_key(config)
+        self._config = config
+        self._environment = environment
+        self._expert: Expert | None = None
+        if config.mode == "expert_edits":
+            assert config.expert_model is not None  # check_expert_key
+            self._expert = Expert(config.expert_model, config.expert_timeout_s, config.expert_retries)
+
+    async def next_prompts(
+        self, task: Task, first_prompts: list[str], responses: Sequence[str], report: ExecutionReport
+    ) -> list[str]:
+        """One prompt per agent. Waits only for the expert, and for that within its time-outs and retries."""
+        config, environment = self._config, self._environment
+        names = environment.function_names(task)
+        previous = environment.previous_answers(task, responses)
+        instructions = environment.revisions(task)
+        lines: list[list[str]] = [[] for _ in names]
+        edits: dict[str, str] = {}
+        if self._expert is not None:
+            program = environment.program(task, responses).source
+            edits = await self._expert.edits(task.prompt, program, names)
+        else:
+            diagnosis = environment.diagnose(task, responses, report, config.sandbox_slice)
+            render = FEEDBACK_MODES[config.mode]
+            lines = [render(diagnosis, agent) for agent in range(len(names))]
+        return [
+            feedback.next_prompt(
+                first_prompt=first_prompts[agent] if config.original_prompt else None,
+                previous=previous[agent] if config.previous_response else None,
+                feedback=lines[agent],
+                edit=edits.get(name),
+                instruction=instructions[agent],
+            )
+            for agent, name in enumerate(names)
+        ]
