@@ -16,7 +16,7 @@ MAX_CHARS = 32_000
 """Longer responses are cut. Some 8,000 tokens, far above any function."""
 MAX_DEPTH = 200
 """Syntax trees nested deeper than this count as not parsing, so that recursion over a tree is safe."""
-MAX_CUTS = 64
+MAX_CUTS = 32
 """How many shorter prefixes are tried before a response counts as not parsing."""
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
