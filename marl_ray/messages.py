@@ -1,13 +1,13 @@
 """The messages that travel between rollout, sandbox and learners.
 
-A run is a cooperative Dec-POMDP: agent i sees only its own prompts (observations) and its own past responses
-(history); the tuple of all agents' completions is the joint action; the sandbox's verdict on the joint program
-gives one reward that all agents share.
+A run is a cooperative Dec-POMDP: agent i sees only its own prompts (observations) and its own past
+responses (history); the tuple of all agents' completions is the joint action; the sandbox's verdict on the
+joint program gives one reward that all agents share.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from marl_ray.sandbox import ExecutionReport
 
@@ -68,8 +68,7 @@ class JointAction:
 class TurnNode:
     """One turn of one episode: what each agent saw, its group of completions, and the joint actions.
 
-    `returns[g]` is the return of joint action g; `expanded` is the index of the joint action that was handed
-    to the next turn (None at a leaf).
+    `expanded` is the index of the joint action that was handed to the next turn (None at a leaf).
     """
 
     turn: int
@@ -77,16 +76,20 @@ class TurnNode:
     prompt_ids: list[tuple[int, ...]]
     completions: list[list[Completion]]
     joint_actions: list[JointAction]
-    returns: list[float] = field(default_factory=list)
     expanded: int | None = None
 
 
 @dataclass(slots=True)
 class Episode:
-    """A task and the turns that were played, first to last."""
+    """A task and the turns that were played, first to last.
+
+    `stopped` says why it ended before its last turn ("" if it did not): prompt_too_long, infra_error or
+    early_termination.
+    """
 
     task: Task
     nodes: list[TurnNode]
+    stopped: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,7 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
         before = len(tokenizer)
         tokenizer.add_special_tokens(config.special_tokens)
         if len(tokenizer) != before:
-            raise ValueError(
-                f"model.special_tokens {config.special_tokens} are not in the vocabulary of {name}"
-            )
+            raise ValueError(f"model.special_tokens {config.special_tokens} are not in the vocabulary of {name}")
     return tokenizer
 
 

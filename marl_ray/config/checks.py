@@ -22,9 +22,7 @@ def resolve(config: Config) -> None:
         algorithm.estimator = section  # type: ignore[assignment]
     if algorithm.agent_learning_rate is not None:
         if algorithm.learning_rate not in (None, algorithm.agent_learning_rate):
-            raise ValueError(
-                f"{section}.learning_rate and {section}.agent_learning_rate differ: give one of them"
-            )
+            raise ValueError(f"{section}.learning_rate and {section}.agent_learning_rate differ: give one of them")
         algorithm.learning_rate = algorithm.agent_learning_rate
         algorithm.agent_learning_rate = None
     if algorithm.learning_rate is None:
@@ -60,9 +58,7 @@ def _check_agents(config: Config) -> None:
         section != "grpo" or num_agents == 1,
         f"grpo trains one agent, grpo.num_agents is {num_agents}: use a magrpo section for several",
     )
-    _require(
-        all(config.model_names), "no model: set model.name, or agents with one name an agent, or --model_name"
-    )
+    _require(all(config.model_names), "no model: set model.name, or agents with one name an agent, or --model_name")
     _require(bool(config.dataset.name), "no dataset: set dataset.name")
 
 
@@ -83,9 +79,7 @@ def _check_algorithm(algorithm: AlgorithmConfig, section: str) -> None:
         f"{section}.normalize_advantages makes {algorithm.estimator} the same as magrpo (each is an affine map of "
         "the returns): turn it off, or use estimator magrpo",
     )
-    _require(
-        algorithm.joint_mode == "aligned", f"{section}.joint_mode cross is not available yet: use aligned"
-    )
+    _require(algorithm.joint_mode == "aligned", f"{section}.joint_mode cross is not available yet: use aligned")
     _require(algorithm.handoff != "all", f"{section}.handoff all is not available yet: use random or best")
 
 
@@ -135,9 +129,7 @@ def _check_numbers(config: Config) -> None:
         f"{section}.max_new_tokens {algorithm.max_new_tokens}: raise the one or lower the other",
     )
     _require(
-        config.external.mode != "expert_edits"
-        or algorithm.num_turns == 1
-        or bool(config.external.expert_model),
+        config.external.mode != "expert_edits" or algorithm.num_turns == 1 or bool(config.external.expert_model),
         "external.mode expert_edits needs external.expert_model, the model that writes the edits",
     )
 

@@ -6,7 +6,7 @@ the base model's weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.config.schema import ModelConfig
@@ -94,8 +94,3 @@ class Generator:
 
     def _encode(self, prompt: str) -> list[int]:
         return encode_prompt(self.tokenizer, prompt, self.model.use_chat_template)
-
-
-def with_seed(sampling: SamplingSpec, seed: int) -> SamplingSpec:
-    """`sampling` with another seed."""
-    return replace(sampling, seed=seed)

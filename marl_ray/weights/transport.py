@@ -43,9 +43,7 @@ class GeneratorClient:
             if "rank_offset" in info:
                 info["rank_offset"] += index * self.ranks_per_generator
             infos.append(info)
-        self._wait(
-            [g.weight_update.remote("init", i) for g, i in zip(self.generators, infos, strict=True)], "join"
-        )
+        self._wait([g.weight_update.remote("init", i) for g, i in zip(self.generators, infos, strict=True)], "join")
 
     def start_weight_update(self) -> None:
         self._wait([g.weight_update.remote("start") for g in self.generators], "start")
@@ -126,9 +124,7 @@ class Publisher:
 
             world = 1 + len(self.client.generators) * self.client.ranks_per_generator
             address = ray.util.get_node_ip_address()
-            info = NCCLTrainerInitInfo(
-                rank=0, master_address=address, master_port=_free_port(), world_size=world
-            )
+            info = NCCLTrainerInitInfo(rank=0, master_address=address, master_port=_free_port(), world_size=world)
         return WeightTransferTrainerFactory.trainer_init(info, client=self.client, source=self.source)
 
 

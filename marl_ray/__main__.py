@@ -1,0 +1,7 @@
+"""`python -m marl_ray`, the same as `marl-ray`."""
+
+import sys
+
+from marl_ray.cli import main
+
+sys.exit(main())

@@ -1,0 +1,73 @@
+"""Checkpoints: whole or absent.
+
+Each is written to a hidden folder and renamed when it is complete, so that whatever interrupts a run, the
+newest `step_*` folder is one to go on from. Learners write their part themselves: the run folder must be one
+that their nodes see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+STATE_FILE = "trainer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """Where the loop is. The place in the data and all streams of randomness follow from `step`."""
+
+    step: int
+    """Steps done."""
+    env_steps: int
+    """Joint samples taken."""
+    weight_versions: tuple[int, ...]
+    learned: int
+    """Optimizer steps, over all agents, that had a gradient."""
+
+
+class Checkpoints:
+    """The checkpoints of one run folder."""
+
+    def __init__(self, run_dir: Path, keep: int) -> None:
+        self.folder = run_dir / "checkpoints"
+        self.keep = keep
+
+    def begin(self, step: int, num_agents: int) -> Path:
+        """An empty hidden folder with one subfolder an agent."""
+        path = self.folder / f".step_{step:06d}"
+        shutil.rmtree(path, ignore_errors=True)
+        for agent in range(num_agents):
+            self.agent_folder(path, agent).mkdir(parents=True)
+        return path
+
+    def commit(self, path: Path, state: TrainerState) -> Path:
+        """Make it visible, and delete all but the newest `keep`."""
+        (path / STATE_FILE).write_text(json.dumps(asdict(state)))
+        final = path.with_name(path.name.removeprefix("."))
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(path, final)
+        for old in self.all()[: -self.keep]:
+            shutil.rmtree(old)
+        return final
+
+    def all(self) -> list[Path]:
+        """Complete checkpoints, oldest first."""
+        return sorted(self.folder.glob("step_*"))
+
+    def latest(self) -> tuple[Path, TrainerState]:
+        """The newest complete one. Raises ValueError when there is none."""
+        found = self.all()
+        if not found:
+            raise ValueError(f"{self.folder} has no checkpoint to resume from")
+        raw = json.loads((found[-1] / STATE_FILE).read_text())
+        raw["weight_versions"] = tuple(raw["weight_versions"])
+        return found[-1], TrainerState(**raw)
+
+    @staticmethod
+    def agent_folder(path: Path, agent: int) -> Path:
+        """Where one agent's learner writes."""
+        return path / f"agent_{agent}"

@@ -1,0 +1,134 @@
+"""Command lines: `marl-ray train|plan|report|sandbox`, and what the train_* modules share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from marl_ray.arithmetic import describe
+from marl_ray.config import Config, ConfigError, load, parse_overrides, to_yaml
+from marl_ray.config.schema import ALGORITHMS
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console script `marl-ray`."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["sandbox"]:
+        from marl_ray.sandbox.cli import main as sandbox_main
+
+        return sandbox_main(arguments[1:])
+    parser = argparse.ArgumentParser(prog="marl-ray", description="Train cooperating language models on code tasks.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for command, text in (("train", "train the agents"), ("plan", "check a config and show its arithmetic")):
+        sub = commands.add_parser(command, help=text, description=text)
+        sub.add_argument("algorithm", choices=ALGORITHMS)
+        _add_train_arguments(sub)
+    report = commands.add_parser("report", help="summarise a run folder and draw its plot again")
+    report.add_argument("run_dir", type=Path)
+    commands.add_parser("sandbox", help="run programs in the sandbox, or ask what it can do here", add_help=False)
+    options = parser.parse_args(arguments)
+    if options.command == "report":
+        return _report(options.run_dir)
+    return _train(options.algorithm, options, dry_run=options.dry_run or options.command == "plan")
+
+
+def train_main(algorithm: str, argv: Sequence[str] | None = None) -> int:
+    """`python -m marl_ray.train_magrpo` and `train_grpo`."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m marl_ray.train_{algorithm}", description=f"Train with {algorithm} from a YAML config."
+    )
+    _add_train_arguments(parser)
+    options = parser.parse_args(argv)
+    return _train(algorithm, options, dry_run=options.dry_run)
+
+
+def _add_train_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, help="YAML file")
+    parser.add_argument(
+        "--override", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as section.key=value"
+    )
+    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on from this run's last checkpoint")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved config and start nothing")
+    parser.add_argument("--model_name", help="same as --override model_name=...")
+    parser.add_argument("--num_epochs", type=int, help="same as num_train_epochs")
+    parser.add_argument("--num_turns", type=int)
+    parser.add_argument("--turn_gradient_weights", type=float, nargs="+")
+
+
+def _read(algorithm: str, options: argparse.Namespace) -> Config:
+    """The config that the command line asks for. Raises ConfigError."""
+    settings: dict[str, Any] = {
+        "model_name": options.model_name,
+        f"{algorithm}.num_train_epochs": options.num_epochs,
+        f"{algorithm}.num_turns": options.num_turns,
+        f"{algorithm}.turn_gradient_weights": options.turn_gradient_weights,
+    }
+    overrides = {key: value for key, value in settings.items() if value is not None}
+    overrides |= parse_overrides(options.override)
+    if options.resume is not None:
+        from marl_ray.run import saved_config
+
+        if options.config is not None:
+            raise ConfigError("--resume reads the run's own config.yaml: leave --config away, use --override")
+        return saved_config(options.resume, overrides)
+    if options.config is None:
+        raise ConfigError("no config: give --config FILE, or --resume RUN_DIR")
+    return load(options.config, algorithm, overrides)
+
+
+def _train(algorithm: str, options: argparse.Namespace, dry_run: bool) -> int:
+    from marl_ray.data import DataError
+
+    try:
+        config = _read(algorithm, options)
+        if dry_run:
+            sys.stdout.write(to_yaml(config))
+            sys.stderr.write(describe(config, _count_local_tasks(config)) + "\n")
+            return 0
+        from marl_ray.run import RunError, train
+
+        try:
+            train(config, options.resume)
+        except RunError as error:
+            return _fail(error)
+    except (ConfigError, DataError) as error:
+        return _fail(error)
+    except KeyboardInterrupt:
+        print("stopped; --resume goes on from the last checkpoint", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def _count_local_tasks(config: Config) -> int | None:
+    """How many training tasks there are, if that is known without a download."""
+    from marl_ray.data import is_local, load_tasks
+
+    dataset = config.dataset
+    return len(load_tasks(dataset.name, dataset.train_split, dataset.type)) if is_local(dataset.name) else None
+
+
+def _report(run_dir: Path) -> int:
+    from marl_ray.telemetry.plots import PLOT, plot_returns
+    from marl_ray.telemetry.record import read_metrics
+
+    try:
+        rows = read_metrics(run_dir)
+    except ValueError as error:
+        return _fail(error)
+    for row in rows:
+        if "eval/turn_1/reward_mean" in row:
+            turns = [f"{v:.2f}" for k, v in row.items() if k.startswith("eval/turn_") and k.endswith("/reward_mean")]
+            print(f"step {row['step']:>5}  {row['env_steps']:>8} joint samples  eval reward {' '.join(turns)}")
+    plot_returns(rows, run_dir / PLOT, run_dir.name)
+    print(run_dir / PLOT)
+    return 0
+
+
+def _fail(error: Exception) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return 1

@@ -1,0 +1,1 @@
+"""What a run asks of the cluster, and the actors that get it."""

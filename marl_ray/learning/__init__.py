@@ -1,0 +1,1 @@
+"""Returns, advantages and losses as plain functions, and the learner actor that uses them."""

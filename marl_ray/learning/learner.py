@@ -1,0 +1,195 @@
+"""The learner actor of one agent: AdamW on the group-relative policy gradient, weight sync, checkpoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from marl_ray.config.schema import AlgorithmConfig, ModelConfig
+from marl_ray.learning.batching import micro_batches, to_samples
+from marl_ray.learning.policy import compute_in, load_policy, token_logprobs
+from marl_ray.messages import Group, WeightVersion
+from marl_ray.tokenization import fingerprint, load_tokenizer
+from marl_ray.weights.transport import GeneratorClient, Publisher, TransportName
+
+STATE_FILE = "learner.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStats:
+    """What one `Learner.update` did; means over its optimizer steps."""
+
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    logprob_gap: float
+    """Mean absolute difference between the learner's and the sampler's log-probabilities, nats a token,
+    before the update. It is about 0 when both hold the same weights."""
+    optimizer_steps: int
+    informative_steps: int
+    """Optimizer steps that had a gradient: some group's returns differed."""
+    skipped_steps: int
+    """Optimizer steps left out for a loss or gradient that is not finite."""
+
+
+class Learner:
+    """Ray actor. `total_steps` is the number of optimizer steps the schedule spans."""
+
+    def __init__(
+        self,
+        agent: int,
+        model_name: str,
+        model: ModelConfig,
+        algorithm: AlgorithmConfig,
+        wire_dtype: str,
+        total_steps: int,
+        threads: int,
+    ) -> None:
+        torch.set_num_threads(threads)
+        self.agent = agent
+        self.algorithm = algorithm
+        self.temperature = model.temperature
+        self.dtype = getattr(torch, wire_dtype)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.tokenizer = load_tokenizer(model_name, model)
+        self.trust_remote_code = model.model_kwargs.trust_remote_code
+        self.policy = load_policy(model_name, self.trust_remote_code, self.device)
+        if algorithm.gradient_checkpointing:
+            self.policy.gradient_checkpointing_enable()
+        self.optimizer = torch.optim.AdamW(
+            self.policy.parameters(),
+            lr=algorithm.learning_rate or 0.0,
+            betas=(algorithm.adam_beta1, algorithm.adam_beta2),
+            weight_decay=algorithm.weight_decay,
+        )
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, schedule_factor(algorithm.lr_scheduler, algorithm.warmup_steps, total_steps)
+        )
+        self.publisher: Publisher | None = None
+
+    def ready(self) -> str:
+        """Answers once the model is loaded."""
+        return f"agent {self.agent} learner"
+
+    def tokenizer_fingerprint(self, texts: list[str]) -> str:
+        """See `marl_ray.tokenization.fingerprint`."""
+        return fingerprint(self.tokenizer, texts)
+
+    def sees(self, path: str) -> bool:
+        """Whether this actor's node sees `path` of the driver's file system."""
+        return Path(path).exists()
+
+    def connect(self, generators: list[Any], ranks: int, transport: TransportName, deadline_s: float) -> None:
+        """Join the agent's generators for weight sync."""
+        client = GeneratorClient(generators, ranks, deadline_s)
+        self.publisher = Publisher(self.policy, self.dtype, transport, client)
+
+    def publish(self, version: WeightVersion) -> int:
+        """Push the weights to the generators as `version`; returns the acknowledged checksum."""
+        assert self.publisher is not None, "connect comes first"
+        return self.publisher.publish(version)
+
+    def update(self, groups: list[Group]) -> UpdateStats:
+        """One pass over `groups` in mini-batches of `train_batch_size` groups, an optimizer step each."""
+        size = self.algorithm.train_batch_size or max(len(groups), 1)
+        losses, norms, gaps, informative, skipped, steps = [], [], [], 0, 0, 0
+        for start in range(0, len(groups), size):
+            loss, norm, gap, has_gradient = self._optimizer_step(groups[start : start + size])
+            steps += 1
+            gaps.append(gap)
+            if math.isfinite(loss) and math.isfinite(norm):
+                losses.append(loss)
+                norms.append(norm)
+                informative += has_gradient
+            else:
+                skipped += 1
+        return UpdateStats(
+            loss=_mean(losses),
+            grad_norm=_mean(norms),
+            learning_rate=self.schedule.get_last_lr()[0],
+            logprob_gap=gaps[0] if gaps else math.nan,
+            optimizer_steps=steps - skipped,
+            informative_steps=informative,
+            skipped_steps=skipped,
+        )
+
+    def save(self, folder: str) -> None:
+        """Write the model (as transformers loads it) and everything needed to go on exactly."""
+        self.policy.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        state = {
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "torch_rng": torch.get_rng_state(),
+        }
+        torch.save(state, Path(folder) / STATE_FILE)
+
+    def load(self, folder: str) -> None:
+        """Continue from what `save` wrote."""
+        saved = load_policy(folder, self.trust_remote_code, torch.device("cpu"))
+        self.policy.load_state_dict(saved.state_dict())
+        state = torch.load(Path(folder) / STATE_FILE, map_location="cpu", weights_only=True)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        torch.set_rng_state(state["torch_rng"])
+
+    def export(self, folder: str) -> None:
+        """Write the model in the engines' dtype, and the tokenizer."""
+        weights = {name: tensor.to(self.dtype) for name, tensor in self.policy.state_dict().items()}
+        self.policy.save_pretrained(folder, state_dict=weights)
+        self.tokenizer.save_pretrained(folder)
+
+    def _optimizer_step(self, groups: Sequence[Group]) -> tuple[float, float, float, bool]:
+        """Returns loss, gradient norm, log-probability gap, and whether there was a gradient."""
+        algorithm = self.algorithm
+        samples = to_samples(
+            groups,
+            algorithm.turn_gradient_weights or [],
+            algorithm.estimator or "magrpo",
+            algorithm.normalize_advantages,
+            algorithm.loss_aggregation,
+        )
+        informative = [s for s in samples if s.weight != 0.0 and s.token_ids]
+        pad_id = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
+        loss, gap, tokens = 0.0, 0.0, 0.0
+        for parameter in self.policy.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        for batch in micro_batches(informative, algorithm.microbatch_tokens, pad_id):
+            batch = batch.to(self.device)
+            with compute_in(self.dtype, self.device):
+                logprobs = token_logprobs(self.policy, batch, self.temperature)
+                part = -(batch.weights * logprobs.sum(-1)).sum()
+            part.backward()
+            loss += part.item()
+            gap += ((logprobs.detach() - batch.behaviour_logprobs).abs() * batch.mask).sum().item()
+            tokens += batch.mask.sum().item()
+        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), algorithm.max_grad_norm))
+        if math.isfinite(loss) and math.isfinite(norm):
+            self.optimizer.step()
+            self.schedule.step()
+        return loss, norm, gap / tokens if tokens else 0.0, bool(informative)
+
+
+def schedule_factor(name: str, warmup_steps: int, total_steps: int) -> Callable[[int], float]:
+    """Factor of the learning rate at optimizer step k: it rises linearly, then follows `name`."""
+
+    def factor(step: int) -> float:
+        if step < warmup_steps:
+            return (step + 1) / (warmup_steps + 1)
+        done = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+        if name == "linear":
+            return 1 - done
+        if name == "cosine":
+            return (1 + math.cos(math.pi * done)) / 2
+        return 1.0
+
+    return factor
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

@@ -1,0 +1,38 @@
+"""Model names: hub ids, local folders, and the policies that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from marl_ray.toy import BASE_PATH
+
+BUNDLED = {"bundled:toy-base": BASE_PATH}
+
+
+def resolve_model(name: str) -> str:
+    """The path or hub id that transformers and vLLM load. Raises ValueError for what is plainly not there."""
+    if name.startswith("bundled:"):
+        if name not in BUNDLED:
+            raise ValueError(f"model {name} does not exist; bundled models: {', '.join(BUNDLED)}")
+        return str(BUNDLED[name])
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").exists():
+            raise ValueError(f"model {name} cannot be loaded: the folder has no config.json")
+        return str(path.resolve())
+    if name.startswith(("/", "./", "../", "~")):
+        raise ValueError(f"model {name} cannot be loaded: there is no such folder")
+    return name
+
+
+def check_model(name: str, trust_remote_code: bool) -> None:
+    """Read the model's configuration, and its tokenizer's. Raises ValueError with one line."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    path = resolve_model(name)
+    try:
+        AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"model {name} cannot be loaded: {reason}") from None

@@ -1,0 +1,165 @@
+"""One run from its config to its exit code: every check that can be made before anything starts, the run folder,
+Ray, the loop, and the summary."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from marl_ray.arithmetic import describe
+from marl_ray.config import Config, ConfigError, load, to_yaml
+from marl_ray.config.schema import ALGORITHMS
+from marl_ray.data import DataError, load_tasks
+from marl_ray.environments import make_environment
+from marl_ray.external import ExternalTransition
+from marl_ray.telemetry.console import say
+from marl_ray.trainer import Outcome, Problem, Trainer
+
+CONFIG_FILE = "config.yaml"
+
+
+class RunError(RuntimeError):
+    """A run that cannot start or has failed; the text is one line."""
+
+
+def train(config: Config, resume: Path | None) -> None:
+    """Train, blocking. Raises RunError, ConfigError or DataError with one line, KeyboardInterrupt when stopped."""
+    begun = time.monotonic()
+    try:
+        problem = check(config)
+        run_dir = resume or new_run_dir(config)
+        trainer = Trainer(config, problem, run_dir, resume is not None)
+    except (ValueError, DataError) as error:
+        raise RunError(str(error)) from None
+    (run_dir / CONFIG_FILE).write_text(to_yaml(config))
+    for line in describe(config, len(problem.train_tasks)).splitlines():
+        say(line)
+    try:
+        outcome = _on_ray(config, trainer)
+    finally:
+        _remove_if_empty(run_dir)
+    for line in summary(config, trainer, outcome, time.monotonic() - begun):
+        say(line)
+
+
+def check(config: Config) -> Problem:
+    """Load the data and look at models and keys. Raises ValueError or DataError with one line."""
+    from marl_ray.models import check_model
+    from marl_ray.telemetry.wandb import require_wandb
+
+    dataset = config.dataset
+    train_tasks = load_tasks(dataset.name, dataset.train_split, dataset.type)
+    eval_tasks = load_tasks(dataset.name, dataset.eval_split, dataset.type) if dataset.eval_split else []
+    environment = make_environment(dataset.type or dataset_type(config), config.num_agents)
+    transition = ExternalTransition(config.external, environment)
+    require_wandb(config)
+    for name in dict.fromkeys(config.model_names):
+        check_model(name, config.model.model_kwargs.trust_remote_code)
+    return Problem(environment, transition, train_tasks, eval_tasks)
+
+
+def new_run_dir(config: Config) -> Path:
+    """Create the folder of a new run. Raises ValueError when it cannot be written or already holds a run."""
+    base = Path(config.output.base_dir).expanduser().absolute()
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    name = config.output.run_name or f"{config.algorithm_name}-{dataset_type(config)}-{stamp}"
+    path = base / name
+    if (path / "metrics.jsonl").exists():
+        raise ValueError(f"{path} already holds a run: resume it with --resume {path}, or set another output.run_name")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise ValueError(f"output folder {path} cannot be written ({error.strerror}): set output.base_dir") from None
+    return path
+
+
+def saved_config(run_dir: Path, overrides: dict[str, Any]) -> Config:
+    """The config of an existing run, with overrides. Raises ConfigError."""
+    path = run_dir / CONFIG_FILE
+    if not path.exists():
+        raise ConfigError(f"{run_dir} is no run folder: it has no {CONFIG_FILE}")
+    text = path.read_text()
+    for name in ALGORITHMS:
+        if f"\n{name}:" in text:
+            return load(path, name, overrides)
+    raise ConfigError(f"{path} has no section {' or '.join(ALGORITHMS)}")
+
+
+def dataset_type(config: Config) -> str:
+    """The type of the dataset, given or inferred from its name."""
+    from marl_ray.data import infer_type
+
+    return config.dataset.type or infer_type(config.dataset.name)
+
+
+def _on_ray(config: Config, trainer: Trainer) -> Outcome:
+    import ray
+
+    from marl_ray.cluster.launch import connect
+
+    try:
+        say(connect(config.output.verbose))
+        return asyncio.run(_until_stopped(trainer.run()))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    except ray.exceptions.RayError as error:
+        raise RunError(_ray_error(error)) from (error if config.output.verbose else None)
+    except (RuntimeError, ConnectionError) as error:
+        raise RunError(" ".join(str(error).split())) from (error if config.output.verbose else None)
+    finally:
+        ray.shutdown()
+
+
+async def _until_stopped(work: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """Run `work`; SIGTERM ends it as Ctrl-C does."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
+
+
+def _ray_error(error: Exception) -> str:
+    """The line of Ray's report that says what happened: the last that names an error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception", "Expired"))]
+    what = (named or lines or [type(error).__name__])[-1]
+    return f"an actor failed: {what} (output.verbose=true shows all of it)"
+
+
+def _remove_if_empty(run_dir: Path) -> None:
+    """A run that failed before its first row leaves nothing behind."""
+    if {p.name for p in run_dir.iterdir()} <= {CONFIG_FILE}:
+        (run_dir / CONFIG_FILE).unlink()
+        os.rmdir(run_dir)
+
+
+def summary(config: Config, trainer: Trainer, outcome: Outcome, seconds: float) -> list[str]:
+    """Draw the plot, write the sample episodes, and say in a few lines what happened."""
+    from marl_ray.telemetry.plots import PLOT, plot_returns
+    from marl_ray.telemetry.record import SAMPLES, read_metrics
+
+    run_dir = trainer.run_dir
+    title = f"{config.algorithm_name} on {dataset_type(config)}: {config.num_agents} agent(s)"
+    plot_returns(read_metrics(run_dir), run_dir / PLOT, title)
+    lines = [
+        f"Trained {config.num_agents} agent(s) with {config.algorithm.estimator} for {trainer.step} steps "
+        f"({trainer.env_steps} joint samples) in {seconds / 60:.1f} min."
+    ]
+    if outcome.after is not None:
+        trainer.record.samples(f"Episodes of the last evaluation, {title}", outcome.eval_episodes[:8])
+        parts = []
+        for turn in range(1, config.algorithm.num_turns + 1):
+            key = f"eval/turn_{turn}/reward_mean"
+            old = f"{outcome.before[key]:.2f} -> " if outcome.before and key in outcome.before else ""
+            parts.append(f"turn {turn} {old}{outcome.after.get(key, float('nan')):.2f}")
+        lines.append(f"Mean reward on held-out tasks: {', '.join(parts)}.")
+    models = " and models/" if config.output.save_final_model else ""
+    lines.append(f"Results in {run_dir}: metrics.jsonl, {PLOT}, {SAMPLES}, checkpoints/{models}.")
+    return lines

@@ -1,0 +1,33 @@
+"""Named streams of randomness, all from one seed.
+
+Each draw is a pure function of the seed and of what it is for, so a resumed run needs no state to go on with
+the same numbers, and the order in which things happen does not matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+
+def stream_seed(seed: int, *name: str | int) -> int:
+    """A 62-bit number for the stream called `name`."""
+    digest = hashlib.sha256(repr((seed, *name)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 2
+
+
+def stream(seed: int, *name: str | int) -> random.Random:
+    """A generator for the stream called `name`."""
+    return random.Random(stream_seed(seed, *name))
+
+
+def draw_tasks(count: int, batch: int, step: int, seed: int) -> list[int]:
+    """Indices of the tasks of step number `step` (from 0): each epoch is one permutation, cut into batches.
+
+    The last batch of an epoch may be smaller.
+    """
+    steps_per_epoch = -(-count // batch)
+    epoch, place = divmod(step, steps_per_epoch)
+    order = list(range(count))
+    stream(seed, "data", epoch).shuffle(order)
+    return order[place * batch : (place + 1) * batch]

@@ -1,0 +1,1 @@
+"""Metrics, console, traces and plots of a run."""

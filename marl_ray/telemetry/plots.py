@@ -1,0 +1,78 @@
+"""returns.png: how reward and return moved over a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8e6bbf", "#c77c11")
+PLOT = "returns.png"
+
+
+def plot_returns(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
+    """Mean reward of each turn over joint samples: every step faint, a running mean bold, evaluations as
+    points; below it the share of joint programs that pass all tests."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    train = [r for r in rows if "turn_1/reward_mean" in r]
+    evaluations = [r for r in rows if "eval/turn_1/reward_mean" in r]
+    turns = sorted({int(key.split("_")[1].split("/")[0]) for r in rows for key in r if key.startswith("turn_")})
+    figure, (top, bottom) = plt.subplots(
+        2, 1, figsize=(8, 6.4), sharex=True, height_ratios=(2, 1), layout="constrained"
+    )
+    for turn in turns or [1]:
+        colour = COLOURS[(turn - 1) % len(COLOURS)]
+        for axis, metric in ((top, "reward_mean"), (bottom, "all_passed")):
+            label = f"turn {turn}" if axis is top else None
+            _draw(axis, train, f"turn_{turn}/{metric}", colour, label)
+            points = [
+                (r["env_steps"], r[f"eval/turn_{turn}/{metric}"])
+                for r in evaluations
+                if r.get(f"eval/turn_{turn}/{metric}") is not None
+            ]
+            if points:
+                name = f"turn {turn}, held-out tasks" if axis is top else None
+                axis.plot(
+                    *zip(*points, strict=True),
+                    "D--",
+                    color=colour,
+                    markersize=7,
+                    linewidth=1,
+                    markeredgecolor="white",
+                    label=name,
+                    zorder=5,
+                )
+    top.set_title(title, loc="left", fontsize=12)
+    top.set_ylabel("mean reward")
+    bottom.set_ylabel("all tests passed")
+    bottom.set_xlabel("environment steps (joint samples)")
+    bottom.set_ylim(-0.03, 1.03)
+    bottom.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
+    for axis in (top, bottom):
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    top.legend(frameon=False, loc="best", ncols=2)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _draw(axis: Any, rows: Sequence[dict[str, Any]], key: str, colour: str, label: str | None) -> None:
+    points = [(r["env_steps"], r[key]) for r in rows if r.get(key) is not None]
+    if not points:
+        return
+    xs, ys = zip(*points, strict=True)
+    axis.plot(xs, ys, color=colour, alpha=0.25, linewidth=1)
+    axis.plot(xs, _running_mean(ys, max(1, len(ys) // 12)), color=colour, linewidth=2, label=label)
+
+
+def _running_mean(values: Sequence[float], reach: int) -> list[float]:
+    """Mean over a window of up to `reach` values on each side."""
+    means = []
+    for i in range(len(values)):
+        window = values[max(0, i - reach) : i + reach + 1]
+        means.append(sum(window) / len(window))
+    return means

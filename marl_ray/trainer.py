@@ -1,0 +1,344 @@
+"""The loop.
+
+    what          consumes                     produces                    waits for
+    ------------  ---------------------------  --------------------------  ----------------------------------
+    rollout       tasks, weights v             episodes                    engines, sandbox, the expert if any
+    learn         episodes                     weights v + 1, one learner  its own gradient; learners of
+                                               an agent, side by side      different agents at the same time
+    sync          weights v + 1                generators at v + 1         the agent's own generators
+    checkpoint,   learners, generators         files                       the slowest learner
+    evaluation
+
+Each wait has a deadline (`resources.deadlines`) and names who it waits for. Generators serve nothing before
+their first sync, so the first rollout comes after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from marl_ray.arithmetic import Arithmetic, arithmetic
+from marl_ray.checkpoint import Checkpoints, TrainerState
+from marl_ray.cluster.launch import Fleet, gather_refs, launch, within
+from marl_ray.cluster.plan import Plan, generator_name, learner_name
+from marl_ray.config.schema import Config
+from marl_ray.learning.learner import UpdateStats
+from marl_ray.learning.returns import groups_of_agent
+from marl_ray.messages import Episode, Task
+from marl_ray.rollout.episodes import Environment, EpisodePlayer, Transition
+from marl_ray.streams import draw_tasks
+from marl_ray.telemetry.console import Console, say
+from marl_ray.telemetry.metrics import Row, episode_metrics, joint_samples, rollout_metrics, update_metrics
+from marl_ray.telemetry.record import Record
+from marl_ray.telemetry.wandb import Wandb
+
+GAP_WORTH_A_WARNING = 0.05
+
+
+class TrainingError(RuntimeError):
+    """The run cannot go on, or has learned nothing."""
+
+
+@dataclass(slots=True)
+class Problem:
+    """What a run is about: tasks, their environment, and what the agents hear between turns."""
+
+    environment: Environment
+    transition: Transition
+    train_tasks: list[Task]
+    eval_tasks: list[Task]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run came to, for the summary."""
+
+    before: Row | None = None
+    after: Row | None = None
+    eval_episodes: list[Episode] = field(default_factory=list)
+    state: TrainerState | None = None
+
+
+class Trainer:
+    """One run, from its first sync to its last checkpoint."""
+
+    def __init__(self, config: Config, problem: Problem, run_dir: Path, resume: bool) -> None:
+        self.config = config
+        self.problem = problem
+        self.run_dir = run_dir
+        self.checkpoints = Checkpoints(run_dir, config.output.keep_checkpoints)
+        self.record = Record(run_dir)
+        self.arithmetic: Arithmetic = arithmetic(config, len(problem.train_tasks))
+        self.versions = [0] * config.num_agents
+        self.step = self.env_steps = self.learned = self.bad_steps = 0
+        self.warned = False
+        self.resume_from: Path | None = None
+        if resume:
+            self.resume_from, state = self.checkpoints.latest()
+            self.step, self.env_steps, self.learned = state.step, state.env_steps, state.learned
+            self.versions = list(state.weight_versions)
+
+    async def run(self) -> Outcome:
+        """Start the actors, train, and write everything. Raises what `marl_ray.cli` turns into one line."""
+        started = time.monotonic()
+        fleet, plan, lines = await launch(self.config, self.arithmetic.optimizer_steps)
+        for line in lines:
+            say(line)
+        try:
+            await self._prepare(fleet, plan)
+            say(f"actors ready after {time.monotonic() - started:.0f} s; weights go by {plan.transport}")
+            return await self._loop(fleet)
+        finally:
+            await fleet.close()
+
+    async def _loop(self, fleet: Fleet) -> Outcome:
+        config, algorithm = self.config, self.config.algorithm
+        assert fleet.sandbox is not None
+        player = EpisodePlayer(config, self.problem.environment, self.problem.transition, fleet.agents, fleet.sandbox)
+        total = self.arithmetic.total_steps
+        console = Console(total, self.step, config.num_agents, algorithm.num_turns)
+        tracker = Wandb(config, self.run_dir)
+        outcome = Outcome()
+        try:
+            if self.resume_from is None:
+                self.record.forget_after(-1)
+                outcome.before = await self._evaluate(player, console, tracker, "before", outcome)
+            else:
+                self.record.forget_after(self.step)
+            while self.step < total:
+                row = await self._step(fleet, player)
+                self.record.metrics(row)
+                tracker.log(row)
+                console.step(row, show=self.step % algorithm.logging_steps == 0 or self.step == total)
+                if self.step % algorithm.save_steps == 0 and self.step < total:
+                    await self._save(fleet)
+                if algorithm.eval_interval and self.step % algorithm.eval_interval == 0 and self.step < total:
+                    await self._evaluate(player, console, tracker, f"step {self.step}", outcome)
+            outcome.after = await self._evaluate(player, console, tracker, "after", outcome)
+            outcome.state = await self._save(fleet)
+            if config.output.save_final_model:
+                await self._export(fleet)
+        finally:
+            console.close()
+            tracker.close()
+        if self.learned == 0:
+            raise TrainingError(
+                f"no optimizer step of {total} steps had a gradient: every group's rewards were equal, so "
+                "nothing was learned. Look at episodes.jsonl; raise temperature or num_generations"
+            )
+        return outcome
+
+    async def _prepare(self, fleet: Fleet, plan: Plan) -> None:
+        """Everything that must hold before the first rollout."""
+        config, deadlines = self.config, self.config.resources.deadlines
+        await self._check_actors(fleet)
+        ranks = config.resources.generator.tensor_parallel
+        if self.resume_from is not None:
+            folders = [self.checkpoints.agent_folder(self.resume_from, a) for a in range(config.num_agents)]
+            await within(
+                deadlines.checkpoint_s,
+                "the learners to load the checkpoint",
+                "checkpoint_s",
+                gather_refs([x.load.remote(str(f)) for x, f in zip(fleet.learners, folders, strict=True)]),
+            )
+        joins = [
+            learner.connect.remote(generators, ranks, plan.transport, deadlines.sync_s)
+            for learner, generators in zip(fleet.learners, fleet.generators, strict=True)
+        ]
+        await within(deadlines.sync_s, "learners and generators to meet", "sync_s", gather_refs(joins))
+        pushes = [x.publish.remote(v) for x, v in zip(fleet.learners, self.versions, strict=True)]
+        await within(deadlines.sync_s, "the first weight sync", "sync_s", gather_refs(pushes))
+
+    async def _check_actors(self, fleet: Fleet) -> None:
+        """Shared folder, equal tokenizers, prompts that fit."""
+        config, deadlines = self.config, self.config.resources.deadlines
+        seen = await within(
+            deadlines.start_s,
+            "the learners to look at the run folder",
+            "start_s",
+            gather_refs([learner.sees.remote(str(self.run_dir)) for learner in fleet.learners]),
+        )
+        for agent, sees in enumerate(seen):
+            if not sees:
+                raise TrainingError(
+                    f"{learner_name(agent)} does not see {self.run_dir}: output.base_dir should be on a file "
+                    "system that every node shares"
+                )
+        tasks = self.problem.train_tasks
+        prompts = [self.problem.environment.first_prompts(task) for task in tasks]
+        room = config.model.max_length - config.algorithm.max_new_tokens
+        too_long: set[int] = set()
+        for agent, (learner, generators) in enumerate(zip(fleet.learners, fleet.generators, strict=True)):
+            texts = [of_task[agent] for of_task in prompts]
+            ours, *theirs = await within(
+                deadlines.start_s,
+                f"the tokenizers of agent {agent}",
+                "start_s",
+                gather_refs([x.tokenizer_fingerprint.remote(texts[:64]) for x in (learner, *generators)]),
+            )
+            for replica, other in enumerate(theirs):
+                if other != ours:
+                    raise TrainingError(
+                        f"{learner_name(agent)} and {generator_name(agent, replica)} load different "
+                        f"tokenizers for {config.model_names[agent]}: their ids of the same text differ"
+                    )
+            (lengths,) = await within(
+                deadlines.start_s,
+                f"the prompt lengths of agent {agent}",
+                "start_s",
+                gather_refs([generators[0].prompt_lengths.remote(texts)]),
+            )
+            too_long |= {i for i, length in enumerate(lengths) if length > room}
+        if len(too_long) == len(tasks):
+            raise TrainingError(
+                f"all {len(tasks)} prompts are longer than the {room} tokens that model.max_length "
+                f"{config.model.max_length} leaves beside max_new_tokens: raise model.max_length"
+            )
+        if too_long:
+            say(
+                f"warning: {len(too_long)} of {len(tasks)} training prompts are longer than {room} tokens and "
+                "will be skipped (model.max_length)"
+            )
+
+    async def _step(self, fleet: Fleet, player: EpisodePlayer) -> Row:
+        """Rollout, then learning and sync; returns the step's row."""
+        config, algorithm = self.config, self.config.algorithm
+        assert fleet.sandbox is not None
+        begun = time.monotonic()
+        indices = draw_tasks(len(self.problem.train_tasks), algorithm.rollout_buffer_size, self.step, config.seed)
+        tasks = [self.problem.train_tasks[i] for i in indices]
+        executions = fleet.sandbox.executions
+        episodes = await within(
+            config.resources.deadlines.rollout_s,
+            f"the episodes of step {self.step + 1}",
+            "rollout_s",
+            player.play_all(tasks, algorithm.num_generations, "train", self.step),
+        )
+        rollout_s = time.monotonic() - begun
+        results = await asyncio.gather(
+            *(self._learn(learner, agent, episodes) for agent, learner in enumerate(fleet.learners))
+        )
+        self.step += 1
+        self.env_steps += joint_samples(episodes)
+        self.learned += sum(stats.informative_steps for stats, _, _ in results)
+        self._judge([stats for stats, _, _ in results])
+        executed = fleet.sandbox.executions - executions
+        self.record.episodes(self.step, "train", episodes[: config.output.episodes_per_step])
+        row: Row = {"step": self.step, "env_steps": self.env_steps}
+        row |= episode_metrics(episodes, algorithm.discount)
+        for agent, (stats, _, _) in enumerate(results):
+            row |= update_metrics(agent, stats, self.versions[agent])
+        row |= rollout_metrics(episodes, rollout_s)
+        row |= {
+            "sandbox/executions": executed,
+            "sandbox/executions_per_s": executed / rollout_s,
+            "time/rollout": rollout_s,
+            "time/learn": max(learn_s for _, learn_s, _ in results),
+            "time/sync": max(sync_s for _, _, sync_s in results),
+            "time/step": time.monotonic() - begun,
+        }
+        return row
+
+    async def _learn(self, learner: Any, agent: int, episodes: list[Episode]) -> tuple[UpdateStats, float, float]:
+        """One agent's update and, if it changed anything, its sync. Returns stats, learn and sync seconds."""
+        deadlines = self.config.resources.deadlines
+        begun = time.monotonic()
+        (stats,) = await within(
+            deadlines.learn_s,
+            f"the update of {learner_name(agent)}",
+            "learn_s",
+            gather_refs([learner.update.remote(groups_of_agent(episodes, agent))]),
+        )
+        learned = time.monotonic()
+        if stats.optimizer_steps:
+            version = self.versions[agent] + 1
+            await within(
+                deadlines.sync_s,
+                f"the weight sync of {learner_name(agent)}",
+                "sync_s",
+                gather_refs([learner.publish.remote(version)]),
+            )
+            self.versions[agent] = version
+        return stats, learned - begun, time.monotonic() - learned
+
+    def _judge(self, all_stats: list[UpdateStats]) -> None:
+        """End the run after too many bad steps; warn once when sampler and learner disagree."""
+        algorithm = self.config.algorithm
+        bad = any(stats.skipped_steps for stats in all_stats)
+        self.bad_steps = self.bad_steps + 1 if bad else 0
+        if bad:
+            say(f"step {self.step}: loss or gradient not finite, update skipped ({self.bad_steps} in a row)")
+        if self.bad_steps >= algorithm.max_bad_steps:
+            raise TrainingError(
+                f"{self.bad_steps} steps in a row had a loss or gradient that is not finite: lower "
+                f"{self.config.algorithm_name}.learning_rate, or resume an earlier checkpoint"
+            )
+        gap = max((s.logprob_gap for s in all_stats if math.isfinite(s.logprob_gap)), default=0.0)
+        if gap > GAP_WORTH_A_WARNING and not self.warned:
+            self.warned = True
+            say(
+                f"warning: sampler and learner differ by {gap:.3f} nats a token on the sampled tokens "
+                "(top_p or top_k below neutral, or a dtype too coarse); see agent_*/logprob_gap"
+            )
+
+    async def _evaluate(
+        self, player: EpisodePlayer, console: Console, tracker: Wandb, name: str, outcome: Outcome
+    ) -> Row | None:
+        """Play the eval tasks and write a row; None without eval tasks."""
+        algorithm = self.config.algorithm
+        tasks = self.problem.eval_tasks[: algorithm.eval_num_samples]
+        if not tasks:
+            return None
+        begun = time.monotonic()
+        episodes = await within(
+            self.config.resources.deadlines.rollout_s,
+            f"the evaluation {name}",
+            "rollout_s",
+            player.play_all(tasks, algorithm.eval_num_generations, "eval"),
+        )
+        metrics = {f"eval/{k}": v for k, v in episode_metrics(episodes, algorithm.discount).items()}
+        row: Row = {"step": self.step, "env_steps": self.env_steps} | metrics
+        row["time/eval"] = time.monotonic() - begun
+        self.record.metrics(row)
+        self.record.episodes(self.step, "eval", episodes[: self.config.output.episodes_per_step])
+        tracker.log(row)
+        console.evaluation(row, name)
+        outcome.eval_episodes = episodes
+        return row
+
+    async def _save(self, fleet: Fleet) -> TrainerState:
+        """A checkpoint: complete, or invisible."""
+        state = TrainerState(self.step, self.env_steps, tuple(self.versions), self.learned)
+        path = self.checkpoints.begin(self.step, self.config.num_agents)
+        await within(
+            self.config.resources.deadlines.checkpoint_s,
+            f"the learners to write checkpoint {self.step}",
+            "checkpoint_s",
+            gather_refs(
+                [
+                    learner.save.remote(str(self.checkpoints.agent_folder(path, agent)))
+                    for agent, learner in enumerate(fleet.learners)
+                ]
+            ),
+        )
+        self.checkpoints.commit(path, state)
+        return state
+
+    async def _export(self, fleet: Fleet) -> None:
+        """The trained models, as transformers loads them."""
+        await within(
+            self.config.resources.deadlines.checkpoint_s,
+            "the learners to write the final models",
+            "checkpoint_s",
+            gather_refs(
+                [
+                    learner.export.remote(str(self.run_dir / "models" / f"agent_{agent}"))
+                    for agent, learner in enumerate(fleet.learners)
+                ]
+            ),
+        )
