@@ -1,0 +1,99 @@
+"""From a dataset's row to a `Task`."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+from collections import Counter
+from typing import Any
+
+from marl_ray.data.tables import DataError, Row
+from marl_ray.environments.extraction import parse
+from marl_ray.messages import Task
+from marl_ray.sandbox import count_tests
+
+
+def to_task(row: Row, dataset_type: str, number: int) -> Task:
+    """The task of a row, the `number`-th (from 0) of its split. DataError names the task.
+
+    HumanEval's fields are task_id, prompt, entry_point, test. MBPP's original ones (text, code, test_list,
+    test_setup_code; `prompt` and `test_imports` in its sanitized version) are read for type `mbpp`.
+    """
+    if dataset_type == "mbpp" and not row.get("entry_point") and ("test_list" in row or "code" in row):
+        task = _from_mbpp(row, number)
+    else:
+        task = _from_humaneval(row, dataset_type, number)
+    try:
+        count_tests(task.tests, task.entry_point)
+    except ValueError as error:
+        raise DataError(f"task {task.id}: {error}") from None
+    return task
+
+
+def _from_humaneval(row: Row, dataset_type: str, number: int) -> Task:
+    task_id = _id(row, dataset_type, number)
+    entry_point = _text(row, "entry_point")
+    if not entry_point:
+        raise DataError(f"task {task_id} has no entry point (field entry_point)")
+    if not entry_point.isidentifier() or keyword.iskeyword(entry_point):
+        raise DataError(f"task {task_id}: entry point {entry_point!r} is not a function's name")
+    tests: str | tuple[str, ...] = _text(row, "test") or _lines(row, "test_list")
+    if not tests:
+        raise DataError(f"task {task_id} has no tests (field test)")
+    prompt = _text(row, "prompt")
+    if not prompt:
+        raise DataError(f"task {task_id} has no problem text (field prompt)")
+    return Task(task_id, prompt, entry_point, tests)
+
+
+def _from_mbpp(row: Row, number: int) -> Task:
+    task_id = _id(row, "MBPP", number)
+    if task_id.isdecimal():
+        task_id = f"MBPP/{task_id}"
+    asserts = _lines(row, "test_list")
+    if not asserts:
+        raise DataError(f"task {task_id} has no tests (field test_list)")
+    function = _tested_function(_text(row, "code"), asserts)
+    if function is None:
+        raise DataError(f"task {task_id} has no entry point: its tests call no function that its code defines")
+    text = _text(row, "text") or _text(row, "prompt")
+    if not text:
+        raise DataError(f"task {task_id} has no problem text (field text)")
+    prompt = f"{text.strip()}\nThe function is `{function.name}({ast.unparse(function.args)})`.\n"
+    setup = "\n".join([*_lines(row, "test_imports"), _text(row, "test_setup_code")]).strip()
+    return Task(task_id, prompt, function.name, (setup, *asserts) if setup else asserts)
+
+
+def _tested_function(code: str, tests: tuple[str, ...]) -> ast.FunctionDef | None:
+    """The function of `code` that most of the tests call; the outermost call of the first test decides ties."""
+    functions = {node.name: node for node in _statements(code) if isinstance(node, ast.FunctionDef)}
+    calls: Counter[str] = Counter()
+    for test in tests:
+        # Breadth first: what is called outside comes before its arguments.
+        nodes = [node for statement in _statements(test) for node in ast.walk(statement)]
+        names = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+        calls.update(list(dict.fromkeys(name for name in names if name in functions)))
+    return functions[calls.most_common(1)[0][0]] if calls else None
+
+
+def _statements(code: str) -> list[ast.stmt]:
+    tree = parse(code)
+    return tree.body if tree is not None else []
+
+
+def _id(row: Row, dataset_type: str, number: int) -> str:
+    value = row.get("task_id")
+    return f"{dataset_type}/row {number}" if value is None or value == "" else str(value)
+
+
+def _text(row: Row, field: str) -> str:
+    """A field's text with plain newlines; empty when it is not there or not text."""
+    value: Any = row.get(field)
+    return value.replace("\r\n", "\n") if isinstance(value, str) and value.strip() else ""
+
+
+def _lines(row: Row, field: str) -> tuple[str, ...]:
+    """A field that is a list of texts, blank ones left out; empty when it is not there."""
+    value: Any = row.get(field)
+    items = value if isinstance(value, list | tuple) else []
+    return tuple(item.replace("\r\n", "\n").strip() for item in items if isinstance(item, str) and item.strip())

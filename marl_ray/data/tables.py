@@ -1,0 +1,129 @@
+"""Rows of a dataset by name and split: bundled with the package, in a local file, or on the hub.
+
+A split is a name with an optional slice, as in `datasets`: `test`, `test[33:163]`, `test[:16]`, `test[-10:]`,
+`test[:10%]`, and several of them joined by `+`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Row = Mapping[str, Any]
+
+LOCAL_SUFFIXES = (".jsonl", ".parquet")
+BUNDLED = "bundled:toy"
+
+_SPLIT = re.compile(r"(?P<name>[\w.-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
+
+
+class DataError(ValueError):
+    """A dataset that cannot be used; the message is one line and says what can be done about it."""
+
+
+def load_rows(name: str, split: str) -> list[Row]:
+    """The rows of a split (with slices). DataError when there is no such dataset, split or row."""
+    splits: Mapping[str, Sequence[Row]]
+    if name.startswith("bundled:"):
+        splits = _bundled(name)
+    elif name.endswith(LOCAL_SUFFIXES):
+        rows = _local(Path(name).expanduser())
+        splits = {"test": rows, "train": rows}
+    else:
+        splits = _hub(name)
+    rows = [row for part in split.split("+") for row in _select(name, splits, part.strip())]
+    if not rows:
+        raise DataError(f"dataset {name}: split {split!r} holds no rows")
+    return rows
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """An exception as type and message on one line."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _select(name: str, splits: Mapping[str, Sequence[Row]], split: str) -> list[Row]:
+    match = _SPLIT.fullmatch(split)
+    if match is None:
+        raise DataError(f"split {split!r} is not of the form 'test', 'test[16:]' or 'test[:10%]'")
+    if match["name"] not in splits:
+        there = ", ".join(splits) or "none"
+        raise DataError(f"dataset {name} has no split {match['name']!r}; its splits: {there}")
+    rows = splits[match["name"]]
+    start = _bound(match["start"], 0, len(rows), name, split)
+    stop = _bound(match["stop"], len(rows), len(rows), name, split)
+    # A hub dataset's own slices give columns, so rows are taken one by one.
+    return [rows[index] for index in range(start, stop)]
+
+
+def _bound(text: str | None, default: int, size: int, name: str, split: str) -> int:
+    if text is None:
+        return default
+    bound = round(size * int(text[:-1]) / 100) if text.endswith("%") else int(text)
+    if abs(bound) > size:
+        raise DataError(f"dataset {name}: split {split!r} reaches beyond its {size} rows")
+    return bound + size if bound < 0 else bound
+
+
+def _bundled(name: str) -> dict[str, list[Row]]:
+    from marl_ray.toy import TASKS_PATH
+
+    if name != BUNDLED:
+        raise DataError(f"there is no dataset {name!r}; bundled with the package: {BUNDLED}")
+    splits: dict[str, list[Row]] = {}
+    for row in _local(TASKS_PATH):
+        splits.setdefault(str(row.get("split")), []).append(row)
+    return splits
+
+
+def _local(path: Path) -> list[Row]:
+    if not path.is_file():
+        folder = path.parent
+        there = sorted(file.name for file in folder.glob("*") if file.suffix in LOCAL_SUFFIXES)
+        beside = f"; data files in {folder}: {', '.join(there[:20]) or 'none'}" if folder.is_dir() else ""
+        raise DataError(f"data file {path} does not exist{beside}")
+    try:
+        return _parquet(path) if path.suffix == ".parquet" else _jsonl(path)
+    except OSError as error:
+        raise DataError(f"data file {path} cannot be read: {one_line(error)}") from None
+
+
+def _jsonl(path: Path) -> list[Row]:
+    rows: list[Row] = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"data file {path}, line {number}: not JSON ({one_line(error, 100)})") from None
+            if not isinstance(row, dict):
+                raise DataError(f"data file {path}, line {number}: not a JSON object")
+            rows.append(row)
+    return rows
+
+
+def _parquet(path: Path) -> list[Row]:
+    import pyarrow.parquet  # with `datasets`; its own reader would leave copies in a cache
+
+    try:
+        rows: list[Row] = pyarrow.parquet.read_table(path).to_pylist()
+    except pyarrow.ArrowException as error:
+        raise DataError(f"data file {path} is not Parquet: {one_line(error, 150)}") from None
+    return rows
+
+
+def _hub(name: str) -> Mapping[str, Sequence[Row]]:
+    import datasets
+
+    try:
+        splits = datasets.load_dataset(name)
+    except Exception as error:  # the hub client has no common base class of what it raises
+        hint = "" if "/" in name else f"; a local file ends in {' or '.join(LOCAL_SUFFIXES)}"
+        raise DataError(f"dataset {name} cannot be loaded from the hub: {one_line(error)}{hint}") from None
+    return dict(splits)
