@@ -1,0 +1,277 @@
+"""The guest: one process per program, and the only one in which code of a program runs.
+
+It answers the judge's requests, one at a time, over descriptor 3. Nothing in here is relied on: the program
+shares the interpreter with this module and may rewrite it at will. What it can reach that way is its own
+death or a wrong answer. Requests are [nonce, operation, ...], answers [nonce, kind, ...]:
+
+| request | answer |
+|---|---|
+| `load` source, module name, names | `ok` {name: plain value} · `syntax` message, line, column · `raise` ...
+|
+| `call` target, attribute, arguments, keywords | `ok` value, arguments afterwards or null |
+| `get` target, attribute | `ok` value |
+| `set` target, attribute, value | `ok` null |
+| `operate` function of `operator` or builtin, arguments | `ok` value |
+| `next` target, most | `ok` values, whether that was the end |
+| `test` source | `ok` null, or `raise` |
+| `define` source, override | `ok` null: code whose names the following tests share |
+| `unit` class, method | `ok` [status, type, message, line] |
+
+`raise` carries type name, message, line, and the names of its builtin base classes. A target is a name of the
+program or the number of an object it has returned.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import operator
+import os
+import socket
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from . import frames
+from .codec import ProtocolError, Unsupported, Wire, decode, encode
+
+SOLUTION = "<solution>"
+_MUTABLE = (list, dict, set, bytearray)
+
+
+class _BoundedOutput(io.RawIOBase):
+    """Standard output that goes on accepting text and drops what is beyond the limit.
+
+    The file size limit would make `print` fail in a chatty program that is otherwise right.
+    """
+
+    def __init__(self, descriptor: int, limit: int) -> None:
+        self._descriptor = descriptor
+        self._left = limit
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, data: Any) -> int:
+        size = len(data)
+        if self._left > 0:
+            self._left -= os.write(self._descriptor, data[: self._left])
+        return size
+
+
+def _open_streams(max_output: int) -> None:
+    output = _BoundedOutput(1, max_output)
+    for name in ("stdout", "stderr"):
+        buffered = io.BufferedWriter(output, 8192)
+        stream = io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", newline="\n")
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8", errors="replace")
+    sys.__stdin__ = sys.stdin  # type: ignore[misc]
+
+
+def _line_of(traceback: types.TracebackType | None) -> int | None:
+    """The innermost line of the program in a traceback."""
+    line = None
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == SOLUTION:
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return line
+
+
+def describe_error(error: BaseException) -> list[Wire]:
+    """[type name, message, line, names of builtin base classes], whatever the exception's own methods do."""
+    try:
+        message = str(error)[:500]
+    except BaseException:  # a hostile or broken __str__ may raise anything
+        message = "<the exception cannot be printed>"
+    kind = type(error)
+    bases = [base.__name__ for base in kind.__mro__ if base.__module__ == "builtins"]
+    return [kind.__name__, message, _line_of(error.__traceback__), bases[:6]]
+
+
+class Guest:
+    """Serves one judge until the connection closes."""
+
+    def __init__(self, connection: socket.socket, max_reply: int) -> None:
+        self._connection = connection
+        self._max_reply = max_reply
+        self._module = types.ModuleType("solution")
+        self._objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self._test_names: dict[str, Any] = {}
+        self._operations: dict[str, Callable[..., list[Wire]]] = {
+            "load": self._load,
+            "call": self._call,
+            "get": self._get,
+            "set": self._set,
+            "operate": self._operate,
+            "next": self._next,
+            "test": self._test,
+            "define": self._define,
+            "unit": self._unit,
+        }
+
+    def serve(self) -> None:
+        reader = frames.Reader(self._connection)
+        while True:
+            nonce, operation, *arguments = reader.message()
+            try:
+                answer = self._operations[operation](*arguments)
+            except BaseException as error:  # SystemExit and KeyboardInterrupt are results like any other
+                answer = ["raise", *describe_error(error)]
+            self._answer(nonce, answer)
+
+    def _answer(self, nonce: str, answer: list[Wire]) -> None:
+        try:
+            frame = frames.pack([nonce, *answer])
+            if len(frame) > self._max_reply:
+                raise Unsupported(f"the result takes {len(frame)} bytes, more than {self._max_reply}")
+        except BaseException as error:
+            frame = frames.pack([nonce, "raise", *describe_error(error)])
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except BaseException:  # the program may have closed or replaced it
+                pass
+        self._connection.sendall(frame)
+
+    # --- objects that stay here
+    # --------------------------------------------------------------------------------
+
+    def _refer(self, value: Any) -> Wire:
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)  # keeps it alive, and so its id its own
+        return [number, type(value).__name__, hasattr(type(value), "__next__")]
+
+    def _resolve(self, payload: Wire) -> Any:
+        return self._target(payload[0])
+
+    def _target(self, target: str | int) -> Any:
+        if isinstance(target, int):
+            return self._objects[target]
+        try:
+            return self._module.__dict__[target]
+        except KeyError:
+            raise NameError(f"name {target!r} is not defined") from None
+
+    # --- operations
+    # --------------------------------------------------------------------------------------------
+
+    def _load(self, source: str, name: str, names: list[str]) -> list[Wire]:
+        try:
+            code = compile(source, SOLUTION, "exec", dont_inherit=True)
+        except SyntaxError as error:
+            return ["syntax", str(error.msg), error.lineno, error.offset]
+        except (ValueError, RecursionError, MemoryError, OverflowError) as error:  # null bytes, deep nesting
+            return ["syntax", str(error) or "too deeply nested", None, None]
+        self._module.__name__ = name
+        sys.modules[name] = self._module
+        namespace = self._module.__dict__
+        exec(code, namespace)
+        plain = {}
+        for wanted in names:
+            value = namespace.get(wanted)
+            if wanted in namespace and not callable(value):
+                try:
+                    plain[wanted] = encode(value)
+                except Unsupported:
+                    pass
+        return ["ok", plain]
+
+    def _call(self, target: str | int, attribute: str | None, arguments: Wire, keywords: Wire) -> list[Wire]:
+        function = self._target(target)
+        if attribute is not None:
+            function = getattr(function, attribute)
+        values = decode(arguments, self._resolve)
+        result = function(*values, **decode(keywords, self._resolve))
+        after = None
+        if any(type(value) in _MUTABLE for value in values):
+            after = encode(values, self._refer)
+            if after == arguments:
+                after = None
+        return ["ok", encode(result, self._refer), after]
+
+    def _get(self, target: str | int, attribute: str) -> list[Wire]:
+        return ["ok", encode(getattr(self._target(target), attribute), self._refer)]
+
+    def _set(self, target: str | int, attribute: str, value: Wire) -> list[Wire]:
+        setattr(self._target(target), attribute, decode(value, self._resolve))
+        return ["ok", None]
+
+    def _operate(self, function: str, arguments: Wire) -> list[Wire]:
+        perform = getattr(operator, function, None) or getattr(builtins, function)
+        return ["ok", encode(perform(*decode(arguments, self._resolve)), self._refer)]
+
+    def _next(self, target: str | int, most: int) -> list[Wire]:
+        iterator = self._target(target)
+        values: list[Wire] = []
+        for _ in range(most):
+            try:
+                values.append(encode(next(iterator), self._refer))
+            except StopIteration:
+                return ["ok", values, True]
+        return ["ok", values, False]
+
+    # --- tests that cannot be evaluated outside
+    # ----------------------------------------------------------------
+
+    def _names(self) -> dict[str, Any]:
+        if not self._test_names:
+            self._test_names = {"__name__": "tests", **self._module.__dict__}
+        return self._test_names
+
+    def _define(self, source: str, override: bool) -> list[Wire]:
+        """Run test code. With `override` its names win over the program's, else it only fills in missing
+        ones.
+        """
+        names = self._names()
+        code = compile(source, "<tests>", "exec", dont_inherit=True)
+        if override:
+            exec(code, names)
+            return ["ok", None]
+        own = dict(names)
+        exec(code, own)
+        for name, value in own.items():
+            names.setdefault(name, value)
+        return ["ok", None]
+
+    def _test(self, source: str) -> list[Wire]:
+        exec(compile(source, "<test>", "exec", dont_inherit=True), self._names())
+        return ["ok", None]
+
+    def _unit(self, class_name: str, method: str) -> list[Wire]:
+        import unittest
+
+        result = unittest.TestResult()
+        unittest.TestSuite([self._names()[class_name](method)]).run(result)
+        problems = [("fail", trace) for _, trace in result.failures]
+        problems += [("error", trace) for _, trace in result.errors]
+        problems += [("fail", "unexpected success") for _ in result.unexpectedSuccesses]
+        if problems:
+            status, trace = problems[0]
+            kind, _, message = trace.rstrip().rpartition("\n")[2].partition(": ")
+            return ["ok", [status, kind, message or kind]]
+        if result.skipped:
+            return ["ok", ["skipped", "SkipTest", result.skipped[0][1]]]
+        return ["ok", ["pass", None, None]]
+
+
+def run(harden: Callable[[], None], max_output: int, max_reply: int) -> None:
+    """Serve the judge on descriptor 3 and never return. `harden` installs the filter, the last step before."""
+    try:
+        _open_streams(max_output)
+        connection = socket.socket(fileno=3)
+        harden()
+        Guest(connection, max_reply).serve()
+    except (frames.Closed, OSError, ProtocolError, ValueError):
+        pass  # the judge is gone, or the program has broken its own connection
+    finally:
+        os._exit(0)

@@ -1,0 +1,434 @@
+"""The judge: holds the tests, asks the guest, and alone can say "pass".
+
+It runs no code of a program. An assert is evaluated here, with the program's functions replaced by stand-ins
+that send the arguments to the guest and take plain data back; printed output is compared here. Only tests
+that need the program's classes as classes run in the guest, and then the report says `trusted: false`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import frames, process
+from .codec import ProtocolError, decode
+from .recorder import Recorder
+from .remote import CannotCross, Fault, Handle, Session, clean_line, clean_text
+from .testforms import COMPARE, TRUTH, Case, Suite, parse_tests
+from .watch import Watch
+from .zygote_link import GuestLimits, ZygoteClient, ZygoteError
+
+MEMORY = 1 << 30
+"""Bytes of address space a judge may add to what the zygote has: results and what tests make of them."""
+
+_MESSAGE = 500
+
+
+@dataclass(slots=True)
+class Verdict:
+    """One test's outcome, the fields of `report.TestResult` but the source."""
+
+    status: str
+    error_type: str | None = None
+    message: str | None = None
+    line: int | None = None
+
+
+@dataclass(slots=True)
+class Request:
+    """One program as the owner sends it."""
+
+    source: str
+    suite: Suite
+    limits: dict[str, Any]
+    stdin: str | None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What has been found out about a program so far."""
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    syntax_error: dict[str, Any] | None = None
+    output: list[str] = field(default_factory=list)
+    cpu_s: float = 0.0
+    timeouts: int = 0
+    crashes: int = 0
+    in_guest: bool = False
+
+
+class Execution:
+    """One program against one suite."""
+
+    def __init__(self, zygote: ZygoteClient, watch: Watch, request: Request, started: float) -> None:
+        self._zygote = zygote
+        self._watch = watch
+        self._request = request
+        self._suite = request.suite
+        self._limits = request.limits
+        self._started = started
+        self._outcome = Outcome()
+        self._session: Session | None = None
+        self._stuck: Verdict | None = None
+
+    def run(self) -> Outcome:
+        """All verdicts. CannotCross when the tests turn out to need the guest; ZygoteError when there is no
+        guest.
+        """
+        suite = self._suite
+        try:
+            if suite.form == "stdio":
+                self._each(self._stdio_case)
+            elif suite.in_guest:
+                self._outcome.in_guest = True
+                self._each(self._guest_case)
+            else:
+                self._names = self._namespace()
+                self._recorder = Recorder()
+                self._names |= {COMPARE: self._recorder.compare, TRUTH: self._recorder.truth}
+                self._each(self._judge_case)
+        finally:
+            self._end_session()
+        return self._outcome
+
+    def _each(self, judge_case: Callable[[Case], Verdict]) -> None:
+        """A verdict for every case; what follows once the budget is used up is skipped."""
+        outcome, limits = self._outcome, self._limits
+        for case in self._suite.cases:
+            if self._stuck is not None:
+                outcome.verdicts.append(self._stuck)
+                continue
+            if (
+                outcome.timeouts >= limits["max_timeouts"]
+                or outcome.crashes >= limits["max_crashes"]
+                or self._wall_left() <= 0
+            ):
+                outcome.verdicts.append(Verdict("skipped", "Skipped", "the program's budget was used up"))
+                continue
+            verdict = judge_case(case)
+            outcome.timeouts += verdict.status == "timeout"
+            outcome.crashes += verdict.status == "crash"
+            outcome.verdicts.append(verdict)
+
+    def _wall_left(self) -> float:
+        return self._limits["program_wall_s"] - (time.monotonic() - self._started)
+
+    # --- the guest
+    # ---------------------------------------------------------------------------------------------
+
+    def _guest_limits(self) -> GuestLimits:
+        limits = self._limits
+        output = limits["max_output_bytes"]
+        if self._suite.form == "stdio":
+            output += 2 * max(len(case.stdout.encode()) for case in self._suite.cases)
+        return GuestLimits(
+            memory_mb=limits["memory_mb"],
+            cpu_s=int(2 * limits["program_wall_s"]) + 2,
+            output=output,
+            reply=limits["max_reply_bytes"],
+        )
+
+    def _new_session(self, stdin: str | None) -> Session:
+        """A session with a guest that has not loaded the program yet."""
+        limits = self._guest_limits()
+        if stdin is None:
+            guest = self._zygote.fork(limits)
+            self._zygote.prepare_spare(limits)
+        else:
+            descriptor = _input_file(stdin)
+            try:
+                guest = self._zygote.fork(limits, descriptor)
+            finally:
+                os.close(descriptor)
+        self._session = Session(guest, limits.reply)
+        return self._session
+
+    def _loaded_session(self) -> Session | None:
+        """The session the tests talk to, started anew after a fault; None once the program cannot be loaded."""
+        if self._session is not None and self._session.fault is None:
+            return self._session
+        self._end_session()
+        session = self._new_session(self._request.stdin)
+        names = sorted(self._suite.remote)
+        answer: list[Any] = []
+        fault = self._guarded(lambda: answer.extend(session.request("load", self._request.source, "solution", names)))
+        if fault is not None:
+            self._stuck = fault
+        elif answer[0] == "syntax":
+            self._stuck = self._syntax_error(answer)
+        elif answer[0] == "raise":
+            self._stuck = Verdict("error", *_reported(answer))
+        elif type(answer[1]) is dict:
+            return session
+        if self._stuck is None:
+            self._stuck = Verdict("crash", "ProtocolError", "malformed answer to load")
+        return None
+
+    def _syntax_error(self, answer: list[Any]) -> Verdict:
+        message, line, column = clean_text(answer[1]), clean_line(answer[2]), clean_line(answer[3])
+        self._outcome.syntax_error = {"message": message, "line": line, "column": column}
+        return Verdict("error", "SyntaxError", message, line)
+
+    def _end_session(self) -> None:
+        """Take over what the guest has printed and used, and have it buried."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        self._outcome.cpu_s += session.cpu_s()
+        limit = self._limits["max_output_bytes"] - sum(map(len, self._outcome.output))
+        if self._suite.form != "stdio" and limit > 0:
+            self._outcome.output.append(_read_output(session.guest.output, limit))
+        if session.fault is None or session.fault.status == "timeout":
+            self._zygote.bury(session.guest)
+            return
+        ending = self._zygote.bury_and_explain(session.guest)
+        for verdict in (*self._outcome.verdicts[-1:], *([self._stuck] if self._stuck else [])):
+            if verdict.error_type == "ProcessExit" and not verdict.message:
+                verdict.message = ending
+
+    def _guarded(self, action: Callable[[], object]) -> Verdict | None:
+        """Do something with the guest under the limits of one test. -> a verdict if the guest did not survive
+        it.
+        """
+        session = self._session
+        assert session is not None
+        wall = min(self._limits["test_wall_s"], self._wall_left())
+        try:
+            with self._watch.armed(session, self._limits["test_cpu_s"], wall):
+                action()
+        except Fault:
+            pass
+        fault = session.fault
+        return None if fault is None else Verdict(fault.status, fault.error_type, fault.message)
+
+    # --- asserts
+    # -----------------------------------------------------------------------------------------------
+
+    def _namespace(self) -> dict[str, Any]:
+        """Globals of the tests: what the prompt defines, and stand-ins for what they take from the program."""
+        names: dict[str, Any] = {"__name__": "tests"}
+        for code in self._suite.helpers:
+            try:
+                exec(code, names)
+            except Exception:  # an import that is not there, say; tests that need it will say so
+                continue
+        for name in self._suite.remote:
+            names[name] = Handle(self._current, name, name, False)
+        return names
+
+    def _current(self) -> Session:
+        assert self._session is not None
+        return self._session
+
+    def _judge_case(self, case: Case) -> Verdict:
+        session = self._loaded_session()
+        if session is None:
+            assert self._stuck is not None
+            return self._stuck
+        self._recorder.clear()
+        verdict = Verdict("pass")
+
+        def evaluate() -> None:
+            nonlocal verdict
+            assert case.code is not None
+            try:
+                exec(case.code, self._names)
+            except (Fault, CannotCross, ZygoteError):
+                raise
+            except AssertionError as error:
+                remote = getattr(error, "remote", None)
+                if remote is None:
+                    verdict = Verdict("fail", "AssertionError", self._recorder.explain(error))
+                else:
+                    verdict = Verdict("error", *remote)
+            except BaseException as error:
+                remote = getattr(error, "remote", None)
+                verdict = Verdict("error", *(remote or _local(error)))
+
+        return self._guarded(evaluate) or verdict
+
+    # --- tests that run in the guest
+    # ---------------------------------------------------------------------------
+
+    def _guest_case(self, case: Case) -> Verdict:
+        fresh = self._session is None or self._session.fault is not None
+        session = self._loaded_session()
+        if session is None:
+            assert self._stuck is not None
+            return self._stuck
+        answer: list[Any] = []
+
+        def ask() -> None:
+            if fresh:
+                unittest = self._suite.form == "unittest"
+                for source in [self._suite.source] if unittest else self._suite.preamble:
+                    answer[:] = session.request("define", source, unittest)
+                    if answer[0] != "ok" and unittest:
+                        return
+            if case.unit is None:
+                answer[:] = session.request("test", case.plain)
+            else:
+                answer[:] = session.request("unit", *case.unit)
+
+        fault = self._guarded(ask)
+        if fault is not None:
+            return fault
+        if answer[0] == "raise":
+            error_type, message, line = _reported(answer)
+            return Verdict("fail" if error_type == "AssertionError" else "error", error_type, message, line)
+        if case.unit is None:
+            return Verdict("pass")
+        return _unit_verdict(answer[1])
+
+    # --- stdin and stdout
+    # --------------------------------------------------------------------------------------
+
+    def _stdio_case(self, case: Case) -> Verdict:
+        """The program as a script, in a guest of its own; what it printed is compared here."""
+        self._end_session()
+        session = self._new_session(case.stdin)
+        answer: list[Any] = []
+        fault = self._guarded(lambda: answer.extend(session.request("load", self._request.source, "__main__", [])))
+        exited = fault is not None and fault.error_type == "ProcessExit"
+        if fault is not None and not exited:
+            return fault
+        if exited:
+            assert fault is not None
+            fault.message = self._exit_of(session)
+            return fault
+        if answer[0] == "syntax":
+            self._stuck = self._syntax_error(answer)
+            return self._stuck
+        if answer[0] == "raise":
+            error_type, message, line = _reported(answer)
+            if error_type != "SystemExit" or message not in ("", "0", "None"):
+                return Verdict("error", error_type, message, line)
+        printed = _read_output(session.guest.output, self._guest_limits().output)
+        self._outcome.output.append(printed[: self._limits["max_output_bytes"]])
+        if _lines(printed) == _lines(case.stdout):
+            return Verdict("pass")
+        return Verdict("fail", "WrongOutput", _first_difference(_lines(printed), _lines(case.stdout)))
+
+    def _exit_of(self, session: Session) -> str:
+        self._session = None
+        self._outcome.cpu_s += session.cpu_s()
+        return self._zygote.bury_and_explain(session.guest)
+
+
+def _reported(answer: list[Any]) -> tuple[str, str, int | None]:
+    _, name, message, line, _ = answer
+    return clean_text(name, 80) or "Exception", clean_text(message, _MESSAGE), clean_line(line)
+
+
+def _local(error: BaseException) -> tuple[str, str, None]:
+    """An exception of the test itself, raised here."""
+    return type(error).__name__, clean_text(str(error), _MESSAGE), None
+
+
+def _unit_verdict(wire: Any) -> Verdict:
+    try:
+        status, error_type, message = decode(wire)
+    except (ProtocolError, TypeError, ValueError):
+        status, error_type, message = "", None, None
+    if status == "pass":
+        return Verdict("pass")
+    if status not in ("fail", "error", "skipped"):
+        return Verdict("crash", "ProtocolError", "malformed verdict")
+    return Verdict(status, clean_text(error_type, 80), clean_text(message, _MESSAGE))
+
+
+def _input_file(text: str) -> int:
+    """A descriptor from which `text` can be read, and to which nothing can be written."""
+    descriptor = process.anonymous_file("input")
+    data = text.encode("utf-8", "replace")
+    while data:
+        data = data[os.write(descriptor, data) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    process.seal(descriptor)
+    return descriptor
+
+
+def _read_output(descriptor: int, limit: int) -> str:
+    text = os.pread(descriptor, limit, 0).decode("utf-8", "replace")
+    return text.replace("\0", "?")
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def _first_difference(got: list[str], wanted: list[str]) -> str:
+    for number, (left, right) in enumerate(zip(got, wanted, strict=False), 1):
+        if left != right:
+            return f"line {number}: got {clean_text(left, 160)!r}, expected {clean_text(right, 160)!r}"
+    return f"got {len(got)} lines, expected {len(wanted)}"
+
+
+class Judge:
+    """Serves one owner: requests in, reports out, one after the other."""
+
+    def __init__(self, owner: socket.socket, link: socket.socket) -> None:
+        self._owner = owner
+        self._zygote = ZygoteClient(link)
+        self._watch = Watch()
+
+    def serve(self) -> None:
+        """Until the owner closes the connection (frames.Closed)."""
+        reader = frames.Reader(self._owner)
+        while True:
+            message = reader.message()
+            frames.send(self._owner, self._report(message))
+
+    def _report(self, message: dict[str, Any]) -> dict[str, Any]:
+        started = time.monotonic()
+        tests = message["tests"]
+        suite = parse_tests(
+            tests if isinstance(tests, str) else tuple(tests),
+            message["entry_point"],
+            message["form"],
+            message["prompt"],
+        )
+        request = Request(message["program"], suite, message["limits"], message["stdin"])
+        infra_error = None
+        outcome = Outcome()
+        try:
+            outcome = self._run(request, started)
+        except ZygoteError as error:
+            infra_error = str(error)
+        return {
+            "trusted": not outcome.in_guest,
+            "syntax_error": outcome.syntax_error,
+            "tests": [
+                {
+                    "status": verdict.status,
+                    "error_type": verdict.error_type,
+                    "message": verdict.message,
+                    "line": verdict.line,
+                    "source": case.source,
+                }
+                for verdict, case in zip(outcome.verdicts, suite.cases, strict=False)
+            ],
+            "stdout": "".join(outcome.output)[: request.limits["max_output_bytes"]],
+            "cpu_s": round(outcome.cpu_s, 4),
+            "wall_s": round(time.monotonic() - started, 4),
+            "infra_error": infra_error,
+        }
+
+    def _run(self, request: Request, started: float) -> Outcome:
+        with self._watch.ticking():
+            try:
+                return Execution(self._zygote, self._watch, request, started).run()
+            except CannotCross as error:
+                suite = request.suite
+                request.suite = Suite(
+                    form=suite.form,
+                    cases=suite.cases,
+                    remote=suite.remote,
+                    preamble=suite.preamble,
+                    in_guest=str(error),
+                )
+                return Execution(self._zygote, self._watch, request, started).run()

@@ -1,0 +1,131 @@
+"""The judge's line to the zygote: guests are asked for, prepared ahead, and buried."""
+
+from __future__ import annotations
+
+import array
+import os
+import signal
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .process import anonymous_file
+
+REQUEST = struct.Struct("<cIIII")
+"""`F` memory (MiB), CPU (s), output (bytes), reply (bytes) with descriptors [connection, output, input?];
+or `K` process, 0, 0, 0."""
+ANSWER = struct.Struct("<iid")
+"""`F`: process or minus errno, 0, 0. `K`: process, wait status, CPU seconds."""
+
+_Answered = Callable[[int, int, float], None]
+
+
+class ZygoteError(BaseException):
+    """The zygote cannot fork or is gone. Not the program's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestLimits:
+    """What the zygote is told about a guest; a spare guest fits a program when these are equal."""
+
+    memory_mb: int
+    cpu_s: int
+    output: int
+    reply: int
+
+
+@dataclass(slots=True)
+class Process:
+    """A guest as the judge holds it. `pid` is 0 until the zygote has answered, negative when it could not
+    fork.
+    """
+
+    pid: int
+    connection: socket.socket
+    output: int
+    limits: GuestLimits
+
+    def release(self) -> None:
+        self.connection.close()
+        os.close(self.output)
+
+
+class ZygoteClient:
+    """Asks the zygote for guests. Requests are answered in order; answers are only waited for when needed."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._expected: deque[_Answered] = deque()
+        self._spare: Process | None = None
+
+    def fork(self, limits: GuestLimits, stdin: int | None = None) -> Process:
+        """A guest that waits for its program: the spare one, when that fits. ZygoteError when there is none."""
+        guest, self._spare = self._spare, None
+        if guest is not None and (stdin is not None or guest.limits != limits):
+            self.bury(guest)
+            guest = None
+        if guest is None:
+            guest = self._request(limits, stdin)
+        self._await_pid(guest)
+        if guest.pid < 0:
+            guest.release()
+            raise ZygoteError(f"the zygote cannot fork: {os.strerror(-guest.pid)}")
+        return guest
+
+    def prepare_spare(self, limits: GuestLimits) -> None:
+        """Have the next guest forked while this one works."""
+        if self._spare is None:
+            self._spare = self._request(limits, None)
+
+    def bury(self, guest: Process) -> None:
+        """Have a guest killed and reaped, without waiting for it."""
+        self._await_pid(guest)
+        if guest.pid > 0:
+            self._ask(REQUEST.pack(b"K", guest.pid, 0, 0, 0), (), lambda pid, status, cpu_s: None)
+        guest.release()
+
+    def bury_and_explain(self, guest: Process) -> str:
+        """As `bury`, but wait, and say in words how the guest had ended."""
+        ended: list[int] = []
+        request = REQUEST.pack(b"K", guest.pid, 0, 0, 0)
+        self._ask(request, (), lambda pid, status, cpu_s: ended.append(status))
+        while not ended:
+            self._receive()
+        guest.release()
+        status = ended[0]
+        if os.WIFSIGNALED(status):
+            return f"the process was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"the process ended with exit status {os.WEXITSTATUS(status)}"
+
+    def _request(self, limits: GuestLimits, stdin: int | None) -> Process:
+        ours, theirs = socket.socketpair()
+        guest = Process(0, ours, anonymous_file("output"), limits)
+
+        def started(pid: int, status: int, cpu_s: float) -> None:
+            guest.pid = pid
+
+        descriptors = [theirs.fileno(), guest.output] + ([] if stdin is None else [stdin])
+        request = REQUEST.pack(b"F", limits.memory_mb, limits.cpu_s, limits.output, limits.reply)
+        self._ask(request, descriptors, started)
+        theirs.close()
+        return guest
+
+    def _ask(self, request: bytes, descriptors: Sequence[int], then: _Answered) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        try:
+            self._link.sendmsg([request], rights)
+        except OSError as error:
+            raise ZygoteError(f"the zygote is gone ({error})") from None
+        self._expected.append(then)
+
+    def _await_pid(self, guest: Process) -> None:
+        while guest.pid == 0:
+            self._receive()
+
+    def _receive(self) -> None:
+        data = self._link.recv(ANSWER.size)
+        if len(data) != ANSWER.size:
+            raise ZygoteError("the zygote is gone")
+        self._expected.popleft()(*ANSWER.unpack(data))

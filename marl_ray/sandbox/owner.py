@@ -1,0 +1,357 @@
+"""The owner: starts a sandbox, feeds it programs, and survives whatever happens in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Any, Literal
+
+from .inside import frames
+from .launch import LEVELS, Launch, Spawned, plan, spawn
+from .report import ExecutionReport, Limits, Program, failed_report
+
+_START_S = 30.0
+_GRACE_S = 10.0
+"""How long past a program's own wall limit a judge may be silent before it is taken for stuck."""
+_AHEAD_BYTES = 65536
+"""A program up to this size is sent while the one before it still runs; it fits the socket's buffer."""
+_MAX_REPORT = 64 << 20
+
+
+class SandboxUnavailable(Exception):
+    """No acceptable level of isolation can be had here; the message says why in one line."""
+
+
+class _Broken(Exception):
+    """The sandbox did not answer, or not in time (`stuck`)."""
+
+    def __init__(self, message: str, *, stuck: bool) -> None:
+        super().__init__(message)
+        self.stuck = stuck
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSettings:
+    """How programs are to be isolated.
+
+    `isolation`: "auto" takes the best level that proves itself here; "bwrap" and "none" exactly that one;
+    "process" with Landlock where there is Landlock. `require`: a level (see `launch.LEVELS`) below which to
+    refuse. `allow_unsafe`: let "auto" fall back to "none" and accept "none" at all. `limits`: for programs
+    without their own.
+    """
+
+    isolation: Literal["auto", "bwrap", "process", "none"] = "auto"
+    require: str | None = None
+    allow_unsafe: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.isolation not in ("auto", "bwrap", "process", "none"):
+            raise ValueError(f"sandbox.isolation: unknown value {self.isolation!r}")
+        if self.require is not None and self.require not in LEVELS:
+            raise ValueError(f"sandbox.require: unknown level {self.require!r}; known are {', '.join(LEVELS)}")
+
+    def candidates(self) -> list[str]:
+        """Levels to try, best first. SandboxUnavailable when the settings contradict each other."""
+        levels = {
+            "auto": ["bwrap", "process+landlock", "process", "none"],
+            "bwrap": ["bwrap"],
+            "process": ["process+landlock", "process"],
+            "none": ["none"],
+        }[self.isolation]
+        if self.isolation == "none" and not self.allow_unsafe:
+            raise SandboxUnavailable("isolation 'none' runs programs unprotected: it needs allow_unsafe: true")
+        if not self.allow_unsafe:
+            levels = [level for level in levels if level != "none"]
+        if self.require is not None:
+            least = LEVELS.index(self.require)
+            levels = [level for level in levels if LEVELS.index(level) >= least]
+            if not levels:
+                raise SandboxUnavailable(f"isolation '{self.isolation}' cannot reach the required '{self.require}'")
+        return levels
+
+
+class _Connection:
+    """A running zygote and judge, and the owner's ends of what ties it to them."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._socket, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        self._buffer = bytearray()
+        try:
+            self._spawned = spawn(launch, theirs.fileno(), lifeline)
+        except OSError:
+            self._socket.close()
+            os.close(self._lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self.stop = weakref.finalize(self, _stop, self._spawned, self._socket, self._lifeline)
+
+    def send(self, data: bytes, deadline: float) -> None:
+        try:
+            self._socket.settimeout(max(0.01, deadline - time.monotonic()))
+            self._socket.sendall(data)
+        except TimeoutError:
+            raise _Broken("the sandbox does not take programs", stuck=True) from None
+        except OSError:
+            raise _Broken(self._last_words(), stuck=False) from None
+
+    def receive(self, deadline: float) -> Any:
+        """The next message. _Broken when it is not there in time, or never will be."""
+        body = frames.HEADER.size
+        size = None
+        while size is None or len(self._buffer) < body + size:
+            if size is None and len(self._buffer) >= body:
+                (size,) = frames.HEADER.unpack_from(self._buffer)
+                if size > _MAX_REPORT:
+                    raise _Broken("the sandbox sent an oversized report", stuck=False)
+                continue
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise _Broken("the sandbox does not answer", stuck=True)
+            self._socket.settimeout(left)
+            try:
+                data = self._socket.recv(frames.CHUNK)
+            except TimeoutError:
+                continue
+            except OSError:
+                data = b""
+            if not data:
+                raise _Broken(self._last_words(), stuck=False)
+            self._buffer += data
+        message = json.loads(self._buffer[body : body + size])
+        del self._buffer[: body + size]
+        return message
+
+    def _last_words(self) -> str:
+        """What a zygote that has ended wrote before it did."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._spawned.process.wait(0.5)
+        return self._spawned.error_text() or "the sandbox ended without a word"
+
+
+def _stop(spawned: Spawned, connection: socket.socket, lifeline: int) -> None:
+    """End every process behind a connection: by the lifeline, and by force."""
+    connection.close()
+    os.close(lifeline)
+    process = spawned.process
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    spawned.errors.close()
+
+
+class Sandbox:
+    """One zygote, one judge, and a guest per program. Safe to use from several threads, one batch at a time.
+
+    `without` is for tests: a collection of "bwrap" and "landlock", to be treated as if this machine had not
+    got them.
+    """
+
+    def __init__(self, settings: SandboxSettings | None = None, *, without: Collection[str] = ()) -> None:
+        self.settings = settings or SandboxSettings()
+        self.restarts = 0
+        self._without = frozenset(without)
+        self._lock = threading.RLock()
+        self._connection: _Connection | None = None
+        self._launch: Launch | None = None
+        self._facts: dict[str, Any] = {}
+        self._refused: list[str] = []
+
+    def __enter__(self) -> Sandbox:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def level(self) -> str:
+        """The active level; empty before `start`."""
+        return self._launch.level if self._launch is not None else ""
+
+    @property
+    def why_not_more(self) -> tuple[str, ...]:
+        """Why each better level is not active: "bwrap: bubblewrap is not installed"."""
+        return tuple(self._refused)
+
+    def describe(self) -> str:
+        """One line: what is active, and why not more."""
+        if not self.level:
+            return "sandbox: not started"
+        facts = []
+        if self.level != "none":
+            facts.append("seccomp")
+        if abi := self._facts.get("landlock_abi"):
+            facts.append(f"Landlock ABI {abi}")
+        facts.append(f"uid {self._facts.get('uid')}")
+        line = f"sandbox: {self.level} active ({', '.join(facts)})"
+        return line + "".join(f"; not {reason}" for reason in self._refused)
+
+    def start(self) -> str:
+        """Try the levels, best first, until one proves itself. -> that level. SandboxUnavailable if none
+        does.
+        """
+        with self._lock:
+            if self._connection is not None:
+                return self.level
+            self._refused = []
+            for level in self.settings.candidates():
+                reason = self._try(level)
+                if reason is None:
+                    return level
+                self._refused.append(f"{level}: {reason}")
+            hint = "" if self.settings.allow_unsafe else " (allow_unsafe: true would run programs unprotected)"
+            raise SandboxUnavailable("no isolation can be had here: " + "; ".join(self._refused) + hint)
+
+    def _try(self, level: str) -> str | None:
+        """Start a level and have it prove itself. -> None, or the reason why it is not to be had."""
+        from .selftest import prove
+
+        if level == "bwrap" and "bwrap" in self._without:
+            return "switched off"
+        if level == "process+landlock" and "landlock" in self._without:
+            return "Landlock is switched off"
+        try:
+            launch = plan(level)
+            if "landlock" in self._without:
+                launch.config["landlock"] = "off"
+            self._launch = launch
+            self._connect()
+            reason = prove(self, level)
+        except (OSError, _Broken) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+        if reason is not None:
+            self.close()
+            self._launch = None
+        return reason
+
+    def _connect(self) -> None:
+        """Start the chosen level's processes. OSError or _Broken when they do not come up."""
+        assert self._launch is not None
+        self._disconnect()
+        deadline = time.monotonic() + _START_S
+        self._connection = _Connection(self._launch)
+        self._connection.send(frames.pack(self._launch.config), deadline)
+        answer = self._connection.receive(deadline)
+        if "ready" not in answer:
+            raise OSError(str(answer.get("failed")))
+        self._facts = answer["ready"]
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.stop()
+
+    def close(self) -> None:
+        """End every process of this sandbox."""
+        with self._lock:
+            self._disconnect()
+
+    def run(self, program: Program) -> ExecutionReport:
+        """The report on one program. ValueError if its tests cannot be parsed."""
+        return self.run_batch([program])[0]
+
+    def run_batch(self, programs: Sequence[Program]) -> list[ExecutionReport]:
+        """Reports in the order of the programs. ValueError, before anything runs, if tests cannot be parsed."""
+        return list(self.run_each(programs))
+
+    def run_each(self, programs: Sequence[Program]) -> Iterator[ExecutionReport]:
+        """As `run_batch`, each report as soon as it is there."""
+        with self._lock:
+            self.start()
+            yield from _Batch(self, programs).reports()
+
+    def run_connected(self, program: Program) -> ExecutionReport:
+        """As `run`, on the level being tried (for the self-test)."""
+        return next(_Batch(self, [program]).reports())
+
+
+class _Batch:
+    """Programs on their way through one sandbox."""
+
+    def __init__(self, sandbox: Sandbox, programs: Sequence[Program]) -> None:
+        self._sandbox = sandbox
+        self._programs = programs
+        self._frames = [self._frame(program) for program in programs]
+        self._sent: deque[int] = deque()
+
+    def _limits(self, program: Program) -> Limits:
+        return program.limits or self._sandbox.settings.limits
+
+    def _frame(self, program: Program) -> bytes:
+        from .report import count_tests
+
+        count_tests(program.tests, program.entry_point, program.form)  # raises ValueError here, not in the judge
+        return frames.pack({**program.to_dict(), "limits": asdict(self._limits(program))})
+
+    def reports(self) -> Iterator[ExecutionReport]:
+        for index in range(len(self._programs)):
+            yield self._report(index)
+
+    def _report(self, index: int) -> ExecutionReport:
+        """Once more in a fresh sandbox if this one breaks; breaking two is the program's doing."""
+        program = self._programs[index]
+        started = time.monotonic()
+        for attempt in (1, 2):
+            try:
+                return self._attempt(index, ahead=attempt == 1)
+            except _Broken as error:
+                broken = error
+                self._sent.clear()
+                try:
+                    self._sandbox.restarts += 1
+                    self._sandbox._connect()
+                except (OSError, _Broken) as failure:
+                    self._sandbox._disconnect()
+                    return failed_report(
+                        program,
+                        self._sandbox.level,
+                        infra_error=f"the sandbox cannot be restarted: {failure}",
+                    )
+        return failed_report(
+            program,
+            self._sandbox.level,
+            status="timeout" if broken.stuck else "crash",
+            error_type="Timeout" if broken.stuck else "JudgeDied",
+            message="the judge did not survive this program's results",
+            wall_s=time.monotonic() - started,
+        )
+
+    def _attempt(self, index: int, *, ahead: bool) -> ExecutionReport:
+        connection = self._sandbox._connection
+        if connection is None:
+            raise _Broken("the sandbox is not running", stuck=False)
+        deadline = time.monotonic() + self._limits(self._programs[index]).program_wall_s + _GRACE_S
+        if index not in self._sent:
+            self._send(connection, index, deadline)
+        follower = index + 1
+        if ahead and follower < len(self._frames) and len(self._frames[follower]) <= _AHEAD_BYTES:
+            self._send(connection, follower, deadline)
+        answer = connection.receive(deadline)
+        self._sent.popleft()
+        level = self._sandbox.level
+        if level == "none":
+            answer["trusted"] = False
+        return ExecutionReport.from_dict({**answer, "isolation": level})
+
+    def _send(self, connection: _Connection, index: int, deadline: float) -> None:
+        self._sent.append(index)
+        connection.send(self._frames[index], deadline)
