@@ -106,10 +106,13 @@ def _train(algorithm: str, options: argparse.Namespace, dry_run: bool) -> int:
 
 def _count_local_tasks(config: Config) -> int | None:
     """How many training tasks there are, if that is known without a download."""
-    from marl_ray.data import is_local, load_tasks
+    from marl_ray.data import load_tasks
+    from marl_ray.data.tables import LOCAL_SUFFIXES
 
-    dataset = config.dataset
-    return len(load_tasks(dataset.name, dataset.train_split, dataset.type)) if is_local(dataset.name) else None
+    name = config.dataset.name
+    if not name.startswith("bundled:") and Path(name).suffix not in LOCAL_SUFFIXES:
+        return None
+    return len(load_tasks(name, config.dataset.train_split, config.dataset.type))
 
 
 def _report(run_dir: Path) -> int:

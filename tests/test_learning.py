@@ -1,0 +1,114 @@
+"""The loss: which tokens count, with which weight, against a plain computation without any batching."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from marl_ray.learning.batching import micro_batches, to_samples
+from marl_ray.learning.learner import schedule_factor
+from marl_ray.learning.policy import token_logprobs
+from marl_ray.learning.returns import expected_returns
+from marl_ray.messages import Completion, Group
+
+VOCABULARY = 40
+
+
+@pytest.fixture(scope="module")
+def model() -> Qwen2ForCausalLM:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+    return Qwen2ForCausalLM(config).double()
+
+
+def completion(*ids: int) -> Completion:
+    return Completion(ids, "", tuple(-1.0 for _ in ids), "stop", 0)
+
+
+def groups() -> list[Group]:
+    return [
+        Group(0, (5, 6, 7), (completion(1, 2, 3, 0), completion(4, 0), completion(9, 9, 9)), (1.0, 0.0, 3.5)),
+        Group(1, (8,), (completion(3), completion(2, 2, 0), completion(7, 1, 0)), (2.0, 2.5, 0.0)),
+    ]
+
+
+def plain_logprobs(model: Qwen2ForCausalLM, prompt: tuple, tokens: tuple, temperature: float) -> torch.Tensor:
+    """One sequence, no padding, the whole softmax."""
+    ids = torch.tensor([[*prompt, *tokens]])
+    scores = torch.log_softmax(model(ids).logits[0].double() / temperature, -1)
+    return torch.stack([scores[len(prompt) - 1 + k, t] for k, t in enumerate(tokens)])
+
+
+@pytest.mark.parametrize("max_tokens", [1, 20, 10_000])
+def test_log_probabilities_do_not_depend_on_the_batching(model: Qwen2ForCausalLM, max_tokens: int) -> None:
+    samples = to_samples(groups(), [1.0, 1.0], "magrpo", False, "sequence_sum")
+    seen = 0
+    for batch in micro_batches(samples, max_tokens, pad_id=0):
+        assert batch.input_ids.numel() <= max_tokens or len(batch.input_ids) == 1
+        got = token_logprobs(model, batch, 0.7)
+        for row in range(len(batch.input_ids)):
+            prompt = tuple(
+                batch.input_ids[row, : -batch.tokens.shape[1]][
+                    batch.attention_mask[row, : -batch.tokens.shape[1]] == 1
+                ].tolist()
+            )
+            length = int(batch.mask[row].sum())
+            tokens = tuple(batch.tokens[row, :length].tolist())
+            expected = plain_logprobs(model, prompt, tokens, 0.7)
+            torch.testing.assert_close(got[row, :length].double(), expected, rtol=1e-5, atol=1e-5)
+            assert got[row, length:].abs().sum() == 0
+            seen += 1
+    assert seen == len(samples)
+
+
+@pytest.mark.parametrize("aggregation", ["sequence_sum", "token_mean"])
+def test_gradient_is_that_of_the_definition(model: Qwen2ForCausalLM, aggregation: str) -> None:
+    turn_weights, temperature = [1.5, 0.5], 0.9
+    model.zero_grad()
+    samples = to_samples(groups(), turn_weights, "magrpo", False, aggregation)
+    for batch in micro_batches(samples, 30, pad_id=0):
+        (-(batch.weights * token_logprobs(model, batch, temperature).sum(-1)).sum()).backward()
+    got = [p.grad.clone() for p in model.parameters()]
+
+    model.zero_grad()
+    loss = torch.zeros((), dtype=torch.float64)
+    all_tokens = sum(len(c.token_ids) for g in groups() for c in g.completions)
+    for group in groups():
+        mean = sum(group.returns) / len(group.returns)
+        for c, value in zip(group.completions, group.returns, strict=True):
+            summed = plain_logprobs(model, group.prompt_ids, c.token_ids, temperature).sum()
+            share = 1 / (len(group.returns) * len(groups())) if aggregation == "sequence_sum" else 1 / all_tokens
+            loss = loss - turn_weights[group.turn] * share * (value - mean) * summed
+    loss.backward()
+    for mine, parameter in zip(got, model.parameters(), strict=True):
+        torch.testing.assert_close(mine, parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_every_sampled_token_counts_eos_included(model: Qwen2ForCausalLM) -> None:
+    samples = to_samples(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum")
+    (batch,) = micro_batches(samples, 10_000, pad_id=0)
+    assert batch.mask.sum() == sum(len(c.token_ids) for g in groups() for c in g.completions)
+
+
+def test_expected_return_is_discounted() -> None:
+    assert expected_returns([1.0, 2.0, 4.0], 0.5) == [1.0 + 0.5 * (2.0 + 0.5 * 4.0), 2.0 + 0.5 * 4.0, 4.0]
+    assert expected_returns([], 1.0) == []
+
+
+def test_schedules() -> None:
+    constant, linear, cosine = (schedule_factor(name, 2, 12) for name in ("constant", "linear", "cosine"))
+    assert [constant(k) for k in (0, 1, 2, 50)] == [pytest.approx(1 / 3), pytest.approx(2 / 3), 1.0, 1.0]
+    assert [linear(k) for k in (2, 7, 12, 20)] == [1.0, 0.5, 0.0, 0.0]
+    assert cosine(7) == pytest.approx(0.5)
+    assert cosine(4) == pytest.approx((1 + math.cos(math.pi * 0.2)) / 2)
