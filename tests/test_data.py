@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +252,16 @@ def test_the_whole_of_humaneval_and_mbpp() -> None:
     mbpp = load_tasks(str(SHARED / "mbpp.jsonl"), "test")
     assert len(mbpp) == 974
     assert all(f"`{task.entry_point}(" in task.prompt for task in mbpp)
+
+
+def test_these_rooms_import_nothing_heavy() -> None:
+    code = (
+        "import sys, marl_ray.data, marl_ray.environments, marl_ray.external\n"
+        "marl_ray.data.load_tasks('bundled:toy', 'eval')\n"
+        "print(*{'ray', 'vllm', 'torch', 'datasets', 'transformers', 'pyarrow'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
 @needs_shared

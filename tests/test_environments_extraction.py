@@ -18,9 +18,7 @@ from marl_ray.sandbox import ExecutionReport
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "humaneval.jsonl"
 GOOD = "def f(x):\n    return x"
-TASK = Task(
-    "t", "from typing import List\n\n\ndef f(x: List) -> int:\n    '''Do.'''\n", "f", ("assert f(1)",)
-)
+TASK = Task("t", "from typing import List\n\n\ndef f(x: List) -> int:\n    '''Do.'''\n", "f", ("assert f(1)",))
 REPORT = ExecutionReport((), None, "", 0.0, 0.0, "none", True)
 
 
@@ -54,9 +52,7 @@ def test_the_function_is_found(response: str) -> None:
 def test_imports_and_decorators_come_along() -> None:
     response = "import math, re\nfrom functools import cache as c\n\n@c\ndef f(x):\n    return math.pi\nK = 1"
     found = contribution(response, "f")
-    assert found.code == (
-        "import math, re\nfrom functools import cache as c\n@c\ndef f(x):\n    return math.pi"
-    )
+    assert found.code == ("import math, re\nfrom functools import cache as c\n@c\ndef f(x):\n    return math.pi")
     assert found.imported == {"math", "re", "c"}
     broken = contribution("Use this:\nimport math\nfrom the start\n\n" + GOOD, "f")
     assert broken.code == "import math\n" + GOOD

@@ -87,9 +87,7 @@ def says(text: str, pause: float = 0.0) -> Callable[[BaseHTTPRequestHandler], No
     return answer
 
 
-def fails(
-    status: int, body: bytes = b'{"error": "no, sk-very-secret"}', **headers: str
-) -> Callable[..., None]:
+def fails(status: int, body: bytes = b'{"error": "no, sk-very-secret"}', **headers: str) -> Callable[..., None]:
     return lambda handler: send(handler, status, body, **headers)
 
 
@@ -225,9 +223,7 @@ def test_requests_in_flight_are_bounded_also_over_several_loops(server: Server) 
 
 def test_parse_edits_is_tolerant() -> None:
     assert parse_edits('{"aux": null, "grow": " x "}', NAMES) == {"grow": "x"}
-    assert parse_edits('For {this}: {"note": 1} {"aux": {"code": "y"}} end', NAMES) == {
-        "aux": '{"code": "y"}'
-    }
+    assert parse_edits('For {this}: {"note": 1} {"aux": {"code": "y"}} end', NAMES) == {"aux": '{"code": "y"}'}
     assert parse_edits('{"aux": "\\ud800"}', NAMES) == {"aux": "?"}
     assert len(parse_edits(json.dumps({"aux": "x" * 9000}), NAMES)["aux"]) == expert.MAX_EDIT_CHARS
     for text in ("", "{", "[]", '{"other": 1}', "{" * 3000, '{"a":' * 3000):

@@ -48,8 +48,7 @@ def test_first_prompts_of_two_agents() -> None:
 def test_first_prompts_of_one_and_three_agents() -> None:
     (alone,) = first_prompts(PROBLEM, "grow", [])
     assert alone.endswith(
-        '"""\n\nWrite the function `grow`. '
-        "Answer with the function only: no markdown, no explanation, no tests.\n"
+        '"""\n\nWrite the function `grow`. Answer with the function only: no markdown, no explanation, no tests.\n'
     )
     first, second, main = first_prompts(PROBLEM, "grow", ["aux_1", "aux_2"])
     assert "Write a helper function `aux_1` that is useful for this problem and returns a value. " in first
@@ -159,11 +158,7 @@ def test_a_later_prompt_with_every_part() -> None:
 
 
 def test_a_later_prompt_with_no_part() -> None:
-    bare = feedback.next_prompt(
-        first_prompt=None, previous=None, feedback=[], edit=None, instruction="Revise."
-    )
+    bare = feedback.next_prompt(first_prompt=None, previous=None, feedback=[], edit=None, instruction="Revise.")
     assert bare == "Revise.\n"
-    empty = feedback.next_prompt(
-        first_prompt=None, previous="\n", feedback=[], edit=None, instruction="Revise."
-    )
+    empty = feedback.next_prompt(first_prompt=None, previous="\n", feedback=[], edit=None, instruction="Revise.")
     assert empty == "Your previous answer:\n(empty)\n\nRevise.\n"

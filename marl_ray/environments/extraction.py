@@ -131,8 +131,7 @@ def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     return [
         node
         for node in body
-        if not isinstance(node, ast.Pass)
-        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        if not isinstance(node, ast.Pass) and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
     ]
 
 

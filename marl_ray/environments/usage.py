@@ -73,11 +73,7 @@ def _bound(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set
                 names.add(name)
             case ast.alias(name=name, asname=alias):
                 names.add(alias or name.split(".")[0])
-            case (
-                ast.ExceptHandler(name=str(name))
-                | ast.MatchAs(name=str(name))
-                | ast.MatchStar(name=str(name))
-            ):
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
                 names.add(name)
             case ast.MatchMapping(rest=str(name)):
                 names.add(name)
@@ -90,8 +86,7 @@ def _is_thin_wrapper(function: ast.FunctionDef, calls: dict[ast.AST, str]) -> bo
         case [ast.Return(value=value)]:
             return value in calls or (isinstance(value, ast.NamedExpr) and value.value in calls)
         case [
-            ast.Assign(targets=[ast.Name(id=name)], value=value)
-            | ast.AnnAssign(target=ast.Name(id=name), value=value),
+            ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=value),
             ast.Return(value=ast.Name(id=returned)),
         ]:
             return value in calls and name == returned

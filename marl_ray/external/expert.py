@@ -77,9 +77,7 @@ class Endpoint:
     path: str
 
 
-OPENAI = Endpoint(
-    "openai", "OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1", "/chat/completions"
-)
+OPENAI = Endpoint("openai", "OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1", "/chat/completions")
 ANTHROPIC = Endpoint(
     "anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com", "/v1/messages"
 )
@@ -154,9 +152,7 @@ class Expert:
             except (OSError, HTTPException) as error:
                 reason = getattr(error, "reason", None)
                 timed_out = isinstance(reason, TimeoutError)
-                raise ExpertError(
-                    "timed out" if timed_out else f"no connection: {type(error).__name__}"
-                ) from None
+                raise ExpertError("timed out" if timed_out else f"no connection: {type(error).__name__}") from None
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 raise ExpertError("reply not understood") from None
         if not isinstance(text, str):
