@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -12,14 +13,14 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Literal
 
 from .inside import frames
 from .launch import LEVELS, Launch, Spawned, plan, spawn
-from .report import ExecutionReport, Limits, Program, failed_report
+from .report import ExecutionReport, Limits, Program, count_tests, failed_report
 
 _START_S = 30.0
 _GRACE_S = 10.0
@@ -170,9 +171,10 @@ class Sandbox:
         self.restarts = 0
         self._without = frozenset(without)
         self._lock = threading.RLock()
-        self._connection: _Connection | None = None
+        self.connection: _Connection | None = None
         self._launch: Launch | None = None
         self._facts: dict[str, Any] = {}
+        self._numbers = itertools.count(1)
         self._refused: list[str] = []
 
     def __enter__(self) -> Sandbox:
@@ -210,7 +212,7 @@ class Sandbox:
         does.
         """
         with self._lock:
-            if self._connection is not None:
+            if self.connection is not None:
                 return self.level
             self._refused = []
             for level in self.settings.candidates():
@@ -248,15 +250,15 @@ class Sandbox:
         assert self._launch is not None
         self._disconnect()
         deadline = time.monotonic() + _START_S
-        self._connection = _Connection(self._launch)
-        self._connection.send(frames.pack(self._launch.config), deadline)
-        answer = self._connection.receive(deadline)
+        self.connection = _Connection(self._launch)
+        self.connection.send(frames.pack(self._launch.config), deadline)
+        answer = self.connection.receive(deadline)
         if "ready" not in answer:
             raise OSError(str(answer.get("failed")))
         self._facts = answer["ready"]
 
     def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is not None:
             connection.stop()
 
@@ -271,63 +273,87 @@ class Sandbox:
 
     def run_batch(self, programs: Sequence[Program]) -> list[ExecutionReport]:
         """Reports in the order of the programs. ValueError, before anything runs, if tests cannot be parsed."""
+        for program in programs:
+            count_tests(program.tests, program.entry_point, program.form)
         return list(self.run_each(programs))
 
-    def run_each(self, programs: Sequence[Program]) -> Iterator[ExecutionReport]:
-        """As `run_batch`, each report as soon as it is there."""
+    def run_each(self, programs: Iterable[Program]) -> Iterator[ExecutionReport]:
+        """As `run_batch`, each report as soon as it is there; one program is taken ahead of the one running."""
         with self._lock:
             self.start()
             yield from _Batch(self, programs).reports()
+
+    def next_number(self) -> int:
+        """For the batch: a number no program of this sandbox has had."""
+        return next(self._numbers)
+
+    def restart(self) -> None:
+        """For the batch: replace processes that broke, on the same level. SandboxUnavailable if that fails."""
+        self.restarts += 1
+        try:
+            self._connect()
+        except (OSError, _Broken) as error:
+            self._disconnect()
+            raise SandboxUnavailable(f"the sandbox cannot be restarted: {error}") from None
 
     def run_connected(self, program: Program) -> ExecutionReport:
         """As `run`, on the level being tried (for the self-test)."""
         return next(_Batch(self, [program]).reports())
 
 
+@dataclass(slots=True)
+class _Item:
+    """A program on its way: what was sent for it, and under which number its report will come."""
+
+    program: Program
+    limits: Limits
+    frame: bytes
+    number: int
+    sent: bool = False
+
+
 class _Batch:
-    """Programs on their way through one sandbox."""
+    """Programs on their way through one sandbox, the next one sent while one is running."""
 
-    def __init__(self, sandbox: Sandbox, programs: Sequence[Program]) -> None:
+    def __init__(self, sandbox: Sandbox, programs: Iterable[Program]) -> None:
         self._sandbox = sandbox
-        self._programs = programs
-        self._frames = [self._frame(program) for program in programs]
-        self._sent: deque[int] = deque()
-
-    def _limits(self, program: Program) -> Limits:
-        return program.limits or self._sandbox.settings.limits
-
-    def _frame(self, program: Program) -> bytes:
-        from .report import count_tests
-
-        count_tests(program.tests, program.entry_point, program.form)  # raises ValueError here, not in the judge
-        return frames.pack({**program.to_dict(), "limits": asdict(self._limits(program))})
+        self._programs = iter(programs)
+        self._items: deque[_Item] = deque()
 
     def reports(self) -> Iterator[ExecutionReport]:
-        for index in range(len(self._programs)):
-            yield self._report(index)
+        while self._items or self._take():
+            report = self._report(self._items[0])
+            self._items.popleft()
+            yield report
 
-    def _report(self, index: int) -> ExecutionReport:
+    def _take(self) -> bool:
+        """Line up one more program; False when there is none."""
+        program = next(self._programs, None)
+        if program is None:
+            return False
+        count_tests(program.tests, program.entry_point, program.form)  # a ValueError here, not in the judge
+        limits = program.limits or self._sandbox.settings.limits
+        number = self._sandbox.next_number()
+        request = {**program.to_dict(), "limits": asdict(limits), "number": number}
+        self._items.append(_Item(program, limits, frames.pack(request), number))
+        return True
+
+    def _report(self, item: _Item) -> ExecutionReport:
         """Once more in a fresh sandbox if this one breaks; breaking two is the program's doing."""
-        program = self._programs[index]
         started = time.monotonic()
         for attempt in (1, 2):
             try:
-                return self._attempt(index, ahead=attempt == 1)
+                return self._attempt(item, ahead=attempt == 1)
             except _Broken as error:
                 broken = error
-                self._sent.clear()
+                for other in self._items:
+                    other.sent = False
                 try:
-                    self._sandbox.restarts += 1
-                    self._sandbox._connect()
-                except (OSError, _Broken) as failure:
-                    self._sandbox._disconnect()
-                    return failed_report(
-                        program,
-                        self._sandbox.level,
-                        infra_error=f"the sandbox cannot be restarted: {failure}",
-                    )
+                    self._sandbox.restart()
+                except SandboxUnavailable as failure:
+                    return failed_report(item.program, self._sandbox.level, infra_error=str(failure))
         return failed_report(
-            program,
+            item.program,
             self._sandbox.level,
             status="timeout" if broken.stuck else "crash",
             error_type="Timeout" if broken.stuck else "JudgeDied",
@@ -335,23 +361,26 @@ class _Batch:
             wall_s=time.monotonic() - started,
         )
 
-    def _attempt(self, index: int, *, ahead: bool) -> ExecutionReport:
-        connection = self._sandbox._connection
-        if connection is None:
-            raise _Broken("the sandbox is not running", stuck=False)
-        deadline = time.monotonic() + self._limits(self._programs[index]).program_wall_s + _GRACE_S
-        if index not in self._sent:
-            self._send(connection, index, deadline)
-        follower = index + 1
-        if ahead and follower < len(self._frames) and len(self._frames[follower]) <= _AHEAD_BYTES:
-            self._send(connection, follower, deadline)
-        answer = connection.receive(deadline)
-        self._sent.popleft()
+    def _attempt(self, item: _Item, *, ahead: bool) -> ExecutionReport:
+        deadline = time.monotonic() + item.limits.program_wall_s + _GRACE_S
+        self._send(item, deadline)
+        if ahead and (len(self._items) > 1 or self._take()) and len(self._items[1].frame) <= _AHEAD_BYTES:
+            self._send(self._items[1], deadline)
+        answer: dict[str, Any] = {}
+        while answer.pop("number", None) != item.number:  # others are left from a batch that was given up
+            answer = self._connection().receive(deadline)
         level = self._sandbox.level
         if level == "none":
             answer["trusted"] = False
         return ExecutionReport.from_dict({**answer, "isolation": level})
 
-    def _send(self, connection: _Connection, index: int, deadline: float) -> None:
-        self._sent.append(index)
-        connection.send(self._frames[index], deadline)
+    def _send(self, item: _Item, deadline: float) -> None:
+        if not item.sent:
+            self._connection().send(item.frame, deadline)
+            item.sent = True
+
+    def _connection(self) -> _Connection:
+        connection = self._sandbox.connection
+        if connection is None:
+            raise _Broken("the sandbox is not running", stuck=False)
+        return connection

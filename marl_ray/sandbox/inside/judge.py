@@ -400,6 +400,7 @@ class Judge:
         except ZygoteError as error:
             infra_error = str(error)
         return {
+            "number": message["number"],
             "trusted": not outcome.in_guest,
             "syntax_error": outcome.syntax_error,
             "tests": [
