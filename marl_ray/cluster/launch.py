@@ -89,6 +89,10 @@ def connect(verbose: bool) -> str:
     if address:
         ray.init(address=address, **common)
         return f"Ray cluster at {address} with {len(ray.nodes())} node(s)"
+    # Ray binds to every interface unless it believes that clusters are off, as on a Mac; its helper processes
+    # read the variable, this one has read it already.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
     ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **common)
     return f"local Ray with {ray.cluster_resources().get('CPU', 0):g} CPUs"
 
