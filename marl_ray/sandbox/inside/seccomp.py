@@ -79,7 +79,8 @@ def _read_only(flags: int) -> list[Instruction]:
 def build_filter(*, may_open: bool, extra: Iterable[str] = (), may_seal: bool = False) -> bytes:
     """The filter as an array of `struct sock_filter`.
 
-    `may_open`: whether files may be opened for reading at all (False where no path rule backs it up).
+    `may_open`: whether files may be opened for reading at all, and links be read (False where no path rule
+    backs it up).
     `extra`: further calls to allow. OSError where the architecture is not known.
     """
     if not syscalls.supported():
@@ -133,7 +134,8 @@ def build_filter(*, may_open: bool, extra: Iterable[str] = (), may_seal: bool = 
         number = syscalls.number(name)
         if number is not None:
             program += [(_JUMP_EQUAL, 0, len(body), number), *body]
-    plain = {syscalls.number(name) for name in (*syscalls.GUEST_ALLOWED, *extra)}
+    allowed = {*syscalls.GUEST_ALLOWED, *extra} - (frozenset() if may_open else syscalls.READS_LINKS)
+    plain = {syscalls.number(name) for name in allowed}
     for number in sorted(number for number in plain if number is not None):
         program += [(_JUMP_EQUAL, 0, 1, number), _give(_ALLOW)]
     program.append(_deny())

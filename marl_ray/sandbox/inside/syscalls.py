@@ -96,7 +96,6 @@ _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "futex_waitv": (449, 449),
     "set_tid_address": (218, 96),
     "set_robust_list": (273, 99),
-    "get_robust_list": (274, 100),
     "rseq": (334, 293),
     "arch_prctl": (158, None),
     "prctl": (157, 167),
@@ -156,6 +155,8 @@ _DENIED = frozenset({"seccomp", "capset", "landlock_create_ruleset", "landlock_a
 JUDGE_ONLY = frozenset({"memfd_create", "ftruncate"})
 GUEST_ALLOWED = frozenset(_NUMBERS) - CHECKED - _DENIED - JUDGE_ONLY
 """Calls that a guest may make with any arguments."""
+READS_LINKS = frozenset({"readlink", "readlinkat"})
+"""Of these: what tells a process of the same user what another one runs and where (/proc/PID/exe, cwd, fd/N)."""
 
 
 def supported() -> bool:
