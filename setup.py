@@ -19,6 +19,7 @@ DEV = [
     "mypy==2.4.1",
     "types-PyYAML==6.0.12.20261113",
     "jsonschema==4.26.0",
+    "psutil==7.2.2",
 ]
 
 setup(

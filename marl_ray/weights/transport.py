@@ -65,7 +65,7 @@ class GeneratorClient:
             _, late = ray.wait(calls, num_returns=len(calls), timeout=0)
             which = [i for i, call in enumerate(calls) if call in late]
             raise SyncError(
-                f"generator {which} did not {verb} a weight update within {self.deadline_s:.0f} s "
+                f"generator {which} did not {verb} a weight update within {self.deadline_s:g} s "
                 "(resources.deadlines.sync_s)"
             ) from None
 

@@ -1,0 +1,17 @@
+"""One local Ray for the actor tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import ray
+
+from marl_ray.cluster.launch import connect
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[None]:
+    connect(verbose=False)
+    yield
+    ray.shutdown()

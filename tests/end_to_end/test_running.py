@@ -1,0 +1,125 @@
+"""Stopping a run, what listens while it runs, and `ray job submit`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from marl_ray.checkpoint import Checkpoints
+from tests.end_to_end.conftest import QUICK, ROOT, command, environment, rows
+
+RAY = Path(sys.executable).with_name("ray")
+TINY = ["magrpo.rollout_buffer_size=2", "magrpo.num_generations=2", "magrpo.eval_num_samples=1"]
+
+
+def read_until(process: subprocess.Popen, found: Callable[[str], bool]) -> list[str]:
+    """Lines of standard error up to the first that satisfies `found`."""
+    assert process.stderr is not None
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if found(line):
+            return seen
+    raise AssertionError("the run ended early:\n" + "".join(seen))
+
+
+def test_ctrl_c_ends_everything_and_leaves_a_whole_checkpoint(tmp_path: Path, children: list[subprocess.Popen]) -> None:
+    overrides = [f"output.base_dir={tmp_path}", "output.run_name=r", "magrpo.save_steps=1", "magrpo.max_steps=5000"]
+    process = subprocess.Popen(
+        command(*QUICK, *TINY, *overrides, "magrpo.num_train_epochs=1000"),
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+    )
+    children.append(process)
+    read_until(process, lambda line: line.startswith("step    3/"))
+    family = psutil.Process(process.pid).children(recursive=True)
+    listening = [
+        c.laddr.ip
+        for p in [psutil.Process(process.pid), *family]
+        for c in _connections(p)
+        if c.status == psutil.CONN_LISTEN
+    ]
+    assert listening, "Ray's own servers should show"
+    assert set(listening) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    rest = process.stderr.read()
+    assert process.wait(timeout=30) == 130
+    assert rest.strip().splitlines()[-1].startswith("stopped; --resume")
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+    path, state = Checkpoints(tmp_path / "r", keep=2).latest()
+    assert state.step >= 2
+    assert (path / "agent_1" / "model.safetensors").stat().st_size > 0
+
+
+def _connections(process: psutil.Process) -> list:
+    try:
+        return process.net_connections(kind="inet")
+    except psutil.NoSuchProcess:
+        return []
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def head_node(tmp_path: Path) -> Iterator[str]:
+    """A Ray head with its job server; yields the job server's address."""
+    dashboard, port = free_port(), free_port()
+    variables = environment() | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    start = [RAY, "start", "--head", f"--port={port}", "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1"]
+    start += [f"--dashboard-port={dashboard}", "--num-cpus=4", "--disable-usage-stats"]
+    start += ["--dashboard-agent-listen-port=0", f"--temp-dir={tmp_path}/ray"]
+    before = {p.pid for p in psutil.process_iter()}
+    started = subprocess.run(start, env=variables, capture_output=True, text=True, timeout=120)
+    assert started.returncode == 0, started.stdout + started.stderr
+    mine = [p for p in psutil.process_iter() if p.pid not in before]
+    yield f"http://127.0.0.1:{dashboard}"
+    # `ray stop` would end every Ray of this machine: end these alone.
+    cluster = {p for p in mine if str(tmp_path) in " ".join(_cmdline(p))}
+    cluster |= {child for p in list(cluster) if p.is_running() for child in p.children(recursive=True)}
+    for p in cluster:
+        if p.is_running():
+            p.kill()
+    psutil.wait_procs(cluster, timeout=30)
+
+
+def _cmdline(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return []
+
+
+def test_ray_job_submit_runs_to_success(head_node: str, tmp_path: Path) -> None:
+    job = ["python", "-m", "marl_ray.train_magrpo", "--config", "configs/quickstart.yaml", "--override", *TINY]
+    job += ["magrpo.max_steps=2", f"output.base_dir={tmp_path}", "output.run_name=job"]
+    excludes = '{"excludes": [".venv", ".git", "runs", "tests"]}'
+    submit = [RAY, "job", "submit", "--address", head_node, "--working-dir", ".", "--runtime-env-json", excludes]
+    result = subprocess.run(
+        [*submit, "--", *job],
+        env=environment() | {"PATH": f"{RAY.parent}:{os.environ['PATH']}"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
+    assert "succeeded" in result.stdout
+    assert "step 2/2" in result.stdout
+    assert [r["step"] for r in rows(tmp_path / "job", "step")] == [1, 2]

@@ -1,0 +1,119 @@
+"""The main job on real problems: files, metrics, models, and going on after a stop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.end_to_end.conftest import HUMANEVAL, QUICK, rows, train
+
+SMALL = ["magrpo.rollout_buffer_size=4", "magrpo.num_generations=8", "magrpo.eval_num_samples=2"]
+
+needs_humaneval = pytest.mark.skipif(not HUMANEVAL.exists(), reason=f"no local copy of HumanEval at {HUMANEVAL}")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two steps of two turns on HumanEval, from the bundled policy."""
+    base = tmp_path_factory.mktemp("runs")
+    result = train(
+        *QUICK,
+        *SMALL,
+        f"dataset.name={HUMANEVAL}",
+        "dataset.type=humaneval",
+        "dataset.train_split=test[33:43]",
+        "dataset.eval_split=test[:4]",
+        "magrpo.max_steps=2",
+        "magrpo.estimator=mareinforce",
+        f"output.base_dir={base}",
+        "output.run_name=he",
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == ""
+    assert "step 2/2 | reward" in result.stderr
+    assert f"Results in {base / 'he'}" in result.stderr
+    return base / "he"
+
+
+@needs_humaneval
+def test_metrics_have_their_names(finished: Path) -> None:
+    first, second = rows(finished, "step")
+    assert (first["step"], second["step"]) == (1, 2)
+    assert first["env_steps"] == 4 * 2 * 8
+    expected = {
+        "turn_1/reward_mean",
+        "turn_2/reward_mean",
+        "turn_1/expected_return",
+        "agent_0/loss",
+        "agent_1/grad_norm",
+        "agent_1/weight_version",
+        "time/rollout",
+        "time/learn",
+        "time/sync",
+        "time/step",
+        "rollout/tokens_per_s",
+        "sandbox/executions_per_s",
+    }
+    assert expected <= set(first)
+    assert (first["agent_0/weight_version"], second["agent_1/weight_version"]) == (1, 2)
+    assert max(r[f"agent_{a}/logprob_gap"] for r in (first, second) for a in (0, 1)) < 1e-3
+    before, after = rows(finished, "eval")
+    assert (before["step"], after["step"]) == (0, 2)
+    assert {"eval/turn_2/tests_passed_rate", "eval/turn_1/syntax_ok", "eval/turn_2/aux_called"} <= set(before)
+
+
+@needs_humaneval
+def test_episodes_can_be_read(finished: Path) -> None:
+    episodes = [json.loads(line) for line in (finished / "episodes.jsonl").read_text().splitlines()]
+    train_episode = next(e for e in episodes if e["kind"] == "train")
+    assert len(train_episode["turns"]) == 2
+    first, second = train_episode["turns"]
+    assert len(first["prompts"]) == len(first["responses"]) == 2
+    assert len(first["joint_actions"]) == 8
+    assert first["joint_actions"][0]["report"]["total"] > 0
+    handed_on = first["responses"][1][first["expanded"]]
+    assert handed_on.strip().splitlines()[0] in second["prompts"][1] or "previous" in second["prompts"][1].lower()
+    text = (finished / "sample_episodes.txt").read_text()
+    assert "turn 2: reward" in text
+    assert "[agent 1 answers]" in text
+
+
+@needs_humaneval
+def test_models_load_and_the_config_is_resolved(finished: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    for agent in (0, 1):
+        folder = finished / "models" / f"agent_{agent}"
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        ids = AutoTokenizer.from_pretrained(folder)("def f(x):", return_tensors="pt").input_ids
+        assert model(ids).logits.isfinite().all()
+    saved = yaml.safe_load((finished / "config.yaml").read_text())
+    assert saved["magrpo"]["max_steps"] == 2
+    assert saved["magrpo"]["num_agents"] == 2
+    assert (finished / "returns.png").read_bytes().startswith(b"\x89PNG")
+    assert [p.name for p in (finished / "checkpoints").iterdir()] == ["step_000002"]
+
+
+def test_a_resumed_run_takes_the_same_steps(tmp_path: Path) -> None:
+    common = [*QUICK, *SMALL, f"output.base_dir={tmp_path}", "magrpo.save_steps=2", "output.save_final_model=false"]
+    whole = train(*common, "output.run_name=whole", "magrpo.max_steps=4")
+    assert whole.returncode == 0, whole.stderr
+    half = train(*common, "output.run_name=half", "magrpo.max_steps=2")
+    assert half.returncode == 0, half.stderr
+    resumed = train("--resume", str(tmp_path / "half"), "--override", "magrpo.max_steps=4")
+    assert resumed.returncode == 0, resumed.stderr
+    expected, got = rows(tmp_path / "whole", "step"), rows(tmp_path / "half", "step")
+    assert [r["step"] for r in got] == [1, 2, 3, 4]
+    for a, b in zip(expected, got, strict=True):
+        for key in ("env_steps", "turn_1/reward_mean", "turn_2/reward_mean", "agent_0/weight_version"):
+            assert a[key] == b[key], (a["step"], key)
+        for key in ("agent_0/loss", "agent_1/loss"):
+            assert a[key] == pytest.approx(b[key], abs=1e-5), (a["step"], key)
+    assert any(r["agent_0/loss"] != 0 for r in got[2:])
+
+    again = train(*common, "output.run_name=half")
+    assert again.returncode == 1
+    assert "already holds a run: resume it" in again.stderr
