@@ -257,11 +257,18 @@ class Guest:
         problems += [("fail", "unexpected success") for _ in result.unexpectedSuccesses]
         if problems:
             status, trace = problems[0]
-            kind, _, message = trace.rstrip().rpartition("\n")[2].partition(": ")
-            return ["ok", [status, kind, message or kind]]
+            return ["ok", [status, *_ending(trace)]]
         if result.skipped:
             return ["ok", ["skipped", "SkipTest", result.skipped[0][1]]]
         return ["ok", ["pass", None, None]]
+
+
+def _ending(trace: str) -> tuple[str, str]:
+    """Type and message at the end of a formatted traceback; the message may take several lines."""
+    lines = trace.rpartition("Traceback (most recent call last):\n")[2].rstrip().splitlines()
+    start = next((number for number, line in enumerate(lines) if not line.startswith(" ")), 0)
+    kind, _, message = "\n".join(lines[start:]).partition(": ")
+    return kind.rpartition(".")[2], message or kind
 
 
 def run(harden: Callable[[], None], max_output: int, max_reply: int) -> None:

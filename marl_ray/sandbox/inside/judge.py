@@ -74,6 +74,7 @@ class Execution:
         self._outcome = Outcome()
         self._session: Session | None = None
         self._stuck: Verdict | None = None
+        self._names: dict[str, Any] = {}
 
     def run(self) -> Outcome:
         """All verdicts. CannotCross when the tests turn out to need the guest; ZygoteError when there is no
@@ -155,7 +156,13 @@ class Execution:
         session = self._new_session(self._request.stdin)
         names = sorted(self._suite.remote)
         answer: list[Any] = []
-        fault = self._guarded(lambda: answer.extend(session.request("load", self._request.source, "solution", names)))
+
+        def load() -> None:
+            answer.extend(session.request("load", self._request.source, "solution", names))
+            if answer[0] == "ok" and type(answer[1]) is dict:
+                self._take_constants(session, answer[1])
+
+        fault = self._guarded(load)
         if fault is not None:
             self._stuck = fault
         elif answer[0] == "syntax":
@@ -167,6 +174,14 @@ class Execution:
         if self._stuck is None:
             self._stuck = Verdict("crash", "ProtocolError", "malformed answer to load")
         return None
+
+    def _take_constants(self, session: Session, plain: dict[str, Any]) -> None:
+        """What the program's names stand for in the tests: plain data as such, anything else by a stand-in."""
+        if self._names:
+            for name in self._suite.remote:
+                self._names[name] = (
+                    session.decoded(plain[name]) if name in plain else Handle(self._current, name, name, False)
+                )
 
     def _syntax_error(self, answer: list[Any]) -> Verdict:
         message, line, column = clean_text(answer[1]), clean_line(answer[2]), clean_line(answer[3])
@@ -209,15 +224,13 @@ class Execution:
     # -----------------------------------------------------------------------------------------------
 
     def _namespace(self) -> dict[str, Any]:
-        """Globals of the tests: what the prompt defines, and stand-ins for what they take from the program."""
+        """Globals of the tests: what the prompt defines. What the program defines comes when it is loaded."""
         names: dict[str, Any] = {"__name__": "tests"}
         for code in self._suite.helpers:
             try:
                 exec(code, names)
             except Exception:  # an import that is not there, say; tests that need it will say so
                 continue
-        for name in self._suite.remote:
-            names[name] = Handle(self._current, name, name, False)
         return names
 
     def _current(self) -> Session:

@@ -356,6 +356,10 @@ def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[
     helpers: list[ast.stmt] = []
     names: set[str] = set()
     for node in body:
+        try:
+            compile(ast.Module([node], []), "<prompt>", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # `nonlocal` at the top level, say
+            continue
         if isinstance(node, ast.Import | ast.ImportFrom):
             names |= {(item.asname or item.name).partition(".")[0] for item in node.names}
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
