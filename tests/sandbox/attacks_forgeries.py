@@ -58,17 +58,6 @@ ATTACKS = (
         "a container that contains everything",
         f"class T:{ALWAYS_EQUAL}\ndef f(x): return T()\n",
         tests=("assert '@WANTED@' in f(1)", "assert all(word in f(1) for word in ['@WANTED@'])"),
-        untrusted=True,
-    ),
-    Attack(
-        "methods_agree",
-        "an object all of whose methods say yes",
-        "class T:\n    def __getattr__(self, name): return lambda *a, **k: True\ndef f(x): return T()\n",
-        tests=(
-            "assert f(1).startswith('@WANTED@')",
-            "assert f(1) == '@WANTED@' or f(1).endswith('@WANTED@')",
-        ),
-        untrusted=True,
     ),
     Attack(
         "class_forged",

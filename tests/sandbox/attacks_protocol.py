@@ -196,7 +196,7 @@ def f(x): return 0
     Attack(
         "value_collisions",
         "keys that all have the same hash, so that a dict of them takes the square of their number",
-        "M = 2**61 - 1\ndef f(x):\n    return [n * M for n in range(20000)]\n",
+        "M = 2**61 - 1\ndef f(x):\n    return [n * M for n in range(8000)]\n",
         tests=("assert set(f(1)) == {'@WANTED@'}",),
         limits=BIG,
     ),

@@ -1,6 +1,5 @@
 """Programs that try to use up the machine: processes, memory, time, threads, descriptors, disk, the compiler."""
 
-# ruff: noqa: E501 (lines of the hostile programs)
 from __future__ import annotations
 
 from .attack import PRELUDE, Attack

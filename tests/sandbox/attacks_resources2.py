@@ -1,6 +1,5 @@
 """More programs that try to use up the machine: output, threads, descriptors, disk, timers, what runs at exit."""
 
-# ruff: noqa: E501 (lines of the hostile programs)
 from __future__ import annotations
 
 from .attack import PRELUDE, Attack

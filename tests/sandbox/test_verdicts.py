@@ -1,0 +1,267 @@
+"""What a report says: statuses, messages, lines, output, limits, and which verdicts can be trusted."""
+
+from __future__ import annotations
+
+import pytest
+
+from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox, count_tests
+
+SHORT = Limits(test_cpu_s=0.3, test_wall_s=0.8, program_wall_s=3.0, max_timeouts=2, max_crashes=1)
+
+
+def statuses(report: ExecutionReport) -> list[str]:
+    return [test.status for test in report.tests]
+
+
+def test_every_assert_gets_its_verdict(sandbox: Sandbox) -> None:
+    source = "def f(x):\n    if x == 3:\n        raise KeyError('three')\n    return x + 1\n"
+    tests = "def check(candidate):\n" + "".join(
+        f"    assert candidate({x}) == {want}\n" for x, want in [(1, 2), (2, 9), (3, 4), (4, 5)]
+    )
+    report = sandbox.run(Program(source, tests, "f"))
+    assert statuses(report) == ["pass", "fail", "error", "pass"]
+    assert (report.passed, report.total, report.trusted) == (2, 4, True)
+    failed, error = report.tests[1], report.tests[2]
+    assert failed.error_type == "AssertionError"
+    assert "3" in (failed.message or "")
+    assert "9" in (failed.message or "")
+    assert (error.error_type, error.line) == ("KeyError", 3)
+    assert "three" in (error.message or "")
+    assert [("candidate" in test.source or "f(" in test.source) for test in report.tests] == [True] * 4
+    assert report.isolation == sandbox.level
+
+
+def test_long_values_are_cut_in_messages(sandbox: Sandbox) -> None:
+    report = sandbox.run(Program("def f(): return 'y' * 100000", ("assert f() == 'n' * 100000",), "f"))
+    assert statuses(report) == ["fail"]
+    assert 0 < len(report.tests[0].message or "") < 2000
+
+
+def test_assertion_inside_the_program_is_an_error_of_the_program(sandbox: Sandbox) -> None:
+    report = sandbox.run(Program("def f(x):\n    assert x > 5\n    return x", ("assert f(1) == 1",), "f"))
+    assert report.passed == 0
+    assert report.tests[0].error_type == "AssertionError"
+    assert report.tests[0].line == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [("def f(x):\n    return (x +\n", 2), ("def f(x):\nreturn x\n", 2), ("x = 1\ny = = 2\n", 2), ("f = 'abc\n", 1)],
+)
+def test_syntax_errors_are_located(sandbox: Sandbox, source: str, line: int) -> None:
+    report = sandbox.run(Program(source, ("assert f(1) == 1", "assert f(2) == 2"), "f"))
+    assert report.syntax_error is not None
+    assert report.syntax_error.message
+    assert report.syntax_error.line == line
+    assert (report.syntax_error.column or 0) >= 1
+    assert (report.passed, report.total) == (0, 2)
+
+
+def test_error_at_import_and_missing_entry_point(sandbox: Sandbox) -> None:
+    broken = sandbox.run(Program("import nowhere_to_be_found\n", ("assert f(1) == 1",), "f"))
+    assert statuses(broken) == ["error"]
+    assert broken.tests[0].error_type == "ModuleNotFoundError"
+    assert broken.syntax_error is None
+    missing = sandbox.run(Program("def g(x): return x\n", ("assert f(1) == 1",), "f"))
+    assert statuses(missing) == ["error"]
+    assert "f" in (missing.tests[0].message or "")
+
+
+def test_timeouts_use_up_the_program(sandbox: Sandbox) -> None:
+    source = "import time\ndef f(x):\n    if x == 'sleep': time.sleep(60)\n    while x == 'spin': pass\n    return x\n"
+    tests = tuple(f"assert f({x!r}) == {x!r}" for x in ("a", "sleep", "b", "spin", "c"))
+    report = sandbox.run(Program(source, tests, "f", limits=SHORT))
+    assert statuses(report) == ["pass", "timeout", "pass", "timeout", "skipped"]
+    assert report.cpu_s >= 0.3
+    assert report.wall_s >= 0.8
+
+
+def test_crashes_use_up_the_program(sandbox: Sandbox) -> None:
+    source = "import os\ndef f(x):\n    if x == 2: os._exit(0)\n    return x\n"
+    report = sandbox.run(Program(source, tuple(f"assert f({x}) == {x}" for x in (1, 2, 3)), "f", limits=SHORT))
+    assert statuses(report) == ["pass", "crash", "skipped"]
+
+
+def test_program_wall_limit_skips_the_rest(sandbox: Sandbox) -> None:
+    limits = Limits(test_cpu_s=5.0, test_wall_s=5.0, program_wall_s=0.5)
+    source = "import time\ndef f(x):\n    time.sleep(0.3)\n    return x\n"
+    report = sandbox.run(Program(source, tuple(f"assert f({x}) == {x}" for x in range(6)), "f", limits=limits))
+    assert statuses(report)[0] == "pass"
+    assert statuses(report)[-1] == "skipped"
+    assert report.wall_s < 3.0
+
+
+def test_memory_limit(sandbox: Sandbox) -> None:
+    source = "def f(n):\n    return len(bytearray(n << 20))\n"
+    tests = ("assert f(16) == 16 << 20", "assert f(400) == 400 << 20")
+    report = sandbox.run(Program(source, tests, "f", limits=Limits(memory_mb=128)))
+    assert statuses(report) == ["pass", "error"]
+    assert report.tests[1].error_type == "MemoryError"
+
+
+def test_output_is_captured_and_cut(sandbox: Sandbox) -> None:
+    limits = Limits(max_output_bytes=1000)
+    source = (
+        "import sys\nprint('at import')\ndef f(x):\n    print('called', x)\n"
+        "    print('to stderr', file=sys.stderr)\n    print('z' * x)\n    return x\n"
+    )
+    few = sandbox.run(Program(source, ("assert f(3) == 3",), "f", limits=limits))
+    assert few.passed == 1
+    assert "at import" in few.stdout
+    assert "called 3" in few.stdout
+    assert "to stderr" in few.stdout
+    many = sandbox.run(Program(source, ("assert f(5000) == 5000",), "f", limits=limits))
+    assert many.passed == 1, "too much output is not the program's fault"
+    assert len(many.stdout) <= 1000
+
+
+def test_reply_limit(sandbox: Sandbox) -> None:
+    program = Program("def f(n): return 'x' * n", ("assert len(f(10)) == 10", "assert len(f(5000)) == 5000"), "f")
+    report = sandbox.run(Program(program.source, program.tests, "f", limits=Limits(max_reply_bytes=4096)))
+    assert statuses(report) == ["pass", "error"]
+
+
+def test_cpu_time_is_measured(sandbox: Sandbox) -> None:
+    source = (
+        "import time\ndef f(s):\n    end = time.process_time() + s\n"
+        "    while time.process_time() < end: pass\n    return s\n"
+    )
+    report = sandbox.run(Program(source, ("assert f(0.2) == 0.2",), "f"))
+    assert report.passed == 1
+    assert 0.2 <= report.cpu_s < 1.0
+    assert report.wall_s >= 0.2
+
+
+def test_arguments_are_changed_in_place(sandbox: Sandbox) -> None:
+    source = "def f(a, d, s):\n    a.sort(); d['k'] = a; s.add(9)\n"
+    tests = ("a, d, s = [3, 1], {}, {1}\nf(a, d, s)\nassert (a, d, s) == ([1, 3], {'k': [1, 3]}, {1, 9})",)
+    assert sandbox.run(Program(source, tests, "f")).passed == 1
+
+
+def test_objects_of_the_program_can_be_used(sandbox: Sandbox) -> None:
+    source = (
+        "class Stack:\n    limit = 3\n    def __init__(self, *items): self.items = list(items)\n"
+        "    def push(self, x): self.items.append(x); return self\n    def pop(self): return self.items.pop()\n"
+        "    def __len__(self): return len(self.items)\n    def __iter__(self): return iter(self.items)\n"
+        "def counter(n):\n    for i in range(n): yield i\n"
+    )
+    tests = (
+        "s = Stack(1)\ns.push(2).push(3)\nassert s.pop() == 3\nassert len(s) == 2",
+        "assert list(Stack(4, 5)) == [4, 5]",
+        "assert Stack().limit == 3",
+        "assert list(counter(3)) == [0, 1, 2]",
+        "assert Stack(1) == Stack(1)",
+    )
+    report = sandbox.run(Program(source, tests, "Stack"))
+    assert statuses(report) == ["pass"] * 4 + ["error"], "objects have no equality outside the guest"
+
+
+def test_helpers_of_the_prompt_run_in_the_judge(sandbox: Sandbox) -> None:
+    prompt = "def double(x):\n    return 2 * x\n\ndef f(x):\n    '''Half of x.'''\n"
+    lies = "def double(x): return 10\ndef f(x): return 0\n"
+    honest = "def double(x): return 2 * x\ndef f(x): return x // 2\n"
+    tests = ("assert double(f(10)) == 10",)
+    assert sandbox.run(Program(honest, tests, "f", prompt=prompt)).passed == 1
+    assert sandbox.run(Program(lies, tests, "f", prompt=prompt)).passed == 0
+
+
+def test_stdio_form(sandbox: Sandbox) -> None:
+    source = "n = int(input())\nprint(sum(int(input()) for _ in range(n)))\n"
+    tests = ('{"stdin": "2\\n3\\n4\\n", "stdout": "7\\n"}', '{"stdin": "1\\n5\\n", "stdout": "6"}')
+    report = sandbox.run(Program(source, tests, "", form="stdio"))
+    assert statuses(report) == ["pass", "fail"]
+    assert report.trusted is True
+
+
+def test_stdin_is_given(sandbox: Sandbox) -> None:
+    program = Program(
+        "import sys\ntext = sys.stdin.read()\ndef f(): return text\n", ("assert f() == 'typed'",), "f", stdin="typed"
+    )
+    assert sandbox.run(program).passed == 1
+
+
+def test_unittest_form_is_not_trusted(sandbox: Sandbox) -> None:
+    tests = (
+        "import unittest\nclass A(unittest.TestCase):\n    def setUp(self): self.c = C()\n"
+        "    def test_one(self): self.assertEqual(self.c.one(), 1)\n"
+        "    def test_two(self): self.assertEqual(self.c.one(), 2)\n"
+        "    def test_three(self): self.c.three()\n    @unittest.skip('no')\n    def test_four(self): pass\n"
+    )
+    report = sandbox.run(Program("class C:\n    def one(self): return 1\n", tests, "C", form="unittest"))
+    assert statuses(report) == ["pass", "fail", "error", "skipped"]
+    assert report.trusted is False
+
+
+def test_tests_that_hand_functions_to_the_program_are_not_trusted(sandbox: Sandbox) -> None:
+    report = sandbox.run(Program("def f(g): return g(2)\n", ("assert f(lambda x: x + 1) == 3",), "f"))
+    assert statuses(report) == ["pass"]
+    assert report.trusted is False
+
+
+def test_batches_keep_their_order(sandbox: Sandbox) -> None:
+    programs = [Program(f"def f(): return {n}", (f"assert f() == {n % 7}",), "f") for n in range(30)]
+    reports = sandbox.run_batch(programs)
+    assert [report.passed for report in reports] == [int(n == n % 7) for n in range(30)]
+
+
+def test_counting_tests_needs_no_sandbox() -> None:
+    assert count_tests(("assert f(1) == 1", "assert f(2) == 2"), "f") == 2
+    assert count_tests("def check(c):\n    x = 1\n    assert c(x)\n    assert True\n", "f") == 1
+    with pytest.raises(ValueError, match="test"):
+        count_tests("def check(c):\n    pass\n", "f")
+
+
+def test_reports_survive_json(sandbox: Sandbox) -> None:
+    report = sandbox.run(
+        Program("def f(x):\n    print('é')\n    return x", ("assert f(1) == 2", "assert f(1) == 1"), "f")
+    )
+    assert ExecutionReport.from_dict(report.to_dict()) == report
+    assert set(report.to_dict()) >= {
+        "isolation",
+        "trusted",
+        "syntax_error",
+        "tests",
+        "passed",
+        "total",
+        "stdout",
+        "cpu_s",
+        "wall_s",
+    }
+
+
+def test_what_cannot_be_prevented(sandbox: Sandbox) -> None:
+    """Known limits, as docs/sandbox.md tells them; should one of these fail, the documentation is to be changed."""
+    hard_coded = "def f(x): return {1: 'one', 2: 'two'}[x]\n"
+    report = sandbox.run(Program(hard_coded, ("assert f(1) == 'one'", "assert f(2) == 'two'"), "f"))
+    assert (report.passed, report.trusted) == (2, True)
+    # A method that a test calls on an object is the program's: it may answer what it likes.
+    agreeing = "class T:\n    def __getattr__(self, name): return lambda *a: True\ndef f(): return T()\n"
+    report = sandbox.run(Program(agreeing, ("assert f().startswith('secret')", "assert f() == 'secret'"), "f"))
+    assert statuses(report) == ["pass", "error"]
+
+
+def test_strange_tests_and_prompts_do_not_stop_the_sandbox(sandbox: Sandbox) -> None:
+    prompt = "def helper():\n    nonlocal x\n    return 1\n\ndef f(x):\n    pass\n"
+    report = sandbox.run(Program("def f(x): return x\n", ("assert f(1) == 1",), "f", prompt=prompt))
+    assert report.passed == 1
+    for tests in ("def check(candidate):\n    pass\n", ("assert f(1) ==",), "", ("x = 1",), ("assert True",)):
+        with pytest.raises(ValueError, match=r"\w"):
+            sandbox.run(Program("def f(x): return x\n", tests, "f"))
+    with pytest.raises(ValueError, match="entry point"):
+        sandbox.run(Program("def f(x): return x\n", ("assert f(1) == 1",), "not a name"))
+    assert sandbox.run(Program("def f(x): return x\n", ("assert f(1) == 1",), "f")).passed == 1
+
+
+def test_constants_of_the_program_can_be_compared(sandbox: Sandbox) -> None:
+    report = sandbox.run(Program("LIMIT = 3\ndef f(): return LIMIT\n", ("assert LIMIT == 3", "assert LIMIT == 4"), "f"))
+    assert statuses(report) == ["pass", "fail"]
+
+
+def test_unittest_messages_of_several_lines(sandbox: Sandbox) -> None:
+    tests = (
+        "import unittest\nclass A(unittest.TestCase):\n    maxDiff = None\n"
+        "    def test_dict(self): self.assertEqual(f(), {'a': 'x' * 80})\n"
+    )
+    report = sandbox.run(Program("def f(): return {'a': 'y' * 80}\n", tests, "f", form="unittest"))
+    assert [(test.status, test.error_type) for test in report.tests] == [("fail", "AssertionError")]
+    assert "yyyy" in (report.tests[0].message or "")
