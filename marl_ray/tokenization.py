@@ -17,7 +17,7 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
     """The tokenizer of model `name`. Raises ValueError when `special_tokens` are not in its vocabulary."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(
+    tokenizer: Any = AutoTokenizer.from_pretrained(
         name, trust_remote_code=config.model_kwargs.trust_remote_code, **config.tokenizer_kwargs
     )
     if config.special_tokens:

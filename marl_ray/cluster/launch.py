@@ -123,7 +123,7 @@ async def launch(config: Config, total_steps: int) -> tuple[Fleet, Plan, list[st
     except BaseException:
         await fleet.close()
         raise
-    return fleet, plan, lines
+    return fleet, plan, list(lines)
 
 
 async def _ready(actor: Any) -> str:

@@ -111,7 +111,7 @@ class Learner:
         return UpdateStats(
             loss=_mean(losses),
             grad_norm=_mean(norms),
-            learning_rate=self.schedule.get_last_lr()[0],
+            learning_rate=float(self.schedule.get_last_lr()[0]),
             logprob_gap=gaps[0] if gaps else math.nan,
             optimizer_steps=steps - skipped,
             informative_steps=informative,

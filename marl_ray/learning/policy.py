@@ -14,7 +14,7 @@ def load_policy(name: str, trust_remote_code: bool, device: torch.device) -> Any
     """The model with float32 master weights and no dropout, so that it agrees with the sampler."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, trust_remote_code=trust_remote_code)
+    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, trust_remote_code=trust_remote_code)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0

@@ -186,7 +186,7 @@ class Engine:
 
     def _step(self) -> None:
         try:
-            outputs = self._engine.step()
+            outputs: list[Any] = self._engine.step()
         except Exception as error:  # whatever vLLM raises, the engine is unusable and everyone must know
             self._failure = error
             for future in self._waiting.values():

@@ -86,6 +86,8 @@ class Generator:
             engine.reset_prefix_cache()
             engine.set_weight_version(str(version))
             checksums = engine.collective_rpc("weight_checksum")
+            if len(set(checksums)) > 1:
+                raise RuntimeError(f"{self.name}: its workers loaded different weights ({checksums})")
             return engine.get_weight_version(), checksums[0]
 
         label, checksum = await self.engine.call(commit)

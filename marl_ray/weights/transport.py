@@ -125,7 +125,9 @@ class Publisher:
             world = 1 + len(self.client.generators) * self.client.ranks_per_generator
             address = ray.util.get_node_ip_address()
             info = NCCLTrainerInitInfo(rank=0, master_address=address, master_port=_free_port(), world_size=world)
-        return WeightTransferTrainerFactory.trainer_init(info, client=self.client, source=self.source)
+        source: Any = self.source  # has the two methods of vLLM's WeightSource that these engines use
+        client: Any = self.client
+        return WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
 
 
 class CastSource:

@@ -34,13 +34,14 @@ class _Summed:
     """Mixed into a transfer engine: adds up what `receive_weights` loads, from start to finish."""
 
     checksum: Checksum
+    model: Any
 
     def start_weight_update(self) -> None:
         self.checksum = Checksum()
         super().start_weight_update()  # type: ignore[misc]
 
     def receive_weights(self, update_info: Any) -> None:
-        model = self.model  # type: ignore[attr-defined]
+        model = self.model
         self.model = _WatchedModel(model, self.checksum)
         try:
             super().receive_weights(update_info)  # type: ignore[misc]
