@@ -126,8 +126,12 @@ async def _until_stopped(work: Coroutine[Any, Any, Outcome]) -> Outcome:
 
 
 def _ray_error(error: Exception) -> str:
-    """The line of Ray's report that says what happened: the last that names an error."""
+    """One line of Ray's report: which actor died, or else the last line that names an error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    fields = dict(line.split(": ", 1) for line in lines if line.startswith(("name: ", "ip: ", "pid: ")))
+    if "name" in fields:
+        where = f" on {fields['ip']}" if "ip" in fields else ""
+        return f"{fields['name']} died (process {fields.get('pid', 'unknown')}{where}); --resume goes on"
     named = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception", "Expired"))]
     what = (named or lines or [type(error).__name__])[-1]
     return f"an actor failed: {what} (output.verbose=true shows all of it)"

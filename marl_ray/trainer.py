@@ -25,11 +25,12 @@ from typing import Any
 from marl_ray.arithmetic import Arithmetic, arithmetic
 from marl_ray.checkpoint import Checkpoints, TrainerState
 from marl_ray.cluster.launch import Fleet, gather_refs, launch, within
-from marl_ray.cluster.plan import Plan, generator_name, learner_name
+from marl_ray.cluster.plan import Plan, learner_name
 from marl_ray.config.schema import Config
 from marl_ray.learning.learner import UpdateStats
 from marl_ray.learning.returns import groups_of_agent
 from marl_ray.messages import Episode, Task
+from marl_ray.preflight import check_fleet
 from marl_ray.rollout.episodes import Environment, EpisodePlayer, Transition
 from marl_ray.streams import draw_tasks
 from marl_ray.telemetry.console import Console, say
@@ -82,6 +83,11 @@ class Trainer:
             self.resume_from, state = self.checkpoints.latest()
             self.step, self.env_steps, self.learned = state.step, state.env_steps, state.learned
             self.versions = list(state.weight_versions)
+            if self.step >= self.arithmetic.total_steps:
+                raise ValueError(
+                    f"{run_dir} has done all of its {self.step} steps: raise {config.algorithm_name}.num_train_epochs "
+                    "or max_steps with --override to go on"
+                )
 
     async def run(self) -> Outcome:
         """Start the actors, train, and write everything. Raises what `marl_ray.cli` turns into one line."""
@@ -136,7 +142,7 @@ class Trainer:
     async def _prepare(self, fleet: Fleet, plan: Plan) -> None:
         """Everything that must hold before the first rollout."""
         config, deadlines = self.config, self.config.resources.deadlines
-        await self._check_actors(fleet)
+        await check_fleet(config, fleet, self.problem.environment, self.problem.train_tasks, self.run_dir)
         ranks = config.resources.generator.tensor_parallel
         if self.resume_from is not None:
             folders = [self.checkpoints.agent_folder(self.resume_from, a) for a in range(config.num_agents)]
@@ -153,57 +159,6 @@ class Trainer:
         await within(deadlines.sync_s, "learners and generators to meet", "sync_s", gather_refs(joins))
         pushes = [x.publish.remote(v) for x, v in zip(fleet.learners, self.versions, strict=True)]
         await within(deadlines.sync_s, "the first weight sync", "sync_s", gather_refs(pushes))
-
-    async def _check_actors(self, fleet: Fleet) -> None:
-        """Shared folder, equal tokenizers, prompts that fit."""
-        config, deadlines = self.config, self.config.resources.deadlines
-        seen = await within(
-            deadlines.start_s,
-            "the learners to look at the run folder",
-            "start_s",
-            gather_refs([learner.sees.remote(str(self.run_dir)) for learner in fleet.learners]),
-        )
-        for agent, sees in enumerate(seen):
-            if not sees:
-                raise TrainingError(
-                    f"{learner_name(agent)} does not see {self.run_dir}: output.base_dir should be on a file "
-                    "system that every node shares"
-                )
-        tasks = self.problem.train_tasks
-        prompts = [self.problem.environment.first_prompts(task) for task in tasks]
-        room = config.model.max_length - config.algorithm.max_new_tokens
-        too_long: set[int] = set()
-        for agent, (learner, generators) in enumerate(zip(fleet.learners, fleet.generators, strict=True)):
-            texts = [of_task[agent] for of_task in prompts]
-            ours, *theirs = await within(
-                deadlines.start_s,
-                f"the tokenizers of agent {agent}",
-                "start_s",
-                gather_refs([x.tokenizer_fingerprint.remote(texts[:64]) for x in (learner, *generators)]),
-            )
-            for replica, other in enumerate(theirs):
-                if other != ours:
-                    raise TrainingError(
-                        f"{learner_name(agent)} and {generator_name(agent, replica)} load different "
-                        f"tokenizers for {config.model_names[agent]}: their ids of the same text differ"
-                    )
-            (lengths,) = await within(
-                deadlines.start_s,
-                f"the prompt lengths of agent {agent}",
-                "start_s",
-                gather_refs([generators[0].prompt_lengths.remote(texts)]),
-            )
-            too_long |= {i for i, length in enumerate(lengths) if length > room}
-        if len(too_long) == len(tasks):
-            raise TrainingError(
-                f"all {len(tasks)} prompts are longer than the {room} tokens that model.max_length "
-                f"{config.model.max_length} leaves beside max_new_tokens: raise model.max_length"
-            )
-        if too_long:
-            say(
-                f"warning: {len(too_long)} of {len(tasks)} training prompts are longer than {room} tokens and "
-                "will be skipped (model.max_length)"
-            )
 
     async def _step(self, fleet: Fleet, player: EpisodePlayer) -> Row:
         """Rollout, then learning and sync; returns the step's row."""

@@ -180,6 +180,7 @@ def _start_models(fleet: Fleet, config: Config, plan: Plan, total_steps: int) ->
             [
                 ray.remote(Generator)
                 .options(
+                    name=generator_name(agent, replica),
                     num_cpus=generator.cpus,
                     num_gpus=plan.generator_gpus,
                     max_concurrency=100_000,
@@ -194,6 +195,7 @@ def _start_models(fleet: Fleet, config: Config, plan: Plan, total_steps: int) ->
         fleet.learners.append(
             ray.remote(Learner)
             .options(
+                name=learner_name(agent),
                 num_cpus=learner.cpus,
                 num_gpus=plan.learner_gpus,
                 runtime_env={"env_vars": {"OMP_NUM_THREADS": str(threads)}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -62,6 +63,23 @@ def test_ctrl_c_ends_everything_and_leaves_a_whole_checkpoint(tmp_path: Path, ch
     path, state = Checkpoints(tmp_path / "r", keep=2).latest()
     assert state.step >= 2
     assert (path / "agent_1" / "model.safetensors").stat().st_size > 0
+
+
+def test_a_dead_actor_is_named(tmp_path: Path, children: list[subprocess.Popen]) -> None:
+    overrides = [f"output.base_dir={tmp_path}", "magrpo.max_steps=5000", "magrpo.num_train_epochs=1000"]
+    process = subprocess.Popen(
+        command(*QUICK, *TINY, *overrides), stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT
+    )
+    children.append(process)
+    read_until(process, lambda line: line.startswith("step    2/"))
+    family = psutil.Process(process.pid).children(recursive=True)
+    next(p for p in family if any("ray::Generator" in part for part in _cmdline(p))).kill()
+    assert process.stderr is not None
+    rest = process.stderr.read()
+    assert process.wait(timeout=60) == 1
+    assert re.match(r"error: agent [01] generator 0 died \(process \d+.*--resume", rest.strip().splitlines()[-1]), rest
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
 def _connections(process: psutil.Process) -> list:

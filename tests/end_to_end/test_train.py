@@ -114,6 +114,10 @@ def test_a_resumed_run_takes_the_same_steps(tmp_path: Path) -> None:
             assert a[key] == pytest.approx(b[key], abs=1e-5), (a["step"], key)
     assert any(r["agent_0/loss"] != 0 for r in got[2:])
 
+    done = train("--resume", str(tmp_path / "half"))
+    assert done.returncode == 1
+    assert "has done all of its 4 steps" in done.stderr
+
     again = train(*common, "output.run_name=half")
     assert again.returncode == 1
     assert "already holds a run: resume it" in again.stderr
