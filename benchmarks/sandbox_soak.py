@@ -1,0 +1,223 @@
+"""Many programs, a tenth of them hostile, through the Ray workers: is every verdict right, does nothing grow?
+
+    python -m benchmarks.sandbox_soak [--programs 20000] [--workers 2] [--isolation auto] [--json FILE]
+
+Exits with 1 if a verdict was wrong, if a process or descriptor is left over, or if the workers' memory (each with
+its zygote and judge) differs by more than 10 % between the first and the last fifth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from marl_ray.sandbox import SandboxSettings
+from marl_ray.sandbox.ray_pool import SandboxPool
+
+from .sandbox_programs import Case, mixture
+
+CHUNK = 250
+MEMORY_TOLERANCE = 0.10
+DESCRIPTORS_OF_RAY = 4
+"""Sockets that Ray itself may open in its workers meanwhile; a leak by program would be hundreds."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The workers at one moment: MiB resident, descriptors, processes behind them."""
+
+    memory_mb: float
+    descriptors: int
+    processes: int
+
+
+@dataclass
+class SoakResult:
+    """What a soak found. `wrong` names the programs whose verdict was not the expected one."""
+
+    programs: int = 0
+    hostile: int = 0
+    seconds: float = 0.0
+    isolation: str = ""
+    wrong: list[str] = field(default_factory=list)
+    infra_errors: int = 0
+    replacements: int = 0
+    samples: list[Sample] = field(default_factory=list)
+    before: Sample = Sample(0, 0, 0)
+    """Idle, after the first chunk."""
+    after: Sample = Sample(0, 0, 0)
+    """Idle, at the end."""
+
+    def fifth(self, which: int) -> list[Sample]:
+        size = max(1, len(self.samples) // 5)
+        return self.samples[:size] if which == 0 else self.samples[-size:]
+
+    @property
+    def memory_growth(self) -> float:
+        """Median of the last fifth over that of the first, minus one."""
+        first, last = (statistics.median(s.memory_mb for s in self.fifth(n)) for n in (0, -1))
+        return last / first - 1
+
+    def problems(self) -> list[str]:
+        found = [f"wrong verdicts: {self.wrong[:5]}"] if self.wrong else []
+        if self.infra_errors:
+            found.append(f"{self.infra_errors} programs were not run (infra_error)")
+        if abs(self.memory_growth) > MEMORY_TOLERANCE:
+            found.append(f"memory changed by {self.memory_growth:+.1%}")
+        for name, allowed in (("descriptors", DESCRIPTORS_OF_RAY), ("processes", 0)):
+            first, last = getattr(self.before, name), getattr(self.after, name)
+            if last > first + allowed:
+                found.append(f"{name} grew from {first} to {last}")
+        return found
+
+
+def _children() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                parent = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            children.setdefault(parent, []).append(int(entry))
+    return children
+
+
+def worker_pids() -> list[int]:
+    """The sandbox workers of the Ray that this process has started, by the title Ray gives its processes."""
+    pids = []
+    for pid in descendants(os.getpid()):
+        try:
+            title = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if title.startswith(b"ray::SandboxWorker"):
+            pids.append(pid)
+    return sorted(pids)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that descend from one, in no order."""
+    children, found = _children(), []
+    todo = [pid]
+    while todo:
+        for child in children.get(todo.pop(), []):
+            found.append(child)
+            todo.append(child)
+    return found
+
+
+def take_sample() -> Sample:
+    memory = descriptors = processes = 0
+    for worker in worker_pids():
+        behind = descendants(worker)
+        processes += len(behind)
+        for pid in (worker, *behind):
+            try:
+                descriptors += len(os.listdir(f"/proc/{pid}/fd"))
+                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            except OSError:
+                continue
+            memory += pages * os.sysconf("SC_PAGESIZE")
+    return Sample(round(memory / 2**20, 2), descriptors, processes)
+
+
+async def settled_sample(most: Sample | None, seconds: float = 5.0) -> Sample:
+    """A sample once killed guests are gone: no more than `most`, or twice the same in a row."""
+    deadline = time.monotonic() + seconds
+    previous = take_sample()
+    while time.monotonic() < deadline:
+        await asyncio.sleep(0.1)
+        sample = take_sample()
+        if most is None:
+            if (sample.processes, sample.descriptors) == (previous.processes, previous.descriptors):
+                break
+        elif sample.processes <= most.processes and sample.descriptors <= most.descriptors:
+            break
+        previous = sample
+    return sample
+
+
+async def soak(pool: SandboxPool, cases: list[Case], chunk: int = CHUNK) -> SoakResult:
+    """Runs cases chunk by chunk, sampling the workers when they are idle in between."""
+    result = SoakResult(programs=len(cases))
+    started = time.monotonic()
+    for begin in range(0, len(cases), chunk):
+        part = cases[begin : begin + chunk]
+        reports = await pool.execute([case.program for case in part])
+        for case, report in zip(part, reports, strict=True):
+            result.hostile += case.name not in ("honest", "wrong")
+            result.isolation = report.isolation
+            if report.infra_error is not None:
+                result.infra_errors += 1
+            elif report.passed != case.passes or report.total != len(case.program.tests):
+                result.wrong.append(f"{case.name}: {[(t.status, t.message) for t in report.tests]}"[:300])
+        result.samples.append(take_sample())
+        if begin == 0:
+            result.before = await settled_sample(None)
+        if sys.stderr.isatty():
+            print(f"\r{begin + len(part)} programs, {result.samples[-1]}", end="", file=sys.stderr)
+    result.seconds = time.monotonic() - started
+    result.after = await settled_sample(result.before)
+    result.replacements = pool.replacements
+    return result
+
+
+async def run(arguments: argparse.Namespace) -> SoakResult:
+    pool = SandboxPool(SandboxSettings(isolation=arguments.isolation), arguments.workers)
+    for line in await pool.start():
+        print(line)
+    try:
+        cases = list(mixture(arguments.programs, hostile_share=0.1, seed=arguments.seed))
+        return await soak(pool, cases)
+    finally:
+        await pool.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=int, default=20000)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--isolation", default="auto")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write all samples there")
+    arguments = parser.parse_args()
+    ray.init(num_cpus=arguments.workers, include_dashboard=False, log_to_driver=False)
+    result = asyncio.run(run(arguments))
+    left = wait_for_no_workers()
+    ray.shutdown()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(asdict(result), indent=1))
+    print(f"{result.programs} programs, {result.hostile} hostile, {result.isolation}, {result.seconds:.0f} s")
+    print(f"{result.programs / result.seconds:.0f} programs/s; workers replaced: {result.replacements}")
+    for name, samples in (("first fifth", result.fifth(0)), ("last fifth", result.fifth(-1))):
+        middle: dict[str, Any] = {k: statistics.median(getattr(s, k) for s in samples) for k in asdict(samples[0])}
+        print(f"{name}: {middle}")
+    print(f"memory: {result.memory_growth:+.1%}; idle before: {result.before}; idle after: {result.after}")
+    problems = result.problems() + ([f"processes left over: {left}"] if left else [])
+    kinds = Counter(text.partition(":")[0] for text in result.wrong)
+    print("\n".join(problems) + f"\n{kinds}" if problems else "all verdicts right, nothing grew, nothing left over")
+    return 1 if problems else 0
+
+
+def wait_for_no_workers(seconds: float = 10.0) -> list[int]:
+    """The sandbox workers that are still there after a while."""
+    deadline = time.monotonic() + seconds
+    while (left := worker_pids()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+if __name__ == "__main__":
+    sys.exit(main())
