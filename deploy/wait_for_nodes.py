@@ -40,7 +40,9 @@ def main() -> int:
     found = 0
 
     def expire() -> None:
-        print(f"error: {found} of {wanted} Ray node(s) at {address} after {deadline_s:g} s", file=sys.stderr, flush=True)
+        print(
+            f"error: {found} of {wanted} Ray node(s) at {address} after {deadline_s:g} s", file=sys.stderr, flush=True
+        )
         os._exit(1)  # also out of a call into Ray that hangs
 
     timer = threading.Timer(deadline_s, expire)
