@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from marl_ray.learning.batching import micro_batches, to_samples
+from marl_ray.learning.batching import Row, micro_batches, to_rows
 from marl_ray.learning.learner import schedule_factor
 from marl_ray.learning.policy import token_logprobs
 from marl_ray.learning.returns import expected_returns
@@ -51,34 +52,46 @@ def plain_logprobs(model: Qwen2ForCausalLM, prompt: tuple, tokens: tuple, temper
 
 
 @pytest.mark.parametrize("max_tokens", [1, 20, 10_000])
-def test_log_probabilities_do_not_depend_on_the_batching(model: Qwen2ForCausalLM, max_tokens: int) -> None:
-    samples = to_samples(groups(), [1.0, 1.0], "magrpo", False, "sequence_sum")
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_log_probabilities_are_those_of_each_completion_alone(
+    model: Qwen2ForCausalLM, max_tokens: int, attention: str
+) -> None:
+    model.set_attn_implementation(attention)
+    rows = to_rows(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum")
     seen = 0
-    for batch in micro_batches(samples, max_tokens, pad_id=0):
+    for batch in micro_batches(rows, max_tokens, pad_id=0):
         assert batch.input_ids.numel() <= max_tokens or len(batch.input_ids) == 1
         got = token_logprobs(model, batch, 0.7)
-        for row in range(len(batch.input_ids)):
-            prompt = tuple(
-                batch.input_ids[row, : -batch.tokens.shape[1]][
-                    batch.attention_mask[row, : -batch.tokens.shape[1]] == 1
-                ].tolist()
-            )
-            length = int(batch.mask[row].sum())
-            tokens = tuple(batch.tokens[row, :length].tolist())
-            expected = plain_logprobs(model, prompt, tokens, 0.7)
-            torch.testing.assert_close(got[row, :length].double(), expected, rtol=1e-5, atol=1e-5)
-            assert got[row, length:].abs().sum() == 0
-            seen += 1
-    assert seen == len(samples)
+        width = batch.tokens.shape[1]
+        for index in range(len(batch.input_ids)):
+            row = next(r for r in rows if same_tokens(r, batch.tokens[index], batch.mask[index]))
+            expected = torch.cat([plain_logprobs(model, row.prompt_ids, s.token_ids, 0.7) for s in row.samples])
+            torch.testing.assert_close(got[index, : row.width].double(), expected, rtol=1e-5, atol=1e-5)
+            assert got[index, row.width : width].abs().sum() == 0
+            seen += len(row.samples)
+    assert seen == sum(len(row.samples) for row in rows)
+
+
+def same_tokens(row: Row, tokens: torch.Tensor, mask: torch.Tensor) -> bool:
+    return [t for s in row.samples for t in s.token_ids] == tokens[mask == 1].tolist()
+
+
+def test_completions_without_a_gradient_are_left_out() -> None:
+    equal = Group(0, (5, 6), (completion(1, 0), completion(2, 0)), (1.0, 1.0))
+    assert to_rows([equal], [1.0], "magrpo", False, "sequence_sum") == []
+    middle = Group(0, (5, 6), (completion(1, 0), completion(2, 0), completion(3, 0)), (0.0, 1.0, 2.0))
+    (row,) = to_rows([middle], [1.0], "magrpo", False, "sequence_sum")
+    assert [s.token_ids for s in row.samples] == [(1, 0), (3, 0)]
+    assert [s.weight for s in row.samples] == [pytest.approx(-1 / 3), pytest.approx(1 / 3)]
 
 
 @pytest.mark.parametrize("aggregation", ["sequence_sum", "token_mean"])
 def test_gradient_is_that_of_the_definition(model: Qwen2ForCausalLM, aggregation: str) -> None:
     turn_weights, temperature = [1.5, 0.5], 0.9
     model.zero_grad()
-    samples = to_samples(groups(), turn_weights, "magrpo", False, aggregation)
-    for batch in micro_batches(samples, 30, pad_id=0):
-        (-(batch.weights * token_logprobs(model, batch, temperature).sum(-1)).sum()).backward()
+    rows = to_rows(groups(), turn_weights, "magrpo", False, aggregation)
+    for batch in micro_batches(rows, 30, pad_id=0):
+        (-(batch.weights * token_logprobs(model, batch, temperature)).sum()).backward()
     got = [p.grad.clone() for p in model.parameters()]
 
     model.zero_grad()
@@ -95,10 +108,16 @@ def test_gradient_is_that_of_the_definition(model: Qwen2ForCausalLM, aggregation
         torch.testing.assert_close(mine, parameter.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_every_sampled_token_counts_eos_included(model: Qwen2ForCausalLM) -> None:
-    samples = to_samples(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum")
-    (batch,) = micro_batches(samples, 10_000, pad_id=0)
+def test_every_sampled_token_counts_eos_included() -> None:
+    rows = to_rows(shifted(groups()), [1.0, 1.0], "mareinforce", False, "sequence_sum")
+    (batch,) = micro_batches(rows, 10_000, pad_id=0)
     assert batch.mask.sum() == sum(len(c.token_ids) for g in groups() for c in g.completions)
+    assert (batch.weights != 0).sum() == batch.mask.sum()
+
+
+def shifted(given: list[Group]) -> list[Group]:
+    """Without a return of 0, whose completion would have no gradient."""
+    return [replace(g, returns=tuple(r + 1 for r in g.returns)) for g in given]
 
 
 def test_expected_return_is_discounted() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from marl_ray.config.schema import AlgorithmConfig, ModelConfig
-from marl_ray.learning.batching import micro_batches, to_samples
+from marl_ray.learning.batching import micro_batches, to_rows
 from marl_ray.learning.policy import compute_in, load_policy, token_logprobs
 from marl_ray.messages import Group, WeightVersion
 from marl_ray.tokenization import fingerprint, load_tokenizer
@@ -147,23 +147,22 @@ class Learner:
     def _optimizer_step(self, groups: Sequence[Group]) -> tuple[float, float, float, bool]:
         """Returns loss, gradient norm, log-probability gap, and whether there was a gradient."""
         algorithm = self.algorithm
-        samples = to_samples(
+        rows = to_rows(
             groups,
             algorithm.turn_gradient_weights or [],
             algorithm.estimator or "magrpo",
             algorithm.normalize_advantages,
             algorithm.loss_aggregation,
         )
-        informative = [s for s in samples if s.weight != 0.0 and s.token_ids]
         pad_id = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
         loss, gap, tokens = 0.0, 0.0, 0.0
         for parameter in self.policy.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        for batch in micro_batches(informative, algorithm.microbatch_tokens, pad_id):
+        for batch in micro_batches(rows, algorithm.microbatch_tokens, pad_id):
             batch = batch.to(self.device)
             with compute_in(self.dtype, self.device):
                 logprobs = token_logprobs(self.policy, batch, self.temperature)
-                part = -(batch.weights * logprobs.sum(-1)).sum()
+                part = -(batch.weights * logprobs).sum()
             part.backward()
             loss += part.item()
             gap += ((logprobs.detach() - batch.behaviour_logprobs).abs() * batch.mask).sum().item()
@@ -172,7 +171,7 @@ class Learner:
         if math.isfinite(loss) and math.isfinite(norm):
             self.optimizer.step()
             self.schedule.step()
-        return loss, norm, gap / tokens if tokens else 0.0, bool(informative)
+        return loss, norm, gap / tokens if tokens else 0.0, bool(rows)
 
 
 def schedule_factor(name: str, warmup_steps: int, total_steps: int) -> Callable[[int], float]:

@@ -36,11 +36,23 @@ def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.T
     width = batch.tokens.shape[1]
     logits = model(
         input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask,
+        attention_mask=attention_mask(model, batch.attention),
         position_ids=batch.position_ids,
         logits_to_keep=width + 1,
         use_cache=False,
-    ).logits[:, :-1]
+    ).logits
     logits = logits.float() / temperature
-    chosen = logits.gather(-1, batch.tokens.unsqueeze(-1)).squeeze(-1)
-    return (chosen - logits.logsumexp(-1)) * batch.mask
+    predicting = logits.take_along_dim(batch.predictors.unsqueeze(-1), dim=1)
+    chosen = predicting.gather(-1, batch.tokens.unsqueeze(-1)).squeeze(-1)
+    normalizer = logits.logsumexp(-1).gather(1, batch.predictors)
+    return (chosen - normalizer) * batch.mask
+
+
+def attention_mask(model: Any, attention: torch.Tensor) -> torch.Tensor:
+    """What transformers passes on unchanged to the attention: bool for SDPA, an addend for eager attention."""
+    if model.config._attn_implementation == "sdpa":
+        return attention
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else model.dtype
+    return torch.zeros(attention.shape, dtype=dtype, device=attention.device).masked_fill(
+        ~attention, torch.finfo(dtype).min
+    )
