@@ -22,6 +22,8 @@ from marl_ray.telemetry.console import say
 from marl_ray.trainer import Outcome, Problem, Trainer
 
 CONFIG_FILE = "config.yaml"
+RAY_PACKAGE = "_ray_pkg_"
+"""In the path of the copy of --working-dir that a Ray job runs in."""
 
 
 class RunError(RuntimeError):
@@ -38,6 +40,8 @@ def train(config: Config, resume: Path | None) -> None:
     except (ValueError, DataError) as error:
         raise RunError(str(error)) from None
     (run_dir / CONFIG_FILE).write_text(to_yaml(config))
+    if RAY_PACKAGE in str(run_dir):
+        say(f"warning: results go to {run_dir}, which Ray deletes with the job: set output.base_dir to a shared folder")
     for line in describe(config, len(problem.train_tasks)).splitlines():
         say(line)
     try:

@@ -175,6 +175,7 @@ class Trainer:
             player.play_all(tasks, algorithm.num_generations, "train", self.step),
         )
         rollout_s = time.monotonic() - begun
+        self._check_versions(episodes)
         results = await asyncio.gather(
             *(self._learn(learner, agent, episodes) for agent, learner in enumerate(fleet.learners))
         )

@@ -57,8 +57,8 @@ class Learner:
         self.dtype = getattr(torch, wire_dtype)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tokenizer = load_tokenizer(model_name, model)
-        self.trust_remote_code = model.model_kwargs.trust_remote_code
-        self.policy = load_policy(model_name, self.trust_remote_code, self.device)
+        self.model_kwargs = model.model_kwargs
+        self.policy = load_policy(model_name, self.model_kwargs.trust_remote_code, self.device)
         if algorithm.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         self.optimizer = torch.optim.AdamW(
@@ -71,6 +71,7 @@ class Learner:
             self.optimizer, schedule_factor(algorithm.lr_scheduler, algorithm.warmup_steps, total_steps)
         )
         self.publisher: Publisher | None = None
+        self.probe_texts: list[str] = []
 
     def ready(self) -> str:
         """Answers once the model is loaded."""
@@ -78,6 +79,7 @@ class Learner:
 
     def tokenizer_fingerprint(self, texts: list[str]) -> str:
         """See `marl_ray.tokenization.fingerprint`."""
+        self.probe_texts = texts
         return fingerprint(self.tokenizer, texts)
 
     def sees(self, path: str) -> bool:
@@ -131,7 +133,7 @@ class Learner:
 
     def load(self, folder: str) -> None:
         """Continue from what `save` wrote."""
-        saved = load_policy(folder, self.trust_remote_code, torch.device("cpu"))
+        saved = load_policy(folder, self.model_kwargs.trust_remote_code, torch.device("cpu"))
         self.policy.load_state_dict(saved.state_dict())
         state = torch.load(Path(folder) / STATE_FILE, map_location="cpu", weights_only=True)
         self.optimizer.load_state_dict(state["optimizer"])
@@ -139,10 +141,16 @@ class Learner:
         torch.set_rng_state(state["torch_rng"])
 
     def export(self, folder: str) -> None:
-        """Write the model in the engines' dtype, and the tokenizer."""
+        """Write the model in the engines' dtype, and the tokenizer.
+
+        Raises RuntimeError if the saved tokenizer, loaded again, gives other ids than the one trained with.
+        """
         weights = {name: tensor.to(self.dtype) for name, tensor in self.policy.state_dict().items()}
         self.policy.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
+        saved = load_tokenizer(folder, ModelConfig(model_kwargs=self.model_kwargs))
+        if fingerprint(saved, self.probe_texts) != fingerprint(self.tokenizer, self.probe_texts):
+            raise RuntimeError(f"the tokenizer saved in {folder} splits text differently when it is loaded again")
 
     def _optimizer_step(self, groups: Sequence[Group]) -> tuple[float, float, float, bool]:
         """Returns loss, gradient norm, log-probability gap, and whether there was a gradient."""

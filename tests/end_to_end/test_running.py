@@ -127,8 +127,7 @@ def _cmdline(process: psutil.Process) -> list[str]:
 def test_ray_job_submit_runs_to_success(head_node: str, tmp_path: Path) -> None:
     job = ["python", "-m", "marl_ray.train_magrpo", "--config", "configs/quickstart.yaml", "--override", *TINY]
     job += ["magrpo.max_steps=2", f"output.base_dir={tmp_path}", "output.run_name=job"]
-    excludes = '{"excludes": [".venv", ".git", "runs", "tests"]}'
-    submit = [RAY, "job", "submit", "--address", head_node, "--working-dir", ".", "--runtime-env-json", excludes]
+    submit = [RAY, "job", "submit", "--address", head_node, "--working-dir", "."]
     result = subprocess.run(
         [*submit, "--", *job],
         env=environment() | {"PATH": f"{RAY.parent}:{os.environ['PATH']}"},
