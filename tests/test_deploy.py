@@ -356,7 +356,8 @@ def test_slurm_keeps_the_experts_keys_from_the_nodes(bin_dir: Path, tmp_path: Pa
     finish(slurm(bin_dir, "magrpo", CONFIG, OPENAI_API_KEY="k1", ANTHROPIC_API_KEY="k2"))
     inside = (tmp_path / "ray.env").read_text()
     assert inside.count("RAY_AUTH_TOKEN=") == 2
-    assert "API_KEY" not in inside
+    assert "OPENAI_API_KEY" not in inside
+    assert "ANTHROPIC_API_KEY" not in inside
 
 
 @pytest.mark.parametrize(
@@ -665,3 +666,22 @@ def test_documents_name_files_that_exist(path: Path) -> None:
     named = set(re.findall(r"\b(?:deploy|configs|docker|marl_ray)/[\w./-]*\w", path.read_text()))
     assert named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_the_worked_examples_ask_for_what_the_text_says() -> None:
+    blocks = re.findall(
+        r"```yaml\n(.*?)```\n\nasks for (.*?)\.\s", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL
+    )
+    asked = []
+    for block, _ in blocks:
+        overrides = {
+            f"resources.{actor}.{key}": value
+            for actor, settings in yaml.safe_load(block)["resources"].items()
+            for key, value in settings.items()
+        }
+        plan = make_plan(load(ROOT / CONFIG, "magrpo", overrides), cluster_has_gpus=True)
+        asked.append((sum(s.gpus for s in plan.slots), sum(s.cpus for s in plan.slots), plan.transport))
+    assert asked == [(4, 24, "nccl"), (2, 24, "ipc")]
+    assert "= 4 GPUs" in blocks[0][1]
+    assert "= 24 CPUs" in blocks[0][1]
+    assert blocks[1][1] == "2 GPUs"
