@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 HEADER = struct.Struct("<I")
 CHUNK = 1 << 18
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 class Closed(Exception):
@@ -17,7 +19,7 @@ class Closed(Exception):
 
 def pack(message: Any) -> bytes:
     """One frame."""
-    body = json.dumps(message, separators=(",", ":")).encode()
+    body = _ENCODER.encode(message).encode()
     return HEADER.pack(len(body)) + body
 
 
@@ -27,28 +29,29 @@ def send(connection: socket.socket, message: Any) -> None:
 
 
 class Reader:
-    """Reads frames off a blocking socket, several per system call when they come together."""
+    """Reads frames, several per system call when they come together.
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._buffer = bytearray()
+    `receive` gives up to so many bytes, and none at the end of the stream: `socket.recv`, say.
+    """
 
-    def _fill(self, size: int) -> None:
-        while len(self._buffer) < size:
-            data = self._connection.recv(CHUNK)
-            if not data:
-                raise Closed
-            self._buffer += data
+    def __init__(self, receive: Callable[[int], bytes]) -> None:
+        self._receive = receive
+        self._buffer = b""
 
     def frame(self) -> bytes:
         """The body of the next frame. Closed at the end of the stream."""
-        self._fill(HEADER.size)
-        (size,) = HEADER.unpack_from(self._buffer)
-        end = HEADER.size + size
-        self._fill(end)
-        body = bytes(self._buffer[HEADER.size : end])
-        del self._buffer[:end]
-        return body
+        buffer = self._buffer
+        end = 0
+        while not end or len(buffer) < end:
+            if not end and len(buffer) >= HEADER.size:
+                end = HEADER.size + HEADER.unpack_from(buffer)[0]
+                continue
+            data = self._receive(CHUNK)
+            if not data:
+                raise Closed
+            buffer = buffer + data if buffer else data
+        self._buffer = buffer[end:]
+        return buffer[HEADER.size : end]
 
     def message(self) -> Any:
         """The next frame's content; for trusted peers, which bound their own sizes."""

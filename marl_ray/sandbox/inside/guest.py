@@ -34,7 +34,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import frames
-from .codec import ProtocolError, Unsupported, Wire, decode, encode
+from .codec import Unsupported, Wire, decode, encode
 
 SOLUTION = "<solution>"
 _MUTABLE = (list, dict, set, bytearray)
@@ -46,9 +46,9 @@ class _BoundedOutput(io.RawIOBase):
     The file size limit would make `print` fail in a chatty program that is otherwise right.
     """
 
-    def __init__(self, descriptor: int, limit: int) -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._left = limit
+        self.left = 0
 
     def writable(self) -> bool:
         return True
@@ -58,20 +58,27 @@ class _BoundedOutput(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         size = len(data)
-        if self._left > 0:
-            self._left -= os.write(self._descriptor, data[: self._left])
+        if self.left > 0:
+            self.left -= os.write(self._descriptor, data[: self.left])
         return size
 
 
-def _open_streams(max_output: int) -> None:
-    output = _BoundedOutput(1, max_output)
-    for name in ("stdout", "stderr"):
-        buffered = io.BufferedWriter(output, 8192)
-        stream = io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", newline="\n")
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8", errors="replace")
-    sys.__stdin__ = sys.stdin  # type: ignore[misc]
+class Streams:
+    """The three standard streams of a guest, made before the fork on descriptors that change under them."""
+
+    def __init__(self) -> None:
+        self._output = _BoundedOutput(1)
+        for name in ("stdout", "stderr"):
+            buffered = io.BufferedWriter(self._output, 8192)
+            stream = io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", newline="\n")
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+        raw = io.BufferedReader(io.FileIO(0, closefd=False))
+        sys.stdin = io.TextIOWrapper(raw, encoding="utf-8", errors="replace")
+        sys.__stdin__ = sys.stdin  # type: ignore[misc]
+
+    def allow(self, max_output: int) -> None:
+        self._output.left = max_output
 
 
 def _line_of(traceback: types.TracebackType | None) -> int | None:
@@ -96,11 +103,11 @@ def describe_error(error: BaseException) -> list[Wire]:
 
 
 class Guest:
-    """Serves one judge until the connection closes."""
+    """Serves one judge, over an open descriptor."""
 
-    def __init__(self, connection: socket.socket, max_reply: int) -> None:
-        self._connection = connection
-        self._max_reply = max_reply
+    def __init__(self, descriptor: int = 3) -> None:
+        self._descriptor = descriptor
+        self.max_reply = 1 << 20
         self._module = types.ModuleType("solution")
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
@@ -117,9 +124,11 @@ class Guest:
             "unit": self._unit,
         }
 
-    def serve(self) -> None:
-        reader = frames.Reader(self._connection)
-        while True:
+    def serve(self, most: int = -1) -> None:
+        """Answer requests until the connection closes (frames.Closed), or `most` of them."""
+        reader = frames.Reader(lambda size: os.read(self._descriptor, size))
+        while most:
+            most -= 1
             nonce, operation, *arguments = reader.message()
             try:
                 answer = self._operations[operation](*arguments)
@@ -130,8 +139,8 @@ class Guest:
     def _answer(self, nonce: str, answer: list[Wire]) -> None:
         try:
             frame = frames.pack([nonce, *answer])
-            if len(frame) > self._max_reply:
-                raise Unsupported(f"the result takes {len(frame)} bytes, more than {self._max_reply}")
+            if len(frame) > self.max_reply:
+                raise Unsupported(f"the result takes {len(frame)} bytes, more than {self.max_reply}")
         except BaseException as error:
             frame = frames.pack([nonce, "raise", *describe_error(error)])
         for stream in (sys.stdout, sys.stderr):
@@ -139,7 +148,8 @@ class Guest:
                 stream.flush()
             except BaseException:  # the program may have closed or replaced it
                 pass
-        self._connection.sendall(frame)
+        while frame:
+            frame = frame[os.write(self._descriptor, frame) :]
 
     # --- objects that stay here
     # --------------------------------------------------------------------------------
@@ -271,14 +281,28 @@ def _ending(trace: str) -> tuple[str, str]:
     return kind.rpartition(".")[2], message or kind
 
 
-def run(harden: Callable[[], None], max_output: int, max_reply: int) -> None:
-    """Serve the judge on descriptor 3 and never return. `harden` installs the filter, the last step before."""
-    try:
-        _open_streams(max_output)
-        connection = socket.socket(fileno=3)
-        harden()
-        Guest(connection, max_reply).serve()
-    except (frames.Closed, OSError, ProtocolError, ValueError):
-        pass  # the judge is gone, or the program has broken its own connection
-    finally:
-        os._exit(0)
+_REHEARSAL = """
+def f(x, y=None):
+    if x is None:
+        raise ValueError("none")
+    return [x, {x: y}, (x, y), str(x)]
+"""
+
+
+def rehearse() -> None:
+    """Go through the usual requests once, before there is any program.
+
+    What Python does on first use (inline caches, free lists, lazily made objects) is then done in the zygote, in
+    pages that all guests share, and not by every guest in pages of its own.
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        guest = Guest(theirs.fileno())
+        for turn in range(10):
+            requests: list[list[Wire]] = [["load", _REHEARSAL, "solution", ["f", "g"]]]
+            requests += [["call", "f", None, [value, [value]], {"d": []}] for value in (turn, "text", 1.5, None)]
+            for request in requests:
+                ours.sendall(frames.pack(["nonce", *request]))
+            guest.serve(len(requests))
+            ours.recv(frames.CHUNK)
+    del sys.modules["solution"]

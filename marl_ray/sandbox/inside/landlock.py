@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable
 
 from . import syscalls
-from .process import libc, no_new_privs
+from .process import libc
 
 _CREATE_VERSION = 1
 _RULE_PATH_BENEATH = 1
@@ -92,6 +92,5 @@ def _allow_reading(ruleset: int, path: str) -> None:
 
 
 def enforce(ruleset: int) -> None:
-    """Put the calling process under a ruleset, for good."""
-    no_new_privs()
+    """Put the calling process under a ruleset, for good; it must have `no_new_privs` set."""
     _call("landlock_restrict_self", ctypes.c_int(ruleset), ctypes.c_uint32(0))

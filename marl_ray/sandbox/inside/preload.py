@@ -1,173 +1,37 @@
 """Modules that a guest finds imported already.
 
-COMMON: what programs for code tasks use, and what library functions import when first called. RARE: the rest
-of what a program might want. It is only loaded where guests cannot read the library any more (no path rule,
-so no file may be opened; or the interpreter lives under a folder that only its owner may enter): every module
-more makes each fork a little dearer.
+COMMON: what programs for code tasks use most. Every module more makes each fork a little dearer (those with a
+shared library above all: `hashlib` alone costs a fifth of a fork), so the list is short, and a guest imports
+the rest by itself. RARE: what else a program might want. It is only loaded where guests cannot read the library any
+more: no path rule, so no file may be opened; or an interpreter under a folder that only its owner may enter.
 """
 
 from __future__ import annotations
 
-COMMON = [
-    "abc",
-    "array",
-    "ast",
-    "base64",
-    "binascii",
-    "bisect",
-    "calendar",
-    "cmath",
-    "codecs",
-    "collections",
-    "collections.abc",
-    "contextlib",
-    "copy",
-    "csv",
-    "dataclasses",
-    "datetime",
-    "decimal",
-    "difflib",
-    "enum",
-    "fractions",
-    "functools",
-    "hashlib",
-    "heapq",
-    "inspect",
-    "io",
-    "itertools",
-    "json",
-    "keyword",
-    "math",
-    "numbers",
-    "operator",
-    "os",
-    "os.path",
-    "pathlib",
-    "pprint",
-    "queue",
-    "random",
-    "re",
-    "reprlib",
-    "statistics",
-    "string",
-    "struct",
-    "sys",
-    "textwrap",
-    "threading",
-    "time",
-    "timeit",
-    "traceback",
-    "types",
-    "typing",
-    "unicodedata",
-    "uuid",
-    "warnings",
-    "weakref",
-    "zlib",
-    "_strptime",
-    "encodings.ascii",
-    "encodings.latin_1",
-    "encodings.utf_8",
-    "encodings.unicode_escape",
-]
+COMMON = """
+bisect cmath collections collections.abc contextlib copy dataclasses datetime decimal enum fractions
+functools heapq io itertools json math numbers operator os os.path random re statistics string sys time
+typing _strptime encodings.ascii encodings.latin_1 encodings.utf_8
+"""
 
-RARE = [
-    "argparse",
-    "asyncio",
-    "bz2",
-    "cProfile",
-    "colorsys",
-    "concurrent.futures",
-    "configparser",
-    "copyreg",
-    "ctypes",
-    "dis",
-    "doctest",
-    "email.message",
-    "encodings.cp1252",
-    "encodings.cp437",
-    "encodings.idna",
-    "encodings.punycode",
-    "encodings.raw_unicode_escape",
-    "encodings.utf_16",
-    "encodings.utf_16_be",
-    "encodings.utf_16_le",
-    "encodings.utf_32",
-    "encodings.utf_8_sig",
-    "filecmp",
-    "fnmatch",
-    "gc",
-    "getopt",
-    "getpass",
-    "gettext",
-    "glob",
-    "graphlib",
-    "gzip",
-    "hmac",
-    "html",
-    "html.entities",
-    "html.parser",
-    "http",
-    "imaplib",
-    "importlib.abc",
-    "importlib.util",
-    "ipaddress",
-    "linecache",
-    "locale",
-    "logging",
-    "lzma",
-    "marshal",
-    "mimetypes",
-    "multiprocessing",
-    "numbers",
-    "opcode",
-    "optparse",
-    "pickle",
-    "pickletools",
-    "platform",
-    "plistlib",
-    "pstats",
-    "quopri",
-    "resource",
-    "sched",
-    "secrets",
-    "select",
-    "selectors",
-    "shelve",
-    "shlex",
-    "shutil",
-    "signal",
-    "smtplib",
-    "socket",
-    "sqlite3",
-    "stat",
-    "string",
-    "stringprep",
-    "subprocess",
-    "symtable",
-    "sysconfig",
-    "tabnanny",
-    "tarfile",
-    "tempfile",
-    "token",
-    "tokenize",
-    "trace",
-    "tracemalloc",
-    "unittest",
-    "unittest.mock",
-    "urllib.parse",
-    "urllib.request",
-    "wave",
-    "xml.dom.minidom",
-    "xml.etree.ElementTree",
-    "zipfile",
-    "zoneinfo",
-]
+RARE = """
+abc argparse array ast asyncio base64 binascii bz2 cProfile calendar codecs colorsys concurrent.futures
+configparser copyreg csv ctypes difflib dis doctest email.message encodings.cp1252 encodings.cp437
+encodings.idna encodings.punycode encodings.raw_unicode_escape encodings.unicode_escape encodings.utf_16
+encodings.utf_16_be encodings.utf_16_le encodings.utf_32 encodings.utf_8_sig filecmp fnmatch gc getopt
+getpass gettext glob graphlib gzip hashlib hmac html html.entities html.parser http imaplib importlib.abc
+importlib.util inspect ipaddress keyword linecache locale logging lzma marshal mimetypes multiprocessing
+opcode optparse pathlib pickle pickletools platform plistlib pprint pstats queue quopri reprlib resource
+sched secrets select selectors shelve shlex shutil signal smtplib socket sqlite3 stat stringprep struct
+subprocess symtable sysconfig tabnanny tarfile tempfile textwrap threading timeit token tokenize trace
+traceback tracemalloc types unicodedata unittest unittest.mock urllib.parse urllib.request uuid warnings
+wave weakref xml.dom.minidom xml.etree.ElementTree zipfile zlib zoneinfo
+"""
 
 
-def load(names: list[str]) -> None:
+def load(names: str) -> None:
     """Import what there is of these; an interpreter built without some of them is fine."""
-    for name in names:
+    for name in names.split():
         try:
             __import__(name)
         except ImportError:

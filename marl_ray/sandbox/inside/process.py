@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
-import mmap
 import os
 import resource
 import signal
 import struct
 import sys
-import tempfile
 
 from . import syscalls
 
 LINUX = sys.platform == "linux"
 libc = ctypes.CDLL(None, use_errno=True)
+_bare_fork = ctypes.PyDLL(None).fork
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
+_PROT_READ, _MAP_PRIVATE, _MAP_ANONYMOUS = 1, 2, 0x20
+_MAP_FAILED = ctypes.c_void_p(-1).value
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -28,6 +30,18 @@ def _prctl(operation: int, argument: int) -> None:
     if libc.prctl(operation, ctypes.c_ulong(argument), zero, zero, zero) < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"prctl {operation}: {os.strerror(code)}")
+
+
+def fork() -> int:
+    """fork(2) without Python's own preparations and repairs, for a process with one thread and nothing registered.
+
+    `os.fork` runs hooks (of `threading`, `random`, `logging`) and resets the interpreter's locks in the child. With a
+    single thread none of it is needed, and it touches so many pages that a child costs twice as much.
+    """
+    pid = int(_bare_fork())
+    if pid < 0:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return pid
 
 
 def no_new_privs() -> None:
@@ -98,7 +112,9 @@ def address_space() -> int:
     """
     if not LINUX:
         return 0
-    page = mmap.PAGESIZE
+    page = os.sysconf("SC_PAGESIZE")
+    flags = _MAP_PRIVATE | _MAP_ANONYMOUS
+    libc.mmap.restype = ctypes.c_void_p
     before = resource.getrlimit(resource.RLIMIT_AS)
     most = 1 << 46 if before[1] == resource.RLIM_INFINITY else before[1]
     low, high = 0, most // page
@@ -106,12 +122,12 @@ def address_space() -> int:
         while high - low > 1:
             middle = (low + high) // 2
             resource.setrlimit(resource.RLIMIT_AS, (middle * page, before[1]))
-            try:
-                mmap.mmap(-1, page).close()
-            except (OSError, MemoryError):
+            address = libc.mmap(None, ctypes.c_size_t(page), _PROT_READ, flags, -1, ctypes.c_long(0))
+            if address == _MAP_FAILED:
                 low = middle
             else:
                 high = middle
+                libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(page))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
     return high * page
@@ -130,6 +146,8 @@ def anonymous_file(name: str) -> int:
     """The descriptor of a file that has no path: in memory on Linux, an unlinked temporary file elsewhere."""
     if LINUX:
         return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    import tempfile
+
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from . import syscalls
-from .process import libc, no_new_privs
+from .process import libc
 
 _ALLOW = 0x7FFF0000
 _KILL_PROCESS = 0x80000000
@@ -163,8 +163,10 @@ class Filter:
         )
 
     def install(self) -> None:
-        """Put the calling process under the filter, for good. OSError when the kernel does not take it."""
-        no_new_privs()
+        """Put the calling process under the filter, for good; it must have `no_new_privs` set.
+
+        OSError when the kernel does not take it.
+        """
         if libc.syscall(*self._arguments):
             code = ctypes.get_errno()
             raise OSError(code, f"seccomp: {os.strerror(code)}")

@@ -44,13 +44,15 @@ class Wall:
 class Zygote:
     """Serves one judge."""
 
-    def __init__(self, link: socket.socket, lifeline: int, wall: Wall) -> None:
+    def __init__(self, link: socket.socket, lifeline: int, wall: Wall, streams: guest.Streams) -> None:
         self._link = link
         self._lifeline = lifeline
         self._wall = wall
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._children: set[int] = set()
         self._pid = os.getpid()
+        self._streams = streams
+        self._guest = guest.Guest()
 
     def serve(self) -> None:
         """Until the judge or the owner is gone; leaves no guest behind."""
@@ -91,7 +93,7 @@ class Zygote:
 
     def _fork(self, descriptors: list[int], memory_mb: int, cpu_s: int, output: int, reply: int) -> int:
         try:
-            pid = os.fork()
+            pid = process.fork()
         except OSError as error:
             return -(error.errno or errno.EAGAIN)
         if pid:
@@ -99,7 +101,11 @@ class Zygote:
             return pid
         try:
             self._become_guest(descriptors, memory_mb, cpu_s, output)
-            guest.run(self._close_the_door, output, reply)
+            self._streams.allow(output)
+            self._guest.max_reply = reply
+            if self._wall.guest_filter is not None:
+                self._wall.guest_filter.install()
+            self._guest.serve()
         finally:
             os._exit(97)
 
@@ -119,16 +125,8 @@ class Zygote:
             AS=self._wall.base_memory + (memory_mb << 20) if self._wall.base_memory else resource.RLIM_INFINITY,
             CPU=cpu_s,
             FSIZE=output + 8192,
-            NOFILE=_OPEN_FILES,
-            CORE=0,
-            MEMLOCK=0,
-            MSGQUEUE=0,
         )
         random.seed(0)
-
-    def _close_the_door(self) -> None:
-        if self._wall.guest_filter is not None:
-            self._wall.guest_filter.install()
 
 
 def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
@@ -168,7 +166,7 @@ def _build_wall(config: dict[str, Any]) -> tuple[Wall, seccomp.Filter | None]:
     return Wall(ruleset, guest_filter, process.address_space()), judge_filter
 
 
-def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> tuple[socket.socket, Wall]:
+def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote:
     """Imports, walls, and the judge's fork. Returns in the zygote only; the judge never comes back."""
     preload.load(preload.COMMON)
     if not config["may_open"] or (config["user"] is not None and not config["readable_by_all"]):
@@ -186,6 +184,8 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> tuple
     wall, judge_filter = _build_wall(config)
     kind = socket.SOCK_SEQPACKET if process.LINUX else socket.SOCK_STREAM
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+    streams = guest.Streams()
+    guest.rehearse()
     gc.collect()
     gc.freeze()
     zygote = os.getpid()
@@ -194,13 +194,14 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> tuple
         "uid": os.getuid(),
         "dropped": dropped,
     }
-    if os.fork() == 0:
+    if process.fork() == 0:
         ours.close()
         os.close(lifeline)
         _run_judge(zygote, owner, theirs, wall, judge_filter, facts)
     theirs.close()
     owner.close()
-    return ours, wall
+    process.limit(NOFILE=_OPEN_FILES, CORE=0, MEMLOCK=0, MSGQUEUE=0)
+    return Zygote(ours, lifeline, wall, streams)
 
 
 def _run_judge(
@@ -234,10 +235,10 @@ def _run_judge(
 def main(owner_descriptor: int, lifeline: int) -> None:
     """Called by `boot.py` with the two inherited descriptors. The owner's first frame is the configuration."""
     owner = socket.socket(fileno=owner_descriptor)
-    config = frames.Reader(owner).message()
+    config = frames.Reader(owner.recv).message()
     try:
-        link, wall = _start(owner, lifeline, config)
+        zygote = _start(owner, lifeline, config)
     except OSError as error:
         frames.send(owner, {"failed": str(error)})
         return
-    Zygote(link, lifeline, wall).serve()
+    zygote.serve()
