@@ -96,7 +96,9 @@ class ZygoteClient:
         guest.release()
         status = ended[0]
         if os.WIFSIGNALED(status):
-            return f"the process was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+            number = os.WTERMSIG(status)
+            names = {known.value: known.name for known in signal.Signals}  # most real-time signals have no name
+            return f"the process was killed by {names.get(number, f'signal {number}')}"
         return f"the process ended with exit status {os.WEXITSTATUS(status)}"
 
     def _request(self, limits: GuestLimits, stdin: int | None) -> Process:
