@@ -47,7 +47,8 @@ class Attack:
     `tests` may use @WANTED@. `contained` says the program reports through `attempt`, so "CONTAINED" must be
     read in the report. `statuses`, where given, are the only verdicts allowed. `after` is a second program,
     run right after in the same sandbox, that looks for what the first one left; it reports through `attempt`
-    too. `untrusted` allows a forged pass provided the report says `trusted: false`. `program` are further fields.
+    too. `judge_may_die` is for tests that compute endlessly with what they get. `untrusted` allows a forged
+    pass provided the report says `trusted: false`. `program` are further fields.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Attack:
     contained: bool = False
     statuses: tuple[str, ...] = ()
     after: str | None = None
+    judge_may_die: bool = False
     untrusted: bool = False
     limits: dict[str, Any] = field(default_factory=dict)
     program: dict[str, Any] = field(default_factory=dict)

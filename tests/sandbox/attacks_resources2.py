@@ -167,6 +167,22 @@ def f(x):
         statuses=("timeout", "crash", "skipped"),
     ),
     Attack(
+        "realtime_signal",
+        "die by a signal that has no name: a timer of the kernel can send one without kill()",
+        PRELUDE
+        + r"""
+def f(x):
+    import struct
+    event = ctypes.create_string_buffer(struct.pack("<qii", 0, 40, 0), 64)
+    timer = ctypes.c_int()
+    when = ctypes.create_string_buffer(struct.pack("<qqqq", 0, 0, 0, 10**6), 32)
+    raw(222, 107, 1, event, ctypes.byref(timer))
+    raw(223, 110, timer.value, 0, when, None)
+    while True: pass
+""",
+        statuses=("crash", "skipped"),
+    ),
+    Attack(
         "finaliser_loops",
         "an object whose end never comes, and an exit handler that never returns",
         r"""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import os
+import platform
 import secrets
 import shutil
 import subprocess
@@ -71,6 +73,23 @@ def python_for(ordinary_user: bool) -> str | None:
 
 def _user(ordinary: bool) -> dict[str, Any]:
     return {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []} if ordinary else {}
+
+
+def why_not(variant: Variant) -> str:
+    """Why this machine cannot have a level, found out without the sandbox; empty where it must have it."""
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+        return "not a Linux on x86_64 or aarch64"
+    if variant.isolation == "bwrap":
+        command = ["bwrap", "--ro-bind", "/", "/", "--unshare-user", "--unshare-pid", "--unshare-net", "true"]
+        try:
+            done = subprocess.run(command, **_user(variant.ordinary_user), capture_output=True, text=True, timeout=60)
+        except OSError as error:
+            return f"bubblewrap: {error}"
+        return f"bubblewrap: {done.stderr.strip()}" if done.returncode else ""
+    if variant.expected == "process+landlock":
+        version = ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+        return "the kernel has no Landlock" if version < 1 else ""
+    return ""
 
 
 class Host:

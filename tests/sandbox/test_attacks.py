@@ -23,7 +23,7 @@ from . import (
     attacks_wire,
 )
 from .attack import REPORTING_LIMITS, SUITE_LIMITS, WANTED_PREFIX, Attack
-from .levels import VARIANTS, Variant, host_of
+from .levels import VARIANTS, Variant, host_of, why_not
 
 MODULES = (
     attacks_resources,
@@ -60,9 +60,9 @@ class Campaign:
         last = self.last[variant.name]
         try:
             with host_of(variant) as host:
-                if "unavailable" in host.hello:
-                    raise LookupError(f"no {variant.name} here: {host.hello['unavailable']}")
-                assert host.hello["level"] == variant.expected, host.hello
+                if "unavailable" in host.hello and (reason := why_not(variant)):
+                    raise LookupError(f"no {variant.name} here: {reason}")
+                assert host.hello.get("level") == variant.expected, host.hello
                 for attack in attacks:
                     wanted = WANTED_PREFIX + secrets.token_hex(12)
                     answer = host.run(programs_of(attack, wanted))
@@ -149,6 +149,8 @@ def test_attack_is_contained(campaign: Campaign, variant: Variant, attack: Attac
         assert "ESCAPED" not in words_of_guest(seen)
         assert "CONTAINED" in words_of_guest(seen), words_of_guest(seen)
         assert seen["passed"] == 0
+    if not attack.judge_may_die:
+        assert "JudgeDied" not in {test["error_type"] for test in report["tests"]}
     if attack.statuses:
         assert set(statuses) <= set(attack.statuses), text
     assert outcome.secret not in json.dumps(answer["reports"])

@@ -1,0 +1,192 @@
+"""The value codec: what goes in comes out, and nothing that comes in does harm."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections import deque
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_ray.sandbox.inside.codec import MAX_DEPTH, ProtocolError, Unsupported, decode, encode
+
+FUZZ = settings(max_examples=400, deadline=None)
+PLAIN = (
+    *(type(None), bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, range, deque),
+    *(Decimal, Fraction, datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
+)
+
+hashables = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.integers(-(2**200), 2**200),
+        st.floats(allow_nan=False),
+        st.complex_numbers(allow_nan=False),
+        st.text(),
+        st.text(st.characters(categories=["Cs", "Cc", "Lu"])),
+        st.binary(max_size=40),
+        st.fractions(),
+        st.decimals(allow_nan=False, min_value=Decimal(-(10**50)), max_value=Decimal(10**50)),
+        st.dates(),
+        st.datetimes(timezones=st.none() | st.just(datetime.UTC)).map(lambda time: time.replace(fold=0)),
+        st.times().map(lambda time: time.replace(fold=0)),  # fold is lost; equality does not look at it
+        st.timedeltas(),
+        st.builds(range, st.integers(-99, 99), st.integers(-99, 99), st.integers(1, 9)),
+    ),
+    lambda inner: st.one_of(st.tuples(inner), st.tuples(inner, inner), st.frozensets(inner, max_size=4)),
+    max_leaves=6,
+)
+values = st.recursive(
+    hashables,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=5),
+        st.tuples(inner, inner),
+        st.sets(hashables, max_size=5),
+        st.dictionaries(hashables, inner, max_size=5),
+        st.lists(inner, max_size=4).map(deque),
+        st.binary(max_size=20).map(bytearray),
+    ),
+    max_leaves=20,
+)
+
+TAGS = ["i", "t", "s", "z", "d", "b", "B", "c", "r", "D", "F", "dt", "da", "ti", "td", "q", "h"]
+odd_texts = st.sampled_from(
+    ["", "0x", "-0xff", "1e999999999", "NaN", "sNaN", "Infinity", "zz", "9" * 5000, "0x" + "f" * 30000, "2020-01-01"]
+)
+wires = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | odd_texts,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.builds(lambda tag, payload: {tag: payload}, st.sampled_from(TAGS), inner),
+        st.builds(lambda tag, items: {tag: items}, st.sampled_from(TAGS), st.lists(inner, max_size=3)),
+        st.dictionaries(st.sampled_from(TAGS) | st.text(max_size=3), inner, max_size=3),
+    ),
+    max_leaves=15,
+)
+
+
+def over_the_wire(value: Any) -> Any:
+    return decode(json.loads(json.dumps(encode(value))))
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal, and of the same types all the way down (1, 1.0 and True are not the same)."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list | tuple | deque):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return same(list(left), list(right)) and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, set | frozenset):
+        return left == right and {type(item) for item in left} == {type(item) for item in right}
+    return repr(left) == repr(right)
+
+
+def all_plain(value: Any) -> bool:
+    """Only exact builtin types, all the way down."""
+    if type(value) not in PLAIN:
+        return False
+    if type(value) in (list, tuple, set, frozenset, deque):
+        return all(map(all_plain, value))
+    return type(value) is not dict or all(all_plain(part) for pair in value.items() for part in pair)
+
+
+@FUZZ
+@given(values)
+def test_values_come_back_the_same(value: Any) -> None:
+    assert same(over_the_wire(value), value)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, -0.0, Decimal("Infinity"), 2**61, -(2**62), 2**62, 2**63, ""])
+def test_edges_come_back_the_same(value: Any) -> None:
+    assert same(over_the_wire([value]), [value])
+
+
+def test_nan_comes_back_as_nan() -> None:
+    assert math.isnan(over_the_wire(math.nan))
+    assert over_the_wire(Decimal("NaN")).is_nan()
+
+
+@FUZZ
+@given(wires)
+def test_any_json_gives_plain_data_or_a_protocol_error(wire: Any) -> None:
+    try:
+        value = decode(wire)
+    except ProtocolError:
+        return
+    assert all_plain(value)
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        {"h": [0, "T", False]},
+        {"i": 5},
+        {"i": "0x" + "g"},
+        {"t": "ab"},
+        {"d": [[1]]},
+        {"d": [[[], 1]]},
+        {"s": [[]]},
+        {"b": "0"},
+        {"c": [1]},
+        {"r": ["0", "f" * 400, "1"]},
+        {"r": ["0", "5", "0"]},
+        {"D": "1e999999999"},
+        {"D": "9" * 10**6},
+        {"F": ["1", "0"]},
+        {"F": ["f" * 10**6, "3"]},
+        {"td": [10**30, 0, 0]},
+        {"dt": "0000-00-00"},
+        {},
+        {"t": [], "s": []},
+        {"unknown": []},
+    ],
+)
+def test_hostile_wires_are_refused(wire: Any) -> None:
+    with pytest.raises(ProtocolError):
+        decode(wire)
+
+
+def test_depth_is_bounded_both_ways() -> None:
+    deep: Any = 1
+    for _ in range(MAX_DEPTH + 5):
+        deep = [deep]
+    with pytest.raises(Unsupported):
+        encode(deep)
+    with pytest.raises(ProtocolError):
+        decode(deep)
+    cyclic: list[Any] = []
+    cyclic.append(cyclic)
+    with pytest.raises(Unsupported):
+        encode(cyclic)
+
+
+def everything_is(answer: Any) -> dict[str, Any]:
+    names = ["__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__", "__contains__", "__str__"]
+    names += ["__repr__", "__iter__", "__len__", "__getitem__", "__index__", "__float__", "__int__", "keys", "items"]
+    return {**{name: lambda *a: answer for name in names}, "__hash__": lambda self: 0}
+
+
+@pytest.mark.parametrize("base", [int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset, deque])
+def test_subclasses_are_reduced_to_their_base(base: type) -> None:
+    liar = type("Liar", (base,), everything_is(True))
+    honest = base([1, 2]) if base in (list, tuple, set, frozenset, deque) else base()
+    lying = liar([1, 2]) if base in (list, tuple, set, frozenset, deque) else liar()
+    assert same(over_the_wire(lying), honest)
+
+
+@pytest.mark.parametrize("value", [object(), len, type, iter([1]), (x for x in [1]), 1j.__class__, NotImplemented, ...])
+def test_what_is_not_data_does_not_cross(value: Any) -> None:
+    with pytest.raises(Unsupported):
+        encode([value])
+    seen = []
+    assert encode([value], lambda thing: seen.append(thing) or [0]) == [{"h": [0]}]
+    assert seen == [value]

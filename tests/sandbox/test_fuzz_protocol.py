@@ -1,0 +1,179 @@
+"""The judge against guests that speak garbage: it never crashes, never waits past its deadline, never says pass."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_ray.sandbox import Limits, Program, Sandbox
+from marl_ray.sandbox.inside import frames
+from marl_ray.sandbox.inside.judge import Execution, Request
+from marl_ray.sandbox.inside.process import anonymous_file
+from marl_ray.sandbox.inside.testforms import parse_tests
+from marl_ray.sandbox.inside.watch import Watch
+from marl_ray.sandbox.inside.zygote_link import GuestLimits, Process
+
+from .test_fuzz_codec import wires
+
+WANTED = "WANT-3f9c0d1e"
+LIMITS = Limits(test_cpu_s=60.0, test_wall_s=0.12, program_wall_s=1.0, max_timeouts=1, max_crashes=2)
+TESTS = (
+    f"assert f(1) == {WANTED!r}",
+    f"assert list(f([1])) == [{WANTED!r}]",
+    f"assert f({{}}).name(2)['key'] == {WANTED!r}",
+    f"assert sorted(f(1))[0] == {WANTED!r}",
+    f"x = f(1)\nx.y = 3\nassert (x.y, x[0], str(x), len(x)) == {(WANTED,) * 4!r}",
+    f"with f(1) as g:\n    assert g == {WANTED!r}",
+    f"try:\n    r = f(1)\nexcept Exception:\n    r = None\nassert r == {WANTED!r}",
+    f"try:\n    r = f(1)\nexcept:\n    r = None\nassert r == {WANTED!r}",
+    f"assert {{**f(1)}} == {{{WANTED!r}: 1}} and f() is None",
+)
+
+Reply = bytes | list[Any]
+"""Raw bytes, or the parts of an answer that gets the right nonce and framing."""
+
+parts = st.lists(wires, max_size=5)
+honest_looking = st.one_of(
+    st.builds(lambda value: ["ok", value], wires),
+    st.builds(lambda value, after: ["ok", value, after], wires, wires),
+    st.builds(lambda names: ["ok", names], st.dictionaries(st.sampled_from(["f", "g"]), wires)),
+    st.builds(lambda *a: ["raise", *a], wires, wires, wires, st.lists(st.sampled_from(dir(builtins)) | wires)),
+    st.builds(lambda *a: ["syntax", *a], wires, wires, wires),
+    st.builds(lambda kind, rest: [kind, *rest], st.sampled_from(["ok", "raise", "syntax", "pass", ""]), parts),
+)
+replies = st.lists(st.one_of(honest_looking, honest_looking, parts, st.binary(max_size=60)), max_size=7)
+
+
+class GarbageZygote:
+    """Stands for a zygote; its guests answer what hypothesis has thought of, then hang up or fall silent."""
+
+    def __init__(self, script: list[Reply], load: bool, silent: bool) -> None:
+        self.script, self.load, self.silent = list(script), load, silent
+        self.open: list[socket.socket] = []
+
+    def fork(self, limits: GuestLimits, stdin: int | None = None) -> Process:
+        ours, theirs = socket.socketpair()
+        self.open.append(theirs)
+        threading.Thread(target=self.speak, args=(theirs,), daemon=True).start()
+        return Process(os.getpid(), ours, anonymous_file("output"), limits)
+
+    def speak(self, connection: socket.socket) -> None:
+        reader = frames.Reader(connection)
+        try:
+            while True:
+                nonce, operation, *_ = reader.message()
+                if operation == "load" and self.load:
+                    frames.send(connection, [nonce, "ok", {}])
+                elif not self.script:
+                    break
+                else:
+                    reply = self.script.pop(0)
+                    connection.sendall(reply) if isinstance(reply, bytes) else frames.send(connection, [nonce, *reply])
+        except (OSError, frames.Closed):
+            pass
+        if not self.silent:
+            connection.close()
+
+    def prepare_spare(self, limits: GuestLimits) -> None:
+        pass
+
+    def bury(self, guest: Process) -> None:
+        guest.release()
+
+    def bury_and_explain(self, guest: Process) -> str:
+        guest.release()
+        return "the process ended"
+
+
+@pytest.fixture(scope="module")
+def watch() -> Iterator[Watch]:
+    """The judge's timer, in this process; pytest's own handler comes back afterwards."""
+    before = signal.getsignal(signal.SIGALRM)
+    yield Watch()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def verdicts(watch: Watch, script: list[Reply], tests: Any, form: Any, load: bool, silent: bool) -> list[str]:
+    zygote = GarbageZygote(script, load, silent)
+    suite = parse_tests(tests, "f", form)
+    request = Request("source", suite, asdict(LIMITS), None)
+    started = time.monotonic()
+    with watch.ticking():
+        outcome = Execution(zygote, watch, request, started).run()  # type: ignore[arg-type]
+    for connection in zygote.open:
+        connection.close()
+    assert time.monotonic() - started < LIMITS.program_wall_s + 4.0, "the judge waited past its deadline"
+    assert len(outcome.verdicts) == len(suite.cases)
+    json.dumps([asdict(verdict) for verdict in outcome.verdicts]).encode("ascii")
+    return [verdict.status for verdict in outcome.verdicts]
+
+
+@settings(max_examples=300, deadline=None)
+@given(script=replies, test=st.sampled_from(TESTS), load=st.booleans())
+def test_no_garbage_makes_the_judge_say_pass(watch: Watch, script: list[Reply], test: str, load: bool) -> None:
+    statuses = verdicts(watch, script, (test, test), "asserts", load, silent=False)
+    assert "pass" not in statuses
+    assert set(statuses) <= {"fail", "error", "crash", "timeout", "skipped"}
+
+
+@settings(max_examples=15, deadline=None)
+@given(script=replies, test=st.sampled_from(TESTS))
+def test_silence_ends_at_the_deadline(watch: Watch, script: list[Reply], test: str) -> None:
+    assert "pass" not in verdicts(watch, script, (test,), "asserts", load=True, silent=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(script=replies)
+def test_garbage_instead_of_a_script_run_is_no_output(watch: Watch, script: list[Reply]) -> None:
+    tests = (json.dumps({"stdin": "", "stdout": WANTED}),)
+    assert "pass" not in verdicts(watch, script, tests, "stdio", load=False, silent=False)
+
+
+@settings(max_examples=100, deadline=None)
+@given(script=replies)
+def test_garbage_from_tests_in_the_guest_gives_a_verdict(watch: Watch, script: list[Reply]) -> None:
+    """There a guest can say pass (the report is marked as not trusted), but not make the judge fail."""
+    tests = "import unittest\nclass A(unittest.TestCase):\n    def test_a(self): pass\n    def test_b(self): pass\n"
+    statuses = verdicts(watch, script, tests, "unittest", load=True, silent=False)
+    assert set(statuses) <= {"pass", "fail", "error", "crash", "timeout", "skipped"}
+
+
+GARBAGE_SOURCE = """
+import os
+def say(data):
+    while data:
+        data = data[os.write(3, data):]
+{early}say({data})
+def f(x):
+    say({data})
+    return x
+"""
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.binary(min_size=1, max_size=3000) | st.binary(min_size=1, max_size=20), early=st.booleans())
+def test_real_guests_that_write_garbage(sandbox: Sandbox, data: bytes, early: bool) -> None:
+    """The same through all the real processes: bytes on the guest's descriptor, while loading or in a call."""
+    source = GARBAGE_SOURCE.format(data=data, early="" if early else "if 0: ")
+    limits = Limits(test_cpu_s=1.0, test_wall_s=0.3, program_wall_s=1.0, max_timeouts=1, max_crashes=1)
+    started = time.monotonic()
+    report = sandbox.run(Program(source, (f"assert f(1) == {WANTED!r}",), "f", limits=limits))
+    assert time.monotonic() - started < 8.0
+    assert report.infra_error is None
+    assert report.tests[0].status in ("crash", "timeout")
+    assert report.tests[0].error_type != "JudgeDied"
+    honest = Program("def f(x): return x\n", (f"assert f({WANTED!r}) == {WANTED!r}",), "f")
+    assert sandbox.run(honest).passed == 1
