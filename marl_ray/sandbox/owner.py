@@ -216,15 +216,15 @@ class Sandbox:
                 return self.level
             self._refused = []
             for level in self.settings.candidates():
-                reason = self._try(level)
+                reason = self.try_level(level)
                 if reason is None:
                     return level
                 self._refused.append(f"{level}: {reason}")
             hint = "" if self.settings.allow_unsafe else " (allow_unsafe: true would run programs unprotected)"
             raise SandboxUnavailable("no isolation can be had here: " + "; ".join(self._refused) + hint)
 
-    def _try(self, level: str) -> str | None:
-        """Start a level and have it prove itself. -> None, or the reason why it is not to be had."""
+    def try_level(self, level: str) -> str | None:
+        """Start exactly this level and have it prove itself. -> None, or the reason why it is not to be had."""
         from .selftest import prove
 
         if level == "bwrap" and "bwrap" in self._without:

@@ -1,0 +1,7 @@
+"""`python -m marl_ray.sandbox`: the same as `marl-ray sandbox`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

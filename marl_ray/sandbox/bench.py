@@ -1,0 +1,160 @@
+"""`marl-ray sandbox bench`: programs per second and latency of each level, next to a fresh interpreter.
+
+The programs are of the kind that HumanEval asks for: an import or two, a function, eight asserts; eight
+programs for each problem, as a group of completions would be.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from .launch import LEVELS, interpreter
+from .owner import Sandbox, SandboxSettings
+from .report import Program
+
+_MAXIMA = """from typing import List
+
+
+def f(numbers: List[int]) -> List[int]:
+    best = []
+    for number in numbers:
+        best.append(max(best[-1], number) if best else number)
+    return best
+"""
+_PRIMES = """import math
+
+
+def f(n):
+    return [p for p in range(2, n) if all(p % d for d in range(2, math.isqrt(p) + 1))]
+"""
+_COUNTS = """from collections import Counter
+
+
+def f(text):
+    return dict(Counter(text.split()))
+"""
+_LETTERS = """def f(text):
+    return "".join(sorted(set(text)))[::-1]
+"""
+
+
+def _asserts(expected: Callable[[Any], Any], arguments: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(f"assert f({argument!r}) == {expected(argument)!r}" for argument in arguments)
+
+
+_PROBLEMS = [
+    (_MAXIMA, _asserts(lambda x: [max(x[: i + 1]) for i in range(len(x))], [[n, 3, n + 2, 1] for n in range(8)])),
+    (_PRIMES, _asserts(lambda n: [p for p in range(2, n) if all(p % d for d in range(2, p))], range(10, 26, 2))),
+    (_COUNTS, _asserts(lambda t: {w: t.split().count(w) for w in t.split()}, ["a b " * n + "c" for n in range(8)])),
+    (_LETTERS, _asserts(lambda t: "".join(sorted(set(t), reverse=True)), ["hello world"[:n] for n in range(8)])),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One way to run programs. `vs_fresh`: its rate as a multiple of a fresh interpreter's."""
+
+    name: str
+    latency_ms: float
+    programs_per_s: float
+    vs_fresh: float
+
+
+def sample_programs(count: int) -> list[Program]:
+    """Programs that are all different and all right."""
+    programs = []
+    for index in range(count):
+        source, tests = _PROBLEMS[index // 8 % len(_PROBLEMS)]
+        programs.append(Program(f"{source}\n# variant {index}\n", tuple(tests), "f"))
+    return programs
+
+
+def run_fresh(program: Program) -> bool:
+    """The unprotected way: `python -I -S`, program and asserts in one file. -> whether all passed."""
+    script = program.source + "\n".join(program.tests)
+    command = [interpreter()[0], "-I", "-S", "-c", script]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env={}, timeout=60)
+    return done.returncode == 0
+
+
+def _run_fresh_all(programs: Sequence[Program]) -> None:
+    for program in programs:
+        run_fresh(program)
+
+
+def bare_fork_ms(count: int = 100) -> float:
+    """Median time of fork, exit and wait in this process."""
+    times = []
+    for _ in range(count):
+        started = time.perf_counter()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        times.append(time.perf_counter() - started)
+    return 1000 * statistics.median(times)
+
+
+def _latency_ms(run: Callable[[Program], object], programs: Sequence[Program]) -> float:
+    times = []
+    for program in programs:
+        started = time.perf_counter()
+        run(program)
+        times.append(time.perf_counter() - started)
+    return 1000 * statistics.median(times)
+
+
+def _rate(work: Sequence[Callable[[], object]], programs: int) -> float:
+    """Programs per second of several threads side by side."""
+    threads = [threading.Thread(target=each) for each in work]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return programs / (time.perf_counter() - started)
+
+
+def measure(count: int = 400, workers: int | None = None, levels: Sequence[str] = ()) -> Iterator[Measurement]:
+    """Fresh interpreters first, then every level that comes up; `workers` of each side by side."""
+    workers = workers or os.cpu_count() or 1
+    yield Measurement("bare fork", bare_fork_ms(), 0.0, 0.0)
+    programs = sample_programs(count)
+    shares = [programs[index::workers] for index in range(workers)]
+    few = [share[: max(8, len(share) // 4)] for share in shares]
+    fresh = _rate([partial(_run_fresh_all, share) for share in few], sum(map(len, few)))
+    yield Measurement("fresh python -I -S", _latency_ms(run_fresh, programs[:20]), fresh, 1.0)
+    for level in levels or tuple(reversed(LEVELS)):
+        sandboxes = [Sandbox(SandboxSettings(allow_unsafe=True)) for _ in range(workers)]
+        try:
+            if any(sandbox.try_level(level) is not None for sandbox in sandboxes):
+                continue
+            for sandbox in sandboxes:
+                sandbox.run_batch(programs[:8])
+            latency = _latency_ms(sandboxes[0].run, programs[:100])
+            work = [partial(sandbox.run_batch, share) for sandbox, share in zip(sandboxes, shares, strict=True)]
+            rate = _rate(work, count)
+            yield Measurement(level, latency, rate, rate / fresh)
+        finally:
+            for sandbox in sandboxes:
+                sandbox.close()
+
+
+def table(measurements: Iterator[Measurement]) -> Iterator[str]:
+    """Lines of a table, one as each measurement is there."""
+    yield f"{'':<20}{'latency ms':>12}{'programs/s':>12}{'x fresh':>9}"
+    for entry in measurements:
+        rate = f"{entry.programs_per_s:>12.1f}{entry.vs_fresh:>9.1f}" if entry.programs_per_s else ""
+        yield f"{entry.name:<20}{entry.latency_ms:>12.2f}{rate}"
+
+
+def as_dicts(measurements: Iterator[Measurement]) -> list[dict[str, Any]]:
+    return [asdict(entry) for entry in measurements]

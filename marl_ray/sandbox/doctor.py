@@ -1,0 +1,152 @@
+"""`marl-ray sandbox doctor`: what this machine allows, which levels come up, and what would raise the level."""
+
+from __future__ import annotations
+
+import os
+import platform
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+from .inside import landlock, process, seccomp
+from .launch import LEVELS, NOBODY, interpreter
+from .owner import Sandbox, SandboxSettings
+
+_PATIENCE_S = 10.0
+_CLONE_NEWUSER = 0x10000000
+
+
+def _no_new_privs() -> str:
+    process.no_new_privs()
+    return "yes"
+
+
+def _seccomp() -> str:
+    process.no_new_privs()
+    seccomp.Filter(seccomp.build_filter(may_open=False)).install()
+    try:
+        open("/dev/null").close()
+    except PermissionError:
+        return "yes"
+    raise OSError("a filter can be installed but has no effect")
+
+
+def _landlock() -> str:
+    ruleset = landlock.make_ruleset(["/usr"])
+    process.no_new_privs()
+    landlock.enforce(ruleset)
+    try:
+        open("/dev/null").close()
+    except PermissionError:
+        return f"yes, ABI {landlock.abi()}"
+    raise OSError("a ruleset can be enforced but has no effect")
+
+
+def _user_namespaces() -> str:
+    if process.libc.unshare(_CLONE_NEWUSER) != 0:
+        raise OSError("not permitted")
+    return "yes"
+
+
+def _other_user() -> str:
+    if os.geteuid() != 0:
+        return f"not needed, uid is {os.geteuid()}"
+    process.drop_user(NOBODY)
+    return f"yes, to uid {NOBODY}"
+
+
+def _bubblewrap() -> str:
+    program = shutil.which("bwrap")
+    if program is None:
+        raise FileNotFoundError("not installed")
+    command = [program, "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S / 2, env={"PATH": os.defpath})
+    if done.returncode:
+        raise OSError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}")
+    return "yes"
+
+
+_PRIMITIVES: dict[str, Callable[[], str]] = {
+    "no_new_privs": _no_new_privs,
+    "seccomp filters": _seccomp,
+    "Landlock": _landlock,
+    "user namespaces": _user_namespaces,
+    "change of user": _other_user,
+    "bubblewrap": _bubblewrap,
+}
+
+
+def attempt(primitive: Callable[[], str]) -> str:
+    """Try a primitive in a throw-away child. -> what it says, or "no: reason"."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            try:
+                text = primitive()
+            except Exception as error:  # whatever it is, it is the answer
+                text = "no: " + " ".join(str(error).split())
+            os.write(writer, text.encode()[:1000])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        ready, _, _ = select.select([reader], [], [], _PATIENCE_S)
+        answer = os.read(reader, 1000).decode() if ready else "no: it hangs"
+    finally:
+        os.close(reader)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return answer or "no: the process was killed"
+
+
+def levels() -> Iterator[tuple[str, str | None]]:
+    """Each level, the strongest first, and None or the reason why it is not to be had."""
+    for level in reversed(LEVELS):
+        sandbox = Sandbox(SandboxSettings(allow_unsafe=True))
+        try:
+            yield level, sandbox.try_level(level)
+        finally:
+            sandbox.close()
+
+
+def _advice(found: dict[str, str], missing: dict[str, str]) -> Iterator[str]:
+    bubblewrap = found.get("bubblewrap", "")
+    if "bwrap" in missing and bubblewrap.endswith("not installed"):
+        yield "install bubblewrap (Debian: apt-get install bubblewrap)"
+    elif "bwrap" in missing and bubblewrap.startswith("no"):
+        yield "allow user namespaces. On a host: kernel.unprivileged_userns_clone=1, or an AppArmor profile for bwrap"
+        yield "in Docker: a seccomp profile that permits them, or --security-opt seccomp=unconfined"
+    if "process+landlock" in missing:
+        yield "Landlock: a kernel from 5.13 on, landlock in its lsm= list, a runtime that does not filter it"
+    if "process" in missing:
+        yield "the level process needs Linux on x86_64 or aarch64, with seccomp filters"
+
+
+def report() -> Iterator[str]:
+    """The lines that `doctor` prints."""
+    yield f"system      {platform.system()} {platform.release()} {platform.machine()}, uid {os.geteuid()}"
+    yield f"python      {interpreter()[0]} ({platform.python_version()})"
+    found: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    if sys.platform == "linux":
+        for name, primitive in _PRIMITIVES.items():
+            found[name] = attempt(primitive)
+            yield f"{name:<16}{found[name]}"
+    best = ""
+    for level, reason in levels():
+        if reason is None:
+            best = best or level
+            yield f"level {level:<17}comes up and proves itself" + (" (unprotected)" if level == "none" else "")
+        else:
+            missing[level] = reason
+            yield f"level {level:<17}no: {reason}"
+    if best in ("", "none"):
+        yield "isolation: auto would refuse to run programs here, unless allow_unsafe: true"
+    else:
+        yield f"isolation: auto would use {best}"
+    for line in _advice(found, missing):
+        yield f"to raise the level: {line}"
