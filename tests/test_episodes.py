@@ -1,0 +1,201 @@
+"""Playing episodes: turns, handoff, early ends, and what learners and metrics get of them.
+
+The generators are scripted stand-ins (real engines are in tests/actors); environment, transition and sandbox are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from marl_ray.config import Config, from_tree
+from marl_ray.environments import CodeGeneration
+from marl_ray.external import ExternalTransition
+from marl_ray.learning.returns import groups_of_agent
+from marl_ray.messages import Completion, Episode, Task
+from marl_ray.rollout.engine import SamplingSpec
+from marl_ray.rollout.episodes import EpisodePlayer
+from marl_ray.rollout.generator import Generation
+from marl_ray.sandbox import ExecutionReport, Program, Sandbox
+from marl_ray.sandbox.report import failed_report
+from marl_ray.telemetry.metrics import episode_metrics, joint_samples, rollout_metrics
+from marl_ray.telemetry.plots import plot_returns
+from marl_ray.telemetry.record import Record, read_metrics, readable
+
+TASK = Task(
+    "t/1",
+    'def add_twice(a, b):\n    """Return a plus two times b."""\n',
+    "add_twice",
+    "def check(candidate):\n    assert candidate(1, 2) == 5\n    assert candidate(0, 0) == 0\n",
+)
+AUX = "def aux(b):\n    return 2 * b\n"
+GOOD = "def add_twice(a, b):\n    return a + aux(b)\n"
+WRONG = "def add_twice(a, b):\n    return a - aux(b)\n"
+BROKEN = "def add_twice(a, b:\n    return"
+
+
+class Scripted:
+    """Stands in for an agent's generators: answers with the scripted texts and remembers what it was asked."""
+
+    def __init__(self, *texts: str, too_long_from_turn: int = 99) -> None:
+        self.texts = texts
+        self.asked: list[tuple[str, SamplingSpec]] = []
+        self.too_long_from_turn = too_long_from_turn
+
+    async def generate(self, prompt: str, sampling: SamplingSpec) -> Generation:
+        self.asked.append((prompt, sampling))
+        if len(self.asked) > self.too_long_from_turn:
+            return Generation((1,), ())
+        group = tuple(Completion((7, 8), text, (-0.5, -0.5), "stop", 3) for text in self.texts)
+        return Generation((1, 2, 3), group[: sampling.num_generations])
+
+
+class Direct:
+    """The sandbox library without the pool."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+
+    async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
+        return self.sandbox.run_batch(list(programs))
+
+
+class Failing:
+    """Stands in for a pool whose workers all died."""
+
+    async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
+        return [failed_report(p, "", infra_error="gone") for p in programs]
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox() as ready:
+        yield ready
+
+
+def config(**settings: object) -> Config:
+    base = {"num_turns": 2, "num_generations": 3, "handoff": "best", "max_new_tokens": 16} | settings
+    return from_tree({"model": {"name": "m"}, "dataset": {"name": "humaneval"}, "magrpo": base}, "magrpo")
+
+
+def play(run: Config, executor: object, aux: Scripted, main: Scripted) -> Episode:
+    environment = CodeGeneration(2)
+    transition = ExternalTransition(run.external, environment)
+    player = EpisodePlayer(run, environment, transition, [aux, main], executor)  # type: ignore[list-item, arg-type]
+    (episode,) = asyncio.run(player.play_all([TASK], run.algorithm.num_generations, "train", 0))
+    return episode
+
+
+def test_two_turns_by_the_best_joint_action(sandbox: Sandbox) -> None:
+    aux, main = Scripted(AUX, AUX, AUX), Scripted(BROKEN, WRONG, GOOD)
+    episode = play(config(), Direct(sandbox), aux, main)
+    first, second = episode.nodes
+    assert [a.reward for a in first.joint_actions] == pytest.approx([0.4, 3.5, 4.0])
+    assert first.expanded == 2
+    assert second.expanded is None
+    assert GOOD.strip() in main.asked[1][0]
+    assert first.prompts != second.prompts
+    assert episode.stopped == ""
+
+
+def test_random_handoff_follows_its_stream(sandbox: Sandbox) -> None:
+    picks = {play(seeded(seed), Direct(sandbox), *pair()).nodes[0].expanded for seed in range(8)}
+    assert len(picks) > 1
+    again = [play(seeded(5), Direct(sandbox), *pair()).nodes[0].expanded for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def pair() -> tuple[Scripted, Scripted]:
+    return Scripted(AUX, AUX, AUX), Scripted(BROKEN, WRONG, GOOD)
+
+
+def seeded(seed: int) -> Config:
+    run = config(handoff="random")
+    run.seed = seed
+    return run
+
+
+def test_every_agent_and_turn_samples_from_its_own_stream(sandbox: Sandbox) -> None:
+    aux, main = pair()
+    play(config(), Direct(sandbox), aux, main)
+    seeds = [sampling.seed for _, sampling in [*aux.asked, *main.asked]]
+    assert len(set(seeds)) == 4
+
+
+def test_rewards_are_scaled_and_shifted(sandbox: Sandbox) -> None:
+    run = config(num_turns=1)
+    run.reward_processor.scale_factor, run.reward_processor.shift = 2.0, -4.0
+    (node,) = play(run, Direct(sandbox), *pair()).nodes
+    assert node.joint_actions[2].reward == pytest.approx(4.0)
+    assert node.joint_actions[2].assessment.reward == pytest.approx(4.0)
+    assert node.joint_actions[0].reward == pytest.approx(2 * 0.4 - 4)
+
+
+def test_an_episode_ends_early_above_the_threshold(sandbox: Sandbox) -> None:
+    episode = play(config(early_termination_threshold=2.0), Direct(sandbox), *pair())
+    assert (len(episode.nodes), episode.stopped) == (1, "early_termination")
+    assert len(play(config(early_termination_threshold=3.0), Direct(sandbox), *pair()).nodes) == 2
+
+
+def test_a_prompt_that_does_not_fit_ends_its_episode_only(sandbox: Sandbox) -> None:
+    main = Scripted(BROKEN, WRONG, GOOD, too_long_from_turn=1)
+    episode = play(config(), Direct(sandbox), Scripted(AUX, AUX, AUX), main)
+    assert (len(episode.nodes), episode.stopped) == (1, "prompt_too_long")
+
+
+def test_a_failed_sandbox_is_never_the_programs_fault() -> None:
+    episode = play(config(), Failing(), *pair())
+    assert (episode.nodes, episode.stopped) == ([], "infra_error")
+    assert groups_of_agent([episode], 0) == []
+    assert rollout_metrics([episode], 1.0)["sandbox/infra_errors"] == 1
+
+
+def test_learners_get_a_group_for_every_node(sandbox: Sandbox) -> None:
+    episode = play(config(), Direct(sandbox), *pair())
+    groups = groups_of_agent([episode], 1)
+    assert [g.turn for g in groups] == [0, 1]
+    assert groups[0].returns == tuple(a.reward for a in episode.nodes[0].joint_actions)
+    assert [c.text for c in groups[0].completions] == [BROKEN, WRONG, GOOD]
+
+
+def test_metrics_are_means_over_turns(sandbox: Sandbox) -> None:
+    episode = play(config(), Direct(sandbox), *pair())
+    row = episode_metrics([episode], discount=0.5)
+    mean = (0.4 + 3.5 + 4.0) / 3
+    assert row["turn_1/reward_mean"] == pytest.approx(mean)
+    assert row["turn_1/expected_return"] == pytest.approx(1.5 * mean)
+    assert row["turn_2/expected_return"] == pytest.approx(mean)
+    assert row["turn_1/all_passed"] == pytest.approx(1 / 3)
+    assert row["turn_1/syntax_ok"] == pytest.approx(2 / 3)
+    assert joint_samples([episode]) == 6
+    assert rollout_metrics([episode], 2.0)["rollout/tokens_per_s"] == 12.0
+
+
+def test_records_are_plain_readable_and_can_be_taken_back(sandbox: Sandbox, tmp_path: Path) -> None:
+    episode = play(config(), Direct(sandbox), *pair())
+    record = Record(tmp_path)
+    for step in (1, 2, 3):
+        record.metrics(
+            {"step": step, "env_steps": step * 6, "agent_0/loss": float("nan")} | episode_metrics([episode], 1.0)
+        )
+        record.episodes(step, "train", [episode])
+    record.forget_after(2)
+    rows = read_metrics(tmp_path)
+    assert [r["step"] for r in rows] == [1, 2]
+    assert rows[0]["agent_0/loss"] is None
+    traced = json.loads((tmp_path / "episodes.jsonl").read_text().splitlines()[-1])
+    assert traced["turns"][0]["joint_actions"][1]["report"]["tests"][0]["status"] == "fail"
+    text = readable(episode)
+    assert "reward 4.00" in text
+    assert "    | def aux(b):" in text
+    plot_returns(rows, tmp_path / "returns.png", "title")
+    assert (tmp_path / "returns.png").stat().st_size > 10_000
+
+
+def test_a_folder_without_metrics_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no run folder"):
+        read_metrics(tmp_path)
