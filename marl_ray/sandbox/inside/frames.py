@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 HEADER = struct.Struct("<I")
 CHUNK = 1 << 18
@@ -28,14 +27,20 @@ def send(connection: socket.socket, message: Any) -> None:
     connection.sendall(pack(message))
 
 
+class Receiver(Protocol):
+    """What a Reader needs of a socket."""
+
+    def recv(self, size: int, /) -> bytes: ...
+
+
 class Reader:
     """Reads frames, several per system call when they come together.
 
-    `receive` gives up to so many bytes, and none at the end of the stream: `socket.recv`, say.
+    `connection` is a blocking socket, or anything else with its `recv`.
     """
 
-    def __init__(self, receive: Callable[[int], bytes]) -> None:
-        self._receive = receive
+    def __init__(self, connection: Receiver) -> None:
+        self._receive = connection.recv
         self._buffer = b""
 
     def frame(self) -> bytes:

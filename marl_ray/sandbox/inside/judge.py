@@ -391,7 +391,7 @@ class Judge:
 
     def serve(self) -> None:
         """Until the owner closes the connection (frames.Closed)."""
-        reader = frames.Reader(self._owner.recv)
+        reader = frames.Reader(self._owner)
         while True:
             message = reader.message()
             frames.send(self._owner, self._report(message))

@@ -222,12 +222,16 @@ def _run_judge(
             process.limit(AS=wall.base_memory + judge.MEMORY, CORE=0)
         if judge_filter is not None:
             judge_filter.install()
+    except OSError as error:
+        frames.send(owner, {"failed": str(error)})
+        os._exit(1)
+    try:
         frames.send(owner, {"ready": facts})
         judge.Judge(owner, link).serve()
-    except frames.Closed:
-        os._exit(0)
+    except (frames.Closed, BrokenPipeError):
+        os._exit(0)  # the owner is gone
     except BaseException:
-        traceback.print_exc()
+        os.write(2, traceback.format_exc().encode())  # sys.stderr is a guest's by now
     finally:
         os._exit(1)
 
@@ -235,7 +239,7 @@ def _run_judge(
 def main(owner_descriptor: int, lifeline: int) -> None:
     """Called by `boot.py` with the two inherited descriptors. The owner's first frame is the configuration."""
     owner = socket.socket(fileno=owner_descriptor)
-    config = frames.Reader(owner.recv).message()
+    config = frames.Reader(owner).message()
     try:
         zygote = _start(owner, lifeline, config)
     except OSError as error:
