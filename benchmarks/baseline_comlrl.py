@@ -1,0 +1,207 @@
+"""CoMLRL's side of `throughput.py`, and what both sides share: the workload, the taking of turns, the reward.
+
+`throughput.py` imports this, and starts it as a script in CoMLRL's own environment; hence nothing but the standard
+library is imported at the top.
+
+CoMLRL's MAGRPO trainer runs unchanged. Steps are counted at the data set, which the trainer asks for one task at a
+time: by the first task of a step, the update of the step before is done. Generation and update are timed around the
+trainer's own methods.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+COMLRL = "comlrl==1.4.3"
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+PHASES = ("rollout", "learn", "sync", "other")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What both sides are given. `prompts` is a .jsonl file of one list of agents' prompts a task."""
+
+    model: str
+    dataset: str
+    prompts: str
+    real_reward: bool
+    tasks_per_step: int
+    max_steps: int
+    agents: int = 2
+    num_generations: int = 8
+    max_new_tokens: int = 64
+    temperature: float = 1.0
+    learning_rate: float = 1e-5
+
+
+@dataclass(slots=True)
+class Block:
+    """One turn of one side: wall seconds from its first step to the moment it would start another."""
+
+    seconds: float = 0.0
+    joint_samples: int = 0
+    tokens: int = 0
+    rollout: float = 0.0
+    learn: float = 0.0
+    sync: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Joint samples a second."""
+        return self.joint_samples / self.seconds
+
+    def share(self, phase: str) -> float:
+        """Of the wall time. `other` is what the timed phases leave."""
+        if phase == "other":
+            return max(0.0, 1 - (self.rollout + self.learn + self.sync) / self.seconds)
+        return float(getattr(self, phase)) / self.seconds
+
+
+class Stopped(Exception):
+    """The benchmark wants no more steps."""
+
+
+class Gate:
+    """A side's end of the turn-taking: it calls `pass_through` before each step and adds to `block`."""
+
+    def __init__(self, commands: int, replies: int) -> None:
+        self._commands = os.fdopen(commands, "r")
+        self._replies = os.fdopen(replies, "w")
+        self._left = 0
+        self.threads = 0
+        """What CoMLRL's torch is to use in this block; 0: what it takes by itself."""
+        self._begun: float | None = None
+        self.block = Block()
+
+    def pass_through(self) -> None:
+        """Return at once inside a block; between two, report and wait for the next. Raises Stopped."""
+        if self._left == 0:
+            if self._begun is not None:
+                self.block.seconds = time.monotonic() - self._begun
+            self._replies.write(json.dumps(asdict(self.block)) + "\n")
+            self._replies.flush()
+            line = self._commands.readline()
+            if not line.strip():
+                raise Stopped
+            self._left, self.threads = map(int, line.split())
+            self.block = Block()
+            self._begun = time.monotonic()
+        self._left -= 1
+
+
+def varied_reward(texts: Sequence[str]) -> float:
+    """A number in [0, 1) that depends on every character, so no completion of a group has advantage 0."""
+    return zlib.crc32("\0".join(texts).encode()) / 2**32
+
+
+def comlrl_python(folder: Path) -> str:
+    """Python of CoMLRL's own environment, made on first use with the versions of torch and transformers here."""
+    from importlib.metadata import version
+
+    python = folder / "bin" / "python"
+    done = folder / ".installed"
+    if not done.exists():
+        print(f"installing {COMLRL} into {folder} (once, some minutes)", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        torch = f"torch=={version('torch').split('+')[0]}+cpu"
+        if subprocess.run([*install, torch], stderr=subprocess.DEVNULL).returncode:
+            subprocess.run([*install, torch, "--index-url", TORCH_INDEX], check=True)
+        subprocess.run([*install, COMLRL, f"transformers=={version('transformers')}"], check=True)
+        done.touch()
+    return str(python)
+
+
+def torch_threads(number: int | None = None) -> int:
+    """Set torch's threads if a number is given; returns how many there are."""
+    import torch
+
+    if number is not None:
+        torch.set_num_threads(number)
+    return torch.get_num_threads()
+
+
+class GatedTasks:
+    """A map-style data set that goes round `rows`, and asks the gate before each step's first."""
+
+    def __init__(self, rows: list[list[str]], workload: Workload, gate: Gate) -> None:
+        self.rows, self.per_step, self.gate = rows, workload.tasks_per_step, gate
+        self.length = workload.max_steps * workload.tasks_per_step
+        self.all_threads = torch_threads()
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index % self.per_step == 0:
+            self.gate.pass_through()
+            torch_threads(self.gate.threads or self.all_threads)
+        return {"prompts": self.rows[index % len(self.rows)]}
+
+
+def main() -> None:
+    """Train until the gate stops it."""
+    from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
+
+    workload, gate = Workload(**json.loads(sys.argv[2])), Gate(*map(int, sys.argv[3:5]))
+    rows = [json.loads(line) for line in Path(workload.prompts).read_text().splitlines()]
+
+    class TimedTrainer(MAGRPOTrainer):
+        def _generate_completions(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+            begun = time.monotonic()
+            result = super()._generate_completions(*args, **kwargs)
+            gate.block.rollout += time.monotonic() - begun
+            gate.block.tokens += sum(result["response_lens"])
+            return result
+
+        def _update_from_samples(self, agent_idx: int, samples: Any) -> None:
+            begun = time.monotonic()
+            super()._update_from_samples(agent_idx, samples)
+            gate.block.learn += time.monotonic() - begun
+
+    def reward(*completions: list[str]) -> list[float]:
+        gate.block.joint_samples += len(completions[0])
+        return [varied_reward(texts) for texts in zip(*completions, strict=True)]
+
+    trainer = TimedTrainer(
+        agent_model=workload.model,
+        num_agents=workload.agents,
+        model_config={"torch_dtype": "float32"},
+        train_dataset=GatedTasks(rows, workload, gate),
+        reward_func=reward,
+        formatters=[lambda item, agent=agent: item["prompts"][agent] for agent in range(workload.agents)],
+        args=MAGRPOConfig(
+            num_train_epochs=1,
+            agent_learning_rate=workload.learning_rate,
+            num_agents=workload.agents,
+            agent_devices="cpu",
+            num_generations=workload.num_generations,
+            max_new_tokens=workload.max_new_tokens,
+            temperature=workload.temperature,
+            top_p=1.0,
+            top_k=0,
+            num_turns=1,
+            early_termination_threshold=None,
+            eval_interval=0,
+            rollout_buffer_size=workload.tasks_per_step,
+            advantage_normalization=False,
+        ),
+        wandb_config=None,
+    )
+    try:
+        trainer.train()
+    except Stopped:
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""Joint samples a second of the whole loop, and where the time goes: marl_ray beside CoMLRL.
+
+    python benchmarks/throughput.py                     # both, alternating, a few minutes
+    python benchmarks/throughput.py --only marl_ray --steps 10 --json result.json
+
+Both sides train two agents of a tiny, randomly initialised Qwen2 on the same prompts, with the same reward, for
+the same number of steps; see README.md beside this file for what is and what is not measured. Each side is a
+process of its own that starts once and then waits; they take turns, a block of steps each, and whoever does not
+have the turn is idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from baseline_comlrl import COMLRL, PHASES, Block, Gate, Stopped, Workload, comlrl_python, varied_reward
+
+HERE = Path(__file__).resolve().parent
+HUMANEVAL = HERE.parent.parent / "shared" / "data" / "humaneval.jsonl"
+SIDES = ("marl_ray", "comlrl")
+START_S = 900.0
+MAX_LENGTH = 1024
+
+
+class Side:
+    """The benchmark's end: a process that has started and waits for its turns."""
+
+    def __init__(self, name: str, python: str, workload: Workload, folder: Path) -> None:
+        self.name = name
+        self.threads = 0
+        self.log = folder / f"{name}.log"
+        command_read, command_write = os.pipe()
+        reply_read, reply_write = os.pipe()
+        script = "throughput.py" if name == "marl_ray" else "baseline_comlrl.py"
+        arguments = ["--worker", json.dumps(asdict(workload)), str(command_read), str(reply_write), str(folder)]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [python, str(HERE / script), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(command_read, reply_write),
+                env=os.environ | {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+            )
+        os.close(command_read)
+        os.close(reply_write)
+        self._commands = os.fdopen(command_write, "w")
+        self._replies = os.fdopen(reply_read, "r")
+        begun = time.monotonic()
+        self._reply()
+        self.start_s = time.monotonic() - begun
+
+    def run(self, steps: int) -> Block:
+        """One turn."""
+        self._commands.write(f"{steps} {self.threads}\n")
+        self._commands.flush()
+        return self._reply()
+
+    def close(self) -> None:
+        """End the process."""
+        self._commands.close()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _reply(self) -> Block:
+        line = self._replies.readline()
+        if not line:
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
+            sys.exit(f"{self.name} ended with exit code {self.process.wait()}:\n{tail}")
+        return Block(**json.loads(line))
+
+
+def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
+    """marl_ray's real loop; before each step it asks the gate."""
+    import asyncio
+
+    import ray
+
+    from marl_ray.cluster.launch import connect
+    from marl_ray.config.loading import from_tree
+    from marl_ray.data import load_tasks
+    from marl_ray.environments import CodeGeneration
+    from marl_ray.external import ExternalTransition
+    from marl_ray.messages import Assessment, Task
+    from marl_ray.sandbox import ExecutionReport
+    from marl_ray.telemetry.metrics import Row
+    from marl_ray.trainer import Problem, Trainer
+
+    class VariedReward(CodeGeneration):
+        """The code environment with all its work (joint program, execution, levels) and another reward."""
+
+        def assess(self, task: Task, responses: Sequence[str], report: ExecutionReport) -> Assessment:
+            real = super().assess(task, responses, report)
+            return Assessment(varied_reward(responses), real.levels, real.metrics)
+
+    class GatedTrainer(Trainer):
+        async def _step(self, *args: Any) -> Row:
+            await asyncio.to_thread(gate.pass_through)
+            row = await super()._step(*args)
+            gate.block.joint_samples += int(row["rollout/joint_samples"])
+            gate.block.tokens += int(row["rollout/tokens"])
+            for phase in PHASES[:3]:
+                setattr(gate.block, phase, getattr(gate.block, phase) + float(row[f"time/{phase}"]))
+            return row
+
+    config = from_tree(
+        {
+            "model": {
+                "name": workload.model,
+                "temperature": workload.temperature,
+                "max_length": MAX_LENGTH,
+                "model_kwargs": {"torch_dtype": "float32"},
+            },
+            "dataset": {"name": workload.dataset, "train_split": "train"},
+            "output": {"base_dir": str(folder)},
+            "magrpo": {
+                "num_agents": workload.agents,
+                "num_train_epochs": workload.max_steps,
+                "max_steps": workload.max_steps,
+                "learning_rate": workload.learning_rate,
+                "num_generations": workload.num_generations,
+                "max_new_tokens": workload.max_new_tokens,
+                "rollout_buffer_size": workload.tasks_per_step,
+                "save_steps": workload.max_steps,
+            },
+            "resources": {"generator": {"cpus": 0.5}, "learner": {"cpus": 0.25}, "sandbox": {"cpus": 0.25}},
+        },
+        "magrpo",
+    )
+    environment = (CodeGeneration if workload.real_reward else VariedReward)(workload.agents)
+    problem = Problem(
+        environment,
+        ExternalTransition(config.external, environment),
+        load_tasks(workload.dataset, "train"),
+        [],
+    )
+    run_dir = folder / "run"
+    run_dir.mkdir()
+    trainer = GatedTrainer(config, problem, run_dir, resume=False)
+    connect(verbose=False)
+    try:
+        asyncio.run(trainer.run())
+    except Stopped:
+        pass
+    finally:
+        ray.shutdown()
+
+
+def make_workload(arguments: argparse.Namespace, folder: Path) -> Workload:
+    """Model, tokenizer and prompts, in `folder`."""
+    from marl_ray.data import load_tasks
+    from marl_ray.environments import CodeGeneration
+    from marl_ray.toy import BASE_PATH
+
+    dataset = str(HUMANEVAL) if HUMANEVAL.exists() and not arguments.real_reward else "bundled:toy"
+    prompts = [CodeGeneration(2).first_prompts(task) for task in load_tasks(dataset, "train")]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
+    if arguments.real_reward:
+        if not (BASE_PATH / "config.json").exists():
+            sys.exit(f"--real-reward needs the bundled base policy, and {BASE_PATH} is not there")
+        model = BASE_PATH
+    else:
+        model = folder / "model"
+        make_model([text for row in prompts for text in row], model)
+    return Workload(
+        model=str(model),
+        dataset=dataset,
+        prompts=str(folder / "prompts.jsonl"),
+        real_reward=arguments.real_reward,
+        tasks_per_step=arguments.tasks_per_step,
+        max_steps=arguments.warmup + arguments.steps * arguments.repeats + 3,
+    )
+
+
+def make_model(texts: list[str], folder: Path) -> None:
+    """About 0.36 M random parameters, and a BPE trained on the prompts under the class that will load it."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    from marl_ray.toy.make_base import make_tokenizer
+
+    disable_progress_bar()
+    tokenizer = make_tokenizer(texts, folder, vocab_size=490)
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=490,
+        hidden_size=96,
+        intermediate_size=272,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+        max_position_embeddings=MAX_LENGTH,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype="float32",
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+
+
+def choose_threads(side: Side) -> None:
+    """One step each with 1 thread and with as many as torch takes, which is slow on a busy machine; keep the faster."""
+    rates = {}
+    for side.threads in (1, 0):
+        rates[side.threads] = side.run(1).rate
+    side.threads = max(rates, key=lambda threads: rates[threads])
+    print(f"{side.name}: 1 thread {rates[1]:.1f}, all threads {rates[0]:.1f} joint samples/s; the faster is kept")
+
+
+def report(blocks: dict[str, list[Block]], agents: int) -> dict[str, Any]:
+    """Print medians, shares and the ratio; returns them."""
+    result: dict[str, Any] = {}
+    print(f"\n{'':10} joint samples/s       tokens/s  tokens a     share of the time")
+    print(f"{'':10} median   (range)               completion   " + "  ".join(f"{p:>7}" for p in PHASES))
+    for side, turns in blocks.items():
+        rates = [turn.rate for turn in turns]
+        shares = {phase: statistics.median(turn.share(phase) for turn in turns) for phase in PHASES}
+        tokens_per_s = statistics.median(turn.tokens / turn.seconds for turn in turns)
+        length = sum(t.tokens for t in turns) / (sum(t.joint_samples for t in turns) * agents)
+        result[side] = {
+            "joint_samples_per_s": statistics.median(rates),
+            "tokens_per_s": tokens_per_s,
+            "completion_tokens": length,
+            "shares": shares,
+            "blocks": [asdict(turn) for turn in turns],
+        }
+        spread = f"({min(rates):.1f}-{max(rates):.1f})"
+        print(
+            f"{side:10} {statistics.median(rates):6.1f}   {spread:14} {tokens_per_s:9.0f}  {length:9.1f}    "
+            + "  ".join(f"{shares[p]:7.1%}" for p in PHASES)
+        )
+    if len(blocks) == len(SIDES):
+        pairs = [ours.rate / theirs.rate for ours, theirs in zip(blocks[SIDES[0]], blocks[SIDES[1]], strict=True)]
+        ratio = result[SIDES[0]]["joint_samples_per_s"] / result[SIDES[1]]["joint_samples_per_s"]
+        result["ratio"], result["ratio_by_pair"] = ratio, pairs
+        print(f"\nmarl_ray / comlrl: {ratio:.1f} times (pairs {min(pairs):.1f} to {max(pairs):.1f})")
+    return result
+
+
+def main() -> None:
+    """Measure and print."""
+    if sys.argv[1:2] == ["--worker"]:
+        marl_ray_worker(Workload(**json.loads(sys.argv[2])), Gate(*map(int, sys.argv[3:5])), Path(sys.argv[5]))
+        return
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "marl-ray" / COMLRL.replace("==", "-")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=3, help="steps in one turn (default 3)")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of each side (default 5)")
+    parser.add_argument("--warmup", type=int, default=1, help="steps before the first turn, not counted (default 1)")
+    parser.add_argument("--tasks-per-step", type=int, default=8, help="tasks in a step; G is 8 (default 8)")
+    parser.add_argument("--only", choices=SIDES, help="measure one side")
+    parser.add_argument("--real-reward", action="store_true", help="toy tasks and bundled base, marl_ray's own reward")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
+    parser.add_argument("--comlrl-env", type=Path, default=cache, help=f"its environment (default {cache})")
+    parser.add_argument(
+        "--comlrl-threads", type=int, default=0, help="of torch there (default: the faster of 1 and all)"
+    )
+    arguments = parser.parse_args()
+    names = [arguments.only] if arguments.only else list(SIDES)
+    pythons = {n: sys.executable if n == "marl_ray" else comlrl_python(arguments.comlrl_env) for n in names}
+    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the start", flush=True)
+    sides: list[Side] = []
+    blocks: dict[str, list[Block]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory(prefix="marl-ray-benchmark-") as temporary:
+        workload = make_workload(arguments, Path(temporary))
+        try:
+            for name in names:
+                sides.append(Side(name, pythons[name], workload, Path(temporary)))
+                print(f"{name}: started in {sides[-1].start_s:.0f} s, not counted", flush=True)
+                sides[-1].threads = arguments.comlrl_threads or 1
+                sides[-1].run(arguments.warmup)
+                if name == "comlrl" and not arguments.comlrl_threads:
+                    choose_threads(sides[-1])
+            for turn in range(arguments.repeats):
+                for side in sides:
+                    blocks[side.name].append(side.run(arguments.steps))
+                rates = ", ".join(f"{name} {blocks[name][-1].rate:.1f}" for name in names)
+                print(f"turn {turn + 1} of {arguments.repeats}: {rates} joint samples/s", flush=True)
+        finally:
+            for side in sides:
+                side.close()
+    result = report(blocks, workload.agents)
+    if arguments.json:
+        settings = asdict(workload) | {"steps": arguments.steps, "repeats": arguments.repeats}
+        arguments.json.write_text(json.dumps({"workload": settings} | result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
