@@ -200,6 +200,13 @@ class Trainer:
         }
         return row
 
+    def _check_versions(self, episodes: list[Episode]) -> None:
+        """Every token comes from the weights that are about to be updated: nothing stale is trained on."""
+        for agent, version in enumerate(self.versions):
+            found = {c.weight_version for e in episodes for node in e.nodes for c in node.completions[agent]}
+            if not found <= {version}:
+                raise TrainingError(f"agent {agent} is at version {version}, its generators served {sorted(found)}")
+
     async def _learn(self, learner: Any, agent: int, episodes: list[Episode]) -> tuple[UpdateStats, float, float]:
         """One agent's update and, if it changed anything, its sync. Returns stats, learn and sync seconds."""
         deadlines = self.config.resources.deadlines
