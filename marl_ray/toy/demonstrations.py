@@ -23,12 +23,12 @@ WRONG_NAMES = ("helper", "solution", "func", "compute")
 class Skill:
     """Chances of being right, respect by respect."""
 
-    name: float = 0.94
-    constant: float = 0.80
-    structure: float = 0.76
+    name: float = 0.92
+    constant: float = 0.75
+    structure: float = 0.68
     """aux computes its part and no more; main uses the helper's value and adds its own part to it."""
-    returns: float = 0.93
-    syntax: float = 0.95
+    returns: float = 0.90
+    syntax: float = 0.93
 
     def better(self, share: float) -> Skill:
         """The same demonstrator with `share` of its slips avoided."""

@@ -14,6 +14,8 @@ import argparse
 import asyncio
 import math
 import random
+import shutil
+import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -218,7 +220,7 @@ def sample(
 ) -> list[str]:
     """One response to each prompt, from the model's own distribution (temperature 1, nothing cut off)."""
     tokens = tokenizer(list(prompts), padding=True, padding_side="left", return_tensors="pt")
-    ids = model.generate(
+    ids = model.generate(  # type: ignore[misc]
         **tokens, max_new_tokens=max_new_tokens, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, use_cache=True
     )
     return tokenizer.batch_decode(ids[:, tokens.input_ids.shape[1] :], skip_special_tokens=True)
@@ -263,7 +265,7 @@ def summary(rewards: Sequence[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=BASE_PATH)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=2800)
     parser.add_argument("--batch-size", type=int, default=16, help="prompts a step")
     parser.add_argument("--demonstrations", type=int, default=4, help="answers to each prompt")
     parser.add_argument("--first", type=int, default=12000, help="first-turn scenes")
@@ -282,7 +284,8 @@ def main() -> None:
 
     splits = split_problems()
     known = splits["train"] + splits["spare"]
-    with Sandbox() as sandbox:
+    with Sandbox() as sandbox, tempfile.TemporaryDirectory() as staging:
+        folder = Path(staging)  # copied to its place when whole, so that an interrupted run breaks no base
 
         def run(programs: list[Program]) -> list[ExecutionReport]:
             return sandbox.run_batch(programs)
@@ -290,7 +293,7 @@ def main() -> None:
         say(f"making {args.first + args.second} scenes of {len(known)} problems")
         scenes = first_scenes(known, args.first, args.demonstrations, rng)
         scenes += second_scenes(known, args.second, args.demonstrations, rng, run)
-        tokenizer = make_tokenizer([text for scene in scenes for text in (scene.prompt, *scene.responses)], args.out)
+        tokenizer = make_tokenizer([text for scene in scenes for text in (scene.prompt, *scene.responses)], folder)
         tokens = tokenise(tokenizer, scenes)
         prompts = sorted(len(scene.prompt) for scene in tokens)
         responses = sorted(len(response) for scene in tokens for response in scene.responses)
@@ -318,7 +321,10 @@ def main() -> None:
             report=report,
         )
         model.config.use_cache = True
-        model.save_pretrained(args.out)
+        model.save_pretrained(folder)
+        args.out.mkdir(parents=True, exist_ok=True)
+        for file in folder.iterdir():
+            shutil.copyfile(file, args.out / file.name)
         for agents in (2, 1):
             for turn, rewards in enumerate(play(model, tokenizer, splits["eval"] * 4, run, agents=agents), 1):
                 say(f"{agents} agent(s), turn {turn}, eval tasks: {summary(rewards)}")
