@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import socket
@@ -46,12 +47,12 @@ RESTART_PAUSE_S = 2.0
 class BatchResult:
     """What became of a batch, by position: the reports so far, and what was handed back unstarted.
 
-    `running`: the worker is still busy with one more, to be had from `finish`.
+    `running`: the number under which `finish` gives the rest, while the worker is still busy with one more.
     """
 
     reports: dict[int, ExecutionReport]
     unstarted: tuple[int, ...] = ()
-    running: bool = False
+    running: int | None = None
 
 
 class _Job:
@@ -80,7 +81,8 @@ class SandboxWorker:
         self._sandbox = Sandbox(settings, without=without)
         self._free = threading.Lock()
         self._progress = time.monotonic()
-        self._job: _Job | None = None
+        self._jobs: dict[int, _Job] = {}
+        self._numbers = itertools.count()
 
     def start(self) -> tuple[str, str, str]:
         """-> node id, host name, one line on what is active there. SandboxUnavailable."""
@@ -92,7 +94,7 @@ class SandboxWorker:
         while not self._free.acquire(timeout=0.1):
             if time.monotonic() - self._progress > PATIENCE_S:
                 return BatchResult({}, tuple(range(len(programs))))
-        job = self._job = _Job(programs)
+        job = _Job(programs)
         started = self._progress = time.monotonic()
         threading.Thread(target=self._work, args=(job,), daemon=True).start()
         with job.changed:
@@ -102,14 +104,15 @@ class SandboxWorker:
                 if left <= 0:
                     job.stop = True
                     unstarted = tuple(range(len(job.reports) + 1, len(programs)))
-                    return BatchResult(dict(job.reports), unstarted, running=True)
+                    number = next(self._numbers)
+                    self._jobs[number] = job
+                    return BatchResult(dict(job.reports), unstarted, running=number)
                 job.changed.wait(left)
         return self._result(job)
 
-    def finish(self) -> BatchResult:
-        """The rest of the batch that `run` left running."""
-        job = self._job
-        assert job is not None
+    def finish(self, number: int) -> BatchResult:
+        """The rest of the batch that `run` left running. (By then the worker may be busy with the next one.)"""
+        job = self._jobs.pop(number)
         with job.changed:
             job.changed.wait_for(lambda: job.finished)
         return self._result(job)
@@ -359,13 +362,13 @@ class SandboxPool:
         try:
             result: BatchResult = await asyncio.wait_for(actor.run.remote([item.program for item in items]), deadline)
             self._take(slot, items, result)
-            if result.running:
+            if result.running is not None:
                 slot.held_up = True
                 for position in reversed(result.unstarted):
                     self._queues.fresh.appendleft(items[position])
                 self._dispatch()
                 handed_back = set(result.unstarted)
-                result = await asyncio.wait_for(actor.finish.remote(), deadline)
+                result = await asyncio.wait_for(actor.finish.remote(result.running), deadline)
                 self._take(slot, items, result)
                 items = [item for position, item in enumerate(items) if position not in handed_back]
             elif result.unstarted:
