@@ -70,18 +70,18 @@ class GarbageZygote:
         return Process(os.getpid(), ours, anonymous_file("output"), limits)
 
     def speak(self, connection: socket.socket) -> None:
-        reader = frames.Reader(connection)
+        stream = connection.makefile("rb")
         try:
-            while True:
-                nonce, operation, *_ = reader.message()
+            while header := stream.read(frames.HEADER.size):
+                nonce, operation, *_ = json.loads(stream.read(*frames.HEADER.unpack(header)))
                 if operation == "load" and self.load:
-                    frames.send(connection, [nonce, "ok", {}])
+                    connection.sendall(frames.pack([nonce, "ok", {}]))
                 elif not self.script:
                     break
                 else:
                     reply = self.script.pop(0)
-                    connection.sendall(reply) if isinstance(reply, bytes) else frames.send(connection, [nonce, *reply])
-        except (OSError, frames.Closed):
+                    connection.sendall(reply if isinstance(reply, bytes) else frames.pack([nonce, *reply]))
+        except (OSError, ValueError):
             pass
         if not self.silent:
             connection.close()

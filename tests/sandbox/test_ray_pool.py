@@ -8,6 +8,7 @@ import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,14 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
-from marl_ray.sandbox import ExecutionReport, Limits, Program, SandboxSettings, SandboxUnavailable  # noqa: E402
+from marl_ray.sandbox import (  # noqa: E402
+    ExecutionReport,
+    Limits,
+    Program,
+    SandboxSettings,
+    SandboxUnavailable,
+    ray_pool,
+)
 from marl_ray.sandbox.ray_pool import SandboxPool  # noqa: E402
 
 from .benchmark_modules import sandbox_programs, sandbox_soak  # noqa: E402
@@ -52,13 +60,14 @@ async def pool_of(workers: int = 2, **options: Any) -> AsyncIterator[SandboxPool
 
 
 def numbered(number: int, sleep_s: float = 0.0) -> Program:
-    source = f"import time\ndef f():\n    time.sleep({sleep_s})\n    return {number}\n"
+    source = f"import time\nprint({number})\ndef f():\n    time.sleep({sleep_s / 2})\n    return {number}\n"
     return Program(source, (f"assert f() == {number}", f"assert f() == {number % 3}"), "f")
 
 
 def right(reports: list[ExecutionReport], numbers: list[int]) -> bool:
-    """Every report belongs to its program: which of its two tests pass depends on the number."""
-    return [(r.passed, r.total, r.infra_error) for r in reports] == [(1 + (n < 3), 2, None) for n in numbers]
+    """Every report belongs to its program: it printed its number, and passed one of its tests or two."""
+    seen = [(r.stdout.strip(), r.passed, r.total, r.infra_error) for r in reports]
+    return seen == [(str(n), 1 + (n < 3), 2, None) for n in numbers]
 
 
 async def until(condition: Any, what: str, seconds: float = PATIENCE) -> None:
@@ -130,6 +139,24 @@ def test_hostile_neighbours_do_no_harm() -> None:
             assert right(reports[1::2], [1000 + n for n in range(len(hostile))])
 
     asyncio.run(scenario())
+
+
+def test_slow_batches_are_not_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker answers in parts when a batch takes long, and may be busy with the next when asked for the rest."""
+    monkeypatch.setattr(ray_pool, "SLICE_S", 0.2)
+    worker = ray_pool.SandboxWorker(SandboxSettings(limits=LIMITS))
+    worker._sandbox.start()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(worker.run, [numbered(n, 0.02) for n in range(100)]).result(timeout=PATIENCE)
+        assert first.running is not None
+        second = threads.submit(worker.run, [numbered(n, 0.02) for n in range(100, 200)]).result(timeout=PATIENCE)
+        assert second.running is not None
+        rest = [worker.finish(second.running), worker.finish(first.running)]
+    for begin, parts in ((100, (second, rest[0])), (0, (first, rest[1]))):
+        for part in parts:
+            assert part.reports
+            assert right(list(part.reports.values()), [begin + position for position in part.reports])
+    worker._sandbox.close()
 
 
 def test_a_dead_worker_is_replaced_and_its_programs_run_elsewhere() -> None:
