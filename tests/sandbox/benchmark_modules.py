@@ -12,3 +12,4 @@ if _ROOT not in sys.path:
 
 sandbox_programs = import_module("benchmarks.sandbox_programs")
 sandbox_soak = import_module("benchmarks.sandbox_soak")
+sandbox_throughput = import_module("benchmarks.sandbox_throughput")
