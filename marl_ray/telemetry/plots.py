@@ -38,7 +38,7 @@ def plot_returns(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None
                 name = f"turn {turn}, held-out tasks" if axis is top else None
                 axis.plot(
                     *zip(*points, strict=True),
-                    "D--",
+                    "D--" if len(points) > 2 else "D",
                     color=colour,
                     markersize=7,
                     linewidth=1,

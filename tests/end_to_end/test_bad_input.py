@@ -26,7 +26,7 @@ CASES = {
     "agents disagree": (["agents=[a,b,c]", "magrpo.num_agents=2"], "agents names 3 models"),
     "no such file": (["dataset.name=none.jsonl", "dataset.type=humaneval"], "none.jsonl"),
     "no such split": (["dataset.train_split=trian"], "train"),
-    "empty slice": (["dataset.train_split=train[0:0]"], "no tasks"),
+    "empty slice": (["dataset.train_split=train[0:0]"], "holds no rows"),
     "no such model folder": (["model.name=./nowhere"], "there is no such folder"),
     "no such bundled model": (["model.name=bundled:other"], "bundled models: bundled:toy-base"),
     "expert without a key": (["external.mode=expert_edits", "external.expert_model=gpt-x"], "OPENAI_API_KEY"),
