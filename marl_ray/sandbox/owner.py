@@ -35,11 +35,12 @@ class SandboxUnavailable(Exception):
 
 
 class _Broken(Exception):
-    """The sandbox did not answer, or not in time (`stuck`)."""
+    """The sandbox did not answer, or not in time (`stuck`), or has no guest to give (`infra`)."""
 
-    def __init__(self, message: str, *, stuck: bool) -> None:
+    def __init__(self, message: str, *, stuck: bool = False, infra: bool = False) -> None:
         super().__init__(message)
         self.stuck = stuck
+        self.infra = infra
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class _Connection:
         except TimeoutError:
             raise _Broken("the sandbox does not take programs", stuck=True) from None
         except OSError:
-            raise _Broken(self._last_words(), stuck=False) from None
+            raise _Broken(self._last_words()) from None
 
     def receive(self, deadline: float) -> Any:
         """The next message. _Broken when it is not there in time, or never will be."""
@@ -118,7 +119,7 @@ class _Connection:
             if size is None and len(self._buffer) >= body:
                 (size,) = frames.HEADER.unpack_from(self._buffer)
                 if size > _MAX_REPORT:
-                    raise _Broken("the sandbox sent an oversized report", stuck=False)
+                    raise _Broken("the sandbox sent an oversized report")
                 continue
             left = deadline - time.monotonic()
             if left <= 0:
@@ -131,7 +132,7 @@ class _Connection:
             except OSError:
                 data = b""
             if not data:
-                raise _Broken(self._last_words(), stuck=False)
+                raise _Broken(self._last_words())
             self._buffer += data
         message = json.loads(self._buffer[body : body + size])
         del self._buffer[: body + size]
@@ -352,6 +353,8 @@ class _Batch:
                     self._sandbox.restart()
                 except SandboxUnavailable as failure:
                     return failed_report(item.program, self._sandbox.level, infra_error=str(failure))
+        if broken.infra:
+            return failed_report(item.program, self._sandbox.level, infra_error=str(broken))
         return failed_report(
             item.program,
             self._sandbox.level,
@@ -369,6 +372,8 @@ class _Batch:
         answer: dict[str, Any] = {}
         while answer.pop("number", None) != item.number:  # others are left from a batch that was given up
             answer = self._connection().receive(deadline)
+        if answer.get("infra_error") is not None:
+            raise _Broken(answer["infra_error"], infra=True)
         level = self._sandbox.level
         if level == "none":
             answer["trusted"] = False
@@ -382,5 +387,5 @@ class _Batch:
     def _connection(self) -> _Connection:
         connection = self._sandbox.connection
         if connection is None:
-            raise _Broken("the sandbox is not running", stuck=False)
+            raise _Broken("the sandbox is not running")
         return connection

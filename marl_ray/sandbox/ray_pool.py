@@ -375,7 +375,7 @@ class SandboxPool:
                 self._queues.fresh.extend(items[position] for position in result.unstarted)
                 items = []
             self._failed(slot, [item for item in items if not item.future.done()], "it gave no report")
-        except (RayError, SandboxUnavailable, TimeoutError) as error:
+        except Exception as error:  # whatever it is, those who wait for these programs must get an answer
             reason = _reason(error) if not isinstance(error, TimeoutError) else f"no answer in {deadline:.0f} s"
             self._failed(slot, [item for item in items if not item.future.done()], reason)
             self._replace(slot, life, reason)

@@ -40,6 +40,10 @@ SOLUTION = "<solution>"
 _MUTABLE = (list, dict, set, bytearray)
 
 
+class ResultTooLarge(Exception):
+    """A program returned more than a reply may hold."""
+
+
 class _BoundedOutput(io.RawIOBase):
     """Standard output that goes on accepting text and drops what is beyond the limit.
 
@@ -144,7 +148,7 @@ class Guest:
         try:
             frame = frames.pack([nonce, *answer])
             if len(frame) > self.max_reply:
-                raise Unsupported(f"the result takes {len(frame)} bytes, more than {self.max_reply}")
+                raise ResultTooLarge(f"the result takes {len(frame)} bytes, more than {self.max_reply}")
         except BaseException as error:
             frame = frames.pack([nonce, "raise", *describe_error(error)])
         for stream in (sys.stdout, sys.stderr):

@@ -22,6 +22,7 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 _PROT_READ, _MAP_PRIVATE, _MAP_ANONYMOUS = 1, 2, 0x20
 _MAP_FAILED = ctypes.c_void_p(-1).value
+_M_ARENA_MAX = -8
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -131,6 +132,15 @@ def address_space() -> int:
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
     return high * page
+
+
+def share_malloc_arena() -> None:
+    """Let all threads allocate from one arena.
+
+    glibc reserves 64 MiB of address space for each thread's own, and a guest's memory limit counts address space.
+    """
+    if LINUX and hasattr(libc, "mallopt"):
+        libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def offer_to_oom_killer() -> None:

@@ -7,9 +7,10 @@ Numbers are from the kernel's `arch/x86/entry/syscalls/syscall_64.tbl` and
 from __future__ import annotations
 
 import platform
+import sys
 
 MACHINE = platform.machine()
-_COLUMN = {"x86_64": 0, "aarch64": 1}.get(MACHINE)
+_COLUMN = {"x86_64": 0, "aarch64": 1}.get(MACHINE) if sys.platform == "linux" else None
 
 _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     # files that are already open
@@ -160,7 +161,7 @@ READS_LINKS = frozenset({"readlink", "readlinkat"})
 
 
 def supported() -> bool:
-    """Whether this machine's architecture is in the table."""
+    """Whether this is Linux on an architecture in the table."""
     return _COLUMN is not None
 
 

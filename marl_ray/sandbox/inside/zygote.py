@@ -177,6 +177,7 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     sys.setrecursionlimit(_RECURSION)
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     process.offer_to_oom_killer()
+    process.share_malloc_arena()
     dropped = _drop_rights(config["user"])
     if process.LINUX:
         process.undumpable()
