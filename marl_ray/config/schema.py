@@ -144,7 +144,7 @@ class AlgorithmConfig:
     """Divide advantages by the group's standard deviation (whitening)."""
     loss_aggregation: Literal["sequence_sum", "token_mean"] = "sequence_sum"
     """sequence_sum: log-probabilities are summed over a completion; token_mean: averaged over all tokens."""
-    microbatch_tokens: int = 4096
+    microbatch_tokens: int = 2048
     """Padded tokens the learner computes at once."""
     gradient_checkpointing: bool = False
     max_bad_steps: int = 3

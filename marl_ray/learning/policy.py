@@ -42,8 +42,8 @@ def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.T
         use_cache=False,
     ).logits
     logits = logits.float() / temperature
-    predicting = logits.take_along_dim(batch.predictors.unsqueeze(-1), dim=1)
-    chosen = predicting.gather(-1, batch.tokens.unsqueeze(-1)).squeeze(-1)
+    rows = torch.arange(len(logits), device=logits.device).unsqueeze(1)
+    chosen = logits[rows, batch.predictors, batch.tokens]
     normalizer = logits.logsumexp(-1).gather(1, batch.predictors)
     return (chosen - normalizer) * batch.mask
 
