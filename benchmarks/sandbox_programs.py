@@ -17,13 +17,16 @@ import math
 
 
 def f(numbers: List[int], k: int) -> List[int]:
-    """The k most frequent numbers, most frequent first, ties by value; {tag}."""
+    """The k most frequent numbers, most frequent first, ties by value."""
     counts = Counter(numbers)
     ordered = sorted(counts, key=lambda number: (-counts[number], number))
     total = sum(math.isqrt(abs(number)) for number in numbers)
-    return [total + {tag}] + ordered[:k]
+    return [total + {problem}] + ordered[:k]  # {tag}
 '''
 """About what a policy writes for one function. The tag makes each one different."""
+
+GROUP = 8
+"""So many programs answer the same problem, with the same tests, as the completions of a group do."""
 
 HOSTILE: dict[str, str] = {
     "exit": "import os\ndef f(*a): os._exit(0)\n",
@@ -66,13 +69,14 @@ class Case:
 
 def honest(tag: int, *, right: bool = True) -> Program:
     """A program with eight asserts, of which it passes all, or all but the last."""
-    source = HONEST.replace("{tag}", str(tag))
+    problem = tag // GROUP
+    source = HONEST.replace("{tag}", str(tag)).replace("{problem}", str(problem))
     rows: list[str] = []
     for size in range(8):
-        numbers = [(tag + step * step) % 7 for step in range(3 * size)]
+        numbers = [(problem + step * step) % 7 for step in range(3 * size)]
         total = sum(int(number**0.5) for number in numbers)
         ordered = sorted(set(numbers), key=lambda number: (-numbers.count(number), number))
-        wanted = [total + tag, *ordered[:3]]
+        wanted = [total + problem, *ordered[:3]]
         if size == 7 and not right:
             wanted.append(-1)
         rows.append(f"assert f({numbers}, 3) == {wanted}")
