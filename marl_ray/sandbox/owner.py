@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
-import os
-import signal
-import socket
-import subprocess
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Literal
 
+from .connection import Broken, Connection
 from .inside import frames
-from .launch import LEVELS, Launch, Spawned, plan, spawn
+from .launch import LEVELS, Launch, plan
 from .report import ExecutionReport, Limits, Program, count_tests, failed_report
 
 _START_S = 30.0
@@ -27,20 +21,10 @@ _GRACE_S = 10.0
 """How long past a program's own wall limit a judge may be silent before it is taken for stuck."""
 _AHEAD_BYTES = 65536
 """A program up to this size is sent while the one before it still runs; it fits the socket's buffer."""
-_MAX_REPORT = 64 << 20
 
 
 class SandboxUnavailable(Exception):
     """No acceptable level of isolation can be had here; the message says why in one line."""
-
-
-class _Broken(Exception):
-    """The sandbox did not answer, or not in time (`stuck`), or has no guest to give (`infra`)."""
-
-    def __init__(self, message: str, *, stuck: bool = False, infra: bool = False) -> None:
-        super().__init__(message)
-        self.stuck = stuck
-        self.infra = infra
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,82 +68,6 @@ class SandboxSettings:
         return levels
 
 
-class _Connection:
-    """A running zygote and judge, and the owner's ends of what ties it to them."""
-
-    def __init__(self, launch: Launch) -> None:
-        self._socket, theirs = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()
-        self._buffer = bytearray()
-        try:
-            self._spawned = spawn(launch, theirs.fileno(), lifeline)
-        except OSError:
-            self._socket.close()
-            os.close(self._lifeline)
-            raise
-        finally:
-            theirs.close()
-            os.close(lifeline)
-        self.stop = weakref.finalize(self, _stop, self._spawned, self._socket, self._lifeline)
-
-    def send(self, data: bytes, deadline: float) -> None:
-        try:
-            self._socket.settimeout(max(0.01, deadline - time.monotonic()))
-            self._socket.sendall(data)
-        except TimeoutError:
-            raise _Broken("the sandbox does not take programs", stuck=True) from None
-        except OSError:
-            raise _Broken(self._last_words()) from None
-
-    def receive(self, deadline: float) -> Any:
-        """The next message. _Broken when it is not there in time, or never will be."""
-        body = frames.HEADER.size
-        size = None
-        while size is None or len(self._buffer) < body + size:
-            if size is None and len(self._buffer) >= body:
-                (size,) = frames.HEADER.unpack_from(self._buffer)
-                if size > _MAX_REPORT:
-                    raise _Broken("the sandbox sent an oversized report")
-                continue
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise _Broken("the sandbox does not answer", stuck=True)
-            self._socket.settimeout(left)
-            try:
-                data = self._socket.recv(frames.CHUNK)
-            except TimeoutError:
-                continue
-            except OSError:
-                data = b""
-            if not data:
-                raise _Broken(self._last_words())
-            self._buffer += data
-        message = json.loads(self._buffer[body : body + size])
-        del self._buffer[: body + size]
-        return message
-
-    def _last_words(self) -> str:
-        """What a zygote that has ended wrote before it did."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._spawned.process.wait(0.5)
-        return self._spawned.error_text() or "the sandbox ended without a word"
-
-
-def _stop(spawned: Spawned, connection: socket.socket, lifeline: int) -> None:
-    """End every process behind a connection: by the lifeline, and by force."""
-    connection.close()
-    os.close(lifeline)
-    process = spawned.process
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-    spawned.errors.close()
-
-
 class Sandbox:
     """One zygote, one judge, and a guest per program. Safe to use from several threads, one batch at a time.
 
@@ -172,7 +80,7 @@ class Sandbox:
         self.restarts = 0
         self._without = frozenset(without)
         self._lock = threading.RLock()
-        self.connection: _Connection | None = None
+        self.connection: Connection | None = None
         self._launch: Launch | None = None
         self._facts: dict[str, Any] = {}
         self._numbers = itertools.count(1)
@@ -239,7 +147,7 @@ class Sandbox:
             self._launch = launch
             self._connect()
             reason = prove(self, level)
-        except (OSError, _Broken) as error:
+        except (OSError, Broken) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
         if reason is not None:
             self.close()
@@ -247,11 +155,11 @@ class Sandbox:
         return reason
 
     def _connect(self) -> None:
-        """Start the chosen level's processes. OSError or _Broken when they do not come up."""
+        """Start the chosen level's processes. OSError or Broken when they do not come up."""
         assert self._launch is not None
         self._disconnect()
         deadline = time.monotonic() + _START_S
-        self.connection = _Connection(self._launch)
+        self.connection = Connection(self._launch)
         self.connection.send(frames.pack(self._launch.config), deadline)
         answer = self.connection.receive(deadline)
         if "ready" not in answer:
@@ -293,7 +201,7 @@ class Sandbox:
         self.restarts += 1
         try:
             self._connect()
-        except (OSError, _Broken) as error:
+        except (OSError, Broken) as error:
             self._disconnect()
             raise SandboxUnavailable(f"the sandbox cannot be restarted: {error}") from None
 
@@ -345,7 +253,7 @@ class _Batch:
         for attempt in (1, 2):
             try:
                 return self._attempt(item, ahead=attempt == 1)
-            except _Broken as error:
+            except Broken as error:
                 broken = error
                 for other in self._items:
                     other.sent = False
@@ -373,7 +281,7 @@ class _Batch:
         while answer.pop("number", None) != item.number:  # others are left from a batch that was given up
             answer = self._connection().receive(deadline)
         if answer.get("infra_error") is not None:
-            raise _Broken(answer["infra_error"], infra=True)
+            raise Broken(answer["infra_error"], infra=True)
         level = self._sandbox.level
         if level == "none":
             answer["trusted"] = False
@@ -384,8 +292,8 @@ class _Batch:
             self._connection().send(item.frame, deadline)
             item.sent = True
 
-    def _connection(self) -> _Connection:
+    def _connection(self) -> Connection:
         connection = self._sandbox.connection
         if connection is None:
-            raise _Broken("the sandbox is not running")
+            raise Broken("the sandbox is not running")
         return connection

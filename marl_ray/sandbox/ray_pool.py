@@ -17,125 +17,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import math
-import socket
-import threading
-import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from .owner import Sandbox, SandboxSettings, SandboxUnavailable
+from .owner import SandboxSettings, SandboxUnavailable
 from .report import ExecutionReport, Program, count_tests, failed_report
+from .worker import BatchResult, SandboxWorker
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 1.0
-SLICE_S = 2.0
 START_S = 120.0
 MAX_FAILED_STARTS = 4
 RESTART_PAUSE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class BatchResult:
-    """What became of a batch, by position: the reports so far, and what was handed back unstarted.
+class _Actor(SandboxWorker):
+    """The worker as a Ray actor."""
 
-    `running`: the number under which `finish` gives the rest, while the worker is still busy with one more.
-    """
-
-    reports: dict[int, ExecutionReport]
-    unstarted: tuple[int, ...] = ()
-    running: int | None = None
-
-
-class _Job:
-    """One batch in a worker's thread. `changed` guards all fields."""
-
-    def __init__(self, programs: Sequence[Program]) -> None:
-        self.programs = programs
-        self.reports: dict[int, ExecutionReport] = {}
-        self.stop = False
-        self.finished = False
-        self.error: Exception | None = None
-        self.changed = threading.Condition()
-
-    def remaining(self) -> Iterator[Program]:
-        """The programs, until told to stop."""
-        for program in self.programs:
-            if self.stop:
-                return
-            yield program
-
-
-class SandboxWorker:
-    """The actor: one sandbox on one node. `run` may be called twice at a time; the second call waits its turn."""
-
-    def __init__(self, settings: SandboxSettings, without: tuple[str, ...] = ()) -> None:
-        self._sandbox = Sandbox(settings, without=without)
-        self._free = threading.Lock()
-        self._progress = time.monotonic()
-        self._jobs: dict[int, _Job] = {}
-        self._numbers = itertools.count()
-
-    def start(self) -> tuple[str, str, str]:
-        """-> node id, host name, one line on what is active there. SandboxUnavailable."""
-        self._sandbox.start()
-        return ray.get_runtime_context().get_node_id(), socket.gethostname(), self._sandbox.describe()
-
-    def run(self, programs: Sequence[Program]) -> BatchResult:
-        """Run a batch, as far as that goes without being held up by a slow program."""
-        while not self._free.acquire(timeout=0.1):
-            if time.monotonic() - self._progress > PATIENCE_S:
-                return BatchResult({}, tuple(range(len(programs))))
-        job = _Job(programs)
-        started = self._progress = time.monotonic()
-        threading.Thread(target=self._work, args=(job,), daemon=True).start()
-        with job.changed:
-            while not job.finished:
-                now = time.monotonic()
-                left = min(self._progress + PATIENCE_S, started + SLICE_S) - now
-                if left <= 0:
-                    job.stop = True
-                    unstarted = tuple(range(len(job.reports) + 1, len(programs)))
-                    number = next(self._numbers)
-                    self._jobs[number] = job
-                    return BatchResult(dict(job.reports), unstarted, running=number)
-                job.changed.wait(left)
-        return self._result(job)
-
-    def finish(self, number: int) -> BatchResult:
-        """The rest of the batch that `run` left running. (By then the worker may be busy with the next one.)"""
-        job = self._jobs.pop(number)
-        with job.changed:
-            job.changed.wait_for(lambda: job.finished)
-        return self._result(job)
-
-    def _result(self, job: _Job) -> BatchResult:
-        if job.error is not None:
-            raise job.error
-        return BatchResult(job.reports)
-
-    def _work(self, job: _Job) -> None:
-        try:
-            for position, report in enumerate(self._sandbox.run_each(job.remaining())):
-                with job.changed:
-                    job.reports[position] = report
-                    self._progress = time.monotonic()
-                    job.changed.notify_all()
-        except Exception as error:  # handed to the caller, which is another thread
-            job.error = error
-        finally:
-            self._free.release()
-            with job.changed:
-                job.finished = True
-                job.changed.notify_all()
+    def node(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
 
 
 @dataclass(slots=True, eq=False)
@@ -220,7 +127,7 @@ class SandboxPool:
         self.replacements = 0
         """Workers that died or got stuck and were replaced."""
 
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- life ---
 
     async def start(self) -> list[str]:
         """Start all workers. -> one line per node. SandboxUnavailable if one of them cannot be had."""
@@ -251,16 +158,17 @@ class SandboxPool:
 
     def _create(self, slot: _Slot) -> None:
         options = {"num_cpus": self._num_cpus, "max_concurrency": self._in_flight + 2, "max_restarts": 0}
-        actor_class = ray.remote(SandboxWorker).options(scheduling_strategy=slot.strategy, **options)
+        actor_class = ray.remote(_Actor).options(scheduling_strategy=slot.strategy, **options)
         slot.actor = actor_class.remote(self._settings, self._without)
         slot.life += 1
         slot.ready = slot.held_up = False
         slot.busy = 0
 
     async def _await_start(self, slot: _Slot) -> tuple[str, str, str]:
-        described = await asyncio.wait_for(slot.actor.start.remote(), START_S)
+        host, line = await asyncio.wait_for(slot.actor.start.remote(), START_S)
+        node = await asyncio.wait_for(slot.actor.node.remote(), START_S)
         slot.ready = True
-        return described
+        return node, host, line
 
     def _kill(self, slot: _Slot) -> None:
         actor, slot.actor, slot.ready = slot.actor, None, False
@@ -300,7 +208,7 @@ class SandboxPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- programs ----------------------------------------------------------------------------------------------
+    # --- programs ---
 
     async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
         """Reports in the order of the programs; equal programs are run once.

@@ -40,7 +40,7 @@ class Limits:
         for item in fields(self):
             value = getattr(self, item.name)
             kinds = (int, float) if item.name.endswith("_s") else (int,)
-            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < 1 << 40:
+            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < 1 << 30:
                 raise ValueError(f"limits.{item.name} must be a positive number, not {value!r}")
 
     @classmethod

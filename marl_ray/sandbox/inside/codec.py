@@ -10,6 +10,7 @@ proportional to the input.
 | tag | value | payload |
 |---|---|---|
 | `i` | int beyond 62 bits | hexadecimal string |
+| `u` | str with lone surrogates | hexadecimal UTF-32 |
 | `t` `s` `z` | tuple, set, frozenset | list of values |
 | `d` | dict | list of [key, value] |
 | `b` `B` | bytes, bytearray | hexadecimal string |
@@ -65,8 +66,10 @@ def no_references(value: Any) -> Any:
 def encode(value: Any, refer: Referrer = no_references, depth: int = 0) -> Wire:
     """The wire form of a value."""
     kind = type(value)
-    if kind is str or kind is bool or value is None or kind is float:
+    if kind is bool or value is None or kind is float:
         return value
+    if kind is str:
+        return value if value.isascii() else _encode_text(value)
     if kind is int:
         return value if -_SMALL < value < _SMALL else {"i": hex(value)}
     if depth >= MAX_DEPTH:
@@ -78,6 +81,15 @@ def encode(value: Any, refer: Referrer = no_references, depth: int = 0) -> Wire:
         if issubclass(kind, base):
             return encode(reduce(value), refer, depth)
     return {"h": refer(value)}
+
+
+def _encode_text(value: str) -> Wire:
+    """JSON would join two lone surrogates that stand side by side into one character."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return {"u": value.encode("utf-32-le", "surrogatepass").hex()}
+    return value
 
 
 def _items(value: Any, refer: Referrer, depth: int) -> list[Wire]:
@@ -237,6 +249,7 @@ def _exactly(kind: type, value: Any) -> Any:
 
 _DECODERS: dict[str, tuple[type, Callable[[Any, Resolver, int], Any]]] = {
     "i": (str, lambda payload, resolve, depth: int(payload, 16)),
+    "u": (str, lambda payload, resolve, depth: bytes.fromhex(payload).decode("utf-32-le", "surrogatepass")),
     "t": (list, lambda payload, resolve, depth: tuple(_values(payload, resolve, depth))),
     "d": (list, _decode_dict),
     "s": (list, lambda payload, resolve, depth: _decode_set(payload, resolve, depth)),

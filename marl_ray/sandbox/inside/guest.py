@@ -159,8 +159,7 @@ class Guest:
         while frame:
             frame = frame[os.write(self._descriptor, frame) :]
 
-    # --- objects that stay here
-    # --------------------------------------------------------------------------------
+    # --- objects that stay here ---
 
     def _refer(self, value: Any) -> Wire:
         number = self._numbers.get(id(value))
@@ -180,8 +179,7 @@ class Guest:
         except KeyError:
             raise NameError(f"name {target!r} is not defined") from None
 
-    # --- operations
-    # --------------------------------------------------------------------------------------------
+    # --- operations ---
 
     def _load(self, source: str, name: str, names: list[str]) -> list[Wire]:
         try:
@@ -238,8 +236,7 @@ class Guest:
                 return ["ok", values, True]
         return ["ok", values, False]
 
-    # --- tests that cannot be evaluated outside
-    # ----------------------------------------------------------------
+    # --- tests that cannot be evaluated outside ---
 
     def _names(self) -> dict[str, Any]:
         if not self._test_names:
