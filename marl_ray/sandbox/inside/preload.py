@@ -16,16 +16,17 @@ typing _strptime encodings.ascii encodings.latin_1 encodings.utf_8
 
 RARE = """
 abc argparse array ast asyncio base64 binascii bz2 cProfile calendar codecs colorsys concurrent.futures
-concurrent.futures.thread configparser copyreg csv ctypes difflib dis doctest email.message encodings.cp1252 encodings.cp437
-encodings.idna encodings.punycode encodings.raw_unicode_escape encodings.unicode_escape encodings.utf_16
-encodings.utf_16_be encodings.utf_16_le encodings.utf_32 encodings.utf_8_sig filecmp fnmatch gc getopt
-getpass gettext glob graphlib gzip hashlib hmac html html.entities html.parser http imaplib importlib.abc
-importlib.util inspect ipaddress keyword linecache locale logging lzma marshal mimetypes multiprocessing
-opcode optparse pathlib pickle pickletools platform plistlib pprint pstats queue quopri reprlib resource
-sched secrets select selectors shelve shlex shutil signal smtplib socket sqlite3 stat stringprep struct
-subprocess symtable sysconfig tabnanny tarfile tempfile textwrap threading timeit token tokenize trace
-traceback tracemalloc types unicodedata unittest unittest.mock urllib.parse urllib.request uuid warnings
-wave weakref xml.dom.minidom xml.etree.ElementTree zipfile zlib zoneinfo
+concurrent.futures.thread configparser copyreg csv ctypes difflib dis doctest email.message
+encodings.cp1252 encodings.cp437 encodings.idna encodings.punycode encodings.raw_unicode_escape
+encodings.unicode_escape encodings.utf_16 encodings.utf_16_be encodings.utf_16_le encodings.utf_32
+encodings.utf_8_sig filecmp fnmatch gc getopt getpass gettext glob graphlib gzip hashlib hmac html
+html.entities html.parser http imaplib importlib.abc importlib.util inspect ipaddress keyword linecache
+locale logging lzma marshal mimetypes multiprocessing opcode optparse pathlib pickle pickletools
+platform plistlib pprint pstats queue quopri reprlib resource sched secrets select selectors shelve
+shlex shutil signal smtplib socket sqlite3 stat stringprep struct subprocess symtable sysconfig tabnanny
+tarfile tempfile textwrap threading timeit token tokenize trace traceback tracemalloc types unicodedata
+unittest unittest.mock urllib.parse urllib.request uuid warnings wave weakref xml.dom.minidom
+xml.etree.ElementTree zipfile zlib zoneinfo
 """
 
 
