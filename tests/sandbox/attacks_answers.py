@@ -14,11 +14,18 @@ def find(thing, depth=0, seen=None):
     if type(thing) is bytes: thing = thing.decode("latin-1")
     if type(thing) is str:
         at = thing.find(WANTED)
-        return thing[at:at + 29] if at >= 0 else None
+        while at >= 0:
+            word = thing[at:at + 29]
+            if len(word) == 29 and word[5:].isalnum(): return word
+            at = thing.find(WANTED, at + 1)
+        return None
     if type(thing) is dict: parts = list(thing.keys()) + list(thing.values())
     elif type(thing) in (list, tuple, set, frozenset): parts = list(thing)
-    elif hasattr(thing, "__code__"): parts = [thing.__code__.co_consts, thing.__closure__ or ()]
-    elif hasattr(thing, "cell_contents"): parts = [thing.cell_contents]
+    elif type(thing).__name__ == "function": parts = [thing.__code__.co_consts, thing.__closure__ or ()]
+    elif type(thing).__name__ == "code": parts = list(thing.co_consts)
+    elif type(thing).__name__ == "cell":
+        try: parts = [thing.cell_contents]
+        except ValueError: return None
     else: return None
     for part in parts:
         word = find(part, depth + 1, seen)

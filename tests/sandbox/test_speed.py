@@ -1,0 +1,59 @@
+"""Guards against getting slow. The figures and the targets themselves are benchmarks/sandbox_throughput.py's.
+
+Every round measures all ways one after the other, and what is looked at are medians of ratios within rounds, so that a
+busy machine slows both sides. The bounds leave room for machines that are not like the one of docs/sandbox.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from marl_ray.sandbox import Program, Sandbox, SandboxSettings
+
+from .benchmark_modules import sandbox_throughput
+
+LIBRARY_VS_FRESH = 2.5
+RAY_VS_LIBRARY = 0.6
+LATENCY_VS_FORK = 12.0
+
+
+def test_speed_of_library_and_ray_workers() -> None:
+    ray = pytest.importorskip("ray")
+    from marl_ray.sandbox.ray_pool import SandboxPool
+
+    async def scenario() -> dict[str, float]:
+        settings = SandboxSettings()
+        pool = SandboxPool(settings, 2, num_cpus_per_worker=0.5)
+        await pool.start()
+        loop = asyncio.get_running_loop()
+
+        def execute(batch: Sequence[Program]) -> list[int]:
+            reports = asyncio.run_coroutine_threadsafe(pool.execute(batch), loop).result()
+            return [report.passed for report in reports]
+
+        sandboxes = [Sandbox(settings), Sandbox(settings)]
+        try:
+            for sandbox in sandboxes:
+                sandbox.start()
+            rounds = await asyncio.to_thread(sandbox_throughput.measure, sandboxes, execute, rounds=5, per_worker=80)
+        finally:
+            for sandbox in sandboxes:
+                sandbox.close()
+            await pool.close()
+        return dict(sandbox_throughput.summary(rounds))
+
+    if ray.is_initialized():
+        ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # else Ray's workers stand back behind all others on a busy machine
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        try:
+            figures = asyncio.run(scenario())
+        finally:
+            ray.shutdown()
+    assert figures["library_vs_fresh"] >= LIBRARY_VS_FRESH, figures
+    assert figures["ray_vs_library"] >= RAY_VS_LIBRARY, figures
+    assert figures["latency_vs_fork"] <= LATENCY_VS_FORK, figures
