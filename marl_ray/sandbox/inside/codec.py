@@ -10,7 +10,7 @@ proportional to the input.
 | tag | value | payload |
 |---|---|---|
 | `i` | int beyond 62 bits | hexadecimal string |
-| `u` | str with lone surrogates | hexadecimal UTF-32 |
+| `u` | str with lone surrogates | hexadecimal UTF-8, surrogates passed |
 | `t` `s` `z` | tuple, set, frozenset | list of values |
 | `d` | dict | list of [key, value] |
 | `b` `B` | bytes, bytearray | hexadecimal string |
@@ -88,7 +88,7 @@ def _encode_text(value: str) -> Wire:
     try:
         value.encode()
     except UnicodeEncodeError:
-        return {"u": value.encode("utf-32-le", "surrogatepass").hex()}
+        return {"u": value.encode("utf-8", "surrogatepass").hex()}
     return value
 
 
@@ -249,7 +249,7 @@ def _exactly(kind: type, value: Any) -> Any:
 
 _DECODERS: dict[str, tuple[type, Callable[[Any, Resolver, int], Any]]] = {
     "i": (str, lambda payload, resolve, depth: int(payload, 16)),
-    "u": (str, lambda payload, resolve, depth: bytes.fromhex(payload).decode("utf-32-le", "surrogatepass")),
+    "u": (str, lambda payload, resolve, depth: bytes.fromhex(payload).decode("utf-8", "surrogatepass")),
     "t": (list, lambda payload, resolve, depth: tuple(_values(payload, resolve, depth))),
     "d": (list, _decode_dict),
     "s": (list, lambda payload, resolve, depth: _decode_set(payload, resolve, depth)),
