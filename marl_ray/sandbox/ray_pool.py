@@ -29,7 +29,7 @@ from ray.exceptions import RayError
 
 from .owner import SandboxSettings, SandboxUnavailable
 from .report import ExecutionReport, Program, count_tests, failed_report
-from .worker import BatchResult, SandboxWorker
+from .worker import BatchResult, BatchWorker
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ MAX_FAILED_STARTS = 4
 RESTART_PAUSE_S = 2.0
 
 
-class _Actor(SandboxWorker):
-    """The worker as a Ray actor."""
+class SandboxWorker(BatchWorker):
+    """The actor: a worker that knows on which node it is."""
 
     def node(self) -> str:
         return str(ray.get_runtime_context().get_node_id())
@@ -158,7 +158,7 @@ class SandboxPool:
 
     def _create(self, slot: _Slot) -> None:
         options = {"num_cpus": self._num_cpus, "max_concurrency": self._in_flight + 2, "max_restarts": 0}
-        actor_class = ray.remote(_Actor).options(scheduling_strategy=slot.strategy, **options)
+        actor_class = ray.remote(SandboxWorker).options(scheduling_strategy=slot.strategy, **options)
         slot.actor = actor_class.remote(self._settings, self._without)
         slot.life += 1
         slot.ready = slot.held_up = False

@@ -47,8 +47,8 @@ class _Job:
             yield program
 
 
-class SandboxWorker:
-    """The actor: one sandbox on one node. `run` may be called twice at a time; the second call waits its turn."""
+class BatchWorker:
+    """One sandbox. `run` may be called twice at a time; the second call waits its turn."""
 
     def __init__(self, settings: SandboxSettings, without: tuple[str, ...] = ()) -> None:
         self._sandbox = Sandbox(settings, without=without)
