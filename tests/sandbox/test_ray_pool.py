@@ -144,7 +144,7 @@ def test_hostile_neighbours_do_no_harm() -> None:
 
 def test_slow_batches_are_not_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker answers in parts when a batch takes long, and may be busy with the next when asked for the rest."""
-    monkeypatch.setattr(ray_pool, "SLICE_S", 0.2)
+    monkeypatch.setattr("marl_ray.sandbox.worker.SLICE_S", 0.2)
     worker = ray_pool.SandboxWorker(SandboxSettings(limits=LIMITS))
     worker._sandbox.start()
     with ThreadPoolExecutor(2) as threads:
