@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,6 +94,9 @@ def connect(verbose: bool) -> str:
     # read the variable, this one has read it already.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+    # Ray protects a local cluster by a token. Without one it would leave a new one in ~/.ray, which then binds every
+    # cluster that this user starts later.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **common)
     return f"local Ray with {ray.cluster_resources().get('CPU', 0):g} CPUs"
 

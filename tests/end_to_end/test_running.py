@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -96,25 +98,28 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def head_node(tmp_path: Path) -> Iterator[str]:
+def head_node() -> Iterator[str]:
     """A Ray head with its job server; yields the job server's address."""
     dashboard, port = free_port(), free_port()
-    variables = environment() | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    folder = tempfile.mkdtemp(prefix="mr")  # short: Ray puts sockets below it, whose paths may have 107 bytes
+    variables = environment() | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled"}
+    variables["PATH"] = f"{RAY.parent}:{os.environ['PATH']}"  # jobs find the `python` that the head's PATH finds
     start = [RAY, "start", "--head", f"--port={port}", "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1"]
     start += [f"--dashboard-port={dashboard}", "--num-cpus=4", "--disable-usage-stats"]
-    start += ["--dashboard-agent-listen-port=0", f"--temp-dir={tmp_path}/ray"]
+    start += ["--dashboard-agent-listen-port=0", f"--temp-dir={folder}"]
     before = {p.pid for p in psutil.process_iter()}
     started = subprocess.run(start, env=variables, capture_output=True, text=True, timeout=120)
     assert started.returncode == 0, started.stdout + started.stderr
     mine = [p for p in psutil.process_iter() if p.pid not in before]
     yield f"http://127.0.0.1:{dashboard}"
     # `ray stop` would end every Ray of this machine: end these alone.
-    cluster = {p for p in mine if str(tmp_path) in " ".join(_cmdline(p))}
+    cluster = {p for p in mine if folder in " ".join(_cmdline(p))}
     cluster |= {child for p in list(cluster) if p.is_running() for child in p.children(recursive=True)}
     for p in cluster:
         if p.is_running():
             p.kill()
     psutil.wait_procs(cluster, timeout=30)
+    shutil.rmtree(folder)
 
 
 def _cmdline(process: psutil.Process) -> list[str]:
@@ -130,7 +135,7 @@ def test_ray_job_submit_runs_to_success(head_node: str, tmp_path: Path) -> None:
     submit = [RAY, "job", "submit", "--address", head_node, "--working-dir", "."]
     result = subprocess.run(
         [*submit, "--", *job],
-        env=environment() | {"PATH": f"{RAY.parent}:{os.environ['PATH']}"},
+        env=environment(),
         cwd=ROOT,
         capture_output=True,
         text=True,
