@@ -23,8 +23,8 @@ from marl_ray.sandbox import (  # noqa: E402
     Program,
     SandboxSettings,
     SandboxUnavailable,
-    ray_pool,
 )
+from marl_ray.sandbox import worker as worker_module  # noqa: E402
 from marl_ray.sandbox.ray_pool import SandboxPool  # noqa: E402
 
 from .benchmark_modules import sandbox_programs, sandbox_soak  # noqa: E402
@@ -145,8 +145,8 @@ def test_hostile_neighbours_do_no_harm() -> None:
 def test_slow_batches_are_not_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker answers in parts when a batch takes long, and may be busy with the next when asked for the rest."""
     monkeypatch.setattr("marl_ray.sandbox.worker.SLICE_S", 0.2)
-    worker = ray_pool.SandboxWorker(SandboxSettings(limits=LIMITS))
-    worker._sandbox.start()
+    worker = worker_module.BatchWorker(SandboxSettings(limits=LIMITS))
+    worker.start()
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(worker.run, [numbered(n, 0.02) for n in range(100)]).result(timeout=PATIENCE)
         assert first.running is not None
@@ -252,12 +252,17 @@ def test_secrets_cannot_be_reached() -> None:
             pids = [worker, os.getpid(), 1, *range(2, 30)]
             (report,) = await pool.execute([Program(source, (f"assert f({pids}) == []",), "f")])
             assert report.passed == 1, report.tests
-            behind = sandbox_soak.descendants(worker)
-            assert len(behind) >= 2
-            for pid in behind:
-                for name in ("environ", "cmdline"):
-                    assert SECRET.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
-                assert links_of_ray(pid) == [], "nothing of Ray is open behind the wall"
+            looked_at = 0
+            for pid in sandbox_soak.descendants(worker):
+                try:
+                    texts = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline")]
+                    links = links_of_ray(pid)
+                except OSError:  # a guest that has ended meanwhile
+                    continue
+                looked_at += 1
+                assert all(SECRET.encode() not in text for text in texts)
+                assert links == [], "nothing of Ray is open behind the wall"
+            assert looked_at >= 2, "zygote and judge at least"
             assert links_of_ray(worker), "while the worker itself has such files"
 
     asyncio.run(scenario())
