@@ -56,7 +56,7 @@ class Checkpoints:
 
     def all(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
-        return sorted(self.folder.glob("step_*"))
+        return sorted(self.folder.glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")))
 
     def latest(self) -> tuple[Path, TrainerState]:
         """The newest complete one. Raises ValueError when there is none."""

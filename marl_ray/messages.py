@@ -84,12 +84,13 @@ class Episode:
     """A task and the turns that were played, first to last.
 
     `stopped` says why it ended before its last turn ("" if it did not): prompt_too_long, infra_error or
-    early_termination.
+    early_termination. `detail` is the sandbox's reason for an infra_error.
     """
 
     task: Task
     nodes: list[TurnNode]
     stopped: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +101,20 @@ class Group:
     prompt_ids: tuple[int, ...]
     completions: tuple[Completion, ...]
     returns: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStats:
+    """What one `Learner.update` did; means over its optimizer steps."""
+
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    logprob_gap: float
+    """Mean absolute difference between the learner's and the sampler's log-probabilities, nats a token,
+    before the update. It is about 0 when both hold the same weights."""
+    optimizer_steps: int
+    informative_steps: int
+    """Optimizer steps that had a gradient: some group's returns differed."""
+    skipped_steps: int
+    """Optimizer steps left out for a loss or gradient that is not finite."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from marl_ray.config.schema import ModelConfig
+from marl_ray.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
 
 BUNDLED = {"bundled:toy-base": BASE_PATH}
@@ -25,14 +27,14 @@ def resolve_model(name: str) -> str:
     return name
 
 
-def check_model(name: str, trust_remote_code: bool) -> None:
-    """Read the model's configuration, and its tokenizer's. Raises ValueError with one line."""
-    from transformers import AutoConfig, AutoTokenizer
+def check_model(name: str, config: ModelConfig) -> None:
+    """Read the model's configuration, and its tokenizer. Raises ValueError with one line."""
+    from transformers import AutoConfig
 
     path = resolve_model(name)
     try:
-        AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-        AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+        AutoConfig.from_pretrained(path, trust_remote_code=config.model_kwargs.trust_remote_code)
+        load_tokenizer(path, config)
+    except Exception as error:  # transformers and the hub raise many kinds; each means the same here
         reason = " ".join(str(error).split())[:300]
         raise ValueError(f"model {name} cannot be loaded: {reason}") from None

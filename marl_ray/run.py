@@ -15,9 +15,10 @@ from typing import Any
 from marl_ray.arithmetic import describe
 from marl_ray.config import Config, ConfigError, load, to_yaml
 from marl_ray.config.schema import ALGORITHMS
-from marl_ray.data import DataError, load_tasks
+from marl_ray.data import load_tasks
 from marl_ray.environments import make_environment
 from marl_ray.external import ExternalTransition
+from marl_ray.sandbox import SandboxUnavailable
 from marl_ray.telemetry.console import say
 from marl_ray.trainer import Outcome, Problem, Trainer
 
@@ -35,11 +36,18 @@ def train(config: Config, resume: Path | None) -> None:
     begun = time.monotonic()
     try:
         problem = check(config)
-        run_dir = resume or new_run_dir(config)
+        if resume is not None:
+            check_same_run(config, saved_config(resume, {}))
+        run_dir = new_run_dir(config) if resume is None else resume.expanduser().absolute()
         trainer = Trainer(config, problem, run_dir, resume is not None)
-    except (ValueError, DataError) as error:
-        raise RunError(str(error)) from None
-    (run_dir / CONFIG_FILE).write_text(to_yaml(config))
+        (run_dir / CONFIG_FILE).write_text(to_yaml(config))
+    except (ValueError, OSError) as error:
+        raise RunError(" ".join(str(error).split())) from None
+    if config.model.top_p < 1 or config.model.top_k:
+        say(
+            "note: top_p or top_k cuts the sampler's distribution but not the learner's, so gradients are slightly "
+            "off-policy; agent_*/logprob_gap shows by how much"
+        )
     if RAY_PACKAGE in str(run_dir):
         say(f"warning: results go to {run_dir}, which Ray deletes with the job: set output.base_dir to a shared folder")
     for line in describe(config, len(problem.train_tasks)).splitlines():
@@ -53,7 +61,8 @@ def train(config: Config, resume: Path | None) -> None:
 
 
 def check(config: Config) -> Problem:
-    """Load the data and look at models and keys. Raises ValueError or DataError with one line."""
+    """Load the data and look at models, keys and the sandbox's settings. Raises ValueError with one line."""
+    from marl_ray.cluster.launch import sandbox_settings
     from marl_ray.models import check_model
     from marl_ray.telemetry.wandb import require_wandb
 
@@ -63,8 +72,12 @@ def check(config: Config) -> Problem:
     environment = make_environment(dataset.type or dataset_type(config), config.num_agents)
     transition = ExternalTransition(config.external, environment)
     require_wandb(config)
+    try:
+        sandbox_settings(config).candidates()
+    except SandboxUnavailable as error:
+        raise ValueError(str(error)) from None
     for name in dict.fromkeys(config.model_names):
-        check_model(name, config.model.model_kwargs.trust_remote_code)
+        check_model(name, config.model)
     return Problem(environment, transition, train_tasks, eval_tasks)
 
 
@@ -72,9 +85,9 @@ def new_run_dir(config: Config) -> Path:
     """Create the folder of a new run. Raises ValueError when it cannot be written or already holds a run."""
     base = Path(config.output.base_dir).expanduser().absolute()
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = config.output.run_name or f"{config.algorithm_name}-{dataset_type(config)}-{stamp}"
+    name = config.output.run_name or f"{config.algorithm_name}-{dataset_type(config)}-{stamp}-{os.getpid()}"
     path = base / name
-    if (path / "metrics.jsonl").exists():
+    if (path / CONFIG_FILE).exists():
         raise ValueError(f"{path} already holds a run: resume it with --resume {path}, or set another output.run_name")
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -83,6 +96,18 @@ def new_run_dir(config: Config) -> Path:
     except OSError as error:
         raise ValueError(f"output folder {path} cannot be written ({error.strerror}): set output.base_dir") from None
     return path
+
+
+def check_same_run(config: Config, saved: Config) -> None:
+    """The place in the data follows from these, so a resumed run keeps them. Raises ValueError."""
+    for name, now, before in (
+        ("seed", config.seed, saved.seed),
+        ("dataset", config.dataset, saved.dataset),
+        ("rollout_buffer_size", config.algorithm.rollout_buffer_size, saved.algorithm.rollout_buffer_size),
+        ("num_agents", config.num_agents, saved.num_agents),
+    ):
+        if now != before:
+            raise ValueError(f"a resumed run keeps its {name}: start a new run to change it")
 
 
 def saved_config(run_dir: Path, overrides: dict[str, Any]) -> Config:
@@ -116,7 +141,7 @@ def _on_ray(config: Config, trainer: Trainer) -> Outcome:
         raise KeyboardInterrupt from None
     except ray.exceptions.RayError as error:
         raise RunError(_ray_error(error)) from (error if config.output.verbose else None)
-    except (RuntimeError, ConnectionError) as error:
+    except (RuntimeError, OSError, ValueError, SandboxUnavailable) as error:
         raise RunError(" ".join(str(error).split())) from (error if config.output.verbose else None)
     finally:
         ray.shutdown()

@@ -27,9 +27,8 @@ from marl_ray.checkpoint import Checkpoints, TrainerState
 from marl_ray.cluster.launch import Fleet, gather_refs, launch, within
 from marl_ray.cluster.plan import Plan, learner_name
 from marl_ray.config.schema import Config
-from marl_ray.learning.learner import UpdateStats
 from marl_ray.learning.returns import groups_of_agent
-from marl_ray.messages import Episode, Task
+from marl_ray.messages import Episode, Task, UpdateStats
 from marl_ray.preflight import check_fleet
 from marl_ray.rollout.episodes import Environment, EpisodePlayer, Transition
 from marl_ray.streams import draw_tasks
@@ -39,6 +38,8 @@ from marl_ray.telemetry.record import Record
 from marl_ray.telemetry.wandb import Wandb
 
 GAP_WORTH_A_WARNING = 0.05
+GRACE_S = 10.0
+"""A learner names the generator that it waited for in vain; this wait, a little longer, does not come before it."""
 
 
 class TrainingError(RuntimeError):
@@ -62,7 +63,6 @@ class Outcome:
     before: Row | None = None
     after: Row | None = None
     eval_episodes: list[Episode] = field(default_factory=list)
-    state: TrainerState | None = None
 
 
 class Trainer:
@@ -77,11 +77,13 @@ class Trainer:
         self.arithmetic: Arithmetic = arithmetic(config, len(problem.train_tasks))
         self.versions = [0] * config.num_agents
         self.step = self.env_steps = self.learned = self.bad_steps = 0
+        self.learned_before = 0
         self.warned = False
         self.resume_from: Path | None = None
         if resume:
             self.resume_from, state = self.checkpoints.latest()
             self.step, self.env_steps, self.learned = state.step, state.env_steps, state.learned
+            self.learned_before = state.learned
             self.versions = list(state.weight_versions)
             if self.step >= self.arithmetic.total_steps:
                 raise ValueError(
@@ -125,16 +127,16 @@ class Trainer:
                     await self._save(fleet)
                 if algorithm.eval_interval and self.step % algorithm.eval_interval == 0 and self.step < total:
                     await self._evaluate(player, console, tracker, f"step {self.step}", outcome)
-            outcome.after = await self._evaluate(player, console, tracker, "after", outcome)
-            outcome.state = await self._save(fleet)
+            await self._save(fleet)
             if config.output.save_final_model:
                 await self._export(fleet)
+            outcome.after = await self._evaluate(player, console, tracker, "after", outcome)
         finally:
             console.close()
             tracker.close()
-        if self.learned == 0:
+        if self.learned == self.learned_before:
             raise TrainingError(
-                f"no optimizer step of {total} steps had a gradient: every group's rewards were equal, so "
+                f"no optimizer step up to step {total} had a gradient: every group's rewards were equal, so "
                 "nothing was learned. Look at episodes.jsonl; raise temperature or num_generations"
             )
         return outcome
@@ -156,9 +158,9 @@ class Trainer:
             learner.connect.remote(generators, ranks, plan.transport, deadlines.sync_s)
             for learner, generators in zip(fleet.learners, fleet.generators, strict=True)
         ]
-        await within(deadlines.sync_s, "learners and generators to meet", "sync_s", gather_refs(joins))
+        await within(deadlines.sync_s + GRACE_S, "learners and generators to meet", "sync_s", gather_refs(joins))
         pushes = [x.publish.remote(v) for x, v in zip(fleet.learners, self.versions, strict=True)]
-        await within(deadlines.sync_s, "the first weight sync", "sync_s", gather_refs(pushes))
+        await within(deadlines.sync_s + GRACE_S, "the first weight sync", "sync_s", gather_refs(pushes))
 
     async def _step(self, fleet: Fleet, player: EpisodePlayer) -> Row:
         """Rollout, then learning and sync; returns the step's row."""
@@ -175,6 +177,7 @@ class Trainer:
             player.play_all(tasks, algorithm.num_generations, "train", self.step),
         )
         rollout_s = time.monotonic() - begun
+        self._check_sandbox(episodes)
         self._check_versions(episodes)
         results = await asyncio.gather(
             *(self._learn(learner, agent, episodes) for agent, learner in enumerate(fleet.learners))
@@ -200,6 +203,11 @@ class Trainer:
         }
         return row
 
+    def _check_sandbox(self, episodes: list[Episode]) -> None:
+        """One lost episode is counted; a step that lost all of them has no sandbox."""
+        if all(e.stopped == "infra_error" and not e.nodes for e in episodes):
+            raise TrainingError(f"the sandbox gave no verdict in step {self.step + 1}: {episodes[0].detail}")
+
     def _check_versions(self, episodes: list[Episode]) -> None:
         """Every token comes from the weights that are about to be updated: nothing stale is trained on."""
         for agent, version in enumerate(self.versions):
@@ -221,7 +229,7 @@ class Trainer:
         if stats.optimizer_steps:
             version = self.versions[agent] + 1
             await within(
-                deadlines.sync_s,
+                deadlines.sync_s + GRACE_S,
                 f"the weight sync of {learner_name(agent)}",
                 "sync_s",
                 gather_refs([learner.publish.remote(version)]),
@@ -239,7 +247,7 @@ class Trainer:
         if self.bad_steps >= algorithm.max_bad_steps:
             raise TrainingError(
                 f"{self.bad_steps} steps in a row had a loss or gradient that is not finite: lower "
-                f"{self.config.algorithm_name}.learning_rate, or resume an earlier checkpoint"
+                f"{self.config.algorithm_name}.learning_rate and --resume"
             )
         gap = max((s.logprob_gap for s in all_stats if math.isfinite(s.logprob_gap)), default=0.0)
         if gap > GAP_WORTH_A_WARNING and not self.warned:
@@ -266,6 +274,9 @@ class Trainer:
         )
         metrics = {f"eval/{k}": v for k, v in episode_metrics(episodes, algorithm.discount).items()}
         row: Row = {"step": self.step, "env_steps": self.env_steps} | metrics
+        row["eval/episodes"] = len(episodes)
+        row["eval/too_long_prompts"] = sum(e.stopped == "prompt_too_long" for e in episodes)
+        row["eval/infra_errors"] = sum(e.stopped == "infra_error" for e in episodes)
         row["time/eval"] = time.monotonic() - begun
         self.record.metrics(row)
         self.record.episodes(self.step, "eval", episodes[: self.config.output.episodes_per_step])

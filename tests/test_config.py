@@ -92,9 +92,32 @@ def test_aliases_are_resolved() -> None:
     assert from_tree(tree(agents=["a", "b", "c"]), "magrpo").num_agents == 3
 
 
+def test_a_later_spelling_wins_over_an_earlier_one(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    given = tree(
+        model_name="file", magrpo={"temperature": 0.8, "external_original_prompt": False}, agents=["x", "y", "z"]
+    )
+    path.write_text(yaml.safe_dump(given))
+    overrides = {"model.temperature": 0.2, "external.original_prompt": True}
+    config = load(path, "magrpo", overrides)
+    assert config.model.temperature == 0.2
+    assert config.external.original_prompt is True
+    assert (config.model.name, config.model_names) == ("file", ["x", "y", "z"])
+    assert load(path, "magrpo", {"model_name": "all"}).model_names == ["all"] * 3
+    assert load(path, "magrpo", {"magrpo.temperature": 0.3}).model.temperature == 0.3
+
+
 @pytest.mark.parametrize(
     ("sections", "says"),
     [
+        ({"algorithm": {"num_turns": 2}}, "unknown setting 'algorithm'"),
+        ({"magrpo": {"temperature": 0.5}, "model": {"temperature": 0.6}}, "are the same setting and differ"),
+        (
+            {"magrpo": {"estimator": "mareinforce", "num_generations": 1, "normalize_advantages": True}},
+            "set it to 2 or more",
+        ),
+        ({"magrpo": {"adam_beta1": 2}}, "below 1"),
+        ({"resources": {"generator": {"gpus": 0.5, "tensor_parallel": 2}}}, "make them equal"),
         ({"magrpo": {"num_turn": 2}}, "did you mean 'magrpo.num_turns'"),
         ({"magrp": {}}, "did you mean 'magrpo'"),
         ({"external": {"mod": "plain"}}, "did you mean 'external.mode'"),

@@ -149,7 +149,7 @@ def test_a_prompt_that_does_not_fit_ends_its_episode_only(sandbox: Sandbox) -> N
 
 def test_a_failed_sandbox_is_never_the_programs_fault() -> None:
     episode = play(config(), Failing(), *pair())
-    assert (episode.nodes, episode.stopped) == ([], "infra_error")
+    assert (episode.nodes, episode.stopped, episode.detail) == ([], "infra_error", "gone")
     assert groups_of_agent([episode], 0) == []
     assert rollout_metrics([episode], 1.0)["sandbox/infra_errors"] == 1
 
@@ -183,6 +183,8 @@ def test_records_are_plain_readable_and_can_be_taken_back(sandbox: Sandbox, tmp_
             {"step": step, "env_steps": step * 6, "agent_0/loss": float("nan")} | episode_metrics([episode], 1.0)
         )
         record.episodes(step, "train", [episode])
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "env')  # what a crash leaves
     record.forget_after(2)
     rows = read_metrics(tmp_path)
     assert [r["step"] for r in rows] == [1, 2]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from marl_ray.learning.batching import Row, micro_batches, to_rows
+from marl_ray.learning.batching import Row, micro_batches, split_row, to_rows
 from marl_ray.learning.learner import schedule_factor
 from marl_ray.learning.policy import token_logprobs
 from marl_ray.learning.returns import expected_returns
@@ -58,13 +58,14 @@ def test_log_probabilities_are_those_of_each_completion_alone(
 ) -> None:
     model.set_attn_implementation(attention)
     rows = to_rows(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum")
+    parts = [part for row in rows for part in split_row(row, max_tokens)]
     seen = 0
     for batch in micro_batches(rows, max_tokens, pad_id=0):
         assert batch.input_ids.numel() <= max_tokens or len(batch.input_ids) == 1
         got = token_logprobs(model, batch, 0.7)
         width = batch.tokens.shape[1]
         for index in range(len(batch.input_ids)):
-            row = next(r for r in rows if same_tokens(r, batch.tokens[index], batch.mask[index]))
+            row = next(r for r in parts if same_tokens(r, batch.tokens[index], batch.mask[index]))
             expected = torch.cat([plain_logprobs(model, row.prompt_ids, s.token_ids, 0.7) for s in row.samples])
             torch.testing.assert_close(got[index, : row.width].double(), expected, rtol=1e-5, atol=1e-5)
             assert got[index, row.width : width].abs().sum() == 0
@@ -79,6 +80,8 @@ def same_tokens(row: Row, tokens: torch.Tensor, mask: torch.Tensor) -> bool:
 def test_completions_without_a_gradient_are_left_out() -> None:
     equal = Group(0, (5, 6), (completion(1, 0), completion(2, 0)), (1.0, 1.0))
     assert to_rows([equal], [1.0], "magrpo", False, "sequence_sum") == []
+    rounding = Group(0, (5,), tuple(completion(i) for i in range(1, 4)), (0.4, 0.4, 0.4))
+    assert to_rows([rounding], [1.0], "magrpo", False, "sequence_sum") == []
     middle = Group(0, (5, 6), (completion(1, 0), completion(2, 0), completion(3, 0)), (0.0, 1.0, 2.0))
     (row,) = to_rows([middle], [1.0], "magrpo", False, "sequence_sum")
     assert [s.token_ids for s in row.samples] == [(1, 0), (3, 0)]

@@ -216,7 +216,6 @@ def _sandbox(fleet: Fleet, config: Config, plan: Plan) -> SandboxPool:
         resources.workers,
         num_cpus_per_worker=resources.cpus,
         scheduling=[_place(fleet.group, plan, sandbox_name(i)) for i in range(resources.workers)],
-        deadline_s=config.resources.deadlines.rollout_s,
     )
 
 

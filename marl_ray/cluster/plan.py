@@ -69,6 +69,11 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
             f"resources.generator.gpus is {generator_gpus:g} and resources.learner.gpus {learner_gpus:g}: "
             "weights go from GPU to GPU or from CPU to CPU, so set both above 0 or both to 0"
         )
+    if generator.tensor_parallel > 1 and not generator_gpus:
+        raise PlacementError(
+            f"resources.generator.tensor_parallel is {generator.tensor_parallel}, but the cluster has no GPUs: set it "
+            "to 1"
+        )
     shared = 0 < generator_gpus < 1
     if shared and (learner_gpus + generator_gpus > 1 or generator.replicas > 1):
         raise PlacementError(

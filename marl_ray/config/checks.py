@@ -12,26 +12,12 @@ def resolve(config: Config) -> None:
     """Fill in what depends on other settings, in place, then check the whole."""
     algorithm = config.algorithm
     section = config.algorithm_name
-    if config.model_name is not None:
-        config.model.name = config.model_name
-        config.agents = None if config.agents is None else [config.model_name] * len(config.agents)
-        config.model_name = None
     if algorithm.num_agents is None:
         algorithm.num_agents = len(config.agents) if config.agents else (2 if section == "magrpo" else 1)
     if algorithm.estimator is None:
         algorithm.estimator = section  # type: ignore[assignment]
-    if algorithm.agent_learning_rate is not None:
-        if algorithm.learning_rate not in (None, algorithm.agent_learning_rate):
-            raise ValueError(f"{section}.learning_rate and {section}.agent_learning_rate differ: give one of them")
-        algorithm.learning_rate = algorithm.agent_learning_rate
-        algorithm.agent_learning_rate = None
     if algorithm.learning_rate is None:
         algorithm.learning_rate = 2e-5
-    for name in ("temperature", "top_p"):
-        value = getattr(algorithm, name)
-        if value is not None:
-            setattr(config.model, name, value)
-            setattr(algorithm, name, None)
     if algorithm.turn_gradient_weights is None:
         algorithm.turn_gradient_weights = [1.0] * max(algorithm.num_turns, 0)
     _check_agents(config)
@@ -70,7 +56,8 @@ def _check_algorithm(algorithm: AlgorithmConfig, section: str) -> None:
         f"{section}.turn_gradient_weights has {len(weights)} values for {algorithm.num_turns} turns: give one a turn",
     )
     _require(
-        algorithm.num_generations > 1 or algorithm.estimator not in NEEDS_A_GROUP,
+        algorithm.num_generations > 1
+        or (algorithm.estimator not in NEEDS_A_GROUP and not algorithm.normalize_advantages),
         f"{section}.num_generations is {algorithm.num_generations}, but {algorithm.estimator} compares the "
         f"completions of a group: set it to 2 or more, or {section}.estimator to mareinforce",
     )
@@ -122,6 +109,8 @@ def _check_numbers(config: Config) -> None:
         "external.expert_retries": config.external.expert_retries,
     }.items():
         _require(value >= 0, f"{name} should not be negative, got {value}")
+    for name, beta in (("adam_beta1", algorithm.adam_beta1), ("adam_beta2", algorithm.adam_beta2)):
+        _require(0 <= beta < 1, f"{section}.{name} should be at least 0 and below 1, got {beta}")
     _require(config.model.top_p <= 1, f"model.top_p should be at most 1, got {config.model.top_p}")
     _require(
         config.model.max_length > algorithm.max_new_tokens,
@@ -129,7 +118,7 @@ def _check_numbers(config: Config) -> None:
         f"{section}.max_new_tokens {algorithm.max_new_tokens}: raise the one or lower the other",
     )
     _require(
-        config.external.mode != "expert_edits" or algorithm.num_turns == 1 or bool(config.external.expert_model),
+        config.external.mode != "expert_edits" or bool(config.external.expert_model),
         "external.mode expert_edits needs external.expert_model, the model that writes the edits",
     )
 
@@ -163,10 +152,14 @@ def _check_resources(resources: ResourcesConfig) -> None:
     )
     gpus = generator.gpus
     _require(
-        gpus is None or gpus < 1 or gpus == generator.tensor_parallel,
+        gpus is None or gpus in (0, generator.tensor_parallel) or (gpus < 1 and generator.tensor_parallel == 1),
         f"resources.generator.gpus is {gpus} but tensor_parallel is {generator.tensor_parallel}: make them equal",
     )
     _require(
         gpus is None or gpus > 0 or generator.tensor_parallel == 1,
         "resources.generator.tensor_parallel above 1 needs GPUs: set resources.generator.gpus to the same number",
+    )
+    _require(
+        generator.gpu_memory_utilization <= 1,
+        f"resources.generator.gpu_memory_utilization is a share, at most 1, got {generator.gpu_memory_utilization}",
     )

@@ -19,10 +19,15 @@ import yaml
 from marl_ray.config import checks
 from marl_ray.config.schema import ALGORITHMS, Config
 
-LEGACY_EXTERNAL = {
-    "external_original_prompt": "original_prompt",
-    "external_previous_response": "previous_response",
+SAME_SETTING = {
+    "{algorithm}.external_original_prompt": "external.original_prompt",
+    "{algorithm}.external_previous_response": "external.previous_response",
+    "{algorithm}.temperature": "model.temperature",
+    "{algorithm}.top_p": "model.top_p",
+    "{algorithm}.agent_learning_rate": "{algorithm}.learning_rate",
+    "model_name": "model.name",
 }
+"""Other spellings, and the one that is kept."""
 
 
 class ConfigError(ValueError):
@@ -42,19 +47,22 @@ def load(
     other = next(name for name in ALGORITHMS if name != algorithm_name)
     if algorithm_name not in tree and other in tree:
         raise ConfigError(f"{path} has a section '{other}': run it with python -m marl_ray.train_{other}")
+    tree = _one_spelling(tree, algorithm_name)
     for key, value in (overrides or {}).items():
-        _set(tree, key, value)
+        kept = _kept_key(key, algorithm_name)
+        _set(tree, kept, value)
+        if key == "model_name" and isinstance(tree.get("agents"), list):
+            tree["agents"] = [value] * len(tree["agents"])
     return from_tree(tree, algorithm_name)
 
 
 def from_tree(tree: dict[str, Any], algorithm_name: str) -> Config:
     """Build the checked config from nested dictionaries with the file's section names."""
-    tree = dict(tree)
-    _move_legacy_external(tree, algorithm_name)
+    tree = _one_spelling(tree, algorithm_name)
+    names = [f.name for f in dataclasses.fields(Config) if f.name not in ("algorithm", "algorithm_name")]
+    _refuse_unknown(set(tree), [*names, algorithm_name], "")
     if algorithm_name in tree:
         tree["algorithm"] = tree.pop(algorithm_name)
-    names = [f.name for f in dataclasses.fields(Config) if f.name not in ("algorithm", "algorithm_name")]
-    _refuse_unknown(set(tree) - {"algorithm"}, [*names, algorithm_name], "")
     config = _build(Config, tree, "", algorithm_name)
     config.algorithm_name = algorithm_name
     try:
@@ -68,7 +76,6 @@ def to_tree(config: Config) -> dict[str, Any]:
     """The resolved config with the file's section names; `from_tree` of it gives the same config."""
     tree = dataclasses.asdict(config)
     name = tree.pop("algorithm_name")
-    tree.pop("model_name")
     return {name if key == "algorithm" else key: value for key, value in tree.items()}
 
 
@@ -108,6 +115,8 @@ def parse_value(text: str) -> Any:
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text()
+    except UnicodeDecodeError:
+        raise ConfigError(f"config {path} is not a text file") from None
     except OSError as error:
         near = sorted(str(p) for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
         hint = f"; there are {', '.join(near)}" if near else ""
@@ -138,17 +147,30 @@ def _set(tree: dict[str, Any], key: str, value: Any) -> None:
     tree[last] = value
 
 
-def _move_legacy_external(tree: dict[str, Any], algorithm_name: str) -> None:
-    """`magrpo.external_original_prompt` is an older spelling of `external.original_prompt`."""
-    section = tree.get(algorithm_name)
-    if not isinstance(section, dict):
-        return
-    section = tree[algorithm_name] = dict(section)
-    for old, new in LEGACY_EXTERNAL.items():
-        if old in section:
-            external = dict(tree.get("external") or {})
-            external[new] = section.pop(old)
-            tree["external"] = external
+def _kept_key(key: str, algorithm_name: str) -> str:
+    for other, kept in SAME_SETTING.items():
+        if key == other.format(algorithm=algorithm_name):
+            return kept.format(algorithm=algorithm_name)
+    return key
+
+
+def _one_spelling(tree: dict[str, Any], algorithm_name: str) -> dict[str, Any]:
+    """The tree with every setting under the one key that is kept. Raises ConfigError if two spellings disagree."""
+    tree = {key: dict(value) if isinstance(value, dict) else value for key, value in tree.items()}
+    for other, kept in SAME_SETTING.items():
+        *sections, last = other.format(algorithm=algorithm_name).split(".")
+        place = tree.get(sections[0]) if sections else tree
+        if not isinstance(place, dict) or place.get(last) is None:
+            continue
+        value = place.pop(last)
+        key = kept.format(algorithm=algorithm_name)
+        section, name = key.split(".")
+        there = tree.get(section)
+        if other != "model_name" and isinstance(there, dict) and there.get(name) not in (None, value):
+            spelling = other.format(algorithm=algorithm_name)
+            raise ConfigError(f"{spelling} and {key} are the same setting and differ: give one of them")
+        _set(tree, key, value)
+    return tree
 
 
 def _refuse_unknown(keys: set[str], known: list[str], where: str) -> None:
@@ -214,6 +236,8 @@ def _convert(value: Any, hint: Any) -> Any:
         return None
     if hint is float:
         return _to_float(value)
+    if hint is str and type(value) is int:  # a name that is a number
+        return str(value)
     if type(value) is not hint:
         raise TypeError
     return value

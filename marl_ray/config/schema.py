@@ -29,7 +29,8 @@ class ModelConfig:
     """The policy each agent starts from, and how it is sampled."""
 
     name: str = ""
-    """Hub id, local folder, or `bundled:toy-base`. `agents` gives each agent its own."""
+    """Hub id, local folder, or `bundled:toy-base`; `model_name` at top level is the same. `agents` gives each agent
+    its own."""
     type: str | None = None
     """A label for people; nothing depends on it."""
     temperature: float = 0.8
@@ -100,7 +101,7 @@ class ExternalConfig:
 
 @dataclass(slots=True)
 class AlgorithmConfig:
-    """The sections `magrpo` and `grpo`: rollout and learning."""
+    """The sections `magrpo` and `grpo`: rollout and learning. `temperature` and `top_p` here are those of `model`."""
 
     estimator: Estimator | None = None
     """Advantage estimator; null: the section's name."""
@@ -112,7 +113,6 @@ class AlgorithmConfig:
     """End after this many steps, whatever the epochs."""
     learning_rate: float | None = None
     """AdamW's peak learning rate; `agent_learning_rate` is the same setting. Default 2e-5."""
-    agent_learning_rate: float | None = None
     lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: int = 0
     """Optimizer steps over which the learning rate rises from 0."""
@@ -123,10 +123,6 @@ class AlgorithmConfig:
     num_generations: int = 4
     """G: completions each agent samples for one prompt, and joint actions at one node."""
     max_new_tokens: int = 256
-    temperature: float | None = None
-    """Same as model.temperature."""
-    top_p: float | None = None
-    """Same as model.top_p."""
     discount: float = 1.0
     joint_mode: Literal["aligned", "cross"] = "aligned"
     """aligned: joint action g is every agent's completion g."""
@@ -261,8 +257,6 @@ class Config:
 
     algorithm_name: str = "magrpo"
     seed: int = 42
-    model_name: str | None = None
-    """Overrides model.name."""
     agents: list[str] | None = None
     """One model name an agent."""
     model: ModelConfig = field(default_factory=ModelConfig)

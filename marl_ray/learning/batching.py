@@ -81,6 +81,8 @@ def to_rows(
     tokens = sum(len(c.token_ids) for group in groups for c in group.completions)
     rows = []
     for group in groups:
+        if (estimator != "mareinforce" or whiten) and max(group.returns) == min(group.returns):
+            continue  # advantages are 0, if not for rounding
         returns = torch.tensor(group.returns, dtype=torch.float64)
         advantages = group_advantages(returns, estimator, whiten).tolist()
         size = len(group.completions)
@@ -97,11 +99,12 @@ def to_rows(
 
 
 def micro_batches(rows: Sequence[Row], max_tokens: int, pad_id: int) -> Iterator[MicroBatch]:
-    """Split rows so that each micro-batch has at most `max_tokens` padded tokens (or one row).
+    """Split rows so that each micro-batch has at most `max_tokens` padded tokens (or one completion).
 
     Rows of like length go together; the order does not matter to the sum.
     """
-    ordered = sorted(rows, key=lambda row: (len(row.prompt_ids), row.width))
+    fitting = [part for row in rows for part in split_row(row, max_tokens)]
+    ordered = sorted(fitting, key=lambda row: (len(row.prompt_ids), row.width))
     pending: list[Row] = []
     prompt_width = width = 0
     for row in ordered:
@@ -114,6 +117,19 @@ def micro_batches(rows: Sequence[Row], max_tokens: int, pad_id: int) -> Iterator
         prompt_width, width = wider_prompt, wider
     if pending:
         yield _collate(pending, pad_id)
+
+
+def split_row(row: Row, max_tokens: int) -> Iterator[Row]:
+    """The row in parts that each fit, if their prompt and one completion do."""
+    pending: list[Sample] = []
+    width = len(row.prompt_ids)
+    for sample in row.samples:
+        if pending and width + len(sample.token_ids) > max_tokens:
+            yield Row(row.prompt_ids, tuple(pending))
+            pending, width = [], len(row.prompt_ids)
+        pending.append(sample)
+        width += len(sample.token_ids)
+    yield Row(row.prompt_ids, tuple(pending))
 
 
 def _collate(rows: list[Row], pad_id: int) -> MicroBatch:

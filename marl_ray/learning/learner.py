@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +12,11 @@ import torch
 from marl_ray.config.schema import AlgorithmConfig, ModelConfig
 from marl_ray.learning.batching import micro_batches, to_rows
 from marl_ray.learning.policy import compute_in, load_policy, token_logprobs
-from marl_ray.messages import Group, WeightVersion
+from marl_ray.messages import Group, UpdateStats, WeightVersion
 from marl_ray.tokenization import fingerprint, load_tokenizer
 from marl_ray.weights.transport import GeneratorClient, Publisher, TransportName
 
 STATE_FILE = "learner.pt"
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateStats:
-    """What one `Learner.update` did; means over its optimizer steps."""
-
-    loss: float
-    grad_norm: float
-    learning_rate: float
-    logprob_gap: float
-    """Mean absolute difference between the learner's and the sampler's log-probabilities, nats a token,
-    before the update. It is about 0 when both hold the same weights."""
-    optimizer_steps: int
-    informative_steps: int
-    """Optimizer steps that had a gradient: some group's returns differed."""
-    skipped_steps: int
-    """Optimizer steps left out for a loss or gradient that is not finite."""
 
 
 class Learner:
@@ -138,7 +120,20 @@ class Learner:
         state = torch.load(Path(folder) / STATE_FILE, map_location="cpu", weights_only=True)
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
+        self._apply_settings()
         torch.set_rng_state(state["torch_rng"])
+
+    def _apply_settings(self) -> None:
+        """The config's optimizer settings, which may have changed since the state was saved."""
+        algorithm = self.algorithm
+        peak = algorithm.learning_rate or 0.0
+        self.schedule.base_lrs = [peak]
+        for group in self.optimizer.param_groups:
+            group["initial_lr"] = peak
+            group["lr"] = peak * self.schedule.lr_lambdas[0](self.schedule.last_epoch)
+            group["betas"] = (algorithm.adam_beta1, algorithm.adam_beta2)
+            group["weight_decay"] = algorithm.weight_decay
+        self.schedule._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     def export(self, folder: str) -> None:
         """Write the model in the engines' dtype, and the tokenizer.

@@ -93,6 +93,8 @@ class Engine:
             "max_num_seqs": spec.max_num_seqs,
             "trust_remote_code": spec.trust_remote_code,
             "tensor_parallel_size": spec.tensor_parallel,
+            # Not Ray, which vLLM would choose inside a placement group: the actor holds all of its GPUs itself.
+            "distributed_executor_backend": "mp" if spec.tensor_parallel > 1 else "uni",
             "logprobs_mode": "processed_logprobs",
             "disable_log_stats": True,
             "worker_extension_cls": "marl_ray.weights.worker.ChecksumExtension",
@@ -109,11 +111,10 @@ class Engine:
                 "max_num_batched_tokens": max(CPU_BATCHED_TOKENS, spec.max_length),
             }
         self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._waiting: dict[str, Future] = {}
         self._requests = 0
         self._failure: BaseException | None = None
-        self.generated_tokens = 0
         self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
         self._thread.start()
 
@@ -138,11 +139,6 @@ class Engine:
         self._inbox.put(command)
         return asyncio.wrap_future(future)
 
-    def close(self) -> None:
-        """End the thread after the step it is in."""
-        self._inbox.put(None)
-        self._thread.join(timeout=30)
-
     def _run(self) -> None:
         while True:
             try:
@@ -150,8 +146,6 @@ class Engine:
             except queue.Empty:
                 self._step()
                 continue
-            if command is None:
-                return
             command()
 
     def _add(self, prompt_ids: list[int], sampling: SamplingSpec, future: Future) -> None:
@@ -179,7 +173,7 @@ class Engine:
         name = str(self._requests)
         try:
             self._engine.add_request(name, {"prompt_token_ids": prompt_ids}, parameters)
-        except ValueError as error:
+        except Exception as error:  # vLLM refused this request: its caller must know, the engine goes on
             future.set_exception(error)
             return
         self._waiting[name] = future
@@ -187,17 +181,15 @@ class Engine:
     def _step(self) -> None:
         try:
             outputs: list[Any] = self._engine.step()
-        except Exception as error:  # whatever vLLM raises, the engine is unusable and everyone must know
+            for output in outputs:
+                if output.finished:
+                    group = [_sample(o) for o in sorted(output.outputs, key=lambda o: o.index)]
+                    self._waiting.pop(output.request_id).set_result(group)
+        except Exception as error:  # whatever it is, the engine is unusable and everyone must know
             self._failure = error
             for future in self._waiting.values():
                 future.set_exception(RuntimeError(f"the engine failed in a step: {error}"))
             self._waiting.clear()
-            return
-        for output in outputs:
-            if output.finished:
-                group = [_sample(o) for o in sorted(output.outputs, key=lambda o: o.index)]
-                self.generated_tokens += sum(len(sample[0]) for sample in group)
-                self._waiting.pop(output.request_id).set_result(group)
 
 
 Sample = tuple[tuple[int, ...], tuple[float, ...], str, WeightVersion]

@@ -98,8 +98,9 @@ class EpisodePlayer:
                 episode.stopped = "prompt_too_long"
                 return episode
             actions = await self._act(task, [g.completions for g in generations])
-            if any(action.report.infra_error for action in actions):
-                episode.stopped = "infra_error"
+            failure = next((a.report.infra_error for a in actions if a.report.infra_error), None)
+            if failure is not None:
+                episode.stopped, episode.detail = "infra_error", failure
                 return episode
             node = TurnNode(
                 turn=turn,

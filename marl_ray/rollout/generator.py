@@ -62,10 +62,6 @@ class Generator:
         completions = tuple(to_completion(s, text) for s, text in zip(samples, texts, strict=True))
         return Generation(tuple(prompt_ids), completions)
 
-    async def generated_tokens(self) -> int:
-        """Tokens sampled since the start."""
-        return self.engine.generated_tokens
-
     async def weight_update(self, stage: str, info: dict[str, Any] | None = None) -> None:
         """One stage of vLLM's weight transfer: init, start, update or finish."""
         if info is not None and "weights_ref" in info:
@@ -83,7 +79,8 @@ class Generator:
         """Serve the weights just received as `version`; returns it with their checksum."""
 
         def commit(engine: Any) -> tuple[str, int]:
-            engine.reset_prefix_cache()
+            if not engine.reset_prefix_cache():
+                raise RuntimeError(f"{self.name}: requests were in flight during a weight update")
             engine.set_weight_version(str(version))
             checksums = engine.collective_rpc("weight_checksum")
             if len(set(checksums)) > 1:

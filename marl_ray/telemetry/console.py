@@ -29,21 +29,17 @@ class Console:
             leave=False,
         )
 
-    def say(self, text: str) -> None:
-        """A line above the bar."""
-        say(text)
-
     def step(self, row: Row, show: bool) -> None:
         """Advance the bar, and print the step's line."""
         self.bar.update(1)
         if show:
-            self.say(self._line(row))
+            say(self._line(row))
 
     def evaluation(self, row: Row, name: str) -> None:
         """The line of an evaluation."""
         rewards = " ".join(_number(row, f"eval/turn_{t + 1}/reward_mean") for t in range(self.num_turns))
         passed = _share(row, f"eval/turn_{self.num_turns}/all_passed")
-        self.say(f"eval {name:>12} | reward {rewards} | all tests passed {passed} | {row['time/eval']:.1f} s")
+        say(f"eval {name:>12} | reward {rewards} | all tests passed {passed} | {row['time/eval']:.1f} s")
 
     def close(self) -> None:
         """Remove the bar."""

@@ -6,9 +6,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from marl_ray.learning.learner import UpdateStats
 from marl_ray.learning.returns import expected_returns
-from marl_ray.messages import Episode, TurnNode
+from marl_ray.messages import Episode, TurnNode, UpdateStats
 
 Row = dict[str, float | int | str]
 

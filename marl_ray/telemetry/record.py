@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,14 @@ class Record:
         return path
 
     def forget_after(self, step: int) -> None:
-        """Drop rows of steps that a resumed run will take again, and evaluations after them."""
+        """Drop rows of steps that a resumed run will take again, and a last row that was cut off."""
         for name in (METRICS, EPISODES):
             path = self.run_dir / name
             if path.exists():
-                rows = [line for line in path.read_text().splitlines() if json.loads(line)["step"] <= step]
-                path.write_text("".join(row + "\n" for row in rows))
+                rows = [row for row in _parsed(path) if row["step"] <= step]
+                fresh = path.with_suffix(".tmp")
+                fresh.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+                os.replace(fresh, path)
 
     def _append(self, name: str, row: dict[str, Any]) -> None:
         with (self.run_dir / name).open("a") as file:
@@ -56,7 +59,18 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / METRICS
     if not path.exists():
         raise ValueError(f"{run_dir} is no run folder: it has no {METRICS}")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return list(_parsed(path))
+
+
+def _parsed(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file; a last line that a crash cut off is left out."""
+    *lines, last = path.read_text().split("\n")
+    yield from map(json.loads, lines)
+    if last:
+        try:
+            yield json.loads(last)
+        except ValueError:
+            return
 
 
 def trace(episode: Episode) -> dict[str, Any]:

@@ -8,6 +8,7 @@ acknowledged version and checksum. Transports: `store` (CPU) puts the arrays int
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -27,13 +28,18 @@ class SyncError(RuntimeError):
 class GeneratorClient:
     """vLLM's weight-sync control plane over the generator actors of one agent.
 
-    Each call goes to all of them at once and is bounded by `deadline_s`.
+    Each call goes to all of them at once. One update, from its start to its commit, has `deadline_s`.
     """
 
     def __init__(self, generators: list[Any], ranks_per_generator: int, deadline_s: float) -> None:
         self.generators = generators
         self.ranks_per_generator = ranks_per_generator
         self.deadline_s = deadline_s
+        self._until = 0.0
+
+    def begin(self) -> None:
+        """The deadline runs from here."""
+        self._until = time.monotonic() + self.deadline_s
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Start the rendezvous; engine i's workers come after those of the engines before it."""
@@ -60,7 +66,7 @@ class GeneratorClient:
 
     def _wait(self, calls: list[Any], verb: str) -> list[Any]:
         try:
-            return ray.get(calls, timeout=self.deadline_s)
+            return ray.get(calls, timeout=max(0.0, self._until - time.monotonic()))
         except ray.exceptions.GetTimeoutError:
             _, late = ray.wait(calls, num_returns=len(calls), timeout=0)
             which = [i for i, call in enumerate(calls) if call in late]
@@ -90,6 +96,7 @@ class Publisher:
 
     def publish(self, version: WeightVersion) -> int:
         """Send the weights as `version`; returns their checksum. Raises SyncError."""
+        self.client.begin()
         checksum = Checksum()
         if self._vllm_engine is None:
             payload = [
@@ -114,6 +121,7 @@ class Publisher:
     def _join(self, transport: TransportName) -> Any:
         from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
 
+        self.client.begin()
         info: Any
         if transport == "ipc":
             from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo

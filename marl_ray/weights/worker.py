@@ -1,7 +1,7 @@
 """The receiving side of weight sync, inside vLLM's workers.
 
 vLLM's weight-transfer engines (`nccl` between devices, `ipc` on one device) do the work on GPUs; on CPU ours
-reads arrays that the learner put into Ray's object store. Each sums up what it loads, so that a generator
+reads arrays that the learner put into Ray's object store. Each sums up what it receives, so that a generator
 can acknowledge a checksum. `marl_ray.rollout.engine` names `ChecksumExtension` as vLLM's worker extension:
 importing this module in a worker registers the engines there.
 """
@@ -31,7 +31,7 @@ BACKENDS = {"store": "marl_store", "nccl": "marl_nccl", "ipc": "marl_ipc"}
 
 
 class _Summed:
-    """Mixed into a transfer engine: adds up what `receive_weights` loads, from start to finish."""
+    """Mixed into a transfer engine: adds up what `receive_weights` hands on to be loaded, from start to finish."""
 
     checksum: Checksum
     model: Any
@@ -137,5 +137,5 @@ class ChecksumExtension:
     """Methods that vLLM adds to its worker."""
 
     def weight_checksum(self) -> int:
-        """Checksum of what the last weight update loaded."""
+        """Checksum of what the last weight update received."""
         return self.weight_transfer_engine.checksum.value  # type: ignore[attr-defined]
