@@ -175,6 +175,7 @@ def test_a_wrong_acknowledgement_is_an_error(local_ray: None) -> None:
 def test_a_stuck_generator_is_named_when_the_deadline_is_over(local_ray: None) -> None:
     stuck = ray.remote(StuckGenerator).options(num_cpus=0).remote()
     client = GeneratorClient([stuck], 1, deadline_s=0.5)
+    client.begin()
     with pytest.raises(SyncError, match=r"generator \[0\] did not start a weight update within 0.5 s"):
         client.start_weight_update()
     ray.kill(stuck)
