@@ -62,6 +62,7 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> Row:
         "sandbox/infra_errors": sum(e.stopped == "infra_error" for e in episodes),
     }
     reports = [a.report for e in episodes for node in e.nodes for a in node.joint_actions]
+    row["sandbox/untrusted"] = sum(not r.trusted for r in reports)
     row["sandbox/timeouts"] = sum(any(t.status == "timeout" for t in r.tests) for r in reports)
     return row
 
