@@ -99,7 +99,6 @@ def _train(algorithm: str, options: argparse.Namespace, dry_run: bool) -> int:
     except (ConfigError, DataError) as error:
         return _fail(error)
     except KeyboardInterrupt:
-        print("stopped; --resume goes on from the last checkpoint", file=sys.stderr)
         return INTERRUPTED
     return 0
 

@@ -40,7 +40,8 @@ def train(config: Config, resume: Path | None) -> None:
             check_same_run(config, saved_config(resume, {}))
         run_dir = new_run_dir(config) if resume is None else resume.expanduser().absolute()
         trainer = Trainer(config, problem, run_dir, resume is not None)
-        (run_dir / CONFIG_FILE).write_text(to_yaml(config))
+        if resume is None:
+            (run_dir / CONFIG_FILE).write_text(to_yaml(config))
     except (ValueError, OSError) as error:
         raise RunError(" ".join(str(error).split())) from None
     if config.model.top_p < 1 or config.model.top_k:
@@ -52,8 +53,15 @@ def train(config: Config, resume: Path | None) -> None:
         say(f"warning: results go to {run_dir}, which Ray deletes with the job: set output.base_dir to a shared folder")
     for line in describe(config, len(problem.train_tasks)).splitlines():
         say(line)
+    say(f"results go to {run_dir}")
     try:
         outcome = _on_ray(config, trainer)
+    except KeyboardInterrupt:
+        if trainer.checkpoints.all():
+            say(f"stopped at step {trainer.step}; --resume {run_dir} goes on from the last checkpoint")
+        else:
+            say(f"stopped at step {trainer.step}, before the first checkpoint")
+        raise
     finally:
         _remove_if_empty(run_dir)
     for line in summary(config, trainer, outcome, time.monotonic() - begun):
@@ -88,7 +96,8 @@ def new_run_dir(config: Config) -> Path:
     name = config.output.run_name or f"{config.algorithm_name}-{dataset_type(config)}-{stamp}-{os.getpid()}"
     path = base / name
     if (path / CONFIG_FILE).exists():
-        raise ValueError(f"{path} already holds a run: resume it with --resume {path}, or set another output.run_name")
+        hint = f"resume it with --resume {path}, or" if any(path.glob("checkpoints/step_*")) else "delete it, or"
+        raise ValueError(f"{path} already holds a run: {hint} set another output.run_name")
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):

@@ -26,6 +26,7 @@ from marl_ray.arithmetic import Arithmetic, arithmetic
 from marl_ray.checkpoint import Checkpoints, TrainerState
 from marl_ray.cluster.launch import Fleet, gather_refs, launch, within
 from marl_ray.cluster.plan import Plan, learner_name
+from marl_ray.config import to_yaml
 from marl_ray.config.schema import Config
 from marl_ray.learning.returns import groups_of_agent
 from marl_ray.messages import Episode, Task, UpdateStats
@@ -38,6 +39,7 @@ from marl_ray.telemetry.record import Record
 from marl_ray.telemetry.wandb import Wandb
 
 GAP_WORTH_A_WARNING = 0.05
+TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
 GRACE_S = 10.0
 """A learner names the generator that it waited for in vain; this wait, a little longer, does not come before it."""
 
@@ -99,7 +101,10 @@ class Trainer:
             say(line)
         try:
             await self._prepare(fleet, plan)
-            say(f"actors ready after {time.monotonic() - started:.0f} s; weights go by {plan.transport}")
+            say(
+                f"actors ready after {time.monotonic() - started:.0f} s; weights travel by {TRANSPORTS[plan.transport]}"
+            )
+            (self.run_dir / "config.yaml").write_text(to_yaml(self.config))
             return await self._loop(fleet)
         finally:
             await fleet.close()
@@ -112,6 +117,7 @@ class Trainer:
         console = Console(total, self.step, config.num_agents, algorithm.num_turns)
         tracker = Wandb(config, self.run_dir)
         outcome = Outcome()
+        say("reward: mean of each turn; pass: share with all tests passed in the last turn; loss: of each agent")
         try:
             if self.resume_from is None:
                 self.record.forget_after(-1)

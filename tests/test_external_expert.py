@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from marl_ray.external import check_expert_key, expert
-from marl_ray.external.expert import Expert, ExpertError, endpoint_of, parse_edits
+from marl_ray.external.expert import Expert, ExpertError, ExpertRefused, endpoint_of, parse_edits
 
 KEY = "sk-very-secret"
 NAMES = ["aux", "grow"]
@@ -188,10 +188,19 @@ def test_after_the_retries_there_is_no_edit_and_no_key_in_the_log(
     assert KEY not in caplog.text
 
 
-@pytest.mark.parametrize("status", [400, 401, 404])
+@pytest.mark.parametrize("status", [400, 404])
 def test_what_another_try_cannot_help_is_not_tried_again(server: Server, status: int) -> None:
     server.script = [fails(status)]
     assert ask() == {}
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_ends_the_run_without_naming_it(server: Server, status: int) -> None:
+    server.script = [fails(status)]
+    with pytest.raises(ExpertRefused, match="refused the key in OPENAI_API_KEY") as error:
+        ask()
+    assert KEY not in str(error.value)
     assert len(server.requests) == 1
 
 

@@ -219,6 +219,8 @@ def _convert(value: Any, hint: Any) -> Any:
                 continue
         raise TypeError
     if origin is Literal:
+        if value is None and "none" in args:  # YAML and overrides read the bare word as null
+            return "none"
         if value in args and not isinstance(value, bool):
             return value
         raise TypeError

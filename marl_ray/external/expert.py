@@ -59,11 +59,17 @@ class ExpertConfig(Protocol):
 
 
 class ExpertError(Exception):
-    """No usable reply. `retry` tells whether another try may help. The text holds no secret."""
+    """No usable reply. `retry` tells whether another try may help, `refused` that the key is not accepted. The text
+    holds no secret."""
 
-    def __init__(self, message: str, retry: bool = True) -> None:
+    def __init__(self, message: str, retry: bool = True, refused: bool = False) -> None:
         super().__init__(message)
         self.retry = retry
+        self.refused = refused
+
+
+class ExpertRefused(RuntimeError):
+    """The expert does not accept the key; the text is one line and does not hold the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +122,19 @@ class Expert:
         self._slots = threading.BoundedSemaphore(MAX_CONCURRENT)
 
     async def edits(self, problem: str, program: str, names: Sequence[str]) -> dict[str, str]:
-        """The suggested edit for each function; none when the expert cannot be heard, which never raises."""
+        """The suggested edit for each function; none when the expert cannot be heard.
+
+        Raises ExpertRefused when the key is refused, since no later request can do better.
+        """
         prompt = REQUEST.format(problem=problem.strip(), program=program.strip(), names=", ".join(names))
         for attempt in range(self._retries + 1):
             try:
                 return await _in_thread(lambda: parse_edits(self._ask(prompt), names))
             except ExpertError as error:
+                if error.refused:
+                    raise ExpertRefused(
+                        f"the expert {self._model} refused the key in {self._endpoint.key_variable} ({error})"
+                    ) from None
                 last = attempt == self._retries or not error.retry
                 if last:
                     logger.warning(
@@ -146,7 +159,9 @@ class Expert:
             except urllib.error.HTTPError as error:
                 status = error.code
                 error.close()
-                raise ExpertError(f"HTTP {status}", status in RETRIED_STATUS or status >= 500) from None
+                raise ExpertError(
+                    f"HTTP {status}", status in RETRIED_STATUS or status >= 500, refused=status in (401, 403)
+                ) from None
             except TimeoutError:
                 raise ExpertError("timed out") from None
             except (OSError, HTTPException) as error:

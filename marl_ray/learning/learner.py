@@ -82,6 +82,7 @@ class Learner:
         """One pass over `groups` in mini-batches of `train_batch_size` groups, an optimizer step each."""
         size = self.algorithm.train_batch_size or max(len(groups), 1)
         losses, norms, gaps, informative, skipped, steps = [], [], [], 0, 0, 0
+        learning_rate = float(self.schedule.get_last_lr()[0])
         for start in range(0, len(groups), size):
             loss, norm, gap, has_gradient = self._optimizer_step(groups[start : start + size])
             steps += 1
@@ -95,7 +96,7 @@ class Learner:
         return UpdateStats(
             loss=_mean(losses),
             grad_norm=_mean(norms),
-            learning_rate=float(self.schedule.get_last_lr()[0]),
+            learning_rate=learning_rate,
             logprob_gap=gaps[0] if gaps else math.nan,
             optimizer_steps=steps - skipped,
             informative_steps=informative,

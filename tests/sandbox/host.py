@@ -171,6 +171,17 @@ def settle(measure: Any, most: int, seconds: float = 3.0) -> int:
     return count
 
 
+def steady(measure: Any, same: int = 20, seconds: float = 10.0) -> int:
+    """The count once it has been the same so many times in a row."""
+    deadline = time.monotonic() + seconds
+    count, times = measure(), 1
+    while times < same and time.monotonic() < deadline:
+        time.sleep(0.005)
+        now = measure()
+        count, times = now, times + 1 if now == count else 1
+    return count
+
+
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
@@ -214,7 +225,8 @@ def main() -> None:
     for _ in range(3):
         sandbox.run(warm)
     say({"level": sandbox.level, "describe": sandbox.describe(), "secret": scene.secret})
-    processes, descriptors = descendants(), open_descriptors()
+    # The next guest is forked ahead, a moment after a report: count when nothing moves any more.
+    processes, descriptors = steady(descendants), open_descriptors()
     for line in sys.stdin:
         reports = sandbox.run_batch([make_program(api, fields, words) for fields in json.loads(line)])
         say(
