@@ -193,7 +193,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write all samples there")
     arguments = parser.parse_args()
-    ray.init(num_cpus=arguments.workers, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=arguments.workers, include_dashboard=False, log_to_driver=False)
     result = asyncio.run(run(arguments))
     left = wait_for_no_workers()
     ray.shutdown()

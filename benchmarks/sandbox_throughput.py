@@ -205,7 +205,13 @@ async def _with_ray(
 
     from marl_ray.sandbox.ray_pool import SandboxPool
 
-    ray.init(num_cpus=arguments.workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    ray.init(
+        address="local",
+        num_cpus=arguments.workers,
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+    )
     pool = SandboxPool(settings, arguments.workers)
     await pool.start()
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""One local Ray for the actor tests."""
+"""A local Ray for a module of actor tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import ray
 from marl_ray.cluster.launch import connect
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
     connect(verbose=False)
     yield

@@ -41,7 +41,7 @@ def cluster() -> Iterator[None]:
         ray.shutdown()
     os.environ["MARL_RAY_TEST_API_KEY"] = SECRET
     try:
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
         yield
         ray.shutdown()
     finally:

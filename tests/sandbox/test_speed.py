@@ -49,7 +49,7 @@ def test_speed_of_library_and_ray_workers() -> None:
         ray.shutdown()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")  # else Ray's workers stand back behind all others on a busy machine
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
         try:
             figures = asyncio.run(scenario())
         finally:
