@@ -17,13 +17,13 @@ import os
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from marl_ray.sandbox import Program, Sandbox, SandboxSettings
+from marl_ray.sandbox.bench import side_by_side
 from marl_ray.sandbox.inside import preload
 from marl_ray.sandbox.launch import plan
 
@@ -82,17 +82,6 @@ def fresh_interpreter(program: Program) -> bool:
     script = program.source + "\n" + "\n".join(program.tests)
     command = [os.path.realpath(sys.executable), "-I", "-S", "-c", script]
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env={}).returncode == 0
-
-
-def side_by_side(work: Sequence[Callable[[], None]]) -> float:
-    """Seconds that threads take which start together."""
-    threads = [threading.Thread(target=part) for part in work]
-    started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return time.perf_counter() - started
 
 
 def fork_server_modules(level: str) -> list[str]:

@@ -20,9 +20,9 @@ from marl_ray.environments import make_environment
 from marl_ray.external import ExternalTransition
 from marl_ray.sandbox import SandboxUnavailable
 from marl_ray.telemetry.console import say
+from marl_ray.telemetry.record import CONFIG_FILE
 from marl_ray.trainer import Outcome, Problem, Trainer
 
-CONFIG_FILE = "config.yaml"
 RAY_PACKAGE = "_ray_pkg_"
 """In the path of the copy of --working-dir that a Ray job runs in."""
 

@@ -35,7 +35,7 @@ from marl_ray.rollout.episodes import Environment, EpisodePlayer, Transition
 from marl_ray.streams import draw_tasks
 from marl_ray.telemetry.console import Console, say
 from marl_ray.telemetry.metrics import Row, episode_metrics, joint_samples, rollout_metrics, update_metrics
-from marl_ray.telemetry.record import Record
+from marl_ray.telemetry.record import CONFIG_FILE, Record
 from marl_ray.telemetry.wandb import Wandb
 
 GAP_WORTH_A_WARNING = 0.05
@@ -104,7 +104,7 @@ class Trainer:
             say(
                 f"actors ready after {time.monotonic() - started:.0f} s; weights travel by {TRANSPORTS[plan.transport]}"
             )
-            (self.run_dir / "config.yaml").write_text(to_yaml(self.config))
+            (self.run_dir / CONFIG_FILE).write_text(to_yaml(self.config))
             return await self._loop(fleet)
         finally:
             await fleet.close()

@@ -98,11 +98,6 @@ class Sandbox:
         """The active level; empty before `start`."""
         return self._launch.level if self._launch is not None else ""
 
-    @property
-    def why_not_more(self) -> tuple[str, ...]:
-        """Why each better level is not active: "bwrap: bubblewrap is not installed"."""
-        return tuple(self._refused)
-
     def describe(self) -> str:
         """One line: what is active, and why not more."""
         if not self.level:

@@ -12,6 +12,7 @@ from typing import Any
 from marl_ray.messages import Episode
 from marl_ray.telemetry.metrics import Row
 
+CONFIG_FILE = "config.yaml"
 METRICS = "metrics.jsonl"
 EPISODES = "episodes.jsonl"
 SAMPLES = "sample_episodes.txt"

@@ -131,10 +131,3 @@ class ZygoteClient:
         if len(data) != ANSWER.size:
             raise ZygoteError("the zygote is gone")
         self._expected.popleft()(*ANSWER.unpack(data))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have no name
-        return f"signal {number}"
