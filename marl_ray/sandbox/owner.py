@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal
 
@@ -238,7 +238,7 @@ class _Batch:
         count_tests(program.tests, program.entry_point, program.form)  # a ValueError here, not in the judge
         limits = program.limits or self._sandbox.settings.limits
         number = self._sandbox.next_number()
-        request = {**program.to_dict(), "limits": asdict(limits), "number": number}
+        request = {**program.to_dict(), "limits": limits.to_dict(), "number": number}
         self._items.append(_Item(program, limits, frames.pack(request), number))
         return True
 

@@ -6,11 +6,13 @@ imports Ray.
 | waits for | deadline | then |
 |---|---|---|
 | a worker's start | START_S | SandboxUnavailable names it; once running, another try, a few times |
-| a batch | `deadline_s`, more if its programs' limits ask for it | the worker is replaced, the programs retried once |
-| a program's report | the two above, twice | a report with `infra_error` |
+| a worker's answer | `deadline_s` | the worker is replaced, the programs retried once |
+| a slow program | twice its own limit and two restarts | the same |
+| a program's report | the three above, twice | a report with `infra_error` |
 
 A batch does not wait for its slowest program: a worker that is busy with one for PATIENCE_S, or with a batch for
-SLICE_S, answers with what it has and hands back what it has not started, which then goes to whoever is free.
+SLICE_S, answers with what it has and hands back what it has not started, which then goes to whoever is free. So a
+worker that is well answers within seconds, whatever the programs do.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class SandboxPool:
     """Sandbox workers as one. For use from a single event loop.
 
     `scheduling`: one Ray scheduling strategy per worker, or None to spread them. `in_flight`: calls per worker, so
-    that one waits at the worker while one runs. `deadline_s`: for a batch at a worker. `without`: see `Sandbox`.
+    that one waits at the worker while one runs. `deadline_s`: for a worker's answer. `without`: see `Sandbox`.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class SandboxPool:
         batch_size: int = 16,
         in_flight: int = 2,
         cache_size: int = 4096,
-        deadline_s: float = 120.0,
+        deadline_s: float = 60.0,
         without: tuple[str, ...] = (),
     ) -> None:
         if num_workers < 1 or batch_size < 1 or in_flight < 1:
@@ -211,10 +213,7 @@ class SandboxPool:
     # --- programs ---
 
     async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
-        """Reports in the order of the programs; equal programs are run once.
-
-        ValueError, before anything runs, if the tests of one cannot be parsed.
-        """
+        """Reports in the order of the programs, equal ones run once. ValueError, before any runs, for unusable tests."""
         for program in programs:
             count_tests(program.tests, program.entry_point, program.form)
         waiting: list[ExecutionReport | asyncio.Future[ExecutionReport]] = []
@@ -266,9 +265,9 @@ class SandboxPool:
 
     async def _run_batch(self, slot: _Slot, life: int, items: list[_Item]) -> None:
         actor = slot.actor
-        deadline = max(self._deadline_s, max(self._longest(item.program) for item in items))
         try:
-            result: BatchResult = await asyncio.wait_for(actor.run.remote([item.program for item in items]), deadline)
+            programs = [item.program for item in items]
+            result: BatchResult = await asyncio.wait_for(actor.run.remote(programs), self._deadline_s)
             self._take(slot, items, result)
             if result.running is not None:
                 slot.held_up = True
@@ -276,15 +275,17 @@ class SandboxPool:
                     self._queues.fresh.appendleft(items[position])
                 self._dispatch()
                 handed_back = set(result.unstarted)
-                result = await asyncio.wait_for(actor.finish.remote(result.running), deadline)
-                self._take(slot, items, result)
+                async with asyncio.timeout(max(map(self._longest, programs))):
+                    while result.running is not None:
+                        result = await asyncio.wait_for(actor.finish.remote(result.running), self._deadline_s)
+                        self._take(slot, items, result)
                 items = [item for position, item in enumerate(items) if position not in handed_back]
             elif result.unstarted:
                 self._queues.fresh.extend(items[position] for position in result.unstarted)
                 items = []
             self._failed(slot, [item for item in items if not item.future.done()], "it gave no report")
         except Exception as error:  # whatever it is, those who wait for these programs must get an answer
-            reason = _reason(error) if not isinstance(error, TimeoutError) else f"no answer in {deadline:.0f} s"
+            reason = _reason(error) if not isinstance(error, TimeoutError) else "no answer in time"
             self._failed(slot, [item for item in items if not item.future.done()], reason)
             self._replace(slot, life, reason)
         finally:
@@ -294,9 +295,8 @@ class SandboxPool:
         self._dispatch()
 
     def _longest(self, program: Program) -> float:
-        """Seconds a worker may take for a program and the one behind it, each with one restart of its sandbox."""
-        limits = program.limits or self._settings.limits
-        return 4 * (limits.program_wall_s + 40)
+        """Seconds a worker may take for a program: two attempts, with a restart of its sandbox after each."""
+        return 2 * ((program.limits or self._settings.limits).program_wall_s + 40)
 
     def _take(self, slot: _Slot, items: list[_Item], result: BatchResult) -> None:
         for position, report in result.reports.items():

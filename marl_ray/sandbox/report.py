@@ -43,6 +43,10 @@ class Limits:
             if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < 1 << 30:
                 raise ValueError(f"limits.{item.name} must be a positive number, not {value!r}")
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as `from_dict` reads it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Limits:
         """Limits from JSON; keys that are left out keep their default. ValueError names an unknown key."""
@@ -83,7 +87,7 @@ class Program:
             "prompt": self.prompt,
             "form": self.form,
             "stdin": self.stdin,
-            "limits": None if self.limits is None else asdict(self.limits),
+            "limits": None if self.limits is None else self.limits.to_dict(),
         }
 
     @classmethod

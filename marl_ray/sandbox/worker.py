@@ -29,7 +29,9 @@ class BatchResult:
 
 
 class _Job:
-    """One batch in a worker's thread. `changed` guards all fields."""
+    """One batch in a worker's thread. `changed` guards all fields; it is notified of the end only, since `run` is to
+    wake up for that and when there has been no progress for long.
+    """
 
     def __init__(self, programs: Sequence[Program]) -> None:
         self.programs = programs
@@ -84,10 +86,15 @@ class BatchWorker:
         return self._result(job)
 
     def finish(self, number: int) -> BatchResult:
-        """The rest of the batch that `run` left running. (By then the worker may be busy with the next one.)"""
-        job = self._jobs.pop(number)
+        """The rest of the batch that `run` left running, or its number again when that takes longer than SLICE_S.
+
+        (By then the worker may be busy with the next batch.)
+        """
+        job = self._jobs[number]
         with job.changed:
-            job.changed.wait_for(lambda: job.finished)
+            if not job.changed.wait_for(lambda: job.finished, SLICE_S):
+                return BatchResult(dict(job.reports), running=number)
+        del self._jobs[number]
         return self._result(job)
 
     def _result(self, job: _Job) -> BatchResult:
@@ -101,7 +108,6 @@ class BatchWorker:
                 with job.changed:
                     job.reports[position] = report
                     self._progress = time.monotonic()
-                    job.changed.notify_all()
         except Exception as error:  # handed to the caller, which is another thread
             job.error = error
         finally:

@@ -179,10 +179,7 @@ def test_a_dead_worker_is_replaced_and_its_programs_run_elsewhere() -> None:
     asyncio.run(scenario())
 
 
-def test_a_stuck_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The pool allows a batch what its programs' limits allow, which is minutes: too long for a test.
-    monkeypatch.setattr(SandboxPool, "_longest", lambda self, program: 0.0)
-
+def test_a_stuck_worker_is_replaced() -> None:
     async def scenario() -> None:
         async with pool_of(batch_size=4, deadline_s=4.0) as pool:
             numbers = list(range(12))
@@ -196,6 +193,26 @@ def test_a_stuck_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert pool.replacements == 1
                 await until(lambda: not alive(stopped), "the stuck worker to be killed")
                 await until(lambda: not any(map(alive, behind)), "its processes to end")
+            finally:
+                if alive(stopped):
+                    os.kill(stopped, signal.SIGKILL)
+
+    asyncio.run(scenario())
+
+
+def test_a_slow_program_does_not_look_like_a_stuck_worker() -> None:
+    async def scenario() -> None:
+        async with pool_of(deadline_s=4.0) as pool:
+            assert right(await asyncio.wait_for(pool.execute([numbered(1, 12.0)]), PATIENCE), [1])
+            assert pool.replacements == 0
+            running = asyncio.create_task(pool.execute([numbered(2, 12.0)]))
+            await until(lambda: any(slot.held_up for slot in pool._slots), "a worker that says it is busy")
+            (busy,) = (slot for slot in pool._slots if slot.held_up)
+            stopped = await busy.actor.__ray_call__.remote(lambda worker: os.getpid())
+            os.kill(stopped, signal.SIGSTOP)
+            try:
+                assert right(await asyncio.wait_for(running, PATIENCE), [2])
+                assert pool.replacements == 1, "stuck while it was busy"
             finally:
                 if alive(stopped):
                     os.kill(stopped, signal.SIGKILL)

@@ -16,8 +16,8 @@ from marl_ray.sandbox import Program, Sandbox, SandboxSettings
 from .benchmark_modules import sandbox_throughput
 
 LIBRARY_VS_FRESH = 2.5
-RAY_VS_LIBRARY = 0.6
-LATENCY_VS_FORK = 12.0
+RAY_VS_LIBRARY = 0.65
+LATENCY_VS_FORK = 8.0
 
 
 def test_speed_of_library_and_ray_workers() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 HEADER = struct.Struct("<I")
 CHUNK = 1 << 14
-"""What is read at a time as long as the size is not known. Beyond 128 KiB malloc would map and unmap a buffer for every message."""
+"""What is read at a time while the size is not known: for 128 KiB and more, malloc would map and unmap memory."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 

@@ -9,13 +9,13 @@ more: no path rule, so no file may be opened; or an interpreter under a folder t
 from __future__ import annotations
 
 COMMON = """
-bisect cmath collections collections.abc contextlib copy dataclasses datetime decimal enum fractions
-functools heapq io itertools json math numbers operator os os.path random re statistics string sys time
-typing _strptime encodings.ascii encodings.latin_1 encodings.utf_8
+bisect collections collections.abc contextlib copy dataclasses datetime decimal enum fractions
+functools heapq io itertools json math numbers operator os os.path random re string sys time
+typing encodings.ascii encodings.latin_1 encodings.utf_8
 """
 
 RARE = """
-abc argparse array ast asyncio base64 binascii bz2 cProfile calendar codecs colorsys concurrent.futures
+_strptime abc argparse array ast asyncio base64 binascii bz2 cProfile calendar cmath codecs colorsys concurrent.futures
 concurrent.futures.thread configparser copyreg csv ctypes difflib dis doctest email.message
 encodings.cp1252 encodings.cp437 encodings.idna encodings.punycode encodings.raw_unicode_escape
 encodings.unicode_escape encodings.utf_16 encodings.utf_16_be encodings.utf_16_le encodings.utf_32
@@ -23,7 +23,7 @@ encodings.utf_8_sig filecmp fnmatch gc getopt getpass gettext glob graphlib gzip
 html.entities html.parser http imaplib importlib.abc importlib.util inspect ipaddress keyword linecache
 locale logging lzma marshal mimetypes multiprocessing opcode optparse pathlib pickle pickletools
 platform plistlib pprint pstats queue quopri reprlib resource sched secrets select selectors shelve
-shlex shutil signal smtplib socket sqlite3 stat stringprep struct subprocess symtable sysconfig tabnanny
+shlex shutil signal smtplib socket sqlite3 stat statistics stringprep struct subprocess symtable sysconfig tabnanny
 tarfile tempfile textwrap threading timeit token tokenize trace traceback tracemalloc types unicodedata
 unittest unittest.mock urllib.parse urllib.request uuid warnings wave weakref xml.dom.minidom
 xml.etree.ElementTree zipfile zlib zoneinfo

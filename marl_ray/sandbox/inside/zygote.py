@@ -10,7 +10,6 @@ zygote ends, and with it judge and guests.
 
 from __future__ import annotations
 
-import array
 import builtins
 import errno
 import gc
@@ -20,6 +19,7 @@ import resource
 import select
 import signal
 import socket
+import struct
 import sys
 import traceback
 from dataclasses import dataclass
@@ -131,11 +131,11 @@ class Zygote:
 def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
     """One request and the descriptors that came with it."""
     data, ancillary, _, _ = link.recvmsg(REQUEST.size, socket.CMSG_SPACE(3 * 4))
-    descriptors = array.array("i")
+    descriptors: list[int] = []
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])
-    return data, list(descriptors)
+            descriptors += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
+    return data, descriptors
 
 
 def _drop_rights(user: int | None) -> bool:

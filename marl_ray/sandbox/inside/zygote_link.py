@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import os
 import signal
 import socket
@@ -117,7 +116,8 @@ class ZygoteClient:
         return guest
 
     def _ask(self, request: bytes, descriptors: Sequence[int], then: _Answered) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        numbers = struct.pack(f"{len(descriptors)}i", *descriptors)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)] if descriptors else []
         try:
             self._link.sendmsg([request], rights)
         except OSError as error:
