@@ -69,7 +69,7 @@ class Connection:
                 raise Broken("the sandbox does not answer", stuck=True)
             self._socket.settimeout(left)
             try:
-                data = self._socket.recv(frames.CHUNK)
+                data = self._socket.recv(max(frames.CHUNK, body + (size or 0) - len(self._buffer)))
             except TimeoutError:
                 continue
             except OSError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from .suite import COMPARE, TRUTH, Case, Suite
 
@@ -90,28 +91,30 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
     has.
     """
     statements = [node for item in items for node in item]
+    parts = {node: list(ast.walk(node)) for node in statements}
     checkers = {
         node.name
         for node in statements
-        if isinstance(node, ast.FunctionDef) and any(isinstance(part, ast.Assert) for part in ast.walk(node))
+        if isinstance(node, ast.FunctionDef) and any(isinstance(part, ast.Assert) for part in parts[node])
     }
     helpers, helper_names = _prompt_helpers(prompt, entry_point)
-    remote = (_free_names(statements) - helper_names) | {entry_point}
+    everything = [part for node in statements for part in parts[node]]
+    remote = (_free_names(everything) - helper_names) | {entry_point}
+    in_guest = _needs_guest(everything, remote)
     instrument = _Instrument(remote)
 
     cases: list[Case] = []
     setup: list[ast.stmt] = []
     for item in items if whole_items else [[node] for node in statements]:
         body = [node for node in item if not _says_nothing(node)]
-        asserting = [node for node in body if _is_test(node, checkers)]
-        if not asserting:
+        if not any(_is_test(node, parts[node], checkers) for node in body):
             setup += body
             continue
         shown = "\n".join(ast.unparse(node) for node in body)
-        plain = "\n".join(ast.unparse(node) for node in (*setup, *body))
+        plain = "\n".join([*(ast.unparse(node) for node in setup), shown])
         module = ast.Module([instrument.visit(node) for node in (*setup, *body)], [])
         try:
-            code = compile(ast.fix_missing_locations(module), "<test>", "exec", dont_inherit=True)
+            code = compile(module, "<test>", "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             raise ValueError(f"test {len(cases) + 1} cannot be compiled: {error}") from None
         cases.append(Case(source=shown, code=code, plain=plain))
@@ -122,7 +125,7 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
         remote=frozenset(remote),
         helpers=tuple(compile(ast.Module([node], []), "<prompt>", "exec", dont_inherit=True) for node in helpers),
         preamble=tuple(ast.unparse(node) for node in helpers),
-        in_guest=_needs_guest(statements, remote),
+        in_guest=in_guest,
     )
 
 
@@ -135,22 +138,22 @@ def _says_nothing(node: ast.stmt) -> bool:
     return isinstance(node, ast.Assert) and isinstance(node.test, ast.Constant) and bool(node.test.value)
 
 
-def _is_test(node: ast.stmt, checkers: set[str]) -> bool:
+def _is_test(node: ast.stmt, parts: Sequence[ast.AST], checkers: set[str]) -> bool:
     """Whether a statement can fail an assertion: it asserts, or calls something that does."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return False
-    for part in ast.walk(node):
+    for part in parts:
         name = _called_name(part)
         if isinstance(part, ast.Assert) or name in checkers or name.startswith("assert"):
             return True
     return False
 
 
-def _free_names(statements: Sequence[ast.stmt]) -> set[str]:
-    """Names that the statements use and nothing in them, nor Python itself, defines."""
+def _free_names(parts: Sequence[ast.AST]) -> set[str]:
+    """Names that the tests use and nothing in them, nor Python itself, defines."""
     used: set[str] = set()
     defined: set[str] = set()
-    for part in (part for node in statements for part in ast.walk(node)):
+    for part in parts:
         if isinstance(part, ast.Name):
             (used if isinstance(part.ctx, ast.Load) else defined).add(part.id)
         elif isinstance(part, ast.alias):
@@ -164,7 +167,7 @@ def _free_names(statements: Sequence[ast.stmt]) -> set[str]:
     return used - defined - _BUILTINS
 
 
-def _needs_guest(statements: Sequence[ast.stmt], remote: set[str]) -> str:
+def _needs_guest(parts: Sequence[ast.AST], remote: set[str]) -> str:
     """Why these tests cannot be evaluated outside the guest: they need a class of the program as a class."""
 
     def from_program(node: ast.AST | None) -> str:
@@ -173,7 +176,7 @@ def _needs_guest(statements: Sequence[ast.stmt], remote: set[str]) -> str:
                 return part.id
         return ""
 
-    for part in (part for node in statements for part in ast.walk(node)):
+    for part in parts:
         suspects: Iterable[ast.AST | None] = ()
         if isinstance(part, ast.ExceptHandler):
             suspects, what = [part.type], "catches"
@@ -244,15 +247,27 @@ class _Instrument(ast.NodeTransformer):
         names = self._remote | {"candidate"}
         return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
 
+    def visit(self, node: ast.AST) -> Any:
+        return node if isinstance(node, ast.expr) else super().visit(node)  # no assert is inside an expression
+
     def visit_Assert(self, node: ast.Assert) -> ast.Assert:
         test = node.test
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             left, right = test.left, test.comparators[0]
             swapped = self._mentions_program(right) and not self._mentions_program(left)
-            arguments: list[ast.expr] = [ast.Constant(_OPERATORS[type(test.ops[0])]), left, right]
-            call = ast.Call(ast.Name(COMPARE, ast.Load()), [*arguments, ast.Constant(swapped)], [])
+            arguments = [_constant(_OPERATORS[type(test.ops[0])], node), left, right, _constant(swapped, node)]
+            call = _call(COMPARE, arguments, node)
         elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            call = ast.Call(ast.Name(TRUTH, ast.Load()), [test.operand, ast.Constant(False)], [])
+            call = _call(TRUTH, [test.operand, _constant(False, node)], node)
         else:
-            call = ast.Call(ast.Name(TRUTH, ast.Load()), [test, ast.Constant(True)], [])
+            call = _call(TRUTH, [test, _constant(True, node)], node)
         return ast.copy_location(ast.Assert(call, node.msg), node)
+
+
+def _constant(value: str | bool, where: ast.AST) -> ast.expr:
+    return ast.copy_location(ast.Constant(value), where)
+
+
+def _call(function: str, arguments: list[ast.expr], where: ast.AST) -> ast.Call:
+    name = ast.copy_location(ast.Name(function, ast.Load()), where)
+    return ast.copy_location(ast.Call(name, arguments, []), where)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .codec import ProtocolError, decode
+from .place import Place
 from .recorder import Recorder
 from .remote import CannotCross, Fault, Handle, Session, clean_line, clean_text
 from .stdio import first_difference, input_file, lines, read_output
@@ -55,9 +56,10 @@ class Outcome:
 class Execution:
     """One program against one suite."""
 
-    def __init__(self, zygote: ZygoteClient, watch: Watch, request: Request, started: float) -> None:
+    def __init__(self, zygote: ZygoteClient, watch: Watch, place: Place, request: Request, started: float) -> None:
         self._zygote = zygote
         self._watch = watch
+        self._place = place
         self._request = request
         self._suite = request.suite
         self._limits = request.limits
@@ -124,6 +126,7 @@ class Execution:
                 guest = self._zygote.fork(limits, descriptor)
             finally:
                 os.close(descriptor)
+        self._place.bring(guest.pid)
         self._session = Session(guest, limits.reply)
         return self._session
 
@@ -176,6 +179,7 @@ class Execution:
         limit = self._limits["max_output_bytes"] - sum(map(len, self._outcome.output))
         if self._suite.form != "stdio" and limit > 0:
             self._outcome.output.append(read_output(session.guest.output, limit))
+        self._place.leave(session.guest.pid)  # its end is work, which another CPU may have time for
         if session.fault is None or session.fault.status == "timeout":
             self._zygote.bury(session.guest)
             return

@@ -8,7 +8,8 @@ import struct
 from typing import Any, Protocol
 
 HEADER = struct.Struct("<I")
-CHUNK = 1 << 18
+CHUNK = 1 << 14
+"""What is read at a time as long as the size is not known. Beyond 128 KiB malloc would map and unmap a buffer for every message."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
@@ -51,7 +52,7 @@ class Reader:
             if not end and len(buffer) >= HEADER.size:
                 end = HEADER.size + HEADER.unpack_from(buffer)[0]
                 continue
-            data = self._receive(CHUNK)
+            data = self._receive(max(CHUNK, end - len(buffer)))
             if not data:
                 raise Closed
             buffer = buffer + data if buffer else data

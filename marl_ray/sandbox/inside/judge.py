@@ -14,6 +14,7 @@ from typing import Any
 from . import frames
 from .execution import Execution, Outcome, Request
 from .remote import CannotCross
+from .place import Place
 from .testforms import Suite, parse_tests
 from .watch import Watch
 from .zygote_link import ZygoteClient, ZygoteError
@@ -28,7 +29,8 @@ class Judge:
     def __init__(self, owner: socket.socket, link: socket.socket) -> None:
         self._owner = owner
         self._zygote = ZygoteClient(link)
-        self._watch = Watch()
+        self._place = Place()
+        self._watch = Watch(self._place)
 
     def serve(self) -> None:
         """Until the owner closes the connection (frames.Closed)."""
@@ -49,10 +51,13 @@ class Judge:
         request = Request(message["program"], suite, message["limits"], message["stdin"])
         infra_error = None
         outcome = Outcome()
+        self._place.stay()
         try:
             outcome = self._run(request, started)
         except ZygoteError as error:
             infra_error = str(error)
+        finally:
+            self._place.end(outcome.cpu_s)
         return {
             "number": message["number"],
             "trusted": not outcome.in_guest,
@@ -76,7 +81,7 @@ class Judge:
     def _run(self, request: Request, started: float) -> Outcome:
         with self._watch.ticking():
             try:
-                return Execution(self._zygote, self._watch, request, started).run()
+                return Execution(self._zygote, self._watch, self._place, request, started).run()
             except CannotCross as error:
                 suite = request.suite
                 request.suite = Suite(
@@ -86,4 +91,4 @@ class Judge:
                     preamble=suite.preamble,
                     in_guest=str(error),
                 )
-                return Execution(self._zygote, self._watch, request, started).run()
+                return Execution(self._zygote, self._watch, self._place, request, started).run()

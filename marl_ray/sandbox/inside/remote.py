@@ -121,7 +121,7 @@ class Session:
         need = frames.HEADER.size
         known = False
         while len(data) < need:
-            chunk = self._connection.recv(frames.CHUNK)
+            chunk = self._connection.recv(max(frames.CHUNK, need - len(data)))
             if not chunk:
                 raise frames.Closed
             data += chunk

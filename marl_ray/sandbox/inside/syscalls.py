@@ -102,6 +102,7 @@ _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "prctl": (157, 167),
     "sched_yield": (24, 124),
     "sched_getaffinity": (204, 123),
+    "sched_setaffinity": (203, 122),
     "getcpu": (309, 168),
     "nanosleep": (35, 101),
     "clock_nanosleep": (230, 115),
@@ -153,7 +154,7 @@ CHECKED = frozenset({"open", "openat", "clone", "clone3", "prlimit64", "prctl", 
 """Calls whose arguments the filter looks at (see `seccomp`)."""
 
 _DENIED = frozenset({"seccomp", "capset", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"})
-JUDGE_ONLY = frozenset({"memfd_create", "ftruncate"})
+JUDGE_ONLY = frozenset({"memfd_create", "ftruncate", "sched_setaffinity"})
 GUEST_ALLOWED = frozenset(_NUMBERS) - CHECKED - _DENIED - JUDGE_ONLY
 """Calls that a guest may make with any arguments."""
 READS_LINKS = frozenset({"readlink", "readlinkat"})

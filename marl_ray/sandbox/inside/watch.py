@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from .place import Place
 from .remote import Session
 
 TICK_S = 0.02
@@ -20,7 +21,8 @@ TICK_S = 0.02
 class Watch:
     """Armed around everything that waits for a guest or handles its data."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._session: Session | None = None
         self._wall = 0.0
         self._cpu = 0.0
@@ -51,6 +53,7 @@ class Watch:
 
     def _tick(self, number: int, frame: FrameType | None) -> None:
         session = self._session
+        self._place.leave(session.guest.pid if session is not None else 0)
         if session is None:
             return
         now = time.monotonic()

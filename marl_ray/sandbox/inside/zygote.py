@@ -126,7 +126,6 @@ class Zygote:
             CPU=cpu_s,
             FSIZE=output + 8192,
         )
-        random.seed(0)
 
 
 def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
@@ -187,6 +186,7 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
     streams = guest.Streams()
     guest.rehearse()
+    random.seed(0)  # every guest draws the same numbers
     gc.collect()
     gc.freeze()
     zygote = os.getpid()

@@ -83,8 +83,10 @@ class ZygoteClient:
         """Have a guest killed and reaped, without waiting for it."""
         self._await_pid(guest)
         if guest.pid > 0:
-            self._ask(REQUEST.pack(b"K", guest.pid, 0, 0, 0), (), lambda pid, status, cpu_s: None)
-        guest.release()
+            # Not closed before it is dead: it would wake up to the end of its connection.
+            self._ask(REQUEST.pack(b"K", guest.pid, 0, 0, 0), (), lambda pid, status, cpu_s: guest.release())
+        else:
+            guest.release()
 
     def bury_and_explain(self, guest: Process) -> str:
         """As `bury`, but wait, and say in words how the guest had ended."""
