@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from marl_ray.cluster.launch import Fleet, gather_refs, within
+from marl_ray.cluster.launch import Fleet
 from marl_ray.cluster.plan import generator_name, learner_name
 from marl_ray.config.schema import Config
 from marl_ray.messages import Task
 from marl_ray.rollout.episodes import Environment
 from marl_ray.telemetry.console import say
+from marl_ray.waiting import together, within
 
 PROBE_TEXTS = 64
 
@@ -34,7 +35,7 @@ async def check_fleet(config: Config, fleet: Fleet, environment: Environment, ta
             config.resources.deadlines.start_s,
             f"the prompt lengths of agent {agent}",
             "start_s",
-            gather_refs([fleet.generators[agent][0].prompt_lengths.remote(texts)]),
+            together(fleet.generators[agent][0].prompt_lengths.remote(texts)),
         )
         too_long |= {i for i, length in enumerate(lengths) if length > room}
     if len(too_long) == len(tasks):
@@ -54,7 +55,7 @@ async def _check_run_dir(config: Config, fleet: Fleet, run_dir: Path) -> None:
         config.resources.deadlines.start_s,
         "the learners to look at the run folder",
         "start_s",
-        gather_refs([learner.sees.remote(str(run_dir)) for learner in fleet.learners]),
+        together(*(learner.sees.remote(str(run_dir)) for learner in fleet.learners)),
     )
     for agent, sees in enumerate(seen):
         if not sees:
@@ -70,7 +71,7 @@ async def _check_tokenizers(config: Config, fleet: Fleet, agent: int, texts: lis
         config.resources.deadlines.start_s,
         f"the tokenizers of agent {agent}",
         "start_s",
-        gather_refs([actor.tokenizer_fingerprint.remote(texts) for actor in actors]),
+        together(*(actor.tokenizer_fingerprint.remote(texts) for actor in actors)),
     )
     for replica, other in enumerate(theirs):
         if other != ours:

@@ -15,7 +15,6 @@ their first sync, so the first rollout comes after it.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from typing import Any
 
 from marl_ray.arithmetic import Arithmetic, arithmetic
 from marl_ray.checkpoint import Checkpoints, TrainerState
-from marl_ray.cluster.launch import Fleet, gather_refs, launch, within
+from marl_ray.cluster.launch import Fleet, launch
 from marl_ray.cluster.plan import Plan, learner_name
 from marl_ray.config import to_yaml
 from marl_ray.config.schema import Config
@@ -37,6 +36,7 @@ from marl_ray.telemetry.console import Console, say
 from marl_ray.telemetry.metrics import Row, episode_metrics, joint_samples, rollout_metrics, update_metrics
 from marl_ray.telemetry.record import CONFIG_FILE, Record
 from marl_ray.telemetry.wandb import Wandb
+from marl_ray.waiting import together, within
 
 GAP_WORTH_A_WARNING = 0.05
 TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
@@ -158,15 +158,15 @@ class Trainer:
                 deadlines.checkpoint_s,
                 "the learners to load the checkpoint",
                 "checkpoint_s",
-                gather_refs([x.load.remote(str(f)) for x, f in zip(fleet.learners, folders, strict=True)]),
+                together(*(x.load.remote(str(f)) for x, f in zip(fleet.learners, folders, strict=True))),
             )
         joins = [
             learner.connect.remote(generators, ranks, plan.transport, deadlines.sync_s)
             for learner, generators in zip(fleet.learners, fleet.generators, strict=True)
         ]
-        await within(deadlines.sync_s + GRACE_S, "learners and generators to meet", "sync_s", gather_refs(joins))
+        await within(deadlines.sync_s + GRACE_S, "learners and generators to meet", "sync_s", together(*joins))
         pushes = [x.publish.remote(v) for x, v in zip(fleet.learners, self.versions, strict=True)]
-        await within(deadlines.sync_s + GRACE_S, "the first weight sync", "sync_s", gather_refs(pushes))
+        await within(deadlines.sync_s + GRACE_S, "the first weight sync", "sync_s", together(*pushes))
 
     async def _step(self, fleet: Fleet, player: EpisodePlayer) -> Row:
         """Rollout, then learning and sync; returns the step's row."""
@@ -185,7 +185,7 @@ class Trainer:
         rollout_s = time.monotonic() - begun
         self._check_sandbox(episodes)
         self._check_versions(episodes)
-        results = await asyncio.gather(
+        results = await together(
             *(self._learn(learner, agent, episodes) for agent, learner in enumerate(fleet.learners))
         )
         self.step += 1
@@ -229,7 +229,7 @@ class Trainer:
             deadlines.learn_s,
             f"the update of {learner_name(agent)}",
             "learn_s",
-            gather_refs([learner.update.remote(groups_of_agent(episodes, agent))]),
+            together(learner.update.remote(groups_of_agent(episodes, agent))),
         )
         learned = time.monotonic()
         if stats.optimizer_steps:
@@ -238,7 +238,7 @@ class Trainer:
                 deadlines.sync_s + GRACE_S,
                 f"the weight sync of {learner_name(agent)}",
                 "sync_s",
-                gather_refs([learner.publish.remote(version)]),
+                together(learner.publish.remote(version)),
             )
             self.versions[agent] = version
         return stats, learned - begun, time.monotonic() - learned
@@ -299,11 +299,11 @@ class Trainer:
             self.config.resources.deadlines.checkpoint_s,
             f"the learners to write checkpoint {self.step}",
             "checkpoint_s",
-            gather_refs(
-                [
+            together(
+                *(
                     learner.save.remote(str(self.checkpoints.agent_folder(path, agent)))
                     for agent, learner in enumerate(fleet.learners)
-                ]
+                )
             ),
         )
         self.checkpoints.commit(path, state)
@@ -315,10 +315,10 @@ class Trainer:
             self.config.resources.deadlines.checkpoint_s,
             "the learners to write the final models",
             "checkpoint_s",
-            gather_refs(
-                [
+            together(
+                *(
                     learner.export.remote(str(self.run_dir / "models" / f"agent_{agent}"))
                     for agent, learner in enumerate(fleet.learners)
-                ]
+                )
             ),
         )

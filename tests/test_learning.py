@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
-from marl_ray.learning.batching import Row, micro_batches, split_row, to_rows
+from marl_ray.learning.attention import PACKED
+from marl_ray.learning.batching import micro_batches, split_row, to_rows
 from marl_ray.learning.learner import schedule_factor
-from marl_ray.learning.policy import token_logprobs
+from marl_ray.learning.policy import check_packing, token_logprobs
 from marl_ray.learning.returns import expected_returns
 from marl_ray.messages import Completion, Group
 
@@ -44,6 +59,50 @@ def groups() -> list[Group]:
     ]
 
 
+@pytest.fixture(scope="module")
+def packed(model: Qwen2ForCausalLM) -> Qwen2ForCausalLM:
+    """The same weights, as the learner runs them."""
+    return with_packed_attention(model)
+
+
+def with_packed_attention(plain: Any) -> Any:
+    model = copy.deepcopy(plain)
+    model.set_attn_implementation(PACKED)
+    return model
+
+
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
+
+
+def qwen3() -> Any:
+    return Qwen3ForCausalLM(Qwen3Config(**SHAPE))
+
+
+def llama() -> Any:
+    return LlamaForCausalLM(LlamaConfig(**SHAPE))
+
+
+def gemma2() -> Any:
+    return Gemma2ForCausalLM(Gemma2Config(**SHAPE))
+
+
+def gemma3(sliding_window: int = 64) -> Any:
+    return Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, sliding_window=sliding_window))
+
+
+def kept(group: Group) -> list[Completion]:
+    """The completions with a gradient: under mareinforce those whose return is not 0."""
+    return [c for c, value in zip(group.completions, group.returns, strict=True) if value != 0]
+
+
 def plain_logprobs(model: Qwen2ForCausalLM, prompt: tuple, tokens: tuple, temperature: float) -> torch.Tensor:
     """One sequence, no padding, the whole softmax."""
     ids = torch.tensor([[*prompt, *tokens]])
@@ -52,29 +111,48 @@ def plain_logprobs(model: Qwen2ForCausalLM, prompt: tuple, tokens: tuple, temper
 
 
 @pytest.mark.parametrize("max_tokens", [1, 20, 10_000])
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_log_probabilities_are_those_of_each_completion_alone(
-    model: Qwen2ForCausalLM, max_tokens: int, attention: str
+    model: Qwen2ForCausalLM, packed: Qwen2ForCausalLM, max_tokens: int
 ) -> None:
-    model.set_attn_implementation(attention)
     rows = to_rows(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum")
     parts = [part for row in rows for part in split_row(row, max_tokens)]
-    seen = 0
-    for batch in micro_batches(rows, max_tokens, pad_id=0):
-        assert batch.input_ids.numel() <= max_tokens or len(batch.input_ids) == 1
-        got = token_logprobs(model, batch, 0.7)
-        width = batch.tokens.shape[1]
-        for index in range(len(batch.input_ids)):
-            row = next(r for r in parts if same_tokens(r, batch.tokens[index], batch.mask[index]))
-            expected = torch.cat([plain_logprobs(model, row.prompt_ids, s.token_ids, 0.7) for s in row.samples])
-            torch.testing.assert_close(got[index, : row.width].double(), expected, rtol=1e-5, atol=1e-5)
-            assert got[index, row.width : width].abs().sum() == 0
-            seen += len(row.samples)
-    assert seen == sum(len(row.samples) for row in rows)
+    got = []
+    for batch in micro_batches(rows, max_tokens):
+        assert len(batch.input_ids) <= max_tokens or len(batch.groups) == 1
+        got.append(token_logprobs(packed, batch, 0.7))
+    expected = [plain_logprobs(model, row.prompt_ids, s.token_ids, 0.7) for row in parts for s in row.samples]
+    assert len(expected) == sum(len(row.samples) for row in rows)
+    torch.testing.assert_close(torch.cat(got).double(), torch.cat(expected), rtol=1e-5, atol=1e-5)
 
 
-def same_tokens(row: Row, tokens: torch.Tensor, mask: torch.Tensor) -> bool:
-    return [t for s in row.samples for t in s.token_ids] == tokens[mask == 1].tolist()
+@pytest.mark.parametrize("make", [qwen3, llama, gemma3])
+def test_other_architectures_and_checkpointing_agree_with_the_plain_forward(make: Callable[[], Any]) -> None:
+    torch.manual_seed(1)
+    plain = make().double()
+    packed = with_packed_attention(plain).train()
+    packed.gradient_checkpointing_enable()
+    (batch,) = micro_batches(to_rows(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum"), 10_000)
+    got = token_logprobs(packed, batch, 1.0)
+    got.sum().backward()
+    expected = torch.cat([plain_logprobs(plain, g.prompt_ids, c.token_ids, 1.0) for g in groups() for c in kept(g)])
+    torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+    expected.sum().backward()
+    for mine, parameter in zip(packed.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, parameter.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_models_that_cannot_be_packed_are_refused(packed: Qwen2ForCausalLM) -> None:
+    check_packing(packed, torch.device("cpu"))
+    leaking = with_packed_attention(packed)
+    leaking.model.layers[0].mlp.register_forward_hook(lambda _module, _inputs, output: output.cumsum(1))
+    with pytest.raises(ValueError, match="lets a completion see another"):
+        check_packing(leaking, torch.device("cpu"))
+    windowed = with_packed_attention(gemma3(sliding_window=4))
+    (batch,) = micro_batches(to_rows(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum"), 10_000)
+    with pytest.raises(ValueError, match="sliding window of 4: lower max_length"):
+        token_logprobs(windowed, batch, 1.0)
+    with pytest.raises(ValueError, match="caps its scores"):
+        check_packing(with_packed_attention(gemma2()), torch.device("cpu"))
 
 
 def test_completions_without_a_gradient_are_left_out() -> None:
@@ -89,13 +167,15 @@ def test_completions_without_a_gradient_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("aggregation", ["sequence_sum", "token_mean"])
-def test_gradient_is_that_of_the_definition(model: Qwen2ForCausalLM, aggregation: str) -> None:
+def test_gradient_is_that_of_the_definition(
+    model: Qwen2ForCausalLM, packed: Qwen2ForCausalLM, aggregation: str
+) -> None:
     turn_weights, temperature = [1.5, 0.5], 0.9
-    model.zero_grad()
+    packed.zero_grad()
     rows = to_rows(groups(), turn_weights, "magrpo", False, aggregation)
-    for batch in micro_batches(rows, 30, pad_id=0):
-        (-(batch.weights * token_logprobs(model, batch, temperature)).sum()).backward()
-    got = [p.grad.clone() for p in model.parameters()]
+    for batch in micro_batches(rows, 30):
+        (-(batch.weights * token_logprobs(packed, batch, temperature)).sum()).backward()
+    got = [p.grad.clone() for p in packed.parameters()]
 
     model.zero_grad()
     loss = torch.zeros((), dtype=torch.float64)
@@ -113,9 +193,9 @@ def test_gradient_is_that_of_the_definition(model: Qwen2ForCausalLM, aggregation
 
 def test_every_sampled_token_counts_eos_included() -> None:
     rows = to_rows(shifted(groups()), [1.0, 1.0], "mareinforce", False, "sequence_sum")
-    (batch,) = micro_batches(rows, 10_000, pad_id=0)
-    assert batch.mask.sum() == sum(len(c.token_ids) for g in groups() for c in g.completions)
-    assert (batch.weights != 0).sum() == batch.mask.sum()
+    (batch,) = micro_batches(rows, 10_000)
+    assert batch.tokens.tolist() == [t for g in groups() for c in g.completions for t in c.token_ids]
+    assert batch.weights.all()
 
 
 def shifted(given: list[Group]) -> list[Group]:

@@ -6,10 +6,9 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
@@ -33,27 +32,7 @@ from marl_ray.rollout.episodes import AgentGenerators
 from marl_ray.rollout.generator import Generator
 from marl_ray.sandbox import Limits, SandboxSettings
 from marl_ray.sandbox.ray_pool import SandboxPool
-
-T = TypeVar("T")
-
-
-class WaitExpired(RuntimeError):
-    """A wait ran past its deadline."""
-
-
-async def within(deadline_s: float, waited_for: str, setting: str, awaitable: Awaitable[T]) -> T:
-    """The awaitable's result, or WaitExpired that names who was waited for and the setting."""
-    try:
-        return await asyncio.wait_for(awaitable, deadline_s)
-    except TimeoutError:
-        raise WaitExpired(
-            f"waited {deadline_s:g} s for {waited_for}, in vain (resources.deadlines.{setting})"
-        ) from None
-
-
-async def gather_refs(refs: list[Any]) -> list[Any]:
-    """Results of Ray calls, in order."""
-    return list(await asyncio.gather(*refs))
+from marl_ray.waiting import together, within
 
 
 @dataclass(slots=True)
@@ -117,7 +96,7 @@ async def launch(config: Config, total_steps: int) -> tuple[Fleet, Plan, list[st
             *(learner_name(a) for a in range(len(fleet.learners))),
         ]
         actors = [*(g for replicas in fleet.generators for g in replicas), *fleet.learners]
-        lines, *_ = await asyncio.gather(
+        lines, *_ = await together(
             within(deadlines.start_s, "the sandbox workers to start", "start_s", fleet.sandbox.start()),
             *(
                 within(deadlines.start_s, f"{name} to start", "start_s", _ready(actor))

@@ -1,12 +1,9 @@
 """From groups of completions to micro-batches that compute each prompt once.
 
-A row is one group: its prompt, padded on the left, and behind it all completions one after another. A completion
-attends to the prompt and to itself, and its positions go on from the prompt's end, so that it has the same
-log-probabilities as alone (up to rounding):
-
-    [pad  prompt | completion 1  completion 2 ... pad]
-
-With G completions this takes P + G C tokens instead of G (P + C).
+A micro-batch is one packed sequence (see `marl_ray.learning.attention`): the rows one after another, each a prompt
+and behind it its completions. The positions of a completion go on from the prompt's end, so that it has the same
+log-probabilities as alone (up to rounding). With G completions this takes P + G C tokens instead of G (P + C), and
+none of them is padding.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from marl_ray.learning.advantages import group_advantages
+from marl_ray.learning.attention import PackedGroup
 from marl_ray.messages import Group
 
 
@@ -37,32 +35,38 @@ class Row:
     samples: tuple[Sample, ...]
 
     @property
-    def width(self) -> int:
-        """Tokens of all completions."""
-        return sum(len(s.token_ids) for s in self.samples)
+    def size(self) -> int:
+        """Tokens of the prompt and all completions."""
+        return len(self.prompt_ids) + sum(len(s.token_ids) for s in self.samples)
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """B rows, P prompt columns and C completion columns, L = P + C.
+    """A packed sequence of T tokens, N of them in completions.
 
-    input_ids, position_ids: [B, L]; attention: [B, 1, L, L] bool, what each token attends to; predictors: [B, C],
-    the column (of the last C + 1) whose logits predict each completion token; tokens, behaviour_logprobs: [B, C];
-    mask: [B, C], 1 at real tokens; weights: [B, C], the loss weight of the token's completion.
+    input_ids, position_ids: [T]; groups: where each row lies; predictors: [N], the token whose logits predict each
+    completion token; tokens, behaviour_logprobs: [N]; weights: [N], the loss weight of the token's completion.
     """
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
-    attention: torch.Tensor
+    groups: tuple[PackedGroup, ...]
     predictors: torch.Tensor
     tokens: torch.Tensor
     behaviour_logprobs: torch.Tensor
-    mask: torch.Tensor
     weights: torch.Tensor
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same on `device`."""
-        return MicroBatch(*(getattr(self, name).to(device) for name in self.__slots__))
+        return MicroBatch(
+            input_ids=self.input_ids.to(device),
+            position_ids=self.position_ids.to(device),
+            groups=tuple(group.to(device) for group in self.groups),
+            predictors=self.predictors.to(device),
+            tokens=self.tokens.to(device),
+            behaviour_logprobs=self.behaviour_logprobs.to(device),
+            weights=self.weights.to(device),
+        )
 
 
 def to_rows(
@@ -98,87 +102,57 @@ def to_rows(
     return rows
 
 
-def micro_batches(rows: Sequence[Row], max_tokens: int, pad_id: int) -> Iterator[MicroBatch]:
-    """Split rows so that each micro-batch has at most `max_tokens` padded tokens (or one completion).
-
-    Rows of like length go together; the order does not matter to the sum.
-    """
-    fitting = [part for row in rows for part in split_row(row, max_tokens)]
-    ordered = sorted(fitting, key=lambda row: (len(row.prompt_ids), row.width))
+def micro_batches(rows: Sequence[Row], max_tokens: int) -> Iterator[MicroBatch]:
+    """Rows packed into micro-batches of at most `max_tokens` tokens (or one completion), in their order."""
     pending: list[Row] = []
-    prompt_width = width = 0
-    for row in ordered:
-        wider_prompt, wider = max(prompt_width, len(row.prompt_ids)), max(width, row.width)
-        if pending and (len(pending) + 1) * (wider_prompt + wider) > max_tokens:
-            yield _collate(pending, pad_id)
-            pending = []
-            wider_prompt, wider = len(row.prompt_ids), row.width
-        pending.append(row)
-        prompt_width, width = wider_prompt, wider
+    size = 0
+    for row in rows:
+        for part in split_row(row, max_tokens):
+            if pending and size + part.size > max_tokens:
+                yield pack(pending)
+                pending, size = [], 0
+            pending.append(part)
+            size += part.size
     if pending:
-        yield _collate(pending, pad_id)
+        yield pack(pending)
 
 
 def split_row(row: Row, max_tokens: int) -> Iterator[Row]:
     """The row in parts that each fit, if their prompt and one completion do."""
     pending: list[Sample] = []
-    width = len(row.prompt_ids)
+    size = len(row.prompt_ids)
     for sample in row.samples:
-        if pending and width + len(sample.token_ids) > max_tokens:
+        if pending and size + len(sample.token_ids) > max_tokens:
             yield Row(row.prompt_ids, tuple(pending))
-            pending, width = [], len(row.prompt_ids)
+            pending, size = [], len(row.prompt_ids)
         pending.append(sample)
-        width += len(sample.token_ids)
+        size += len(sample.token_ids)
     yield Row(row.prompt_ids, tuple(pending))
 
 
-def _collate(rows: list[Row], pad_id: int) -> MicroBatch:
-    prompt_width = max(len(row.prompt_ids) for row in rows)
-    width = max(row.width for row in rows)
-    shape = (len(rows), prompt_width + width)
-    input_ids = torch.full(shape, pad_id)
-    position_ids = torch.zeros(shape, dtype=torch.long)
-    segments = torch.full(shape, -1)  # -1: padding, 0: prompt, k: completion k
-    predictors = torch.zeros(len(rows), width, dtype=torch.long)
-    behaviour, mask, weights = (torch.zeros(len(rows), width) for _ in range(3))
-    for index, row in enumerate(rows):
-        length = len(row.prompt_ids)
-        left = prompt_width - length
-        input_ids[index, left:prompt_width] = torch.tensor(row.prompt_ids)
-        position_ids[index, left:prompt_width] = torch.arange(length)
-        segments[index, left:prompt_width] = 0
-        at = 0
-        for number, sample in enumerate(row.samples, start=1):
-            size = len(sample.token_ids)
-            columns = slice(prompt_width + at, prompt_width + at + size)
-            input_ids[index, columns] = torch.tensor(sample.token_ids)
-            position_ids[index, columns] = torch.arange(length, length + size)
-            segments[index, columns] = number
-            # Of the last `width + 1` columns, 0 is the prompt's last token: it predicts every first token.
-            predictors[index, at : at + size] = torch.tensor([0, *range(at + 1, at + size)])
-            behaviour[index, at : at + size] = torch.tensor(sample.behaviour_logprobs)
-            mask[index, at : at + size] = 1.0
-            weights[index, at : at + size] = sample.weight
-            at += size
+def pack(rows: Sequence[Row]) -> MicroBatch:
+    """The rows as one packed sequence."""
+    input_ids: list[int] = []
+    position_ids: list[int] = []
+    predictors: list[int] = []
+    groups = []
+    samples = [sample for row in rows for sample in row.samples]
+    for row in rows:
+        start, length = len(input_ids), len(row.prompt_ids)
+        groups.append(PackedGroup.at(start, length, [len(s.token_ids) for s in row.samples]))
+        input_ids += row.prompt_ids
+        position_ids += range(length)
+        for sample in row.samples:
+            first, size = len(input_ids), len(sample.token_ids)
+            predictors += [start + length - 1, *range(first, first + size - 1)]
+            position_ids += range(length, length + size)
+            input_ids += sample.token_ids
     return MicroBatch(
-        input_ids=input_ids,
-        position_ids=position_ids,
-        attention=_attention(segments),
-        predictors=predictors,
-        tokens=input_ids[:, prompt_width:].clone(),
-        behaviour_logprobs=behaviour,
-        mask=mask,
-        weights=weights,
+        input_ids=torch.tensor(input_ids),
+        position_ids=torch.tensor(position_ids),
+        groups=tuple(groups),
+        predictors=torch.tensor(predictors),
+        tokens=torch.tensor([token for sample in samples for token in sample.token_ids]),
+        behaviour_logprobs=torch.tensor([value for sample in samples for value in sample.behaviour_logprobs]),
+        weights=torch.tensor([sample.weight for sample in samples for _ in sample.token_ids]),
     )
-
-
-def _attention(segments: torch.Tensor) -> torch.Tensor:
-    """[B, 1, L, L] from segments [B, L]: causal, within the prompt and the token's own completion.
-
-    Padding attends to itself, so that no softmax is empty.
-    """
-    length = segments.shape[1]
-    query, key = segments.unsqueeze(2), segments.unsqueeze(1)
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
-    seen = causal & ((key == query) | (key == 0)) & (key >= 0) & (query >= 0)
-    return (seen | torch.eye(length, dtype=torch.bool)).unsqueeze(1)

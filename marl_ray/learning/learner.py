@@ -11,7 +11,7 @@ import torch
 
 from marl_ray.config.schema import AlgorithmConfig, ModelConfig
 from marl_ray.learning.batching import micro_batches, to_rows
-from marl_ray.learning.policy import compute_in, load_policy, token_logprobs
+from marl_ray.learning.policy import check_packing, compute_in, load_policy, token_logprobs
 from marl_ray.messages import Group, UpdateStats, WeightVersion
 from marl_ray.tokenization import fingerprint, load_tokenizer
 from marl_ray.weights.transport import GeneratorClient, Publisher, TransportName
@@ -41,6 +41,7 @@ class Learner:
         self.tokenizer = load_tokenizer(model_name, model)
         self.model_kwargs = model.model_kwargs
         self.policy = load_policy(model_name, self.model_kwargs.trust_remote_code, self.device)
+        check_packing(self.policy, self.device)
         if algorithm.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         self.optimizer = torch.optim.AdamW(
@@ -158,19 +159,18 @@ class Learner:
             algorithm.normalize_advantages,
             algorithm.loss_aggregation,
         )
-        pad_id = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
-        loss, gap, tokens = 0.0, 0.0, 0.0
+        loss, gap, tokens = 0.0, 0.0, 0
         for parameter in self.policy.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        for batch in micro_batches(rows, algorithm.microbatch_tokens, pad_id):
+        for batch in micro_batches(rows, algorithm.microbatch_tokens):
             batch = batch.to(self.device)
             with compute_in(self.dtype, self.device):
                 logprobs = token_logprobs(self.policy, batch, self.temperature)
                 part = -(batch.weights * logprobs).sum()
             part.backward()
             loss += part.item()
-            gap += ((logprobs.detach() - batch.behaviour_logprobs).abs() * batch.mask).sum().item()
-            tokens += batch.mask.sum().item()
+            gap += (logprobs.detach() - batch.behaviour_logprobs).abs().sum().item()
+            tokens += len(batch.tokens)
         norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), algorithm.max_grad_norm))
         if math.isfinite(loss) and math.isfinite(norm):
             self.optimizer.step()

@@ -7,14 +7,17 @@ from typing import Any
 
 import torch
 
-from marl_ray.learning.batching import MicroBatch
+from marl_ray.learning.attention import PACKED
+from marl_ray.learning.batching import MicroBatch, Row, Sample, pack
 
 
 def load_policy(name: str, trust_remote_code: bool, device: torch.device) -> Any:
     """The model with float32 master weights and no dropout, so that it agrees with the sampler."""
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, trust_remote_code=trust_remote_code)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        name, dtype=torch.float32, trust_remote_code=trust_remote_code, attn_implementation=PACKED
+    )
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -32,27 +35,28 @@ def compute_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManag
 
 
 def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.Tensor:
-    """log pi(token_k | prompt, tokens before k) at the sampling temperature, [B, C], 0 at padding."""
-    width = batch.tokens.shape[1]
+    """log pi(token_k | prompt, tokens before k) at the sampling temperature, [N]."""
     logits = model(
-        input_ids=batch.input_ids,
-        attention_mask=attention_mask(model, batch.attention),
-        position_ids=batch.position_ids,
-        logits_to_keep=width + 1,
+        input_ids=batch.input_ids.unsqueeze(0),
+        position_ids=batch.position_ids.unsqueeze(0),
+        groups=batch.groups,
+        logits_to_keep=batch.predictors,
         use_cache=False,
-    ).logits
-    logits = logits.float() / temperature
-    rows = torch.arange(len(logits), device=logits.device).unsqueeze(1)
-    chosen = logits[rows, batch.predictors, batch.tokens]
-    normalizer = logits.logsumexp(-1).gather(1, batch.predictors)
-    return (chosen - normalizer) * batch.mask
+    ).logits[0]
+    return -torch.nn.functional.cross_entropy(logits.float() / temperature, batch.tokens, reduction="none")
 
 
-def attention_mask(model: Any, attention: torch.Tensor) -> torch.Tensor:
-    """What transformers passes on unchanged to the attention: bool for SDPA, an addend for eager attention."""
-    if model.config._attn_implementation == "sdpa":
-        return attention
-    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else model.dtype
-    return torch.zeros(attention.shape, dtype=dtype, device=attention.device).masked_fill(
-        ~attention, torch.finfo(dtype).min
-    )
+def check_packing(model: Any, device: torch.device) -> None:
+    """Raises ValueError if a token's logits depend on another completion of its group.
+
+    So it would be with layers that mix tokens elsewhere than in attention, or with an attention of their own.
+    """
+    samples = [Sample(ids, (), 0.0) for ids in ((3, 2, 1, 0), (2, 3, 1))]
+    alone, both = (pack([Row((0, 1), tuple(group))]).to(device) for group in (samples[1:], samples))
+    with torch.no_grad():
+        expected, got = (token_logprobs(model, batch, 1.0)[-3:] for batch in (alone, both))
+    if not torch.allclose(expected, got, rtol=1e-4, atol=1e-4):
+        raise ValueError(
+            f"{type(model).__name__} lets a completion see another one of its group: its layers mix tokens outside "
+            "of the attention that transformers lets one choose, which cannot be trained here"
+        )

@@ -23,6 +23,7 @@ COMMON_ENVIRONMENT = {
     "VLLM_DO_NOT_TRACK": "1",
 }
 CPU_BATCHED_TOKENS = 8192
+CPU_BLOCK_TOKENS = 32
 
 
 def engine_environment(cpus: float, on_gpu: bool, local_model: bool, verbose: bool) -> dict[str, str]:
@@ -103,9 +104,11 @@ class Engine:
         if spec.on_gpu:
             arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
         else:
-            # A prefill in pieces rewinds the requests' generators, which CPU generators cannot do.
+            # A prefill in pieces rewinds the requests' generators, which CPU generators cannot do. Blocks smaller
+            # than vLLM's default let the G requests of a group share more of their prompt.
             arguments |= {
                 "enforce_eager": True,
+                "block_size": CPU_BLOCK_TOKENS,
                 "kv_cache_memory_bytes": spec.kv_cache_mb * 2**20,
                 "enable_chunked_prefill": False,
                 "max_num_batched_tokens": max(CPU_BATCHED_TOKENS, spec.max_length),

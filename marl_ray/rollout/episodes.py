@@ -7,7 +7,6 @@ across tasks, agents and turns, and no episode waits for another.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ from marl_ray.rollout.engine import SamplingSpec
 from marl_ray.rollout.generator import Generation
 from marl_ray.sandbox import ExecutionReport, Program
 from marl_ray.streams import stream, stream_seed
+from marl_ray.waiting import together
 
 
 class Environment(Protocol):
@@ -79,7 +79,7 @@ class EpisodePlayer:
 
     async def play_all(self, tasks: Sequence[Task], num_generations: int, *key: str | int) -> list[Episode]:
         """One episode a task, all at the same time, in the tasks' order. `key` names the random stream."""
-        return list(await asyncio.gather(*(self.play(task, num_generations, *key) for task in tasks)))
+        return await together(*(self.play(task, num_generations, *key) for task in tasks))
 
     async def play(self, task: Task, num_generations: int, *key: str | int) -> Episode:
         """One episode."""
@@ -88,7 +88,7 @@ class EpisodePlayer:
         prompts = first_prompts
         episode = Episode(task, [])
         for turn in range(algorithm.num_turns):
-            generations = await asyncio.gather(
+            generations = await together(
                 *(
                     agent.generate(prompt, self._sampling(num_generations, *key, task.id, turn, index))
                     for index, (agent, prompt) in enumerate(zip(self.agents, prompts, strict=True))

@@ -21,8 +21,8 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         help="run programs given as JSON on standard input",
         description="Reads {program, tests, entry_point, prompt?, form?, stdin?, limits?}, or a list of such "
-        "objects, as JSON on standard input; writes the report, or the list of reports in order, as JSON. Statements of "
-        "the tests without an assert run with the next one that has one; after the last assert nothing is run.",
+        "objects, as JSON on standard input; writes the report, or the list of reports in order, as JSON. Statements "
+        "of the tests without an assert run with the next one that has one; after the last assert nothing is run.",
     )
     run.add_argument("--isolation", choices=["auto", "bwrap", "process", "none"], default="auto")
     run.add_argument("--require", choices=LEVELS, help="refuse below this level")

@@ -213,7 +213,7 @@ class SandboxPool:
     # --- programs ---
 
     async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
-        """Reports in the order of the programs, equal ones run once. ValueError, before any runs, for unusable tests."""
+        """Reports in the order of the programs, equal ones run once. ValueError, before any runs, on bad tests."""
         for program in programs:
             count_tests(program.tests, program.entry_point, program.form)
         waiting: list[ExecutionReport | asyncio.Future[ExecutionReport]] = []

@@ -55,6 +55,17 @@ def test_syntax_errors_are_located(sandbox: Sandbox, source: str, line: int) -> 
     assert report.syntax_error.line == line
     assert (report.syntax_error.column or 0) >= 1
     assert (report.passed, report.total) == (0, 2)
+    in_guest = sandbox.run(Program(source + "\n# " + "x" * 70_000, ("assert f(1) == 1", "assert f(2) == 2"), "f"))
+    assert (in_guest.syntax_error, in_guest.tests) == (report.syntax_error, report.tests)
+
+
+def test_programs_that_do_not_compile_come_back_in_their_places(sandbox: Sandbox) -> None:
+    test = ("assert f(1) == 1",)
+    good, bad = "def f(x): return x\n", "def f(x): return\n)"
+    sources = [bad, good, bad, bad, f"{good}#", bad, f"{good}##", bad, bad]
+    reports = sandbox.run_batch([Program(source, test, "f") for source in sources])
+    assert [r.syntax_error is not None for r in reports] == [source == bad for source in sources]
+    assert [r.passed for r in reports] == [source != bad for source in sources]
 
 
 def test_error_at_import_and_missing_entry_point(sandbox: Sandbox) -> None:

@@ -15,7 +15,7 @@ import time
 from .process import libc
 
 _CROWDED = 1.5
-_SLACK_S = 0.003
+_SLACK_S = 0.001
 """A program has had to wait if it took longer than this many times its CPU time, and so much more."""
 
 
