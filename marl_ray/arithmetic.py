@@ -24,6 +24,11 @@ class Arithmetic:
         return self.total_steps * self.optimizer_steps_per_step
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 agent`, `2 agents`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def arithmetic(config: Config, num_tasks: int) -> Arithmetic:
     """For a training set of `num_tasks`."""
     algorithm = config.algorithm
@@ -48,15 +53,19 @@ def describe(config: Config, num_tasks: int | None) -> str:
     known = arithmetic(config, num_tasks if num_tasks is not None else algorithm.rollout_buffer_size)
     tasks = algorithm.rollout_buffer_size if num_tasks is None else min(algorithm.rollout_buffer_size, num_tasks)
     lines = [
-        f"one step: {tasks} tasks x {algorithm.num_turns} turns = {known.groups_per_step} groups an agent; "
-        f"x {algorithm.num_generations} generations = {known.joint_samples_per_step} joint samples "
-        f"({config.num_agents} completions each); {known.optimizer_steps_per_step} optimizer step(s) an agent"
+        f"one step: {counted(tasks, 'task')} x {counted(algorithm.num_turns, 'turn')} = "
+        f"{counted(known.groups_per_step, 'group')} an agent; x {counted(algorithm.num_generations, 'generation')} = "
+        f"{counted(known.joint_samples_per_step, 'joint sample')} ({counted(config.num_agents, 'completion')} each); "
+        f"{counted(known.optimizer_steps_per_step, 'optimizer step')} an agent"
     ]
     if num_tasks is None:
-        lines.append(f"steps: one for every {tasks} tasks of {config.dataset.name}, not counted in a dry run")
+        lines.append(
+            f"steps: one for every {counted(tasks, 'task')} of {config.dataset.name}, not counted in a dry run"
+        )
     else:
         lines.append(
-            f"run: {num_tasks} tasks, {known.steps_per_epoch} steps an epoch, {known.total_steps} steps, "
-            f"{known.total_steps * known.joint_samples_per_step} joint samples at most"
+            f"run: {counted(num_tasks, 'task')}, {counted(known.steps_per_epoch, 'step')} an epoch, "
+            f"{counted(known.total_steps, 'step')}, at most "
+            f"{counted(known.total_steps * known.joint_samples_per_step, 'joint sample')}"
         )
     return "\n".join(lines)

@@ -87,9 +87,7 @@ def _train(algorithm: str, options: argparse.Namespace, dry_run: bool) -> int:
     try:
         config = _read(algorithm, options)
         if dry_run:
-            sys.stdout.write(to_yaml(config))
-            sys.stderr.write(describe(config, _count_local_tasks(config)) + "\n")
-            return 0
+            return _dry_run(config)
         from marl_ray.run import RunError, train
 
         try:
@@ -103,14 +101,32 @@ def _train(algorithm: str, options: argparse.Namespace, dry_run: bool) -> int:
     return 0
 
 
+def _dry_run(config: Config) -> int:
+    """All that can be said and checked without a download and without starting anything."""
+    from marl_ray.cluster.plan import PlacementError, demands
+    from marl_ray.models import resolve_model
+
+    try:
+        for name in config.model_names:
+            resolve_model(name)
+        facts = [describe(config, _count_local_tasks(config)), demands(config)]
+    except (ValueError, PlacementError) as error:
+        return _fail(error)
+    sys.stdout.write(to_yaml(config))
+    sys.stderr.write("\n".join(facts) + "\n")
+    return 0
+
+
 def _count_local_tasks(config: Config) -> int | None:
-    """How many training tasks there are, if that is known without a download."""
+    """How many training tasks there are, if that is known without a download; the evaluation's are checked too."""
     from marl_ray.data import load_tasks
     from marl_ray.data.tables import LOCAL_SUFFIXES
 
     name = config.dataset.name
     if not name.startswith("bundled:") and Path(name).suffix not in LOCAL_SUFFIXES:
         return None
+    if config.dataset.eval_split:
+        load_tasks(name, config.dataset.eval_split, config.dataset.type)
     return len(load_tasks(name, config.dataset.train_split, config.dataset.type))
 
 

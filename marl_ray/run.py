@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from marl_ray.arithmetic import describe
+from marl_ray.arithmetic import counted, describe
 from marl_ray.config import Config, ConfigError, load, to_yaml
 from marl_ray.config.schema import ALGORITHMS
 from marl_ray.data import load_tasks
@@ -77,6 +77,12 @@ def check(config: Config) -> Problem:
     dataset = config.dataset
     train_tasks = load_tasks(dataset.name, dataset.train_split, dataset.type)
     eval_tasks = load_tasks(dataset.name, dataset.eval_split, dataset.type) if dataset.eval_split else []
+    both = {task.id for task in train_tasks} & {task.id for task in eval_tasks}
+    if both:
+        say(
+            f"warning: {counted(len(both), 'task')} of {dataset.eval_split} are in {dataset.train_split} too, so the "
+            "evaluation is not on held-out tasks: set dataset.train_split and dataset.eval_split apart"
+        )
     environment = make_environment(dataset.type or dataset_type(config), config.num_agents)
     transition = ExternalTransition(config.external, environment)
     require_wandb(config)
@@ -188,20 +194,26 @@ def summary(config: Config, trainer: Trainer, outcome: Outcome, seconds: float) 
     from marl_ray.telemetry.record import SAMPLES, read_metrics
 
     run_dir = trainer.run_dir
-    title = f"{config.algorithm_name} on {dataset_type(config)}: {config.num_agents} agent(s)"
-    plot_returns(read_metrics(run_dir), run_dir / PLOT, title)
+    title = f"{config.algorithm_name} on {dataset_type(config)}: {counted(config.num_agents, 'agent')}"
+    rows = read_metrics(run_dir)
+    plot_returns(rows, run_dir / PLOT, title)
     lines = [
-        f"Trained {config.num_agents} agent(s) with {config.algorithm.estimator} for {trainer.step} steps "
-        f"({trainer.env_steps} joint samples) in {seconds / 60:.1f} min."
+        f"Trained {counted(config.num_agents, 'agent')} with {config.algorithm.estimator} to step {trainer.step} "
+        f"({counted(trainer.env_steps, 'joint sample')}"
+        + (f", from step {trainer.first_step}" if trainer.first_step else "")
+        + f") in {seconds / 60:.1f} min."
     ]
+    files = ["metrics.jsonl", PLOT]
     if outcome.after is not None:
+        before = next((row for row in rows if row["step"] == 0 and "eval/turn_1/reward_mean" in row), {})
         trainer.record.samples(f"Episodes of the last evaluation, {title}", outcome.eval_episodes[:8])
         parts = []
         for turn in range(1, config.algorithm.num_turns + 1):
             key = f"eval/turn_{turn}/reward_mean"
-            old = f"{outcome.before[key]:.2f} -> " if outcome.before and key in outcome.before else ""
+            old = f"{before[key]:.2f} -> " if key in before else ""
             parts.append(f"turn {turn} {old}{outcome.after.get(key, float('nan')):.2f}")
         lines.append(f"Mean reward on held-out tasks: {', '.join(parts)}.")
-    models = " and models/" if config.output.save_final_model else ""
-    lines.append(f"Results in {run_dir}: metrics.jsonl, {PLOT}, {SAMPLES}, checkpoints/{models}.")
+        files.append(SAMPLES)
+    files += ["checkpoints/", *(["models/"] if config.output.save_final_model else [])]
+    lines.append(f"Results in {run_dir}: {', '.join(files)}.")
     return lines

@@ -62,7 +62,6 @@ class Problem:
 class Outcome:
     """What a run came to, for the summary."""
 
-    before: Row | None = None
     after: Row | None = None
     eval_episodes: list[Episode] = field(default_factory=list)
 
@@ -79,13 +78,13 @@ class Trainer:
         self.arithmetic: Arithmetic = arithmetic(config, len(problem.train_tasks))
         self.versions = [0] * config.num_agents
         self.step = self.env_steps = self.learned = self.bad_steps = 0
-        self.learned_before = 0
+        self.first_step = self.learned_before = 0
         self.warned = False
         self.resume_from: Path | None = None
         if resume:
             self.resume_from, state = self.checkpoints.latest()
             self.step, self.env_steps, self.learned = state.step, state.env_steps, state.learned
-            self.learned_before = state.learned
+            self.first_step, self.learned_before = state.step, state.learned
             self.versions = list(state.weight_versions)
             if self.step >= self.arithmetic.total_steps:
                 raise ValueError(
@@ -121,7 +120,7 @@ class Trainer:
         try:
             if self.resume_from is None:
                 self.record.forget_after(-1)
-                outcome.before = await self._evaluate(player, console, tracker, "before", outcome)
+                await self._evaluate(player, console, tracker, "before", outcome)
             else:
                 self.record.forget_after(self.step)
             while self.step < total:

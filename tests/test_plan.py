@@ -60,6 +60,6 @@ def test_the_shortage_names_asked_available_and_settings() -> None:
     line = shortage(plan, [{"CPU": 2.0, "memory": 5.0}])
     assert "asked for CPU 17" in line
     assert "2 x generator with CPU 8" in line
-    assert "free on 1 node(s): CPU 2." in line
+    assert "free on 1 node: CPU 2." in line
     assert "resources.generator.cpus" in line
     assert "\n" not in line

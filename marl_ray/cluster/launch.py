@@ -14,6 +14,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from marl_ray.arithmetic import counted
 from marl_ray.cluster.plan import (
     PlacementError,
     Plan,
@@ -68,7 +69,7 @@ def connect(verbose: bool) -> str:
     common: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level}
     if address:
         ray.init(address=address, **common)
-        return f"Ray cluster at {address} with {len(ray.nodes())} node(s)"
+        return f"Ray cluster at {address} with {counted(len(ray.nodes()), 'node')}"
     # Ray binds to every interface unless it believes that clusters are off, as on a Mac; its helper processes
     # read the variable, this one has read it already.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"

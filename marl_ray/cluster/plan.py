@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from marl_ray.arithmetic import counted
 from marl_ray.config.schema import Config
 
 
@@ -117,6 +118,16 @@ def fits(slots: Sequence[Slot], nodes: Sequence[Mapping[str, float]]) -> bool:
 
 def shortage(plan: Plan, nodes: Sequence[Mapping[str, float]]) -> str:
     """One line: asked for, available, and the settings to change."""
+    have = "; ".join(_show({k: v for k, v in node.items() if k in ("CPU", "GPU")}) for node in nodes)
+    return (
+        f"the cluster cannot place this run: asked for {demand(plan)}; free on {counted(len(nodes), 'node')}: "
+        f"{have or 'nothing'}. Lower resources.generator.cpus/gpus/replicas, resources.learner.cpus/"
+        "gpus or resources.sandbox.workers/cpus, or add nodes"
+    )
+
+
+def demand(plan: Plan) -> str:
+    """What the plan asks of a cluster, in all and by kind of actor."""
     asked = Counter[str]()
     kinds = Counter[tuple[str, str]]()
     for slot in plan.slots:
@@ -125,12 +136,20 @@ def shortage(plan: Plan, nodes: Sequence[Mapping[str, float]]) -> str:
         what = " + ".join(owner.split()[2] if owner.startswith("agent") else "sandbox" for owner in slot.owners)
         kinds[what, _show(slot.resources())] += 1
     detail = ", ".join(f"{count} x {what} with {need}" for (what, need), count in kinds.items())
-    have = "; ".join(_show({k: v for k, v in node.items() if k in ("CPU", "GPU")}) for node in nodes)
-    return (
-        f"the cluster cannot place this run: asked for {_show(asked)} ({detail}); free on {len(nodes)} "
-        f"node(s): {have or 'nothing'}. Lower resources.generator.cpus/gpus/replicas, resources.learner.cpus/"
-        "gpus or resources.sandbox.workers/cpus, or add nodes"
-    )
+    return f"{_show(asked)} ({detail})"
+
+
+def demands(config: Config) -> str:
+    """What the config asks of a cluster without and with GPUs. Raises PlacementError if neither can be."""
+    parts, problem = [], None
+    for has_gpus, where in ((False, "without GPUs"), (True, "with GPUs")):
+        try:
+            parts.append(f"{where} {demand(make_plan(config, has_gpus))}")
+        except PlacementError as error:
+            problem = error
+    if problem is not None and not parts:
+        raise problem
+    return f"asks of a cluster {'; '.join(parts)}"
 
 
 def _show(resources: Mapping[str, float]) -> str:

@@ -15,7 +15,6 @@ from .connection import Broken, Connection
 from .inside import frames
 from .launch import LEVELS, Launch, plan
 from .report import ExecutionReport, Limits, Program, count_tests, failed_report
-from .syntax import diagnose
 
 _START_S = 30.0
 _GRACE_S = 10.0
@@ -208,16 +207,12 @@ class Sandbox:
 
 @dataclass(slots=True)
 class _Item:
-    """A program on its way: what was sent for it, and under which number its report will come.
-
-    `report` is there from the start when the program does not compile.
-    """
+    """A program on its way: what was sent for it, and under which number its report will come."""
 
     program: Program
     limits: Limits
     frame: bytes
     number: int
-    report: ExecutionReport | None = None
     sent: bool = False
 
 
@@ -243,28 +238,12 @@ class _Batch:
         count_tests(program.tests, program.entry_point, program.form)  # a ValueError here, not in the judge
         limits = program.limits or self._sandbox.settings.limits
         number = self._sandbox.next_number()
-        problem = diagnose(program.source)
-        if problem is not None:
-            report = failed_report(program, self._sandbox.level, syntax_error=problem)
-            self._items.append(_Item(program, limits, b"", number, report))
-            return True
         request = {**program.to_dict(), "limits": limits.to_dict(), "number": number}
         self._items.append(_Item(program, limits, frames.pack(request), number))
         return True
 
-    def _next(self) -> _Item | None:
-        """The program behind the running one that needs a guest."""
-        place = 1
-        while place < len(self._items) or self._take():
-            if self._items[place].report is None:
-                return self._items[place]
-            place += 1
-        return None
-
     def _report(self, item: _Item) -> ExecutionReport:
         """Once more in a fresh sandbox if this one breaks; breaking two is the program's doing."""
-        if item.report is not None:
-            return item.report
         started = time.monotonic()
         for attempt in (1, 2):
             try:
@@ -291,8 +270,8 @@ class _Batch:
     def _attempt(self, item: _Item, *, ahead: bool) -> ExecutionReport:
         deadline = time.monotonic() + item.limits.program_wall_s + _GRACE_S
         self._send(item, deadline)
-        if ahead and (following := self._next()) is not None and len(following.frame) <= _AHEAD_BYTES:
-            self._send(following, deadline)
+        if ahead and (len(self._items) > 1 or self._take()) and len(self._items[1].frame) <= _AHEAD_BYTES:
+            self._send(self._items[1], deadline)
         answer: dict[str, Any] = {}
         while answer.pop("number", None) != item.number:  # others are left from a batch that was given up
             answer = self._connection().receive(deadline)

@@ -239,19 +239,15 @@ def failed_report(
     error_type: str | None = None,
     message: str | None = None,
     infra_error: str | None = None,
-    syntax_error: SyntaxDiagnosis | None = None,
     wall_s: float = 0.0,
 ) -> ExecutionReport:
-    """The same verdict on every test of a program, for when no judge has looked at it."""
-    line = None
-    if syntax_error is not None:
-        error_type, message, line = "SyntaxError", syntax_error.message, syntax_error.line
+    """The same verdict on every test of a program, for when no judge could look at it."""
     try:
         sources = [case.source for case in parse_tests(program.tests, program.entry_point, program.form).cases]
     except ValueError:
         sources = []
-    tests = tuple(TestResult(status, error_type, message, line, source) for source in sources)
-    return ExecutionReport(tests, syntax_error, "", 0.0, wall_s, isolation, isolation != "none", infra_error)
+    tests = tuple(TestResult(status, error_type, message, None, source) for source in sources)
+    return ExecutionReport(tests, None, "", 0.0, wall_s, isolation, True, infra_error)
 
 
 def _refuse_unknown(what: str, data: Mapping[str, Any], known: set[str]) -> None:

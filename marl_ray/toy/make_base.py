@@ -28,6 +28,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
+from marl_ray.arithmetic import counted
 from marl_ray.config.schema import ExternalConfig
 from marl_ray.environments import CodeGeneration
 from marl_ray.external import ExternalTransition
@@ -327,7 +328,7 @@ def main() -> None:
             shutil.copyfile(file, args.out / file.name)
         for agents in (2, 1):
             for turn, rewards in enumerate(play(model, tokenizer, splits["eval"] * 4, run, agents=agents), 1):
-                say(f"{agents} agent(s), turn {turn}, eval tasks: {summary(rewards)}")
+                say(f"{counted(agents, 'agent')}, turn {turn}, eval tasks: {summary(rewards)}")
     say(f"saved in {args.out}")
 
 

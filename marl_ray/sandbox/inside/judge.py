@@ -12,8 +12,9 @@ import time
 from typing import Any
 
 from . import frames
-from .execution import Execution, Outcome, Request
+from .execution import Execution, Outcome, Request, Verdict
 from .remote import CannotCross
+from .syntax import diagnose
 from .testforms import Suite, parse_tests
 from .watch import Watch
 from .zygote_link import ZygoteClient, ZygoteError
@@ -77,6 +78,10 @@ class Judge:
         }
 
     def _run(self, request: Request, started: float) -> Outcome:
+        problem = diagnose(request.source)
+        if problem is not None:  # no guest is needed
+            verdict = Verdict("error", "SyntaxError", problem["message"], problem["line"])
+            return Outcome([verdict] * len(request.suite.cases), problem)
         with self._watch.ticking():
             try:
                 return Execution(self._zygote, self._watch, request, started).run()
