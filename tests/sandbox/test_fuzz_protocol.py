@@ -109,7 +109,7 @@ def watch() -> Iterator[Watch]:
 def verdicts(watch: Watch, script: list[Reply], tests: Any, form: Any, load: bool, silent: bool) -> list[str]:
     zygote = GarbageZygote(script, load, silent)
     suite = parse_tests(tests, "f", form)
-    request = Request("source", suite, asdict(LIMITS), None)
+    request = Request("source", None, suite, asdict(LIMITS), None)
     started = time.monotonic()
     with watch.ticking():
         outcome = Execution(zygote, watch, request, started).run()  # type: ignore[arg-type]

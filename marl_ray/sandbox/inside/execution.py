@@ -31,12 +31,17 @@ class Verdict:
 
 @dataclass(slots=True)
 class Request:
-    """One program as the owner sends it."""
+    """One program as the owner sends it, and its code (see `compilation`)."""
 
     source: str
+    code: str | None
     suite: Suite
     limits: dict[str, Any]
     stdin: str | None
+
+    def program(self) -> tuple[str, bool]:
+        """What a guest loads, and whether that is code."""
+        return (self.source, False) if self.code is None else (self.code, True)
 
 
 @dataclass(slots=True)
@@ -69,9 +74,7 @@ class Execution:
         self._names: dict[str, Any] = {}
 
     def run(self) -> Outcome:
-        """All verdicts. CannotCross when the tests turn out to need the guest; ZygoteError when there is no
-        guest.
-        """
+        """All verdicts. CannotCross when the tests turn out to need the guest; ZygoteError without a guest."""
         suite = self._suite
         try:
             if suite.form == "stdio":
@@ -138,7 +141,7 @@ class Execution:
         answer: list[Any] = []
 
         def load() -> None:
-            answer.extend(session.request("load", self._request.source, "solution", names))
+            answer.extend(session.request("load", *self._request.program(), "solution", names))
             if answer[0] == "ok" and type(answer[1]) is dict:
                 self._take_constants(session, answer[1])
 
@@ -187,9 +190,7 @@ class Execution:
                 verdict.message = ending
 
     def _guarded(self, action: Callable[[], object]) -> Verdict | None:
-        """Do something with the guest under the limits of one test. -> a verdict if the guest did not survive
-        it.
-        """
+        """Do something with the guest under one test's limits. -> a verdict if the guest did not survive it."""
         session = self._session
         assert session is not None
         wall = min(self._limits["test_wall_s"], self._wall_left())
@@ -285,7 +286,7 @@ class Execution:
         self._end_session()
         session = self._new_session(case.stdin)
         answer: list[Any] = []
-        fault = self._guarded(lambda: answer.extend(session.request("load", self._request.source, "__main__", [])))
+        fault = self._guarded(lambda: answer.extend(session.request("load", *self._request.program(), "__main__", [])))
         exited = fault is not None and fault.error_type == "ProcessExit"
         if fault is not None and not exited:
             return fault

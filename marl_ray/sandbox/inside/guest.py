@@ -6,7 +6,7 @@ death or a wrong answer. Requests are [nonce, operation, ...], answers [nonce, k
 
 | request | answer |
 |---|---|
-| `load` source, module name, names | `ok` {name: plain value} · `syntax` message, line, column · `raise` ...
+| `load` program, whether marshalled, module name, names | `ok` {name: plain value} · `syntax` message, line, column · `raise` ...
 |
 | `call` target, attribute, arguments, keywords | `ok` value, arguments afterwards or null |
 | `get` target, attribute | `ok` value |
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import marshal
 import operator
 import os
 import socket
@@ -35,8 +36,8 @@ from typing import Any
 
 from . import frames
 from .codec import Unsupported, Wire, decode, encode
+from .compilation import SOLUTION, compiled
 
-SOLUTION = "<solution>"
 _MUTABLE = (list, dict, set, bytearray)
 
 
@@ -181,9 +182,12 @@ class Guest:
 
     # --- operations ---
 
-    def _load(self, source: str, name: str, names: list[str]) -> list[Wire]:
+    def _load(self, program: str, is_code: bool, name: str, names: list[str]) -> list[Wire]:
         try:
-            code = compile(source, SOLUTION, "exec", dont_inherit=True)
+            if is_code:
+                code = marshal.loads(bytes.fromhex(program))
+            else:
+                code = compile(program, SOLUTION, "exec", dont_inherit=True)
         except SyntaxError as error:
             return ["syntax", str(error.msg), error.lineno, error.offset]
         except (ValueError, RecursionError, MemoryError, OverflowError) as error:  # null bytes, deep nesting
@@ -304,7 +308,7 @@ def rehearse() -> None:
     with ours, theirs:
         guest = Guest(theirs.fileno())
         for turn in range(10):
-            requests: list[list[Wire]] = [["load", _REHEARSAL, "solution", ["f", "g"]]]
+            requests: list[list[Wire]] = [["load", compiled(_REHEARSAL).code, True, "solution", ["f", "g"]]]
             requests += [["call", "f", None, [value, [value]], {"d": []}] for value in (turn, "text", 1.5, None)]
             for request in requests:
                 ours.sendall(frames.pack(["nonce", *request]))

@@ -12,9 +12,9 @@ import time
 from typing import Any
 
 from . import frames
+from .compilation import compiled
 from .execution import Execution, Outcome, Request, Verdict
 from .remote import CannotCross
-from .syntax import diagnose
 from .testforms import Suite, parse_tests
 from .watch import Watch
 from .zygote_link import ZygoteClient, ZygoteError
@@ -47,12 +47,13 @@ class Judge:
             message["form"],
             message["prompt"],
         )
-        request = Request(message["program"], suite, message["limits"], message["stdin"])
+        program = compiled(message["program"])
+        request = Request(message["program"], program.code, suite, message["limits"], message["stdin"])
         infra_error = None
         outcome = Outcome()
         self._watch.place.stay()
         try:
-            outcome = self._run(request, started)
+            outcome = self._run(request, started) if program.error is None else _not_compiled(program.error, suite)
         except ZygoteError as error:
             infra_error = str(error)
         finally:
@@ -78,10 +79,6 @@ class Judge:
         }
 
     def _run(self, request: Request, started: float) -> Outcome:
-        problem = diagnose(request.source)
-        if problem is not None:  # no guest is needed
-            verdict = Verdict("error", "SyntaxError", problem["message"], problem["line"])
-            return Outcome([verdict] * len(request.suite.cases), problem)
         with self._watch.ticking():
             try:
                 return Execution(self._zygote, self._watch, request, started).run()
@@ -95,3 +92,9 @@ class Judge:
                     in_guest=str(error),
                 )
                 return Execution(self._zygote, self._watch, request, started).run()
+
+
+def _not_compiled(error: dict[str, Any], suite: Suite) -> Outcome:
+    """The same verdict on every test, without a guest."""
+    verdict = Verdict("error", "SyntaxError", error["message"], error["line"])
+    return Outcome([verdict] * len(suite.cases), error)

@@ -1,0 +1,45 @@
+"""Compiling a program in the judge: what does not compile needs no guest, and a guest need not compile again.
+
+Compiling runs none of the program. A long source, which could cost much, and errors that depend on the process (how
+deep nesting may go) are left to the guest, under its limits.
+"""
+
+from __future__ import annotations
+
+import marshal
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from .remote import clean_line, clean_text
+
+SOLUTION = "<solution>"
+_MAX_CHARACTERS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """`code`: marshalled, in hexadecimal; `error`: message, line and column; neither if only a guest can tell."""
+
+    code: str | None = None
+    error: dict[str, Any] | None = None
+
+
+def compiled(source: str) -> Compiled:
+    """See the module."""
+    if len(source) > _MAX_CHARACTERS:
+        return Compiled()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            code = compile(source, SOLUTION, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        found = {
+            "message": clean_text(error.msg),
+            "line": clean_line(error.lineno),
+            "column": clean_line(error.offset),
+        }
+        return Compiled(error=found)
+    except (ValueError, RecursionError, MemoryError, OverflowError):
+        return Compiled()
+    return Compiled(code=marshal.dumps(code).hex())
