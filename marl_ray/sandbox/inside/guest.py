@@ -6,8 +6,7 @@ death or a wrong answer. Requests are [nonce, operation, ...], answers [nonce, k
 
 | request | answer |
 |---|---|
-| `load` program, whether marshalled, module name, names | `ok` {name: plain value} · `syntax` message, line, column · `raise` ...
-|
+| `load` program, marshalled?, module name, names | `ok` {name: plain value} · `syntax` message, line, column |
 | `call` target, attribute, arguments, keywords | `ok` value, arguments afterwards or null |
 | `get` target, attribute | `ok` value |
 | `set` target, attribute, value | `ok` null |
