@@ -264,7 +264,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="steps in one turn (default 3)")
     parser.add_argument("--repeats", type=int, default=5, help="turns of each side (default 5)")
     parser.add_argument("--warmup", type=int, default=1, help="steps before the first turn, not counted (default 1)")
-    parser.add_argument("--tasks-per-step", type=int, default=8, help="tasks in a step; G is 8 (default 8)")
+    parser.add_argument("--tasks-per-step", type=int, default=16, help="tasks in a step; G is 8 (default 16)")
     parser.add_argument("--only", choices=SIDES, help="measure one side")
     parser.add_argument("--real-reward", action="store_true", help="toy tasks and bundled base, marl_ray's own reward")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
