@@ -10,6 +10,7 @@ import yaml
 from marl_ray.cli import train_main
 from marl_ray.config import ConfigError, from_tree, load, parse_overrides, to_tree, to_yaml
 from marl_ray.config.loading import parse_value
+from marl_ray.run import check
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 MISSION = [
@@ -188,7 +189,28 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
     assert printed["magrpo"]["num_train_epochs"] == 10
     assert printed["magrpo"]["turn_gradient_weights"] == [1.2, 0.8]
     assert "8 tasks x 2 turns = 16 groups an agent; x 4 generations = 64 joint samples" in err
+    assert "without GPUs CPU 2 (2 x generator with CPU 0.5" in err
+    assert "with GPUs CPU 2 GPU 4 (" in err
     assert to_tree(from_tree(printed, "magrpo")) == printed
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.name=bundled:nothing", "model bundled:nothing does not exist"),
+        ("dataset.eval_split=test", "has no split 'test'"),
+        ("resources.generator.gpus=1", "resources.generator.gpus is 1 and resources.learner.gpus 0"),
+    ],
+)
+def test_a_dry_run_checks_what_needs_no_download(
+    override: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [override, "resources.learner.gpus=0"] if "gpus" in override else [override]
+    arguments = ["--config", str(CONFIGS / "quickstart.yaml"), "--dry-run", "--override", *overrides]
+    assert train_main("magrpo", arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
 
 
 def test_an_error_is_one_line_and_not_zero(capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,3 +219,13 @@ def test_an_error_is_one_line_and_not_zero(capsys: pytest.CaptureFixture[str]) -
     out, err = capsys.readouterr()
     assert out == ""
     assert err.strip() == "error: unknown setting 'magrpo.num_turnz': did you mean 'magrpo.num_turns'?"
+
+
+def test_an_evaluation_on_tasks_that_are_trained_on_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {}
+    for split in ("eval", "train[3:8]"):
+        check(load(CONFIGS / "quickstart.yaml", "magrpo", {"dataset.eval_split": split}))
+        captured = capsys.readouterr()
+        said[split] = captured.out + captured.err
+    assert "held-out" not in said["eval"]
+    assert "5 tasks of train[3:8] are in train too" in said["train[3:8]"]
