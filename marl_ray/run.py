@@ -77,7 +77,7 @@ def check(config: Config) -> Problem:
     dataset = config.dataset
     train_tasks = load_tasks(dataset.name, dataset.train_split, dataset.type)
     eval_tasks = load_tasks(dataset.name, dataset.eval_split, dataset.type) if dataset.eval_split else []
-    both = {task.id for task in train_tasks} & {task.id for task in eval_tasks}
+    both = {(task.prompt, task.tests) for task in train_tasks} & {(task.prompt, task.tests) for task in eval_tasks}
     if both:
         say(
             f"warning: {counted(len(both), 'task')} of {dataset.eval_split} are in {dataset.train_split} too, so the "

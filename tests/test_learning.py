@@ -15,6 +15,8 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GPTJConfig,
+    GPTJForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     Qwen2Config,
@@ -86,8 +88,13 @@ def qwen3() -> Any:
     return Qwen3ForCausalLM(Qwen3Config(**SHAPE))
 
 
-def llama() -> Any:
-    return LlamaForCausalLM(LlamaConfig(**SHAPE))
+def llama(**rope: Any) -> Any:
+    return LlamaForCausalLM(LlamaConfig(**SHAPE, **({"rope_parameters": rope} if rope else {})))
+
+
+def gptj() -> Any:
+    """Its attention cannot be chosen."""
+    return GPTJForCausalLM(GPTJConfig(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, rotary_dim=4))
 
 
 def gemma2() -> Any:
@@ -142,17 +149,27 @@ def test_other_architectures_and_checkpointing_agree_with_the_plain_forward(make
 
 
 def test_models_that_cannot_be_packed_are_refused(packed: Qwen2ForCausalLM) -> None:
-    check_packing(packed, torch.device("cpu"))
+    cpu = torch.device("cpu")
+    check_packing(packed, cpu, 100)
     leaking = with_packed_attention(packed)
     leaking.model.layers[0].mlp.register_forward_hook(lambda _module, _inputs, output: output.cumsum(1))
-    with pytest.raises(ValueError, match="lets a completion see another"):
-        check_packing(leaking, torch.device("cpu"))
+    with pytest.raises(ValueError, match="its layers mix tokens outside of the attention"):
+        check_packing(leaking, cpu, 100)
     windowed = with_packed_attention(gemma3(sliding_window=4))
     (batch,) = micro_batches(to_rows(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum"), 10_000)
-    with pytest.raises(ValueError, match="sliding window of 4: lower max_length"):
+    with pytest.raises(ValueError, match=r"sliding window of 4: lower model\.max_length"):
         token_logprobs(windowed, batch, 1.0)
-    with pytest.raises(ValueError, match="caps its scores"):
-        check_packing(with_packed_attention(gemma2()), torch.device("cpu"))
+    fitting = with_packed_attention(gemma3(sliding_window=100))
+    check_packing(fitting, cpu, 100)
+    with pytest.raises(ValueError, match="101 tokens do not fit into its sliding window of 100"):
+        check_packing(fitting, cpu, 101)
+    with pytest.raises(ValueError, match=r"Gemma2ForCausalLM cannot be trained here: .*softcap"):
+        check_packing(with_packed_attention(gemma2()), cpu, 100)
+    with pytest.raises(ValueError, match="GPTJForCausalLM cannot be trained here"):
+        check_packing(with_packed_attention(gptj()), cpu, 100)
+    stretched = with_packed_attention(llama(rope_type="dynamic", factor=2.0, rope_theta=10_000.0))
+    with pytest.raises(ValueError, match="changes beyond 2048 tokens"):
+        check_packing(stretched, cpu, 2049)
 
 
 def test_completions_without_a_gradient_are_left_out() -> None:

@@ -56,26 +56,33 @@ def packed_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: None,
+    attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
     groups: Sequence[PackedGroup] = (),
+    longest: int = 0,
     **other: Any,
 ) -> tuple[torch.Tensor, None]:
     """query: [1, H, T, D], key and value: [1, K, T, D] with H a multiple of K; returns [1, T, H, D].
 
-    Raises ValueError for what it cannot compute: softcapping, attention sinks, a window shorter than a sequence.
+    `longest`: tokens of the longest sequence to come, if that is not in `groups`. Raises ValueError for what it
+    cannot compute: masks and biases of the model's own, softcapping, attention sinks, a window shorter than a sequence.
     """
-    if other.get("softcap") is not None or other.get("s_aux") is not None:
-        raise ValueError(f"{type(module).__name__} caps its scores or has attention sinks: it cannot be trained here")
+    unknown = [name for name in ("softcap", "s_aux", "position_bias") if other.get(name) is not None]
+    if not groups:
+        raise ValueError("its layers do not hand on what the attention needs to know")
+    if attention_mask is not None or unknown:
+        what = ", ".join(unknown) or "attention_mask"
+        raise ValueError(f"its attention has a mask, bias or sinks of its own ({what})")
+    longest = max(longest, *(group.prompt + len(group.gather) // group.completions for group in groups))
+    if sliding_window is not None and longest > sliding_window:
+        raise ValueError(
+            f"{longest} tokens do not fit into its sliding window of {sliding_window}: lower model.max_length"
+        )
+    query, key = query.to(value.dtype), key.to(value.dtype)  # rotary embeddings leave autocast's dtype
     outputs = []
     for group in groups:
-        longest = group.prompt + len(group.gather) // group.completions
-        if sliding_window is not None and longest > sliding_window:
-            raise ValueError(
-                f"{longest} tokens do not fit into the model's sliding window of {sliding_window}: lower max_length"
-            )
         outputs.append(_prompt(query, key, value, group, scaling))
         outputs.append(_completions(query, key, value, group, scaling))
     return torch.cat(outputs).unsqueeze(0), None
@@ -85,14 +92,14 @@ def _prompt(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: PackedGroup, scaling: float | None
 ) -> torch.Tensor:
     """[P, H, D]"""
+    repeats = query.shape[1] // key.shape[1]
     columns = slice(group.start, group.start + group.prompt)
     output = torch.nn.functional.scaled_dot_product_attention(
         query[:, :, columns],
-        key[:, :, columns],
-        value[:, :, columns],
+        key[:, :, columns].repeat_interleave(repeats, dim=1),
+        value[:, :, columns].repeat_interleave(repeats, dim=1),
         is_causal=True,
         scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
     )
     return output[0].transpose(0, 1)
 
@@ -100,25 +107,34 @@ def _prompt(
 def _completions(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: PackedGroup, scaling: float | None
 ) -> torch.Tensor:
-    """[sum of lengths, H, D]"""
+    """[sum of lengths, H, D]
+
+    The H / K queries that share a key are rows of one matrix, so that keys and values, whose prompt is copied to each
+    completion, need not be copied to each head too.
+    """
     columns = slice(group.start, group.start + group.prompt)
-    repeats = query.shape[1] // key.shape[1]
+    heads = key.shape[1]
 
     def stacked(states: torch.Tensor) -> torch.Tensor:
-        heads = states.index_select(1, group.gather)
-        return heads.unflatten(1, (group.completions, -1)).transpose(0, 1)
+        """[n, heads, W, D]"""
+        gathered = states[0].index_select(1, group.gather)
+        return gathered.unflatten(1, (group.completions, -1)).transpose(0, 1)
 
     def behind_prompt(states: torch.Tensor) -> torch.Tensor:
         shared = states[:, :, columns].expand(group.completions, -1, -1, -1)
-        # Not enable_gqa: with a mask, CUDA's fast kernels do not take it.
-        return torch.cat([shared, stacked(states[0])], dim=2).repeat_interleave(repeats, dim=1)
+        return torch.cat([shared, stacked(states)], dim=2)
 
-    queries = stacked(query[0])
-    width = queries.shape[2]
+    queries = stacked(query).unflatten(1, (heads, -1))  # [n, K, H / K, W, D]
+    repeats, width = queries.shape[2:4]
     seen = torch.ones(width, group.prompt + width, dtype=torch.bool, device=query.device).tril(group.prompt)
     output = torch.nn.functional.scaled_dot_product_attention(
-        queries, behind_prompt(key), behind_prompt(value), attn_mask=seen, scale=scaling
+        queries.flatten(2, 3),
+        behind_prompt(key),
+        behind_prompt(value),
+        attn_mask=seen.repeat(repeats, 1),
+        scale=scaling,
     )
+    output = output.unflatten(2, (repeats, width)).flatten(1, 2)
     return output.transpose(1, 2).flatten(0, 1).index_select(0, group.scatter)
 
 

@@ -2,8 +2,8 @@
 
 A micro-batch is one packed sequence (see `marl_ray.learning.attention`): the rows one after another, each a prompt
 and behind it its completions. The positions of a completion go on from the prompt's end, so that it has the same
-log-probabilities as alone (up to rounding). With G completions this takes P + G C tokens instead of G (P + C), and
-none of them is padding.
+log-probabilities as alone (up to rounding). With G completions this takes P + G C tokens instead of G (P + C); only
+attention pads completions to the longest of their group.
 """
 
 from __future__ import annotations

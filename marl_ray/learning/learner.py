@@ -41,7 +41,7 @@ class Learner:
         self.tokenizer = load_tokenizer(model_name, model)
         self.model_kwargs = model.model_kwargs
         self.policy = load_policy(model_name, self.model_kwargs.trust_remote_code, self.device)
-        check_packing(self.policy, self.device)
+        check_packing(self.policy, self.device, model.max_length)
         if algorithm.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         self.optimizer = torch.optim.AdamW(

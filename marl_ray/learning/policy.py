@@ -34,29 +34,56 @@ def compute_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManag
     return nullcontext()
 
 
-def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.Tensor:
-    """log pi(token_k | prompt, tokens before k) at the sampling temperature, [N]."""
+def token_logprobs(model: Any, batch: MicroBatch, temperature: float, longest: int = 0) -> torch.Tensor:
+    """log pi(token_k | prompt, tokens before k) at the sampling temperature, [N].
+
+    `longest`: see `marl_ray.learning.attention.packed_attention`.
+    """
     logits = model(
         input_ids=batch.input_ids.unsqueeze(0),
         position_ids=batch.position_ids.unsqueeze(0),
         groups=batch.groups,
+        longest=longest,
         logits_to_keep=batch.predictors,
         use_cache=False,
     ).logits[0]
     return -torch.nn.functional.cross_entropy(logits.float() / temperature, batch.tokens, reduction="none")
 
 
-def check_packing(model: Any, device: torch.device) -> None:
-    """Raises ValueError if a token's logits depend on another completion of its group.
+def check_packing(model: Any, device: torch.device, max_length: int) -> None:
+    """Raises ValueError if packed log-probabilities are not those that the model gives for a sequence alone.
 
-    So it would be with layers that mix tokens elsewhere than in attention, or with an attention of their own.
+    So it is with layers that mix tokens elsewhere than in attention, with attention that cannot be chosen, and with
+    what changes for sequences of up to `max_length` tokens: windows, chunks, rotary embeddings.
     """
-    samples = [Sample(ids, (), 0.0) for ids in ((3, 2, 1, 0), (2, 3, 1))]
-    alone, both = (pack([Row((0, 1), tuple(group))]).to(device) for group in (samples[1:], samples))
-    with torch.no_grad():
-        expected, got = (token_logprobs(model, batch, 1.0)[-3:] for batch in (alone, both))
-    if not torch.allclose(expected, got, rtol=1e-4, atol=1e-4):
+    name = type(model).__name__
+    first, second = (3, 2, 1, 0), (2, 3, 1)
+    batch = pack([Row((0, 1), tuple(Sample(ids, (), 0.0) for ids in (first, second)))]).to(device)
+    alone = torch.tensor([[0, 1, *second]], device=device)
+    try:
+        _check_lengths(model.config, max_length)
+        with torch.no_grad():
+            packed = token_logprobs(model, batch, 1.0, longest=max_length)[-len(second) :]
+            model.set_attn_implementation("eager")
+            scores = model(input_ids=alone, use_cache=False).logits[0, 1:-1].float().log_softmax(-1)
+            model.set_attn_implementation(PACKED)
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{name} cannot be trained here: {error}") from error
+    if not torch.allclose(scores.gather(1, alone[0, 2:].unsqueeze(1)).squeeze(1), packed, rtol=1e-4, atol=1e-4):
         raise ValueError(
-            f"{type(model).__name__} lets a completion see another one of its group: its layers mix tokens outside "
-            "of the attention that transformers lets one choose, which cannot be trained here"
+            f"{name} cannot be trained here: packed in a group, its log-probabilities change, so its layers mix tokens "
+            "outside of the attention that transformers lets one choose"
         )
+
+
+def _check_lengths(config: Any, max_length: int) -> None:
+    chunk = getattr(config, "attention_chunk_size", None)
+    if chunk is not None and max_length > chunk:
+        raise ValueError(f"it attends in chunks of {chunk}: lower model.max_length")
+    rope = getattr(config, "rope_parameters", None) or {}
+    for settings in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        if settings.get("rope_type") not in ("dynamic", "longrope"):
+            continue
+        original = settings.get("original_max_position_embeddings") or config.max_position_embeddings
+        if max_length > original:
+            raise ValueError(f"its rotary embedding changes beyond {original} tokens: lower model.max_length")

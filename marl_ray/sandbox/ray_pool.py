@@ -265,28 +265,31 @@ class SandboxPool:
 
     async def _run_batch(self, slot: _Slot, life: int, items: list[_Item]) -> None:
         actor = slot.actor
+        settled: set[int] = set()  # positions that this worker has reported on, or handed back
+
+        def left() -> list[_Item]:
+            return [item for position, item in enumerate(items) if position not in settled and not item.future.done()]
+
         try:
             programs = [item.program for item in items]
             result: BatchResult = await asyncio.wait_for(actor.run.remote(programs), self._deadline_s)
-            self._take(slot, items, result)
+            self._take(slot, items, result, settled)
+            settled.update(result.unstarted)
             if result.running is not None:
                 slot.held_up = True
                 for position in reversed(result.unstarted):
                     self._queues.fresh.appendleft(items[position])
                 self._dispatch()
-                handed_back = set(result.unstarted)
                 async with asyncio.timeout(max(map(self._longest, programs))):
                     while result.running is not None:
                         result = await asyncio.wait_for(actor.finish.remote(result.running), self._deadline_s)
-                        self._take(slot, items, result)
-                items = [item for position, item in enumerate(items) if position not in handed_back]
-            elif result.unstarted:
+                        self._take(slot, items, result, settled)
+            else:
                 self._queues.fresh.extend(items[position] for position in result.unstarted)
-                items = []
-            self._failed(slot, [item for item in items if not item.future.done()], "it gave no report")
+            self._failed(slot, left(), "it gave no report")
         except Exception as error:  # whatever it is, those who wait for these programs must get an answer
             reason = _reason(error) if not isinstance(error, TimeoutError) else "no answer in time"
-            self._failed(slot, [item for item in items if not item.future.done()], reason)
+            self._failed(slot, left(), reason)
             self._replace(slot, life, reason)
         finally:
             if slot.life == life:
@@ -295,14 +298,16 @@ class SandboxPool:
         self._dispatch()
 
     def _longest(self, program: Program) -> float:
-        """Seconds a worker may take for a program: two attempts, with a restart of its sandbox after each."""
-        return 2 * ((program.limits or self._settings.limits).program_wall_s + 40)
+        """Seconds a worker may take for a program and the one behind it, each with two attempts and restarts."""
+        return 4 * ((program.limits or self._settings.limits).program_wall_s + 40)
 
-    def _take(self, slot: _Slot, items: list[_Item], result: BatchResult) -> None:
+    def _take(self, slot: _Slot, items: list[_Item], result: BatchResult, settled: set[int]) -> None:
+        """Its reports, those in `settled` left out: a worker repeats them in every answer."""
         for position, report in result.reports.items():
             item = items[position]
-            if item.future.done():
+            if position in settled or item.future.done():
                 continue
+            settled.add(position)
             if report.infra_error is not None:
                 self._failed(slot, [item], report.infra_error)
                 continue

@@ -24,8 +24,11 @@ from marl_ray.sandbox import (  # noqa: E402
     SandboxSettings,
     SandboxUnavailable,
 )
+from marl_ray.sandbox import ray_pool as pool_module  # noqa: E402
 from marl_ray.sandbox import worker as worker_module  # noqa: E402
 from marl_ray.sandbox.ray_pool import SandboxPool  # noqa: E402
+from marl_ray.sandbox.report import failed_report  # noqa: E402
+from marl_ray.sandbox.worker import BatchResult  # noqa: E402
 
 from .benchmark_modules import sandbox_programs, sandbox_soak  # noqa: E402
 
@@ -320,3 +323,34 @@ def links_of_ray(pid: int) -> list[str]:
             found.append(link)
     maps = Path(f"/proc/{pid}/maps").read_text()
     return found + [line for line in maps.splitlines() if "plasma" in line or "_raylet" in line]
+
+
+def test_a_failure_that_a_busy_worker_repeats_counts_once() -> None:
+    """With a stub for the worker: real ones fail on a program too seldom to be waited for."""
+    programs = [Program(f"def f(x): return {n}", ("assert f(1) == 1",), "f") for n in range(2)]
+    failed = failed_report(programs[0], "bwrap", infra_error="no memory")
+    answers = [
+        BatchResult({0: failed}, running=7),
+        BatchResult({0: failed}, running=7),
+        BatchResult({0: failed, 1: failed_report(programs[1], "bwrap")}),
+    ]
+
+    class Method:
+        async def remote(self, _argument: Any) -> BatchResult:
+            return answers.pop(0)
+
+    class Stub:
+        run = finish = Method()
+
+    async def play() -> list[int]:
+        pool = SandboxPool(SandboxSettings(), 2)
+        loop = asyncio.get_running_loop()
+        items = [pool_module._Item(str(n), program, loop.create_future()) for n, program in enumerate(programs)]
+        pool._dispatch = pool._queues.retries.clear  # type: ignore[method-assign]
+        slot = pool._slots[0]
+        slot.actor = Stub()
+        await pool._run_batch(slot, slot.life, items)
+        return [item.failures for item in items]
+
+    assert asyncio.run(play()) == [1, 0]
+    assert answers == []

@@ -276,3 +276,19 @@ def test_unittest_messages_of_several_lines(sandbox: Sandbox) -> None:
     report = sandbox.run(Program("def f(): return {'a': 'y' * 80}\n", tests, "f", form="unittest"))
     assert [(test.status, test.error_type) for test in report.tests] == [("fail", "AssertionError")]
     assert "yyyy" in (report.tests[0].message or "")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        f"g = {'lambda: ' * 1200}1\n",
+        "def g():\n" + "".join(f"{' ' * d}try: pass\n{' ' * d}finally:\n" for d in range(1, 19)) + " " * 19 + "pass\n",
+        f"# {'x' * 70_000}\n",
+    ],
+    ids=["deep", "finally", "long"],
+)
+def test_what_is_dear_to_compile_is_left_to_the_guest(sandbox: Sandbox, more: str) -> None:
+    restarts = sandbox.restarts
+    report = sandbox.run(Program(f"def f(x): return x\n{more}", ("assert f(1) == 1",), "f"))
+    assert sandbox.restarts == restarts, "the judge did not survive it"
+    assert statuses(report) == (["error"] if "finally" in more else ["pass"])

@@ -3,17 +3,17 @@
 They take turns, so a second CPU gains them nothing, and every turn that goes across CPUs costs an interrupt and the
 waking of an idle CPU. But on a CPU that others use too they must not be held while other CPUs idle. So the
 scheduler gets them back as soon as a program takes longer than most (`leave`), and for the whole of the next program
-if this one had to wait for its CPU.
+if this one had to wait for its CPU. (Of a guest with threads the first one: the others stay until the guest's end.)
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 
 from .process import libc
 
+_MAX_CPUS = 1024
 _CROWDED = 1.5
 _SLACK_S = 0.001
 """A program has had to wait if it took longer than this many times its CPU time, and so much more."""
@@ -44,9 +44,10 @@ class Place:
         """Let the scheduler place judge and guest again."""
         if self._here is not None:
             self._here = None
-            _move(0, self._anywhere)
-            if guest:
-                _move(guest, self._anywhere)
+            # Of CPUs that it may not use, or that are not there, the kernel takes no notice.
+            for process in (0, guest) if guest else (0,):
+                if not _move(process, self._anywhere):
+                    _move(process, set(range(_MAX_CPUS)))
 
     def end(self, guests_cpu_s: float) -> None:
         """The program is done, and its guests have used this much CPU time."""
@@ -56,6 +57,10 @@ class Place:
         self._crowded = time.monotonic() - wall > _CROWDED * used + _SLACK_S
 
 
-def _move(process: int, cpus: set[int]) -> None:
-    with contextlib.suppress(OSError):  # a guest that has ended, CPUs that have been taken away
+def _move(process: int, cpus: set[int]) -> bool:
+    """False for a guest that has ended, and where CPUs have been taken away."""
+    try:
         os.sched_setaffinity(process, cpus)
+    except (OSError, ValueError):
+        return False
+    return True
