@@ -148,6 +148,25 @@ def test_other_architectures_and_checkpointing_agree_with_the_plain_forward(make
         torch.testing.assert_close(mine.grad, parameter.grad, rtol=1e-4, atol=1e-5)
 
 
+def test_skewed_groups_agree_with_the_plain_forward(model: Qwen2ForCausalLM, packed: Qwen2ForCausalLM) -> None:
+    lengths = (1, 14, 2)
+    skewed = Group(0, (5, 6), tuple(completion(*range(3, 3 + n)) for n in lengths), (1.0, 2.0, 3.0))
+    even = Group(0, (7, 8, 9), (completion(1, 2), completion(3, 4)), (1.0, 2.0))
+    (batch,) = micro_batches(to_rows([even, skewed, even], [1.0], "mareinforce", False, "sequence_sum"), 10_000)
+    assert [group.stack is None for group in batch.groups] == [False, True, False]
+    expected = [
+        plain_logprobs(model, g.prompt_ids, c.token_ids, 1.0) for g in (even, skewed, even) for c in g.completions
+    ]
+    got = token_logprobs(packed, batch, 1.0)
+    torch.testing.assert_close(got.double(), torch.cat(expected), rtol=1e-5, atol=1e-5)
+    packed.zero_grad()
+    model.zero_grad()
+    got.sum().backward()
+    torch.cat(expected).sum().backward()
+    for mine, parameter in zip(packed.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, parameter.grad, rtol=1e-4, atol=1e-6)
+
+
 def test_models_that_cannot_be_packed_are_refused(packed: Qwen2ForCausalLM) -> None:
     cpu = torch.device("cpu")
     check_packing(packed, cpu, 100)

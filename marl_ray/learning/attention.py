@@ -5,7 +5,8 @@ A packed sequence is a row of groups without padding, each a prompt and behind i
     prompt 1 | completion 1.1 | completion 1.2 | prompt 2 | completion 2.1 ...
 
 A plain causal mask over it would compare every token with every earlier one, nearly all of them strangers. Here the
-prompt attends to itself, and the completions, stacked as a batch, to the prompt and to themselves.
+prompt attends to itself, and the completions, stacked as a batch if their lengths allow it, to the prompt and to
+themselves.
 
 It is registered with transformers as the attention named `PACKED`, so that it serves every architecture whose
 attention can be chosen there; the groups come through the model's keyword arguments.
@@ -24,31 +25,54 @@ PACKED = "marl_ray_packed"
 
 
 @dataclass(frozen=True, slots=True)
-class PackedGroup:
-    """Where a group lies in the packed sequence: a prompt of P tokens and n completions, the longest of W tokens.
+class Stack:
+    """Completions as a batch of n rows of W tokens.
 
-    start: the prompt's first token; gather: [n * W], the place of each token of the completions, the last one
-    repeated behind a short completion; scatter: [sum of lengths], where the real tokens stand in `gather`.
+    gather: [n * W], the place of each token in the packed sequence, the last one repeated behind a short completion;
+    scatter: [S], where in the batch the S real tokens stand.
+    """
+
+    gather: torch.Tensor
+    scatter: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackedGroup:
+    """Where a group lies in the packed sequence: a prompt of P tokens and n completions, S tokens in all.
+
+    start: the prompt's first token; owner: [S], the completion of each token; stack: None if stacking them would cost
+    more than comparing all tokens of the completions with each other.
     """
 
     start: int
     prompt: int
-    completions: int
-    gather: torch.Tensor
-    scatter: torch.Tensor
+    lengths: tuple[int, ...]
+    owner: torch.Tensor
+    stack: Stack | None
 
     @classmethod
     def at(cls, start: int, prompt: int, lengths: Sequence[int]) -> PackedGroup:
         """The group whose prompt begins at `start`, with completions of `lengths` tokens."""
+        count, width, size = len(lengths), max(lengths), sum(lengths)
         sizes = torch.tensor(lengths).unsqueeze(1)
-        columns = torch.arange(int(sizes.max())).unsqueeze(0)
-        first = start + prompt + sizes.cumsum(0) - sizes
-        gather = first + columns.minimum(sizes - 1)
-        return cls(start, prompt, len(lengths), gather.flatten(), (columns < sizes).flatten().nonzero().squeeze(1))
+        stack = None
+        if count * width * (prompt + width) <= size * (prompt + size):
+            columns = torch.arange(width).unsqueeze(0)
+            first = start + prompt + sizes.cumsum(0) - sizes
+            gather = (first + columns.minimum(sizes - 1)).flatten()
+            stack = Stack(gather, (columns < sizes).flatten().nonzero().squeeze(1))
+        owner = torch.arange(count).repeat_interleave(sizes.squeeze(1))
+        return cls(start, prompt, tuple(lengths), owner, stack)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the prompt with the longest completion."""
+        return self.prompt + max(self.lengths)
 
     def to(self, device: torch.device) -> PackedGroup:
         """The same on `device`."""
-        return PackedGroup(self.start, self.prompt, self.completions, self.gather.to(device), self.scatter.to(device))
+        stack = self.stack and Stack(self.stack.gather.to(device), self.stack.scatter.to(device))
+        return PackedGroup(self.start, self.prompt, self.lengths, self.owner.to(device), stack)
 
 
 def packed_attention(
@@ -75,7 +99,7 @@ def packed_attention(
     if attention_mask is not None or unknown:
         what = ", ".join(unknown) or "attention_mask"
         raise ValueError(f"its attention has a mask, bias or sinks of its own ({what})")
-    longest = max(longest, *(group.prompt + len(group.gather) // group.completions for group in groups))
+    longest = max(longest, *(group.longest for group in groups))
     if sliding_window is not None and longest > sliding_window:
         raise ValueError(
             f"{longest} tokens do not fit into its sliding window of {sliding_window}: lower model.max_length"
@@ -84,7 +108,10 @@ def packed_attention(
     outputs = []
     for group in groups:
         outputs.append(_prompt(query, key, value, group, scaling))
-        outputs.append(_completions(query, key, value, group, scaling))
+        if group.stack is None:
+            outputs.append(_skewed(query, key, value, group, scaling))
+        else:
+            outputs.append(_stacked(query, key, value, group, group.stack, scaling))
     return torch.cat(outputs).unsqueeze(0), None
 
 
@@ -104,25 +131,28 @@ def _prompt(
     return output[0].transpose(0, 1)
 
 
-def _completions(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: PackedGroup, scaling: float | None
+def _stacked(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    group: PackedGroup,
+    stack: Stack,
+    scaling: float | None,
 ) -> torch.Tensor:
-    """[sum of lengths, H, D]
+    """[S, H, D] of completions as a batch, each behind a copy of the prompt.
 
-    The H / K queries that share a key are rows of one matrix, so that keys and values, whose prompt is copied to each
-    completion, need not be copied to each head too.
+    The H / K queries that share a key are rows of one matrix, so that keys and values need not be copied to each head
+    too.
     """
     columns = slice(group.start, group.start + group.prompt)
-    heads = key.shape[1]
+    count, heads = len(group.lengths), key.shape[1]
 
     def stacked(states: torch.Tensor) -> torch.Tensor:
         """[n, heads, W, D]"""
-        gathered = states[0].index_select(1, group.gather)
-        return gathered.unflatten(1, (group.completions, -1)).transpose(0, 1)
+        return states[0].index_select(1, stack.gather).unflatten(1, (count, -1)).transpose(0, 1)
 
     def behind_prompt(states: torch.Tensor) -> torch.Tensor:
-        shared = states[:, :, columns].expand(group.completions, -1, -1, -1)
-        return torch.cat([shared, stacked(states)], dim=2)
+        return torch.cat([states[:, :, columns].expand(count, -1, -1, -1), stacked(states)], dim=2)
 
     queries = stacked(query).unflatten(1, (heads, -1))  # [n, K, H / K, W, D]
     repeats, width = queries.shape[2:4]
@@ -135,7 +165,25 @@ def _completions(
         scale=scaling,
     )
     output = output.unflatten(2, (repeats, width)).flatten(1, 2)
-    return output.transpose(1, 2).flatten(0, 1).index_select(0, group.scatter)
+    return output.transpose(1, 2).flatten(0, 1).index_select(0, stack.scatter)
+
+
+def _skewed(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: PackedGroup, scaling: float | None
+) -> torch.Tensor:
+    """[S, H, D] where one completion is so much longer than others that stacking would be mostly padding."""
+    size, repeats = len(group.owner), query.shape[1] // key.shape[1]
+    middle = group.start + group.prompt
+    own = (group.owner.unsqueeze(1) == group.owner).tril()
+    seen = torch.cat([own.new_ones(size, group.prompt), own], dim=1)
+    output = torch.nn.functional.scaled_dot_product_attention(
+        query[:, :, middle : middle + size],
+        key[:, :, group.start : middle + size].repeat_interleave(repeats, dim=1),
+        value[:, :, group.start : middle + size].repeat_interleave(repeats, dim=1),
+        attn_mask=seen,
+        scale=scaling,
+    )
+    return output[0].transpose(0, 1)
 
 
 AttentionInterface.register(PACKED, packed_attention)
