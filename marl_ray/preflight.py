@@ -31,11 +31,11 @@ async def check_fleet(config: Config, fleet: Fleet, environment: Environment, ta
     for agent in range(config.num_agents):
         texts = [of_task[agent] for of_task in prompts]
         await _check_tokenizers(config, fleet, agent, texts[:PROBE_TEXTS])
-        (lengths,) = await within(
+        lengths = await within(
             config.resources.deadlines.start_s,
             f"the prompt lengths of agent {agent}",
             "start_s",
-            together(fleet.generators[agent][0].prompt_lengths.remote(texts)),
+            fleet.generators[agent][0].prompt_lengths.remote(texts),
         )
         too_long |= {i for i, length in enumerate(lengths) if length > room}
     if len(too_long) == len(tasks):

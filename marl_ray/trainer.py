@@ -224,11 +224,11 @@ class Trainer:
         """One agent's update and, if it changed anything, its sync. Returns stats, learn and sync seconds."""
         deadlines = self.config.resources.deadlines
         begun = time.monotonic()
-        (stats,) = await within(
+        stats = await within(
             deadlines.learn_s,
             f"the update of {learner_name(agent)}",
             "learn_s",
-            together(learner.update.remote(groups_of_agent(episodes, agent))),
+            learner.update.remote(groups_of_agent(episodes, agent)),
         )
         learned = time.monotonic()
         if stats.optimizer_steps:
@@ -237,7 +237,7 @@ class Trainer:
                 deadlines.sync_s + GRACE_S,
                 f"the weight sync of {learner_name(agent)}",
                 "sync_s",
-                together(learner.publish.remote(version)),
+                learner.publish.remote(version),
             )
             self.versions[agent] = version
         return stats, learned - begun, time.monotonic() - learned

@@ -100,7 +100,7 @@ async def launch(config: Config, total_steps: int) -> tuple[Fleet, Plan, list[st
         lines, *_ = await together(
             within(deadlines.start_s, "the sandbox workers to start", "start_s", fleet.sandbox.start()),
             *(
-                within(deadlines.start_s, f"{name} to start", "start_s", _ready(actor))
+                within(deadlines.start_s, f"{name} to start", "start_s", actor.ready.remote())
                 for name, actor in zip(names, actors, strict=True)
             ),
         )
@@ -108,10 +108,6 @@ async def launch(config: Config, total_steps: int) -> tuple[Fleet, Plan, list[st
         await fleet.close()
         raise
     return fleet, plan, list(lines)
-
-
-async def _ready(actor: Any) -> str:
-    return await actor.ready.remote()
 
 
 async def _reserve(plan: Plan, deadline_s: float) -> PlacementGroup:

@@ -76,10 +76,9 @@ def _read_only(flags: int) -> list[Instruction]:
     return [_low(flags), (_JUMP_ANY_BIT, 1, 0, _WRITING), _give(_ALLOW), _deny(errno.EACCES)]
 
 
-def _boundaries(numbers: Set[int | None]) -> list[int]:
+def _boundaries(numbers: Set[int]) -> list[int]:
     """Where runs of these numbers begin and end, each end being the first number behind a run."""
-    edges = numbers ^ {number + 1 for number in numbers if number is not None}
-    return sorted(number for number in edges if number is not None)
+    return sorted(numbers ^ {number + 1 for number in numbers})
 
 
 def _search(boundaries: Sequence[int], *, inside: bool) -> list[Instruction]:
@@ -154,7 +153,8 @@ def build_filter(*, may_open: bool, extra: Iterable[str] = (), may_seal: bool = 
         if number is not None:
             program += [(_JUMP_EQUAL, 0, len(body), number), *body]
     allowed = {*syscalls.GUEST_ALLOWED, *extra} - (frozenset() if may_open else syscalls.READS_LINKS)
-    program += _search(_boundaries({syscalls.number(name) for name in allowed} - {None}), inside=False)
+    numbers = {number for name in allowed if (number := syscalls.number(name)) is not None}
+    program += _search(_boundaries(numbers), inside=False)
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
