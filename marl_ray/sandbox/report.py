@@ -143,7 +143,10 @@ def stdio_tests(cases: Sequence[StdioCase]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """The verdict on one test. `line` is a line of the program; `source` is the test's own text."""
+    """The verdict on one test. `line` is a line of the program; `source` is the test's own text.
+
+    `trusted` is False when the program had a say in the verdict beyond its data: see `ExecutionReport`.
+    """
 
     __test__ = False  # not a test class, whatever pytest makes of its name
 
@@ -152,6 +155,7 @@ class TestResult:
     message: str | None
     line: int | None
     source: str
+    trusted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +171,9 @@ class SyntaxDiagnosis:
 class ExecutionReport:
     """What happened to one program.
 
-    `trusted` is False when the verdicts came out of a process that ran the program (unittest classes, tests
-    that hand functions to the program, level `none`): such a pass can be forged. `infra_error` is set when
+    `trusted` is False when one of the verdicts is not: it came out of a process that ran the program (unittest
+    classes, tests that hand functions to the program, level `none`), or the program was asked whether two of its own
+    objects are equal. Such a pass can be forged. `infra_error` is set when
     the sandbox failed, not the program; `tests` then say nothing about it. `cpu_s` is the program's own
     processor time.
     """
@@ -185,6 +190,11 @@ class ExecutionReport:
     @property
     def passed(self) -> int:
         return sum(test.status == "pass" for test in self.tests)
+
+    @property
+    def trusted_passed(self) -> int:
+        """Passes that cannot have been forged."""
+        return sum(test.status == "pass" and test.trusted for test in self.tests)
 
     @property
     def total(self) -> int:

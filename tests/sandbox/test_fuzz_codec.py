@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.sandbox.inside.codec import MAX_DEPTH, ProtocolError, Unsupported, decode, encode
+from marl_ray.sandbox.inside.codec import MAX_DEPTH, ProtocolError, Unsupported, encode
+from marl_ray.sandbox.inside.decoding import decode
 
 FUZZ = settings(max_examples=400, deadline=None)
 PLAIN = (

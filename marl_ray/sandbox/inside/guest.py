@@ -6,18 +6,20 @@ death or a wrong answer. Requests are [nonce, operation, ...], answers [nonce, k
 
 | request | answer |
 |---|---|
-| `load` program, marshalled?, module name, names | `ok` {name: plain value} · `syntax` message, line, column |
-| `call` target, attribute, arguments, keywords | `ok` value, arguments afterwards or null |
-| `get` target, attribute | `ok` value |
-| `set` target, attribute, value | `ok` null |
-| `operate` function of `operator` or builtin, arguments | `ok` value |
-| `next` target, most | `ok` values, whether that was the end |
+| `load` program, marshalled?, module name, names | `ok` {name: reference, if it can be called} · `syntax` message, line, column |
 | `test` source | `ok` null, or `raise` |
 | `define` source, override | `ok` null: code whose names the following tests share |
 | `unit` class, method | `ok` [status, type, message, line] |
+| `name` name | a value |
+| `call` target, attribute or null, names of keywords; values | a value |
+| `get` target, attribute · `set` target, attribute; value · `delete` target, attribute | a value |
+| `operate` function of `operator` or builtin; values | a value |
+| `next` target, most | a tuple: items, whether that was the end, what the generator returned |
 
-`raise` carries type name, message, line, and the names of its builtin base classes. A target is a name of the
-program or the number of an object it has returned.
+The last five stand for the operation, news, JSON and values; news are the numbers of shared objects that the judge has
+forgotten and the content of those that its tests have changed (see `sharing`), or null. A value is `ok` value, changes.
+`raise` carries type name, message, line, the names of the builtin base classes, details (see `raised`) and changes.
+A target is a name of the program or the number of an object it has returned.
 """
 
 from __future__ import annotations
@@ -34,10 +36,12 @@ from collections.abc import Callable
 from typing import Any
 
 from . import frames
-from .codec import Unsupported, Wire, decode, encode
+from .codec import Wire
 from .compilation import SOLUTION, compiled
+from .guest_objects import Objects, description
 
-_MUTABLE = (list, dict, set, bytearray)
+_DESYNCHRONISED = 98
+_MAX_DETAILS = 1 << 16
 
 
 class ResultTooLarge(Exception):
@@ -98,7 +102,7 @@ def _line_of(traceback: types.TracebackType | None) -> int | None:
 def describe_error(error: BaseException) -> list[Wire]:
     """[type name, message, line, names of builtin base classes], whatever the exception's own methods do."""
     try:
-        message = str(error)[:500]
+        message = str(error)[:4000]
     except BaseException:  # a hostile or broken __str__ may raise anything
         message = "<the exception cannot be printed>"
     kind = type(error)
@@ -113,19 +117,22 @@ class Guest:
         self._descriptor = descriptor
         self.max_reply = 1 << 20
         self._module = types.ModuleType("solution")
-        self._objects: list[Any] = []
-        self._numbers: dict[int, int] = {}
+        self._shared = Objects(self._module)
         self._test_names: dict[str, Any] = {}
         self._operations: dict[str, Callable[..., list[Wire]]] = {
             "load": self._load,
-            "call": self._call,
-            "get": self._get,
-            "set": self._set,
-            "operate": self._operate,
-            "next": self._next,
             "test": self._test,
             "define": self._define,
             "unit": self._unit,
+        }
+        self._on_values: dict[str, tuple[int, Callable[..., Any]]] = {
+            "name": (1, self._shared.target),
+            "call": (3, self._call),
+            "get": (2, lambda target, attribute: getattr(self._shared.target(target), attribute)),
+            "set": (2, lambda target, attribute, value: setattr(self._shared.target(target), attribute, value)),
+            "delete": (2, lambda target, attribute: delattr(self._shared.target(target), attribute)),
+            "operate": (1, self._operate),
+            "next": (2, self._next),
         }
 
     def recv(self, size: int, /) -> bytes:
@@ -137,47 +144,79 @@ class Guest:
         reader = frames.Reader(self)
         while most:
             most -= 1
-            nonce, operation, *arguments = reader.message()
-            try:
-                answer = self._operations[operation](*arguments)
-            except BaseException as error:  # SystemExit and KeyboardInterrupt are results like any other
-                answer = ["raise", *describe_error(error)]
-            self._answer(nonce, answer)
+            nonce, operation, news, *arguments = reader.message()
+            if operation in self._operations:
+                frame = self._answer(nonce, operation, arguments)
+            else:
+                frame = self._value(nonce, operation, news, arguments)
+            for stream in (sys.stdout, sys.stderr):
+                try:
+                    stream.flush()
+                except BaseException:  # the program may have closed or replaced it
+                    pass
+            while frame:
+                frame = frame[os.write(self._descriptor, frame) :]
 
-    def _answer(self, nonce: str, answer: list[Wire]) -> None:
+    def _answer(self, nonce: str, operation: str, arguments: list[Wire]) -> bytes:
         try:
-            frame = frames.pack([nonce, *answer])
-            if len(frame) > self.max_reply:
-                raise ResultTooLarge(f"the result takes {len(frame)} bytes, more than {self.max_reply}")
+            answer = self._operations[operation](*arguments)
+            return self._packed([nonce, *answer])
+        except BaseException as error:  # SystemExit and KeyboardInterrupt are results like any other
+            return self._packed([nonce, "raise", *describe_error(error), None, None])
+
+    def _value(self, nonce: str, operation: str, news: Wire, arguments: list[Wire]) -> bytes:
+        """The answer of an operation on values, and what it has changed."""
+        shared = self._shared
+        count, perform = self._on_values[operation]
+        try:
+            if news is not None:
+                shared.forget(news[0])
+                shared.apply(news[1])
+            values = [shared.decoded(wire) for wire in arguments[count:]]
+            shared.settle()
+        except BaseException:  # out of memory, say: from here on the numbers would differ from the judge's
+            os._exit(_DESYNCHRONISED)
+        raised: BaseException | None = None
+        result = None
+        try:
+            result = perform(*arguments[:count], *values)
         except BaseException as error:
-            frame = frames.pack([nonce, "raise", *describe_error(error)])
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except BaseException:  # the program may have closed or replaced it
-                pass
-        while frame:
-            frame = frame[os.write(self._descriptor, frame) :]
-
-    # --- objects that stay here ---
-
-    def _refer(self, value: Any) -> Wire:
-        number = self._numbers.get(id(value))
-        if number is None:
-            number = self._numbers[id(value)] = len(self._objects)
-            self._objects.append(value)  # keeps it alive, and so its id its own
-        return [number, type(value).__name__, hasattr(type(value), "__next__")]
-
-    def _resolve(self, payload: Wire) -> Any:
-        return self._target(payload[0])
-
-    def _target(self, target: str | int) -> Any:
-        if isinstance(target, int):
-            return self._objects[target]
+            raised = error
+        del values
+        first = shared.mark()
         try:
-            return self._module.__dict__[target]
-        except KeyError:
-            raise NameError(f"name {target!r} is not defined") from None
+            changes = shared.changes() or None
+            if raised is None:
+                answer = ["ok", *shared.encoded(result), changes]
+            else:
+                answer = ["raise", *describe_error(raised), self._details(raised), changes]
+            frame = self._packed([nonce, *answer])
+        except BaseException as error:
+            shared.cancel(first)
+            return self._packed([nonce, "raise", *describe_error(error), None, None])
+        shared.settle()
+        return frame
+
+    def _packed(self, answer: list[Wire]) -> bytes:
+        frame = frames.pack(answer)
+        if len(frame) > self.max_reply:
+            raise ResultTooLarge(f"the result takes {len(frame)} bytes, more than {self.max_reply}")
+        return frame
+
+    def _details(self, error: BaseException) -> Wire:
+        """What `raised` makes the exception of; null if that is not data, or much."""
+        first = self._shared.mark()
+        try:
+            kind = type(error)
+            exact = getattr(builtins, kind.__name__, None) is kind
+            attributes = {key: value for key, value in vars(error).items() if type(key) is str}
+            details = [exact, *self._shared.encoded(error.args, attributes)]
+            if len(frames.pack(details)) <= _MAX_DETAILS:
+                return details
+        except BaseException:  # too deep, or an exception that hides its own arguments
+            pass
+        self._shared.take_back(first)
+        return None
 
     # --- operations ---
 
@@ -195,49 +234,31 @@ class Guest:
         sys.modules[name] = self._module
         namespace = self._module.__dict__
         exec(code, namespace)
-        plain = {}
-        for wanted in names:
-            value = namespace.get(wanted)
-            if wanted in namespace and not callable(value):
-                try:
-                    plain[wanted] = encode(value)
-                except Unsupported:
-                    pass
-        return ["ok", plain]
+        found = {wanted: namespace[wanted] for wanted in names if wanted in namespace}
+        return ["ok", {key: [key, *description(value)] for key, value in found.items() if callable(value)}]
 
-    def _call(self, target: str | int, attribute: str | None, arguments: Wire, keywords: Wire) -> list[Wire]:
-        function = self._target(target)
+    def _call(self, target: str | int, attribute: str | None, keywords: list[str], *values: Any) -> Any:
+        function = self._shared.target(target)
         if attribute is not None:
             function = getattr(function, attribute)
-        values = decode(arguments, self._resolve)
-        result = function(*values, **decode(keywords, self._resolve))
-        after = None
-        if any(type(value) in _MUTABLE for value in values):
-            after = encode(values, self._refer)
-            if after == arguments:
-                after = None
-        return ["ok", encode(result, self._refer), after]
+        if not keywords:
+            return function(*values)
+        count = len(values) - len(keywords)
+        return function(*values[:count], **dict(zip(keywords, values[count:], strict=True)))
 
-    def _get(self, target: str | int, attribute: str) -> list[Wire]:
-        return ["ok", encode(getattr(self._target(target), attribute), self._refer)]
-
-    def _set(self, target: str | int, attribute: str, value: Wire) -> list[Wire]:
-        setattr(self._target(target), attribute, decode(value, self._resolve))
-        return ["ok", None]
-
-    def _operate(self, function: str, arguments: Wire) -> list[Wire]:
+    def _operate(self, function: str, *values: Any) -> Any:
         perform = getattr(operator, function, None) or getattr(builtins, function)
-        return ["ok", encode(perform(*decode(arguments, self._resolve)), self._refer)]
+        return perform(*values)
 
-    def _next(self, target: str | int, most: int) -> list[Wire]:
-        iterator = self._target(target)
-        values: list[Wire] = []
-        for _ in range(most):
+    def _next(self, target: str | int, most: int) -> tuple[tuple[Any, ...], bool, Any]:
+        iterator = self._shared.target(target)
+        items: list[Any] = []
+        while len(items) < most:
             try:
-                values.append(encode(next(iterator), self._refer))
-            except StopIteration:
-                return ["ok", values, True]
-        return ["ok", values, False]
+                items.append(next(iterator))
+            except StopIteration as end:
+                return tuple(items), True, end.value
+        return tuple(items), False, None
 
     # --- tests that cannot be evaluated outside ---
 
@@ -308,9 +329,9 @@ def rehearse() -> None:
         guest = Guest(theirs.fileno())
         for turn in range(10):
             requests: list[list[Wire]] = [["load", compiled(_REHEARSAL).code, True, "solution", ["f", "g"]]]
-            requests += [["call", "f", None, [value, [value]], {"d": []}] for value in (turn, "text", 1.5, None)]
-            for request in requests:
-                ours.sendall(frames.pack(["nonce", *request]))
+            requests += [["call", "f", None, [], value, [value]] for value in (turn, "text", 1.5, None)]
+            for operation, *rest in requests:
+                ours.sendall(frames.pack(["nonce", operation, None, *rest]))
             guest.serve(len(requests))
             ours.recv(frames.CHUNK)
     del sys.modules["solution"]

@@ -14,7 +14,7 @@ from typing import Any
 from . import frames
 from .compilation import compiled
 from .execution import Execution, Outcome, Request, Verdict
-from .remote import CannotCross
+from .state import unchanged
 from .testforms import Suite, parse_tests
 from .watch import Watch
 from .zygote_link import ZygoteClient, ZygoteError
@@ -60,7 +60,7 @@ class Judge:
             self._watch.place.end(outcome.cpu_s)
         return {
             "number": message["number"],
-            "trusted": not outcome.in_guest,
+            "trusted": all(verdict.trusted for verdict in outcome.verdicts),
             "syntax_error": outcome.syntax_error,
             "tests": [
                 {
@@ -69,6 +69,7 @@ class Judge:
                     "message": verdict.message,
                     "line": verdict.line,
                     "source": case.source,
+                    "trusted": verdict.trusted,
                 }
                 for verdict, case in zip(outcome.verdicts, suite.cases, strict=False)
             ],
@@ -79,19 +80,8 @@ class Judge:
         }
 
     def _run(self, request: Request, started: float) -> Outcome:
-        with self._watch.ticking():
-            try:
-                return Execution(self._zygote, self._watch, request, started).run()
-            except CannotCross as error:
-                suite = request.suite
-                request.suite = Suite(
-                    form=suite.form,
-                    cases=suite.cases,
-                    remote=suite.remote,
-                    preamble=suite.preamble,
-                    in_guest=str(error),
-                )
-                return Execution(self._zygote, self._watch, request, started).run()
+        with self._watch.ticking(), unchanged(request.suite):
+            return Execution(self._zygote, self._watch, request, started).run()
 
 
 def _not_compiled(error: dict[str, Any], suite: Suite) -> Outcome:
