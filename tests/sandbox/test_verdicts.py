@@ -164,7 +164,8 @@ def test_objects_of_the_program_can_be_used(sandbox: Sandbox) -> None:
         "assert Stack(1) == Stack(1)",
     )
     report = sandbox.run(Program(source, tests, "Stack"))
-    assert statuses(report) == ["pass"] * 4 + ["error"], "objects have no equality outside the guest"
+    assert statuses(report) == ["pass"] * 4 + ["fail"]
+    assert [test.trusted for test in report.tests] == [True] * 4 + [False], "equality of its objects is the program's word"
 
 
 def test_helpers_of_the_prompt_run_in_the_judge(sandbox: Sandbox) -> None:
@@ -248,7 +249,7 @@ def test_what_cannot_be_prevented(sandbox: Sandbox) -> None:
     # A method that a test calls on an object is the program's: it may answer what it likes.
     agreeing = "class T:\n    def __getattr__(self, name): return lambda *a: True\ndef f(): return T()\n"
     report = sandbox.run(Program(agreeing, ("assert f().startswith('secret')", "assert f() == 'secret'"), "f"))
-    assert statuses(report) == ["pass", "error"]
+    assert statuses(report) == ["pass", "fail"]
 
 
 def test_strange_tests_and_prompts_do_not_stop_the_sandbox(sandbox: Sandbox) -> None:

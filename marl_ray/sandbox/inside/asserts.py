@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 from collections.abc import Sequence
 from types import CodeType
 
-from .demands import Demands, patches_modules, standard_names
+from .demands import Demands, names_in, patches_modules, standard_names
 from .instrument import Instrument
 from .suite import Case, Suite
 
@@ -130,11 +131,11 @@ def _compiled(body: list[ast.stmt], number: int) -> CodeType:
         raise ValueError(f"test {number} cannot be compiled: {error}") from None
 
 
-def _places(blocks: Sequence[Sequence[ast.stmt]], demands: Demands) -> tuple[list[str], list[ast.stmt]]:
+def _places(blocks: list[list[ast.stmt]], demands: Demands) -> tuple[list[str], list[ast.stmt]]:
     """For each case why it has to run in the guest, and the definitions of other cases that those in the guest use.
 
-    Judge and guest do not share the tests' variables. So where a case in the guest and one in the judge need the same
-    variable, and it is not just defined once without the program, all run in the guest.
+    Judge and guest do not share the tests' variables. A definition that stands on one side and is used on the other is
+    made on both; where they share any other variable, all tests run in the guest. Puts definitions into `blocks`.
     """
     reasons = [demands.reason(block) for block in blocks]
     if all(reasons) or not any(reasons):
@@ -144,27 +145,32 @@ def _places(blocks: Sequence[Sequence[ast.stmt]], demands: Demands) -> tuple[lis
         for node in block:
             for name in _bound_names(node):
                 bound.setdefault(name, []).append((number, node))
-    definitions: list[ast.stmt] = []
+    order = [node for block in blocks for node in block]
+    needed: list[list[ast.stmt]] = [[] for _ in blocks]
     for number, block in enumerate(blocks):
-        used = {part.id for node in block for part in ast.walk(node) if isinstance(part, ast.Name)}
+        used = set().union(*map(names_in, block))
         while used:
             places = bound.get(used.pop(), [])
             elsewhere = [node for place, node in places if bool(reasons[place]) is not bool(reasons[number])]
             if not elsewhere or any(place == number for place, _ in places):
                 continue
             node = elsewhere[0]
-            simple = isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom) or (
-                isinstance(node, ast.Assign)
-                and (isinstance(node.value, ast.Name) or not demands.from_program(node.value))
-            )
-            if not simple or len(elsewhere) > 1 or not reasons[number]:
-                reason = next(filter(None, reasons))
-                return [reason] * len(reasons), []
-            if node not in definitions:
-                definitions.append(node)
-                used |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    order = [node for block in blocks for node in block]
-    return reasons, sorted(definitions, key=order.index)
+            if len(elsewhere) > 1 or not _is_definition(node, demands):
+                return [next(filter(None, reasons))] * len(reasons), []
+            if node not in needed[number]:
+                needed[number].append(node)
+                used |= names_in(node)
+    for number, block in enumerate(blocks):
+        if not reasons[number]:
+            block[:0] = copy.deepcopy(sorted(needed[number], key=order.index))
+    in_guest = {node for number, nodes in enumerate(needed) if reasons[number] for node in nodes}
+    return reasons, sorted(in_guest, key=order.index)
+
+
+def _is_definition(node: ast.stmt, demands: Demands) -> bool:
+    if isinstance(node, ast.Assign):
+        return isinstance(node.value, ast.Name) or not demands.from_program(node.value)
+    return isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)
 
 
 def _bound_names(node: ast.stmt) -> set[str]:

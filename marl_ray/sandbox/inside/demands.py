@@ -251,20 +251,21 @@ def _tainted(statements: Sequence[ast.stmt], remote: frozenset[str]) -> frozense
                 bindings += [(parameters[_last_name(part.func)], argument) for argument in part.args]
             elif isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and part.value:
                 targets = part.targets if isinstance(part, ast.Assign) else [part.target]
-                bindings.append((_names(*targets), part.value))
+                bindings.append((names_in(*targets), part.value))
             elif isinstance(part, ast.For | ast.AsyncFor | ast.comprehension):
-                bindings.append((_names(part.target), part.iter))
+                bindings.append((names_in(part.target), part.iter))
             elif isinstance(part, ast.withitem) and part.optional_vars is not None:
-                bindings.append((_names(part.optional_vars), part.context_expr))
+                bindings.append((names_in(part.optional_vars), part.context_expr))
     changed = True
     while changed:
         changed = False
         for names, source in bindings:
-            if not names <= tainted and _names(source) & tainted:
+            if not names <= tainted and names_in(source) & tainted:
                 tainted |= names
                 changed = True
     return frozenset(tainted)
 
 
-def _names(*nodes: ast.AST) -> set[str]:
+def names_in(*nodes: ast.AST) -> set[str]:
+    """All names that stand in some nodes."""
     return {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}

@@ -52,10 +52,10 @@ class Handle:
         return self.__place.open().value("get", self.__target, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self.__place.open().value("set", self.__target, name, values=[value])
+        self.__place.open().changing("set", self.__target, name, values=[value])
 
     def __delattr__(self, name: str) -> None:
-        self.__place.open().value("delete", self.__target, name)
+        self.__place.open().changing("delete", self.__target, name)
 
     def __str__(self) -> Any:
         return _ask(self, "operate", "str")
