@@ -15,7 +15,8 @@ BENCHMARKS.asserts(
 BENCHMARKS.asserts(
     "minimum_cost",
     "def f(cost, m, n):\n    best = [[0] * (n + 1) for _ in range(m + 1)]\n    for i in range(m + 1):\n"
-    "        for j in range(n + 1):\n            paths = []\n            if i:\n                paths.append(best[i - 1][j])\n"
+    "        for j in range(n + 1):\n            paths = []\n            if i:\n"
+    "                paths.append(best[i - 1][j])\n"
     "            if j:\n                paths.append(best[i][j - 1])\n            if i and j:\n"
     "                paths.append(best[i - 1][j - 1])\n            best[i][j] = cost[i][j] + min(paths, default=0)\n"
     "    return best[m][n]\n",
@@ -109,7 +110,8 @@ BENCHMARKS.check(
 BENCHMARKS.check(
     "tolerance",
     "def f(xs):\n    x = 0.0\n    for _ in range(200):\n        value = sum(c * x ** i for i, c in enumerate(xs))\n"
-    "        slope = sum(i * c * x ** (i - 1) for i, c in enumerate(xs) if i)\n        x -= value / slope\n    return x\n",
+    "        slope = sum(i * c * x ** (i - 1) for i, c in enumerate(xs) if i)\n        x -= value / slope\n"
+    "    return x\n",
     """
     import math
     assert math.fabs(candidate([-6.0, 2.0]) - 3.0) < 1e-6

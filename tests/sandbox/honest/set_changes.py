@@ -118,7 +118,8 @@ CHANGES.asserts(
 CHANGES.asserts(
     "linked_list",
     "class Node:\n    def __init__(self, value, next=None):\n        self.value, self.next = value, next\n"
-    "def f(head):\n    out = []\n    while head:\n        out.append(head.value)\n        head = head.next\n    return out\n",
+    "def f(head):\n    out = []\n    while head:\n        out.append(head.value)\n        head = head.next\n"
+    "    return out\n",
     "assert f(Node(1, Node(2, Node(3)))) == [1, 2, 3]",
     "n = Node(1)\nn.next = Node(5)\nassert f(n) == [1, 5]",
     "assert f(None) == []",
@@ -158,7 +159,8 @@ GLOBALS.asserts(
 )
 GLOBALS.asserts(
     "several_functions",
-    "stack = []\ndef push(x):\n    stack.append(x)\ndef pop():\n    return stack.pop()\ndef f():\n    return len(stack)\n",
+    "stack = []\ndef push(x):\n    stack.append(x)\ndef pop():\n    return stack.pop()\ndef f():\n"
+    "    return len(stack)\n",
     "push(1)\npush(2)\nassert f() == 2",
     "assert pop() == 2\nassert stack == [1]",
 )

@@ -98,7 +98,8 @@ CLASSES.asserts(
     def f(root):
         return f(root.left) + [root.v] + f(root.right) if root else []
     """,
-    "root = None\nfor v in [3, 1, 2]:\n    root = insert(root, v)\nassert f(root) == [1, 2, 3]\nassert root.left.v == 1",
+    "root = None\nfor v in [3, 1, 2]:\n    root = insert(root, v)\nassert f(root) == [1, 2, 3]\n"
+    "assert root.left.v == 1",
     "assert insert(None, 1).left is None",
     "assert f(Node(2, Node(1), Node(3))) == [1, 2, 3]",
 )
@@ -159,7 +160,8 @@ CLASSES.asserts(
 )
 CLASSES.asserts(
     "object_into_a_method",
-    "class V:\n    def __init__(self, x):\n        self.x = x\n    def dot(self, other):\n        return self.x * other.x\n"
+    "class V:\n    def __init__(self, x):\n        self.x = x\n    def dot(self, other):\n"
+    "        return self.x * other.x\n"
     "def f(vs):\n    return sum(v.x for v in vs)\n",
     "a, b = V(2), V(3)\nassert a.dot(b) == 6",
     "assert f([V(1), V(2)]) == 3",
@@ -174,7 +176,8 @@ CLASSES.asserts(
 )
 CLASSES.asserts(
     "object_changes_between_tests",
-    "class Queue:\n    def __init__(self):\n        self.items = []\n    def put(self, x):\n        self.items.append(x)\n"
+    "class Queue:\n    def __init__(self):\n        self.items = []\n    def put(self, x):\n"
+    "        self.items.append(x)\n"
     "    def get(self):\n        return self.items.pop(0)\n    def __len__(self):\n        return len(self.items)\n",
     "q = Queue()\nq.put(1)\nq.put(2)\nassert len(q) == 2",
     "assert q.get() == 1 and len(q) == 1",
@@ -248,7 +251,8 @@ OPERATORS.asserts(
 OPERATORS.asserts(
     "callable_and_index",
     "class Poly:\n    def __init__(self, *c):\n        self.c = c\n    def __call__(self, x):\n"
-    "        return sum(c * x ** i for i, c in enumerate(self.c))\n    def __index__(self):\n        return len(self.c)\n",
+    "        return sum(c * x ** i for i, c in enumerate(self.c))\n    def __index__(self):\n"
+    "        return len(self.c)\n",
     "p = Poly(1, 2, 3)\nassert p(2) == 17",
     "assert callable(Poly(1))",
     "assert [0, 1, 2, 3][Poly(1, 2)] == 2 and hex(Poly(1)) == '0x1'",
@@ -276,7 +280,8 @@ OPERATORS.asserts(
 OPERATORS.asserts(
     "money",
     "class Money:\n    def __init__(self, cents):\n        self.cents = cents\n    def __add__(self, o):\n"
-    "        if isinstance(o, int):\n            return Money(self.cents + o)\n        return Money(self.cents + o.cents)\n"
+    "        if isinstance(o, int):\n            return Money(self.cents + o)\n"
+    "        return Money(self.cents + o.cents)\n"
     "    __radd__ = __add__\n    def __sub__(self, o):\n        return Money(self.cents - o.cents)\n"
     "    def __float__(self):\n        return self.cents / 100\n    def __int__(self):\n        return self.cents\n"
     "    def __round__(self, n=0):\n        return round(self.cents / 100, n)\n"

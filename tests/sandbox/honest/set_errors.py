@@ -27,7 +27,8 @@ ERRORS.asserts(
 )
 ERRORS.asserts(
     "own_class",
-    "class TooShort(ValueError):\n    def __init__(self, n):\n        super().__init__(f'only {n}')\n        self.n = n\n"
+    "class TooShort(ValueError):\n    def __init__(self, n):\n        super().__init__(f'only {n}')\n"
+    "        self.n = n\n"
     "def f(s):\n    if len(s) < 3:\n        raise TooShort(len(s))\n    return s\n",
     "try:\n    f('a')\nexcept ValueError as e:\n    text = str(e)\nassert text == 'only 1'",
     "try:\n    f('a')\nexcept ValueError as e:\n    name = type(e).__name__\nassert name == 'TooShort'",
@@ -63,7 +64,8 @@ ERRORS.asserts(
 )
 ERRORS.asserts(
     "cause",
-    "def f(x):\n    try:\n        return int(x)\n    except ValueError as e:\n        raise TypeError('not a number') from e\n",
+    "def f(x):\n    try:\n        return int(x)\n    except ValueError as e:\n"
+    "        raise TypeError('not a number') from e\n",
     "try:\n    f('a')\nexcept TypeError as e:\n    cause = type(e.__cause__)\nassert cause is ValueError",
     "try:\n    f('a')\n    ok = False\nexcept TypeError:\n    ok = True\nassert ok",
 )
@@ -103,7 +105,8 @@ ERRORS.asserts(
 ERRORS.asserts(
     "groups",
     "def f():\n    raise ExceptionGroup('several', [ValueError(1), TypeError(2)])\n",
-    "try:\n    f()\n    n = 0\nexcept* ValueError as g:\n    n = len(g.exceptions)\nexcept* TypeError:\n    pass\nassert n == 1",
+    "try:\n    f()\n    n = 0\nexcept* ValueError as g:\n    n = len(g.exceptions)\nexcept* TypeError:\n"
+    "    pass\nassert n == 1",
     "try:\n    f()\nexcept Exception as e:\n    n = len(e.exceptions)\nassert n == 2",
 )
 ERRORS.asserts(

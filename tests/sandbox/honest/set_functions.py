@@ -112,7 +112,8 @@ FUNCTIONS.asserts(
 FUNCTIONS.asserts(
     "pattern_matching",
     "def f(x):\n    match x:\n        case {'op': 'add', 'args': [a, b]}:\n            return a + b\n"
-    "        case [first, *rest]:\n            return first\n        case str() as s if s:\n            return s.upper()\n"
+    "        case [first, *rest]:\n            return first\n        case str() as s if s:\n"
+    "            return s.upper()\n"
     "        case _:\n            return None\n",
     "assert f({'op': 'add', 'args': [1, 2]}) == 3",
     "assert [f([7, 8]), f('ab'), f('')] == [7, 'AB', None]",
@@ -156,7 +157,8 @@ ASYNC.asserts(
 ASYNC.asserts(
     "timeout",
     "import asyncio\nasync def slow():\n    await asyncio.sleep(5)\ndef f():\n    async def main():\n        try:\n"
-    "            await asyncio.wait_for(slow(), 0.01)\n        except asyncio.TimeoutError:\n            return 'late'\n"
+    "            await asyncio.wait_for(slow(), 0.01)\n        except asyncio.TimeoutError:\n"
+    "            return 'late'\n"
     "    return asyncio.run(main())\n",
     "assert f() == 'late'",
 )
@@ -165,7 +167,8 @@ ASYNC.asserts(
     "import asyncio\nasync def gen(n):\n    for i in range(n):\n        yield i\ndef f(n):\n    async def main():\n"
     "        return [x async for x in gen(n)]\n    return asyncio.run(main())\n",
     "assert f(3) == [0, 1, 2]",
-    "import asyncio\nasync def collect():\n    return [x async for x in gen(2)]\nassert asyncio.run(collect()) == [0, 1]",
+    "import asyncio\nasync def collect():\n    return [x async for x in gen(2)]\n"
+    "assert asyncio.run(collect()) == [0, 1]",
 )
 ASYNC.stdio(
     "script",
@@ -176,6 +179,7 @@ ASYNC.stdio(
 ASYNC.asserts(
     "to_thread",
     "import asyncio, time\ndef slow(x):\n    time.sleep(0.001)\n    return x\ndef f():\n    async def main():\n"
-    "        return await asyncio.gather(*(asyncio.to_thread(slow, i) for i in range(5)))\n    return asyncio.run(main())\n",
+    "        return await asyncio.gather(*(asyncio.to_thread(slow, i) for i in range(5)))\n"
+    "    return asyncio.run(main())\n",
     "assert f() == [0, 1, 2, 3, 4]",
 )

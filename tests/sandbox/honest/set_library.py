@@ -17,11 +17,38 @@ LIBRARY.asserts(
     _IMPORTS,
     *(
         f"assert f({name!r}) == {name!r}"
-        for name in (
-            "statistics hashlib struct textwrap csv sqlite3 xml.dom.pulldom email.mime.text wsgiref.util tomllib "
-            "http.cookies json.tool asyncio.streams logging.handlers unittest.mock lzma bz2 difflib cmd code zipapp "
-            "curses.ascii urllib.robotparser netrc mailbox chunk ftplib sched rlcompleter concurrent.futures.process"
-        ).split()
+        for name in [
+            "statistics",
+            "hashlib",
+            "struct",
+            "textwrap",
+            "csv",
+            "sqlite3",
+            "xml.dom.pulldom",
+            "email.mime.text",
+            "wsgiref.util",
+            "tomllib",
+            "http.cookies",
+            "json.tool",
+            "asyncio.streams",
+            "logging.handlers",
+            "unittest.mock",
+            "lzma",
+            "bz2",
+            "difflib",
+            "cmd",
+            "code",
+            "zipapp",
+            "curses.ascii",
+            "urllib.robotparser",
+            "netrc",
+            "mailbox",
+            "chunk",
+            "ftplib",
+            "sched",
+            "rlcompleter",
+            "concurrent.futures.process",
+        ]
     ),
 )
 LIBRARY.asserts(
@@ -37,12 +64,26 @@ LIBRARY.asserts(
     "def f(s, name):\n    return s.encode(name)\ndef g(b, name):\n    return b.decode(name)\n",
     *(
         f"assert g(f('abc', {name!r}), {name!r}) == 'abc'"
-        for name in "utf-16 utf-7 cp1252 koi8-r iso8859-15 big5 shift_jis gb18030 euc-kr mac-roman cp037 idna".split()
+        for name in [
+            "utf-16",
+            "utf-7",
+            "cp1252",
+            "koi8-r",
+            "iso8859-15",
+            "big5",
+            "shift_jis",
+            "gb18030",
+            "euc-kr",
+            "mac-roman",
+            "cp037",
+            "idna",
+        ]
     ),
 )
 LIBRARY.asserts(
     "unicode_names",
-    "import unicodedata\ndef f(c):\n    return unicodedata.name(c)\ndef g(s):\n    return unicodedata.normalize('NFD', s)\n",
+    "import unicodedata\ndef f(c):\n    return unicodedata.name(c)\ndef g(s):\n"
+    "    return unicodedata.normalize('NFD', s)\n",
     "assert f('é') == 'LATIN SMALL LETTER E WITH ACUTE'",
     "assert len(g('é')) == 2",
     "assert '\\N{SNOWMAN}' == '☃' and f('☃') == 'SNOWMAN'",
@@ -152,7 +193,8 @@ THREADS.asserts(
 )
 THREADS.asserts(
     "in_the_background",
-    "import threading\nresults = []\ndone = threading.Event()\ndef start():\n    def work():\n        results.append(1)\n"
+    "import threading\nresults = []\ndone = threading.Event()\ndef start():\n    def work():\n"
+    "        results.append(1)\n"
     "        done.set()\n    threading.Thread(target=work, daemon=True).start()\ndef f():\n    done.wait(5)\n"
     "    return len(results)\n",
     "start()\nassert f() == 1",
@@ -161,7 +203,8 @@ THREADS.asserts(
     "timer_and_local",
     "import threading\ndef f():\n    got = threading.Event()\n    t = threading.Timer(0.01, got.set)\n    t.start()\n"
     "    return got.wait(5)\ndef g():\n    data = threading.local()\n    data.x = 1\n    seen = []\n"
-    "    t = threading.Thread(target=lambda: seen.append(hasattr(data, 'x')))\n    t.start()\n    t.join()\n    return seen\n",
+    "    t = threading.Thread(target=lambda: seen.append(hasattr(data, 'x')))\n    t.start()\n    t.join()\n"
+    "    return seen\n",
     "assert f() is True",
     "assert g() == [False]",
 )

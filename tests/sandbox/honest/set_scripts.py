@@ -38,7 +38,8 @@ SCRIPTS.stdio(
 )
 SCRIPTS.stdio(
     "until_end_of_file",
-    "total = 0\nwhile True:\n    try:\n        total += int(input())\n    except EOFError:\n        break\nprint(total)\n",
+    "total = 0\nwhile True:\n    try:\n        total += int(input())\n    except EOFError:\n        break\n"
+    "print(total)\n",
     ("1\n2\n3\n", "6\n"),
     ("", "0\n"),
     ("5", "5\n"),

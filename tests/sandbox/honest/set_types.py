@@ -191,7 +191,8 @@ SUBCLASSES.asserts(
 )
 SUBCLASSES.asserts(
     "of_float_and_tuple",
-    "class Meters(float):\n    unit = 'm'\nclass Pair(tuple):\n    @property\n    def first(self):\n        return self[0]\n"
+    "class Meters(float):\n    unit = 'm'\nclass Pair(tuple):\n    @property\n    def first(self):\n"
+    "        return self[0]\n"
     "def f(x):\n    return Meters(x)\ndef g(*x):\n    return Pair(x)\n",
     "assert f(1.5) == 1.5 and f(1.5).unit == 'm'",
     "assert g(1, 2) == (1, 2) and g(1, 2).first == 1",
