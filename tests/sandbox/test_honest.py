@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,12 @@ def plain_verdicts(honest: Honest) -> list[str]:
         job = Path(folder) / "job.json"
         job.write_text(json.dumps(honest.job()))
         done = subprocess.run(
-            [sys.executable, str(PLAIN), str(job)], capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, str(PLAIN), str(job)],
+            capture_output=True,
+            env={"PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8"},
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return list(json.loads(done.stdout))

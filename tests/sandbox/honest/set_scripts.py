@@ -164,7 +164,8 @@ ENDINGS.stdio(
 )
 ENDINGS.stdio(
     "excepthook",
-    "import sys\ndef hook(kind, error, trace):\n    print('hooked', kind.__name__)\nsys.excepthook = hook\n1 / 0\n",
+    "import sys\ndef hook(kind, error, trace):\n    print('hooked', kind.__name__)\n    sys.__excepthook__(kind, error, trace)\n"
+    "sys.excepthook = hook\n1 / 0\n",
     ("", "hooked ZeroDivisionError\n"),
 )
 ENDINGS.stdio("keyboard_interrupt", "print('a')\nraise KeyboardInterrupt\n", ("", "a\n"))
