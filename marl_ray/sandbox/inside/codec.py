@@ -34,7 +34,7 @@ from typing import Any
 Wire = Any
 """JSON as `json.loads` returns it."""
 
-MAX_DEPTH = 60
+MAX_DEPTH = 400
 MAX_RANGE = 100_000
 MAX_EXPONENT = 10_000
 MAX_DIGITS = 20_000

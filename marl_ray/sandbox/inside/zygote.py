@@ -21,6 +21,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +29,11 @@ from typing import Any
 from . import frames, guest, judge, landlock, preload, process, script, seccomp, syscalls
 from .zygote_link import ANSWER, REQUEST
 
-_RECURSION = 3000
+RECURSION = 3000
+"""Of judge and guests; the deepest value that crosses takes half of it (`codec.MAX_DEPTH`)."""
 _OPEN_FILES = 64
+_LEAST_STACK, _THREADS_TO_FIT = 1 << 20, 128
+"""The memory limit counts whole stacks: by default 8 MiB each, so that 512 MiB would not hold 64 threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,7 @@ class Zygote:
         os.dup2(descriptors[3] if len(descriptors) > 3 else out, 2)
         os.dup2(connection, 3)
         process.close_from(4)
+        threading.stack_size(max(_LEAST_STACK, (memory_mb << 20) // _THREADS_TO_FIT))
         process.limit(
             AS=self._wall.base_memory + (memory_mb << 20) if self._wall.base_memory else resource.RLIM_INFINITY,
             CPU=cpu_s,
@@ -174,7 +179,7 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
         setattr(builtins, name, sys.exit)  # site.py provides them, which a bare interpreter skips
     os.environ.clear()
     sys.argv[:] = script.ARGV
-    sys.setrecursionlimit(_RECURSION)
+    sys.setrecursionlimit(RECURSION)
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     process.offer_to_oom_killer()
     process.share_malloc_arena()
