@@ -34,7 +34,7 @@ class Limits:
     max_crashes: int = 2
     memory_mb: int = 512
     max_output_bytes: int = 65536
-    max_reply_bytes: int = 1 << 20
+    max_reply_bytes: int = 8 << 20
 
     def __post_init__(self) -> None:
         for item in fields(self):

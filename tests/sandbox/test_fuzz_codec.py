@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from marl_ray.sandbox.inside.codec import MAX_DEPTH, Context, ProtocolError, Unsupported, encode
 from marl_ray.sandbox.inside.decoding import decode
+from marl_ray.sandbox.inside.zygote import RECURSION
 
 FUZZ = settings(max_examples=400, deadline=None)
 PLAIN = (
@@ -183,6 +186,16 @@ def test_hostile_wires_are_refused(wire: Any) -> None:
         decode(wire)
 
 
+@pytest.fixture
+def recursion_of_the_sandbox() -> Iterator[None]:
+    """As deep as judge and guest may go, which the deepest values need."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(RECURSION)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("recursion_of_the_sandbox")
 def test_depth_is_bounded_both_ways() -> None:
     deep: Any = 1
     for _ in range(MAX_DEPTH + 5):
@@ -191,6 +204,12 @@ def test_depth_is_bounded_both_ways() -> None:
         encode(deep)
     with pytest.raises(ProtocolError):
         decode(deep)
+    kinds: tuple[Callable[[Any], Any], ...] = (lambda x: [x], lambda x: (x,), lambda x: {"k": x})
+    for kind in kinds:
+        allowed: Any = 1
+        for _ in range(MAX_DEPTH - 1):
+            allowed = kind(allowed)
+        assert json.dumps(encode(decode(json.loads(json.dumps(encode(allowed)))))) == json.dumps(encode(allowed))
     cyclic: list[Any] = []
     cyclic.append(cyclic)
     with pytest.raises(Unsupported):

@@ -44,7 +44,7 @@ from .subclasses import named_tuple
 Wire = Any
 """JSON as `json.loads` returns it."""
 
-MAX_DEPTH = 60
+MAX_DEPTH = 400
 MAX_RANGE = 100_000
 MAX_EXPONENT = 10_000
 MAX_DIGITS = 20_000

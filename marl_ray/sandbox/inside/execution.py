@@ -12,12 +12,13 @@ from typing import Any
 from .codec import ProtocolError
 from .decoding import decode
 from .notes import Fault, Notes, clean_line, clean_text
+from .process import anonymous_file
 from .recorder import Recorder
 from .remote import Session
 from .stdio import first_difference, input_file, lines, read_output
 from .testforms import Case, Suite
 from .watch import Watch
-from .zygote_link import GuestLimits, ZygoteClient, ZygoteError
+from .zygote_link import GuestLimits, ZygoteClient, ZygoteError, explained
 
 _MESSAGE = 500
 
@@ -143,18 +144,19 @@ class Execution:
 
     # --- the guest ---
 
-    def _new_session(self, stdin: str | None) -> Session:
-        """A session with a guest that has not loaded the program yet."""
+    def _new_session(self, stdin: str | None, *, apart: bool = False) -> Session:
+        """A session with a guest that has not loaded the program yet. `apart`: standard error is not kept."""
         limits = self._guest_limits
         if stdin is None:
             guest = self._zygote.fork(limits)
             self._zygote.prepare_spare(limits)
         else:
-            descriptor = input_file(stdin)
+            streams = [input_file(stdin), *([anonymous_file("errors")] if apart else [])]
             try:
-                guest = self._zygote.fork(limits, descriptor)
+                guest = self._zygote.fork(limits, *streams)
             finally:
-                os.close(descriptor)
+                for stream in streams:
+                    os.close(stream)
         self._watch.place.bring(guest.pid)
         self._session = Session(guest, limits.reply, self._notes)
         return self._session
@@ -169,7 +171,7 @@ class Execution:
         answer: list[Any] = []
 
         def load() -> None:
-            answer.extend(session.request("load", *self._request.program(), "solution", names))
+            answer.extend(session.request("load", *self._request.program(), names))
             if answer[0] == "ok" and type(answer[1]) is dict:
                 self._take_names(session, answer[1])
 
@@ -232,7 +234,7 @@ class Execution:
         if session.fault is None or session.fault.status == "timeout":
             self._zygote.bury(session.guest)
             return
-        ending = self._zygote.bury_and_explain(session.guest)
+        ending = explained(self._zygote.bury_and_wait(session.guest))
         for verdict in filter(None, (self._last, self._stuck)):
             if verdict.error_type == "ProcessExit" and not verdict.message:
                 verdict.message = ending
@@ -336,35 +338,37 @@ class Execution:
     # --- stdin and stdout ---
 
     def _stdio_case(self, case: Case) -> Verdict:
-        """The program as a script, in a guest of its own; what it printed is compared here."""
-        self._end_session()
-        session = self._new_session(case.stdin)
-        answer: list[Any] = []
-        fault = self._guarded(lambda: answer.extend(session.request("load", *self._request.program(), "__main__", [])))
-        exited = fault is not None and fault.error_type == "ProcessExit"
-        if fault is not None and not exited:
-            return fault
-        if exited:
-            assert fault is not None
-            fault.message = self._exit_of(session)
+        """The program as a script, in a guest of its own. What it printed is compared here, and its exit status is
+        the zygote's word, so nothing that the guest says can make a pass.
+        """
+        session = self._new_session(case.stdin, apart=True)
+        answer: list[Any] = ["ok", None]
+
+        def run() -> None:
+            answer[:] = session.request("script", *self._request.program())
+            if answer[0] != "syntax":
+                session.await_end()
+
+        fault = self._guarded(run)
+        self._session = None
+        self._outcome.cpu_s += session.cpu_s()
+        printed = read_output(session.guest.output, self._guest_limits.output)
+        status = self._zygote.bury_and_wait(session.guest)
+        if fault is not None and fault.error_type != "ProcessExit":
             return fault
         if answer[0] == "syntax":
             self._stuck = self._syntax_error(answer)
             return self._stuck
-        if answer[0] == "raise":
-            error_type, message, line = _reported(answer)
-            if error_type != "SystemExit" or message not in ("", "0", "None"):
-                return Verdict("error", error_type, message, line)
-        printed = read_output(session.guest.output, self._guest_limits.output)
         self._outcome.output.append(printed[: self._limits["max_output_bytes"]])
+        if status and answer[0] == "raise":
+            return Verdict("error", *_reported(answer))
+        if os.WIFSIGNALED(status):
+            return Verdict("crash", "ProcessExit", explained(status))
+        if status:
+            return Verdict("error", "SystemExit", explained(status))
         if lines(printed) == lines(case.stdout):
             return Verdict("pass")
         return Verdict("fail", "WrongOutput", first_difference(lines(printed), lines(case.stdout)))
-
-    def _exit_of(self, session: Session) -> str:
-        self._session = None
-        self._outcome.cpu_s += session.cpu_s()
-        return self._zygote.bury_and_explain(session.guest)
 
 
 def _guest_limits(request: Request) -> GuestLimits:

@@ -6,7 +6,8 @@ death or a wrong answer. Requests are [nonce, operation, ...], answers [nonce, k
 
 | request | answer |
 |---|---|
-| `load` program, marshalled?, module name, names | `ok` {name: reference, if it can be called} · `syntax` message, line, column |
+| `load` program, marshalled?, names | `ok` {name: reference, if it can be called} · `syntax` message, line, column |
+| `script` program, marshalled? | `ok` null, `raise` or `syntax`; then the process ends as a script does |
 | `test` source | `ok` null, or `raise` |
 | `define` source, override | `ok` null: code whose names the following tests share |
 | `unit` class, method | `ok` [status, type, message, line] |
@@ -35,7 +36,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from . import frames
+from . import frames, script
 from .codec import Wire
 from .compilation import SOLUTION, compiled
 from .guest_objects import Objects, description
@@ -54,9 +55,9 @@ class _BoundedOutput(io.RawIOBase):
     The file size limit would make `print` fail in a chatty program that is otherwise right.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, left: list[int]) -> None:
         self._descriptor = descriptor
-        self.left = 0
+        self.left = left
 
     def writable(self) -> bool:
         return True
@@ -66,8 +67,8 @@ class _BoundedOutput(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         size = len(data)
-        if self.left > 0:
-            self.left -= os.write(self._descriptor, data[: self.left])
+        if self.left[0] > 0:
+            self.left[0] -= os.write(self._descriptor, data[: self.left[0]])
         return size
 
 
@@ -75,18 +76,23 @@ class Streams:
     """The three standard streams of a guest, made before the fork on descriptors that change under them."""
 
     def __init__(self) -> None:
-        self._output = _BoundedOutput(1)
-        for name in ("stdout", "stderr"):
-            buffered = io.BufferedWriter(self._output, 8192)
+        self._left = [0]
+        """How many bytes the two may write: together, or standard output alone where they are apart."""
+        self._errors = _BoundedOutput(2, self._left)
+        for name, raw_output in (("stdout", _BoundedOutput(1, self._left)), ("stderr", self._errors)):
+            buffered = io.BufferedWriter(raw_output, 8192)
             stream = io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", newline="\n")
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
         raw = io.BufferedReader(io.FileIO(0, closefd=False))
-        sys.stdin = io.TextIOWrapper(raw, encoding="utf-8", errors="replace")
+        sys.stdin = io.TextIOWrapper(raw, encoding="utf-8", errors="replace", newline="\n")
         sys.__stdin__ = sys.stdin  # type: ignore[misc]
 
-    def allow(self, max_output: int) -> None:
-        self._output.left = max_output
+    def allow(self, max_output: int, *, apart: bool) -> None:
+        """`apart`: standard error goes elsewhere, so it takes nothing of what standard output may hold."""
+        self._left[0] = max_output
+        if apart:
+            self._errors.left = [max_output]
 
 
 def _line_of(traceback: types.TracebackType | None) -> int | None:
@@ -110,6 +116,20 @@ def describe_error(error: BaseException) -> list[Wire]:
     return [kind.__name__, message, _line_of(error.__traceback__), bases[:6]]
 
 
+def _code(program: str, is_code: bool) -> types.CodeType | list[Wire]:
+    """The code of a program as the judge sends it, or the `syntax` answer."""
+    try:
+        if is_code:
+            code: types.CodeType = marshal.loads(bytes.fromhex(program))
+        else:
+            code = compile(program, SOLUTION, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return ["syntax", str(error.msg), error.lineno, error.offset]
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:  # null bytes, deep nesting
+        return ["syntax", str(error) or "too deeply nested", None, None]
+    return code
+
+
 class Guest:
     """Serves one judge, over an open descriptor."""
 
@@ -118,9 +138,13 @@ class Guest:
         self.max_reply = 1 << 20
         self._module = types.ModuleType("solution")
         self._shared = Objects(self._module)
+        self._module.__file__ = script.ARGV[0]
+        sys.modules["solution"] = self._module
         self._test_names: dict[str, Any] = {}
+        self._exit_status: int | None = None
         self._operations: dict[str, Callable[..., list[Wire]]] = {
             "load": self._load,
+            "script": self._script,
             "test": self._test,
             "define": self._define,
             "unit": self._unit,
@@ -156,6 +180,8 @@ class Guest:
                     pass
             while frame:
                 frame = frame[os.write(self._descriptor, frame) :]
+            if self._exit_status is not None:
+                script.end(self._module.__dict__, self._exit_status)
 
     def _answer(self, nonce: str, operation: str, arguments: list[Wire]) -> bytes:
         try:
@@ -220,22 +246,28 @@ class Guest:
 
     # --- operations ---
 
-    def _load(self, program: str, is_code: bool, name: str, names: list[str]) -> list[Wire]:
-        try:
-            if is_code:
-                code = marshal.loads(bytes.fromhex(program))
-            else:
-                code = compile(program, SOLUTION, "exec", dont_inherit=True)
-        except SyntaxError as error:
-            return ["syntax", str(error.msg), error.lineno, error.offset]
-        except (ValueError, RecursionError, MemoryError, OverflowError) as error:  # null bytes, deep nesting
-            return ["syntax", str(error) or "too deeply nested", None, None]
-        self._module.__name__ = name
-        sys.modules[name] = self._module
+    def _load(self, program: str, is_code: bool, names: list[str]) -> list[Wire]:
+        code = _code(program, is_code)
+        if not isinstance(code, types.CodeType):
+            return code
         namespace = self._module.__dict__
         exec(code, namespace)
         found = {wanted: namespace[wanted] for wanted in names if wanted in namespace}
         return ["ok", {key: [key, *description(value)] for key, value in found.items() if callable(value)}]
+
+    def _script(self, program: str, is_code: bool) -> list[Wire]:
+        code = _code(program, is_code)
+        if not isinstance(code, types.CodeType):
+            return code
+        self._module.__name__ = "__main__"
+        sys.modules["__main__"] = self._module
+        self._exit_status = 0
+        try:
+            exec(code, self._module.__dict__)
+        except BaseException as error:
+            self._exit_status = script.exit_status(error)
+            return ["raise", *describe_error(error), None, None]
+        return ["ok", None]
 
     def _call(self, target: str | int, attribute: str | None, keywords: list[str], *values: Any) -> Any:
         function = self._shared.target(target)
@@ -328,10 +360,9 @@ def rehearse() -> None:
     with ours, theirs:
         guest = Guest(theirs.fileno())
         for turn in range(10):
-            requests: list[list[Wire]] = [["load", compiled(_REHEARSAL).code, True, "solution", ["f", "g"]]]
+            requests: list[list[Wire]] = [["load", compiled(_REHEARSAL).code, True, ["f", "g"]]]
             requests += [["call", "f", None, [], value, [value]] for value in (turn, "text", 1.5, None)]
             for operation, *rest in requests:
                 ours.sendall(frames.pack(["nonce", operation, None, *rest]))
             guest.serve(len(requests))
             ours.recv(frames.CHUNK)
-    del sys.modules["solution"]

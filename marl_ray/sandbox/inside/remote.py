@@ -131,6 +131,15 @@ class Session:
             raise ProtocolError("more than one answer")
         return bytes(data[frames.HEADER.size :])
 
+    def await_end(self) -> None:
+        """Until the guest's process is gone; what it may still say is of no interest."""
+        while self.fault is None:
+            try:
+                if not self._connection.recv(frames.CHUNK):
+                    return
+            except OSError:
+                return
+
     # --- values ---
 
     def value(self, operation: str, *plain: Wire, values: Sequence[Any] = ()) -> Any:

@@ -21,15 +21,19 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from . import frames, guest, judge, landlock, preload, process, seccomp, syscalls
+from . import frames, guest, judge, landlock, preload, process, script, seccomp, syscalls
 from .zygote_link import ANSWER, REQUEST
 
-_RECURSION = 3000
+RECURSION = 3000
+"""Of judge and guests; the deepest value that crosses takes half of it (`codec.MAX_DEPTH`)."""
 _OPEN_FILES = 64
+_LEAST_STACK, _THREADS_TO_FIT = 1 << 20, 128
+"""The memory limit counts whole stacks: by default 8 MiB each, so that 512 MiB would not hold 64 threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class Zygote:
             return pid
         try:
             self._become_guest(descriptors, memory_mb, cpu_s, output)
-            self._streams.allow(output)
+            self._streams.allow(output, apart=len(descriptors) > 3)
             self._guest.max_reply = reply
             if self._wall.guest_filter is not None:
                 self._wall.guest_filter.install()
@@ -118,9 +122,10 @@ class Zygote:
         # Any of these may itself have number 3, so the connection, which is to get that number, comes last.
         os.dup2(descriptors[2] if len(descriptors) > 2 else self._null, 0)
         os.dup2(out, 1)
-        os.dup2(out, 2)
+        os.dup2(descriptors[3] if len(descriptors) > 3 else out, 2)
         os.dup2(connection, 3)
         process.close_from(4)
+        threading.stack_size(max(_LEAST_STACK, (memory_mb << 20) // _THREADS_TO_FIT))
         process.limit(
             AS=self._wall.base_memory + (memory_mb << 20) if self._wall.base_memory else resource.RLIM_INFINITY,
             CPU=cpu_s,
@@ -130,7 +135,7 @@ class Zygote:
 
 def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
     """One request and the descriptors that came with it."""
-    data, ancillary, _, _ = link.recvmsg(REQUEST.size, socket.CMSG_SPACE(3 * 4))
+    data, ancillary, _, _ = link.recvmsg(REQUEST.size, socket.CMSG_SPACE(4 * 4))
     descriptors: list[int] = []
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -173,7 +178,8 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)  # site.py provides them, which a bare interpreter skips
     os.environ.clear()
-    sys.setrecursionlimit(_RECURSION)
+    sys.argv[:] = script.ARGV
+    sys.setrecursionlimit(RECURSION)
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     process.offer_to_oom_killer()
     process.share_malloc_arena()
