@@ -34,6 +34,7 @@ _MEMBERS = {
     "deepcopy": "copy",
 }
 """What tests use of the standard library as if everybody had imported it."""
+_COMPARING = frozenset(("max", "min", "sorted", "sort", "set", "frozenset", "index", "count", "remove", "Counter"))
 _OF_LISTS = ("sort", "append", "extend", "join")
 _PATCHERS = frozenset(
     (
@@ -81,6 +82,23 @@ class Demands:
             isinstance(part, ast.Name) and part.id in self.tainted for part in ast.walk(node)
         )
 
+    def compares(self, statements: Sequence[ast.stmt]) -> bool:
+        """Whether values of the program are compared with each other: in a comparison with the program on both sides,
+        or by what sorts, or makes sets.
+        """
+        for statement in statements:
+            for part in ast.walk(statement):
+                if isinstance(part, ast.Compare):
+                    sides = [part.left, *part.comparators]
+                    if sum(map(self.from_program, sides)) > 1:
+                        return True
+                elif isinstance(part, ast.Call) and _last_name(part.func) in _COMPARING:
+                    if self.from_program(part):
+                        return True
+                elif isinstance(part, ast.Set | ast.SetComp | ast.Dict | ast.DictComp) and self.from_program(part):
+                    return True
+        return False
+
     def reason(self, statements: Iterable[ast.stmt]) -> str:
         """Why these statements have to run in the guest; empty if they need not."""
         for statement in statements:
@@ -89,10 +107,21 @@ class Demands:
                     name = self._name_in(suspect, self._remote)
                     if name:
                         return f"a test {what} the program's class {name}"
+                if self._awaits(part):
+                    return "a test runs a coroutine of the program"
                 given = self._given(part)
                 if given:
                     return f"a test hands the program {given}"
         return ""
+
+    def _awaits(self, part: ast.AST) -> bool:
+        if isinstance(part, ast.Await | ast.AsyncFor | ast.AsyncWith):
+            return self.from_program(part)
+        if isinstance(part, ast.comprehension):
+            return bool(part.is_async) and self.from_program(part.iter)
+        function = part.func if isinstance(part, ast.Call) else None
+        base = function.value if isinstance(function, ast.Attribute) else None
+        return isinstance(base, ast.Name) and base.id == "asyncio" and self.from_program(part)
 
     def _name_in(self, node: ast.AST | None, names: frozenset[str]) -> str:
         for part in ast.walk(node) if node is not None else ():

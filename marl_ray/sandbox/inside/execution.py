@@ -269,7 +269,7 @@ class Execution:
             assert self._stuck is not None
             return self._stuck
         self._recorder.clear()
-        self._notes.clear()
+        self._notes.clear(case.compares)
         verdict = Verdict("error", "Unfinished", "the test was not evaluated to its end")
 
         def evaluate() -> None:

@@ -18,7 +18,7 @@ death or a wrong answer. Requests are [nonce, operation, ...], answers [nonce, k
 | `next` target, most | a tuple: items, whether that was the end, what the generator returned |
 
 The last five stand for the operation, news, JSON and values; news are the numbers of shared objects that the judge has
-forgotten and the content of those that its tests have changed (see `sharing`), or null. A value is `ok` value, changes.
+forgotten (after this news) and the content of those that its tests have changed (see `sharing`), or null. A value is `ok` value, changes.
 `raise` carries type name, message, line, the names of the builtin base classes, details (see `raised`) and changes.
 A target is a name of the program or the number of an object it has returned.
 """
@@ -196,8 +196,8 @@ class Guest:
         count, perform = self._on_values[operation]
         try:
             if news is not None:
-                shared.forget(news[0])
                 shared.apply(news[1])
+                shared.forget(news[0])
             values = [shared.decoded(wire) for wire in arguments[count:]]
             shared.settle()
         except BaseException:  # out of memory, say: from here on the numbers would differ from the judge's
@@ -236,6 +236,7 @@ class Guest:
             kind = type(error)
             exact = getattr(builtins, kind.__name__, None) is kind
             attributes = {key: value for key, value in vars(error).items() if type(key) is str}
+            attributes |= {key: getattr(error, key) for key in ("name", "filename", "lineno") if hasattr(kind, key)}
             details = [exact, *self._shared.encoded(error.args, attributes)]
             if len(frames.pack(details)) <= _MAX_DETAILS:
                 return details

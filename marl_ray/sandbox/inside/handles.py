@@ -3,7 +3,8 @@
 A `Handle` can be called, iterated, measured, and its attributes can be used, as far as the object can (see
 `abilities`). It has no word on whether the program's answer is right: it is neither equal to nor in order with plain
 data, and arithmetic is allowed between two handles only, since `handle - expected` would hand the expected value to
-the program. What is refused is noted, and a test that was refused something does not pass. Two handles are compared by
+the program. (Except for instances that the test itself has made of the program's class: `Vec(1, 2) * 3` says that it is
+about the class's operators, and the verdict is marked as not trusted.) What is refused is noted, and a test that was refused something does not pass. Two handles are compared by
 the program itself where the test has the program on both sides; the test's verdict is then marked as not trusted.
 
 Each question (`len`, `str`, `float`, ...) is put once for each state of the program: until the test calls something
@@ -12,6 +13,7 @@ or sets something, the answer stays what it was.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from .remote import Session
 
 _OF_FUNCTIONS = frozenset(
-    f"__{name}__" for name in ("name", "qualname", "dict", "wrapped", "annotations", "defaults", "members", "bases")
+    f"__{name}__" for name in ("name", "qualname", "dict", "wrapped", "defaults", "kwdefaults", "members", "bases", "mro")
 )
 """Special attributes that are data and can be asked for like others."""
 
@@ -36,15 +38,11 @@ class Place(Protocol):
 class Handle:
     """See the module. Its class, made for it, has the name of the object's and the methods it can answer to."""
 
-    __slots__ = ("__answers", "__hash", "__mask", "__place", "__state", "__target", "__weakref__")
-    _Handle__notes: Notes
+    __slots__ = ("__answers", "__free", "__hash", "__mask", "__place", "__state", "__target", "__weakref__")
+    _Handle__notes = Notes()
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Handle:
         raise cls._Handle__notes.refuse(f"the class of {_named(cls)} is not here to be called")
-
-    @property
-    def __doc__(self) -> Any:  # type: ignore[override]
-        return _ask(self, "get", "__doc__")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__") and name not in _OF_FUNCTIONS:
@@ -99,7 +97,11 @@ class _Methods:
     """What a handle's class gets of these depends on the object."""
 
     def call(self, *arguments: Any, **keywords: Any) -> Any:
-        return place_of(self).open().call(target_of(self), None, arguments, keywords)
+        made = place_of(self).open().call(target_of(self), None, arguments, keywords)
+        name = target_of(self)
+        if isinstance(name, str) and name[:1].isupper() and isinstance(made, Handle):
+            object.__setattr__(made, "_Handle__free", True)
+        return made
 
     def iter(self) -> Any:
         if mask_of_handle(self) & BITS["self"]:
@@ -120,6 +122,8 @@ class _Methods:
         place_of(self).open().changing("operate", "delitem", values=[self, key])
 
     def contains(self, item: Any) -> bool:
+        if is_free(self):
+            return bool(place_of(self).open().value("operate", "contains", values=[self, item]))
         if not mask_of_handle(self) & BITS["iter"]:
             raise refuse(self, f"whether something is in {describe(self)} cannot be left to the program")
         return any(found is item or found == item for found in iter(self))
@@ -173,7 +177,14 @@ def handle_class(name: str, mask: int, notes: Notes) -> type[Handle]:
     """The class of handles for objects of one type."""
     methods = {f"__{ability}__": _METHODS[ability] for ability, bit in BITS.items() if mask & bit and ability in _METHODS}
     text = clean_text(name, 80) or "?"
-    return type(text, (Handle,), {**methods, "__slots__": (), "__module__": "solution", "_Handle__notes": notes})
+    own = {"__slots__": (), "__module__": "solution", "_Handle__notes": notes}
+    # Every class has these two, so they would be found before the object's.
+    own |= {name: property(functools.partial(_asked, question=name)) for name in ("__doc__", "__annotations__")}
+    return type(text, (Handle,), {**methods, **own})
+
+
+def _asked(handle: Any, question: str) -> Any:
+    return _ask(handle, "get", question)
 
 
 def make_handle(kind: type[Handle], place: Place, target: str | int, mask: int, hash_value: int | None) -> Handle:
@@ -185,6 +196,7 @@ def make_handle(kind: type[Handle], place: Place, target: str | int, mask: int, 
     own(made, "_Handle__hash", hash_value)
     own(made, "_Handle__answers", {})
     own(made, "_Handle__state", -1)
+    own(made, "_Handle__free", False)
     return made
 
 
@@ -198,6 +210,14 @@ def target_of(handle: Any) -> str | int:
 
 def mask_of_handle(handle: Any) -> int:
     return object.__getattribute__(handle, "_Handle__mask")  # type: ignore[no-any-return]
+
+
+def is_free(handle: Any) -> bool:
+    """Whether a test made this by calling a class by its name; if so, the program's word is noted."""
+    free: bool = object.__getattribute__(handle, "_Handle__free")
+    if free:
+        type(handle)._Handle__notes.untrusted = True
+    return free
 
 
 def refuse(handle: Any, message: str) -> Exception:
@@ -240,7 +260,7 @@ def _compared(left: Any, right: Any, operator: str) -> Any:
         if session.decoding:
             return (left is right) is (operator == "eq")  # two keys of one dict
         notes = type(left)._Handle__notes
-        if not notes.both_sides:
+        if not notes.compares:
             raise notes.refuse(f"{describe(left)} is not plain data, so it cannot be compared here")
         notes.untrusted = True
         return session.value("operate", operator, values=[left, right])
@@ -253,11 +273,15 @@ def _unary(question: str) -> Callable[[Any], Any]:
     return lambda handle: _ask(handle, "operate", question)
 
 
-def _binary(operator: str) -> Callable[[Any, Any], Any]:
+def _binary(operator: str, mirrored: bool = False) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        if not isinstance(other, Handle):
+        if not isinstance(other, Handle) and not is_free(self):
             raise refuse(self, f"{describe(self)} cannot be combined with plain data here")
-        return place_of(self).open().changing("operate", operator, values=[self, other])
+        values = [other, self] if mirrored else [self, other]
+        made = place_of(self).open().changing("operate", operator, values=values)
+        if is_free(self) and isinstance(made, Handle):
+            object.__setattr__(made, "_Handle__free", True)
+        return made
 
     return method
 
@@ -270,5 +294,5 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
     _plain = _name.rstrip("_")
     setattr(Handle, f"__{_plain}__", _binary(_name))
     setattr(Handle, f"__i{_plain}__", _binary(f"i{_plain}"))
-    setattr(Handle, f"__r{_plain}__", _binary(_name))  # only reached with plain data on the left: refused
+    setattr(Handle, f"__r{_plain}__", _binary(_name, mirrored=True))
 del _name, _plain

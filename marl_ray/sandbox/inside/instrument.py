@@ -1,8 +1,7 @@
 """Tests rewritten for the judge, so that it can tell what was compared and decide what Python would decide by identity.
 
-`assert f(x) == y` becomes `assert COMPARE("==", f(x), y, False, False)`: the last arguments tell that the sides are to
-be shown in the other order (the value under test comes first), and that the program is on both sides. `a is b` becomes
-`SAME(a, b, both)` wherever it stands, and `list(x)` becomes `list(ALL(x))`. Everything is evaluated once and in its
+`assert f(x) == y` becomes `assert COMPARE("==", f(x), y, False)`: the last argument tells that the sides are to be shown
+in the other order (the value under test comes first). `a is b` becomes `SAME(a, b)` wherever it stands, and `list(x)` becomes `list(ALL(x))`. Everything is evaluated once and in its
 order, as before.
 """
 
@@ -39,10 +38,9 @@ class Instrument(ast.NodeTransformer):
         test = node.test
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             left, right = test.left, test.comparators[0]
-            of_left, of_right = self._demands.from_program(left), self._demands.from_program(right)
-            flags = [_constant(of_right and not of_left, node), _constant(of_left and of_right, node)]
-            sides = [self.visit(left), self.visit(right)]
-            call = _call(COMPARE, [_constant(_OPERATORS[type(test.ops[0])], node), *sides, *flags], node)
+            swapped = self._demands.from_program(right) and not self._demands.from_program(left)
+            name, sides = _OPERATORS[type(test.ops[0])], [self.visit(left), self.visit(right)]
+            call = _call(COMPARE, [_constant(name, node), *sides, _constant(swapped, node)], node)
         elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             call = _call(TRUTH, [self.visit(test.operand), _constant(False, node)], node)
         else:
@@ -51,11 +49,10 @@ class Instrument(ast.NodeTransformer):
         return ast.copy_location(ast.Assert(call, message), node)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
-        both = self._demands.from_program(node.left) and any(map(self._demands.from_program, node.comparators))
         self.generic_visit(node)
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Is | ast.IsNot):
             return node
-        same = _call(SAME, [node.left, node.comparators[0], _constant(both, node)], node)
+        same = _call(SAME, [node.left, node.comparators[0]], node)
         return same if isinstance(node.ops[0], ast.Is) else ast.copy_location(ast.UnaryOp(ast.Not(), same), node)
 
     def visit_Call(self, node: ast.Call) -> Any:

@@ -27,17 +27,17 @@ class Notes:
     """Of one test.
 
     `refusal`: the first thing that was refused; such a test cannot pass, even if it catches `Refused`.
-    `both_sides`: the program is on both sides of the comparison at work, so that it may be asked.
+    `compares`: the test compares the program's objects with each other, so that the program may be asked.
     `untrusted`: it has been.
     """
 
     def __init__(self) -> None:
         self.clear()
 
-    def clear(self) -> None:
+    def clear(self, compares: bool = False) -> None:
         """Another test begins."""
         self.refusal: str | None = None
-        self.both_sides = False
+        self.compares = compares
         self.untrusted = False
 
     def refuse(self, message: str) -> Refused:

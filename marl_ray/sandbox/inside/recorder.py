@@ -81,17 +81,12 @@ class Recorder:
         own = {COMPARE: self.compare, TRUTH: self.truth, SAME: self.same, ALL: drained}
         return own | {"isinstance": self.is_instance}
 
-    def compare(self, name: str, left: Any, right: Any, swapped: bool, both: bool) -> Any:
-        """`left name right`. With `swapped` the value under test is on the right; with `both` on either side."""
-        self._notes.both_sides = both
-        try:
-            if name in ("is", "is not"):
-                outcome: Any = self.same(left, right, both) is (name == "is")
-            else:
-                outcome = _COMPARE[name](left, right)
-            holds = bool(outcome)
-        finally:
-            self._notes.both_sides = False
+    def compare(self, name: str, left: Any, right: Any, swapped: bool) -> bool:
+        """`left name right`. With `swapped` the value under test is on the right."""
+        if name in ("is", "is not"):
+            holds = self.same(left, right) is (name == "is")
+        else:
+            holds = bool(_COMPARE[name](left, right))
         if not holds:
             got, wanted = (right, left) if swapped else (left, right)
             relation = "" if name == "==" else f"{name} "
@@ -101,13 +96,13 @@ class Recorder:
                 self._last = f"got {shorten(got)}, expected {relation}{shorten(wanted)}"
         return holds
 
-    def same(self, left: Any, right: Any, both: bool) -> bool:
+    def same(self, left: Any, right: Any) -> bool:
         """`left is right`, as it would be without two processes; refused where that cannot be known."""
         if isinstance(left, type) and isinstance(right, Handle) or isinstance(right, type) and isinstance(left, Handle):
             raise self._notes.refuse("classes of the program cannot be told apart outside its process")
         left, right = home_of(left) or left, home_of(right) or right
         if isinstance(left, Handle) and isinstance(right, Handle):
-            if not both:
+            if not self._notes.compares:
                 raise self._notes.refuse("only the program knows which of its objects are the same")
             self._notes.untrusted = True
         if left is right:

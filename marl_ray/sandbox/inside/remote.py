@@ -98,7 +98,6 @@ class Session:
 
     def _frame(self, nonce: str, operation: str, plain: Sequence[Wire], values: Sequence[Any]) -> bytes:
         objects = self._objects
-        self._dropped += objects.collect()
         first = objects.mark()
         try:
             changes = objects.changes()
@@ -107,6 +106,7 @@ class Session:
             objects.cancel(first)
             raise self.notes.refuse(f"{error}, so it cannot be given to the program") from None
         objects.settle()
+        self._dropped += objects.collect()
         news = [self._dropped, changes] if changes or self._dropped else None
         frame = frames.pack([nonce, operation, news, *plain, *wires])
         self._dropped = []
@@ -259,4 +259,6 @@ def _standard_name(value: Any) -> str | None:
     found: Any = sys.modules.get(module)
     for name in path.split("."):
         found = getattr(found, name, None)
-    return f"{module}:{path}" if found is value else None
+    if found is value:
+        return f"{module}:{path}"
+    return next((f"types:{name}" for name, kind in vars(types).items() if kind is value), None)

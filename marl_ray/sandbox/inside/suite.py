@@ -21,7 +21,8 @@ class Case:
     """One test. `source` is shown in reports; `code` (instrumented) is for the judge, `plain` for the guest.
 
     The form "stdio" has `stdin` and `stdout` instead of code, "unittest" has the `unit` (class, method). `in_guest`
-    says why the judge cannot evaluate this test, or is empty.
+    says why the judge cannot evaluate this test, or is empty. `compares`: whether it compares the program's objects with
+    each other, so that the program has to be asked.
     """
 
     source: str
@@ -31,6 +32,7 @@ class Case:
     stdout: str = ""
     unit: tuple[str, str] | None = None
     in_guest: str = ""
+    compares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
