@@ -83,7 +83,8 @@ def check(config: Config) -> Problem:
             f"warning: {counted(len(both), 'task')} of {dataset.eval_split} are in {dataset.train_split} too, so the "
             "evaluation is not on held-out tasks: set dataset.train_split and dataset.eval_split apart"
         )
-    environment = make_environment(dataset.type or dataset_type(config), config.num_agents)
+    kind = dataset.type or dataset_type(config)
+    environment = make_environment(kind, config.num_agents, config.sandbox.count_untrusted)
     transition = ExternalTransition(config.external, environment)
     require_wandb(config)
     try:

@@ -40,9 +40,10 @@ class _Joint:
 
 
 class CodeGeneration:
-    """See the module. `num_agents` 1 is a single agent, without helpers."""
+    """See the module. `num_agents` 1 is a single agent, without helpers. `count_untrusted`: see `SandboxConfig`."""
 
-    def __init__(self, num_agents: int) -> None:
+    def __init__(self, num_agents: int, count_untrusted: bool = True) -> None:
+        self._count_untrusted = count_untrusted
         self.roles = prompts.role_names(num_agents)
         self.helpers = self.roles[:-1]
         self.max_reward = 4.0 if self.helpers else MAIN_DEFINED + SYNTAX_OK + TESTS
@@ -74,7 +75,8 @@ class CodeGeneration:
         *helpers, main = self._parts(task, responses)
         use = helper_use(main, self.helpers)
         runs = main.defined and report.syntax_error is None
-        rate = report.passed / report.total if runs and report.total else 0.0
+        passed = report.passed if self._count_untrusted else report.trusted_passed
+        rate = passed / report.total if runs and report.total else 0.0
         share = 1.0 / max(1, len(helpers))
 
         levels = {"main": MAIN_DEFINED * main.defined, "syntax": SYNTAX_OK * runs, "tests": TESTS * rate}
