@@ -20,10 +20,12 @@ proportional to the input.
 | `D` `F` | Decimal, Fraction | string; [numerator, denominator] in hexadecimal |
 | `dt` `da` `ti` `td` | datetime, date, time; timedelta | ISO string; [days, seconds, microseconds] |
 | `q` | deque | [list of values, longest length or null] |
-| `N` | namedtuple | [type name, field names, list of values, reference or null] |
-| `S` | an instance of another subclass | [type name, the base value, reference or null] |
+| `N` | namedtuple | [type name, field names, list of values, overridden, reference or null] |
+| `S` | an instance of another subclass | [type name, the base value, overridden (see `subclasses`), reference or null] |
+| `sl` | slice | [start, stop, step] |
+| `e` | a builtin exception, towards the guest only | [type name, list of arguments] |
 | `x` | a NaN | whether it is `math.nan` |
-| `n` | something of the standard library | "module:name"; towards the judge, builtin types only |
+| `n` | something of the standard library | "module:name"; towards the judge, types and a few functions only |
 | `h` | a reference | see `handles`; towards the guest [number or name] |
 | `@` | an object that both sides have | its number, see `sharing` |
 """
@@ -73,6 +75,10 @@ class Context:
         """A reference to the object whose base value crosses, so that it can be asked for more; or None."""
         return None
 
+    def overridden(self, kind: type, base: type) -> int:
+        """Which special methods a subclass defines anew."""
+        return 0
+
     def original(self, value: Any) -> Wire:
         """The tagged reference to the object on the other side whose base value this is; or None."""
         return None
@@ -89,6 +95,10 @@ class Context:
     def named(self, name: str) -> Any:
         """The object of an `n` tag."""
         raise ProtocolError("unexpected name")
+
+    def error(self, name: Wire, arguments: list[Any]) -> Any:
+        """The exception of an `e` tag."""
+        raise ProtocolError("unexpected exception")
 
     def known(self, value: Any) -> int | None:
         """The number of a shared object; None makes it known from now on."""
@@ -159,13 +169,13 @@ def _encode_subclass(
         if number is not None:
             return {"@": number}
     kind = type(value)
-    home = context.home(value)
+    home, overridden = context.home(value), context.overridden(kind, base)
     fields = getattr(kind, "_fields", None) if base is tuple else None
     if type(fields) is tuple and all(type(name) is str for name in fields):
         values = reduce(value)
-        if named_tuple("", fields) is not None and len(values) == len(fields):
-            return {"N": [kind.__name__, list(fields), _items(values, context, depth + 1), home]}
-    return {"S": [kind.__name__, _ENCODERS_OF_BASES[base](reduce(value), context, depth + 1), home]}
+        if named_tuple("", fields, 0) is not None and len(values) == len(fields):
+            return {"N": [kind.__name__, list(fields), _items(values, context, depth + 1), overridden, home]}
+    return {"S": [kind.__name__, _ENCODERS_OF_BASES[base](reduce(value), context, depth + 1), overridden, home]}
 
 
 def _items(value: Any, context: Context, depth: int) -> list[Wire]:
@@ -221,6 +231,7 @@ _ENCODERS: dict[type, Encoder] = {
     datetime.datetime: _encode_datetime("dt"),
     datetime.date: _encode_datetime("da"),
     datetime.time: _encode_datetime("ti"),
+    slice: lambda value, context, depth: {"sl": _items((value.start, value.stop, value.step), context, depth)},
     datetime.timedelta: lambda value, context, depth: {"td": [value.days, value.seconds, value.microseconds]},
 }
 MUTABLE = frozenset(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .codec import MAX_DEPTH, MAX_DIGITS, MAX_EXPONENT, MAX_RANGE, PLAIN, Context, ProtocolError, Wire, base_of
-from .subclasses import named_tuple, subclass
+from .subclasses import ALL_OVERRIDDEN, named_tuple, subclass
 
 
 def decode(wire: Wire, context: Context = PLAIN) -> Any:
@@ -117,8 +117,8 @@ def _decode_defaultdict(payload: list[Wire], context: Context, depth: int) -> An
 
 
 def _decode_named(payload: list[Wire], context: Context, depth: int) -> Any:
-    name, fields, values, home = payload
-    kind = named_tuple(_exactly(str, name), tuple(_exactly(list, fields)))
+    name, fields, values, overridden, home = payload
+    kind = named_tuple(_exactly(str, name), tuple(_exactly(list, fields)), _overridden(overridden))
     if kind is None or len(_exactly(list, values)) != len(fields):
         raise ProtocolError("malformed namedtuple")
     made = tuple.__new__(kind, _decode_list(values, context, depth))
@@ -128,11 +128,12 @@ def _decode_named(payload: list[Wire], context: Context, depth: int) -> Any:
 
 def _decode_subclass(payload: list[Wire], context: Context, depth: int) -> Any:
     """Of what can be changed the instance is numbered, as the sender has done before looking into it."""
-    name, wire, home = payload
+    name, wire, overridden, home = payload
+    mask = _overridden(overridden)
     tag = "list" if type(wire) is list else next(iter(wire)) if type(wire) is dict else ""
     base = _CONTAINERS.get(tag)
     if base is not None:
-        made = subclass(_exactly(str, name), base)()
+        made = subclass(_exactly(str, name), base, mask)()
         context.add(made)
         payload_ = wire if tag == "list" else wire[tag]
         fill(made, payload_[0] if tag == "q" else payload_, context, depth)
@@ -140,9 +141,25 @@ def _decode_subclass(payload: list[Wire], context: Context, depth: int) -> Any:
         value = _decode(wire, context, depth - 1)
         if type(value) not in _BASES:
             raise ProtocolError("malformed subclass")
-        made = subclass(_exactly(str, name), type(value))(value)
+        made = subclass(_exactly(str, name), type(value), mask)(value)
     context.adopt(made, home)
     return made
+
+
+def _overridden(mask: Wire) -> int:
+    if type(mask) is not int or not 0 <= mask <= ALL_OVERRIDDEN:
+        raise ProtocolError("malformed subclass")
+    return mask
+
+
+def _decode_slice(payload: list[Wire], context: Context, depth: int) -> slice:
+    start, stop, step = _decode_list(payload, context, depth)
+    return slice(start, stop, step)
+
+
+def _decode_error(payload: list[Wire], context: Context, depth: int) -> Any:
+    name, arguments = payload
+    return context.error(name, _decode_list(_exactly(list, arguments), context, depth))
 
 
 _CONTAINERS: dict[str, type] = {
@@ -227,6 +244,8 @@ _DECODERS: dict[str, tuple[type, Callable[[Any, Context, int], Any]]] = {
     "q": (list, _decode_deque),
     "N": (list, _decode_named),
     "S": (list, _decode_subclass),
+    "sl": (list, _decode_slice),
+    "e": (list, _decode_error),
     "x": (bool, _decode_nan),
     "n": (str, lambda payload, context, depth: context.named(payload)),
     "h": (list, lambda payload, context, depth: context.resolve(payload)),

@@ -229,7 +229,7 @@ class Guest:
             raise ResultTooLarge(f"the result takes {len(frame)} bytes, more than {self.max_reply}")
         return frame
 
-    def _details(self, error: BaseException) -> Wire:
+    def _details(self, error: BaseException, causes: int = 3) -> Wire:
         """What `raised` makes the exception of; null if that is not data, or much."""
         first = self._shared.mark()
         try:
@@ -238,6 +238,8 @@ class Guest:
             attributes = {key: value for key, value in vars(error).items() if type(key) is str}
             attributes |= {key: getattr(error, key) for key in ("name", "filename", "lineno") if hasattr(kind, key)}
             details = [exact, *self._shared.encoded(error.args, attributes)]
+            cause = error.__cause__ if causes else None
+            details.append(cause and [*describe_error(cause), self._details(cause, causes - 1)])
             if len(frames.pack(details)) <= _MAX_DETAILS:
                 return details
         except BaseException:  # too deep, or an exception that hides its own arguments

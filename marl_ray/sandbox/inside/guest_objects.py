@@ -10,6 +10,8 @@ from typing import Any
 from .abilities import BITS, mask_of
 from .codec import Wire
 from .sharing import Shared
+from .standard import FUNCTIONS
+from .subclasses import overridden
 
 
 class Objects(Shared):
@@ -30,9 +32,22 @@ class Objects(Shared):
         return [number, *description(value)]
 
     def refer(self, value: Any) -> Wire:
-        if value.__class__ is type and value.__module__ == "builtins" and getattr(builtins, value.__name__, 0) is value:
+        if value is Ellipsis or value is NotImplemented:
+            return {"n": f"builtins:{value!r}"}
+        if type(value) is type and vars(builtins).get(value.__name__) is value:
+            return {"n": f"builtins:{value.__name__}"}
+        if type(value) is types.BuiltinFunctionType and value in FUNCTIONS:
             return {"n": f"builtins:{value.__name__}"}
         return {"h": self.reference(value)}
+
+    def overridden(self, kind: type, base: type) -> int:
+        return overridden(kind, base)
+
+    def error(self, name: Wire, arguments: list[Any]) -> Any:
+        kind = getattr(builtins, name)
+        made = kind.__new__(kind, *arguments)
+        made.args = tuple(arguments)
+        return made
 
     def home(self, value: Any) -> Wire:
         return self.reference(value)

@@ -27,9 +27,13 @@ def exception(answer: list[Wire], decoded: Callable[[Wire], Any]) -> BaseExcepti
 
     It is of the nearest builtin class, so that a test's `except ValueError` works, or of a class of its own below that
     one with the program's name; `remote` on it holds what is to be reported. `details` are [whether it is that builtin
-    class itself, arguments, attributes] or null.
+    class itself, arguments, attributes, cause] or null; a cause is the first five parts of another one, or null.
     """
-    _, name, message, line, bases, details, _ = answer
+    return _exception(answer[1:6], decoded)
+
+
+def _exception(description: list[Wire], decoded: Callable[[Wire], Any]) -> BaseException:
+    name, message, line, bases, details = description
     message = message if type(message) is str else ""
     name = clean_text(name, 80) or "Exception"
     kind: type[BaseException] = RemoteError
@@ -40,9 +44,9 @@ def exception(answer: list[Wire], decoded: Callable[[Wire], Any]) -> BaseExcepti
             break
     if issubclass(kind, _NEVER_RAISED):
         kind = RemoteError
-    exact, arguments, attributes = False, (message,), {}
+    exact, arguments, attributes, cause = False, (message,), {}, None
     if details is not None:
-        exact, arguments, attributes = _details(details, decoded)
+        exact, arguments, attributes, cause = _details(details, decoded)
     if not (exact and kind.__name__ == name):
         kind = _subclass(name, kind)
     error = _make(kind, arguments)
@@ -50,19 +54,27 @@ def exception(answer: list[Wire], decoded: Callable[[Wire], Any]) -> BaseExcepti
         if type(key) is str and not key.startswith("__") and not hasattr(BaseException, key):
             with contextlib.suppress(TypeError, AttributeError, ValueError):  # some names are the builtin's own
                 object.__setattr__(error, key, value)
+    error.__cause__ = cause
     object.__setattr__(error, "remote", (name, clean_text(message), clean_line(line)))
     if hasattr(kind, "program_text"):
         object.__setattr__(error, "program_text", message)
     return error
 
 
-def _details(details: Wire, decoded: Callable[[Wire], Any]) -> tuple[bool, tuple[Any, ...], dict[Any, Any]]:
-    if type(details) is not list or len(details) != 3 or type(details[0]) is not bool:
+def _details(
+    details: Wire, decoded: Callable[[Wire], Any]
+) -> tuple[bool, tuple[Any, ...], dict[Any, Any], BaseException | None]:
+    if type(details) is not list or len(details) != 4 or type(details[0]) is not bool:
         raise ProtocolError("malformed exception")
     arguments, attributes = decoded(details[1]), decoded(details[2])
     if type(arguments) is not tuple or type(attributes) is not dict:
         raise ProtocolError("malformed exception")
-    return details[0], arguments, attributes
+    cause = details[3]
+    if cause is None:
+        return details[0], arguments, attributes, None
+    if type(cause) is not list or len(cause) != 5:
+        raise ProtocolError("malformed exception")
+    return details[0], arguments, attributes, _exception(cause, decoded)
 
 
 def _make(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import functools
+import builtins
 import json
 import os
-import sys
 import time
-import types
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from . import frames, raised
 from .abilities import ALL
-from .codec import ProtocolError, Unsupported, Wire
+from .codec import ProtocolError, Unsupported, Wire, encode
 from .handles import Handle, handle_class, make_handle, place_of, target_of
 from .notes import Fault, Notes, clean_line, clean_text
 from .sharing import Shared
+from .standard import FROM_GUEST, standard_name
 from .subclasses import HOME, home_of
 from .zygote_link import Process
 
@@ -25,7 +24,6 @@ __all__ = ["Fault", "Session", "clean_line", "clean_text"]
 
 _ANSWER_SIZES = {"ok": (1, 2), "raise": (6,), "syntax": (3,)}
 _MOST_TYPES = 256
-_FUNCTIONS = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 
 
 class Session:
@@ -218,10 +216,9 @@ class _Objects(Shared):
             object.__getattribute__(value, "__dict__")[HOME] = self.resolve(home)
 
     def named(self, name: str) -> Any:
-        found = _PLAIN_TYPES.get(name)
-        if found is None:
+        if name not in FROM_GUEST:
             raise ProtocolError("unexpected name")
-        return found
+        return FROM_GUEST[name]
 
     def original(self, value: Any) -> Wire:
         home = home_of(value)
@@ -232,33 +229,11 @@ class _Objects(Shared):
             if place_of(value).open() is not self._session:
                 raise Unsupported("an object of the program was lost when its process ended")
             return {"h": [target_of(value)]}
-        if isinstance(value, _FUNCTIONS):
-            name = _standard_name(value)
-            if name is not None:
-                return {"n": name}
+        if value is Ellipsis or value is NotImplemented:
+            return {"n": f"builtins:{value!r}"}
+        if isinstance(value, Exception) and vars(builtins).get(type(value).__name__) is type(value):
+            return {"e": [type(value).__name__, [encode(argument, self, 1) for argument in value.args]]}
+        name = standard_name(value)
+        if name is not None:
+            return {"n": name}
         raise Unsupported(f"{type(value).__name__} is not plain data")
-
-
-_PLAIN_TYPES: dict[str, type] = {
-    f"builtins:{kind.__name__}": kind
-    for kind in (
-        *(int, float, complex, bool, str, bytes, bytearray, list, tuple, set, frozenset, dict, range, object),
-        *(kind for kind in vars(__import__("builtins")).values() if isinstance(kind, type) and issubclass(kind, Exception)),
-    )
-}
-"""Types that a program may name: what calling them gives is no more than what it could have returned."""
-
-
-@functools.lru_cache(maxsize=1024)
-def _standard_name(value: Any) -> str | None:
-    """ "module:name" for a function or class of the standard library."""
-    module = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", "")
-    path = getattr(value, "__qualname__", "")
-    if not isinstance(module, str) or module.partition(".")[0] not in sys.stdlib_module_names:
-        return None
-    found: Any = sys.modules.get(module)
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    if found is value:
-        return f"{module}:{path}"
-    return next((f"types:{name}" for name, kind in vars(types).items() if kind is value), None)

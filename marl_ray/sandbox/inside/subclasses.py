@@ -12,6 +12,53 @@ import operator
 from typing import Any
 
 HOME = "__sandbox_home__"
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+_UNARY = ("neg", "pos", "abs", "invert", "str", "repr")
+_ITEMS = ("getitem", "setitem", "delitem", "missing", "call")
+_OVERRIDABLE = (*_ITEMS, *_UNARY, *_BINARY)
+ALL_OVERRIDDEN = (1 << len(_OVERRIDABLE)) - 1
+"""Special methods that are asked of the home where a subclass defines them anew. Not among them is what decides
+verdicts: equality, order, truth, length, iteration and hash are those of the base value.
+"""
+
+
+@functools.lru_cache(maxsize=1024)
+def overridden(kind: type, base: type) -> int:
+    """The bits of what a subclass defines anew. (For the guest: it looks into classes of the program.)"""
+    names = set().union(*(vars(each) for each in kind.__mro__[: kind.__mro__.index(base)]))
+    if hasattr(kind, "_fields"):
+        names.discard("__repr__")  # every namedtuple has one
+    return sum(1 << bit for bit, name in enumerate(_OVERRIDABLE) if f"__{name}__" in names)
+
+
+def _methods(mask: int) -> dict[str, Any]:
+    """What asks the home, for these bits."""
+    found: dict[str, Any] = {}
+    for bit, name in enumerate(_OVERRIDABLE):
+        if not mask >> bit & 1:
+            continue
+        if name in ("and", "or"):
+            perform: Any = getattr(operator, f"{name}_")
+        elif name == "missing":
+            name, perform = "getitem", operator.getitem
+        else:
+            perform = {"str": str, "repr": repr}.get(name) or getattr(operator, name)
+        found[f"__{name}__"] = _at_home(perform)
+        if name in _BINARY:
+            found[f"__r{name}__"] = _at_home(perform, mirrored=True)
+    return found
+
+
+def _at_home(perform: Any, mirrored: bool = False) -> Any:
+    def method(self: Any, *others: Any) -> Any:
+        values = [home_of(self), *(home_of(other) or other for other in others)]
+        if values[0] is None:
+            raise TypeError(f"{type(self).__name__!r} object is not the program's")
+        return perform(*(reversed(values) if mirrored else values))
+
+    return method
+
+
 _MOST_FIELDS = 255
 
 
@@ -39,13 +86,14 @@ def _tell_home(self: Any, name: str, value: Any) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def subclass(name: str, base: type) -> type:
+def subclass(name: str, base: type, mask: int) -> type:
     """A subclass of a builtin type."""
-    return type(_clean(name), (base,), {"__getattr__": _ask_home, "__setattr__": _tell_home, "__module__": "solution"})
+    own = {"__getattr__": _ask_home, "__setattr__": _tell_home, "__module__": "solution"}
+    return type(_clean(name), (base,), {**_methods(mask), **own})
 
 
 @functools.lru_cache(maxsize=256)
-def named_tuple(name: str, fields: tuple[Any, ...]) -> type | None:
+def named_tuple(name: str, fields: tuple[Any, ...], mask: int) -> type | None:
     """A namedtuple class; None for what cannot be its field names.
 
     Not by `collections.namedtuple`, which runs source made of them.
@@ -56,7 +104,7 @@ def named_tuple(name: str, fields: tuple[Any, ...]) -> type | None:
         if type(field) is not str or not field.isidentifier() or field.startswith("_") or keyword.iskeyword(field):
             return None
     names: dict[str, Any] = {field: property(operator.itemgetter(at)) for at, field in enumerate(fields)}
-    return type(_clean(name), (_NamedTuple,), {**names, "_fields": fields, "__match_args__": fields})
+    return type(_clean(name), (_NamedTuple,), {**_methods(mask), **names, "_fields": fields, "__match_args__": fields})
 
 
 class _NamedTuple(tuple):  # type: ignore[type-arg]
