@@ -107,6 +107,8 @@ class Sandbox:
             facts.append("seccomp")
         if abi := self._facts.get("landlock_abi"):
             facts.append(f"Landlock ABI {abi}")
+        if self.level != "none":
+            facts.append(f"{self._facts.get('threads') or 'any number of'} threads a guest")
         facts.append(f"uid {self._facts.get('uid')}")
         line = f"sandbox: {self.level} active ({', '.join(facts)})"
         return line + "".join(f"; not {reason}" for reason in self._refused)

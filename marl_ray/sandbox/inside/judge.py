@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import replace
 from typing import Any
 
 from . import frames
-from .compilation import compiled
+from .compiler import Compiler
 from .execution import Execution, Outcome, Request, Verdict
 from .remote import CannotCross
 from .testforms import Suite, parse_tests
@@ -30,6 +31,7 @@ class Judge:
         self._owner = owner
         self._zygote = ZygoteClient(link)
         self._watch = Watch()
+        self._compiler = Compiler(self._zygote, self._watch)
 
     def serve(self) -> None:
         """Until the owner closes the connection (frames.Closed)."""
@@ -47,13 +49,15 @@ class Judge:
             message["form"],
             message["prompt"],
         )
-        program = compiled(message["program"])
-        request = Request(message["program"], program.code, suite, message["limits"], message["stdin"])
+        request = Request(message["program"], None, suite, message["limits"], message["stdin"])
         infra_error = None
         outcome = Outcome()
         self._watch.place.stay()
         try:
-            outcome = self._run(request, started) if program.error is None else _not_compiled(program.error, suite)
+            with self._watch.ticking():
+                program = self._compiler.compiled(request.source)
+                request.code = program.code
+                outcome = self._run(request, started) if program.error is None else _not_compiled(program.error, suite)
         except ZygoteError as error:
             infra_error = str(error)
         finally:
@@ -79,19 +83,11 @@ class Judge:
         }
 
     def _run(self, request: Request, started: float) -> Outcome:
-        with self._watch.ticking():
-            try:
-                return Execution(self._zygote, self._watch, request, started).run()
-            except CannotCross as error:
-                suite = request.suite
-                request.suite = Suite(
-                    form=suite.form,
-                    cases=suite.cases,
-                    remote=suite.remote,
-                    preamble=suite.preamble,
-                    in_guest=str(error),
-                )
-                return Execution(self._zygote, self._watch, request, started).run()
+        try:
+            return Execution(self._zygote, self._watch, request, started).run()
+        except CannotCross as error:
+            request.suite = replace(request.suite, helpers=(), in_guest=str(error))
+            return Execution(self._zygote, self._watch, request, started).run()
 
 
 def _not_compiled(error: dict[str, Any], suite: Suite) -> Outcome:

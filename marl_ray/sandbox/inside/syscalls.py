@@ -150,7 +150,10 @@ _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "landlock_restrict_self": (446, 446),
 }
 
-CHECKED = frozenset({"open", "openat", "clone", "clone3", "prlimit64", "prctl", "ioctl", "fcntl", "socketpair"})
+CHECKED = frozenset(
+    {"open", "openat", "clone", "clone3", "prlimit64", "prctl", "ioctl", "fcntl"}
+    | {"socketpair", "sendto", "recvfrom", "sendmsg", "recvmsg"}
+)
 """Calls whose arguments the filter looks at (see `seccomp`)."""
 
 _DENIED = frozenset({"seccomp", "capset", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"})

@@ -26,7 +26,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from . import frames, guest, judge, landlock, preload, process, script, seccomp, syscalls
+from . import frames, guest, judge, landlock, preload, process, script, seccomp, syscalls, threads
 from .zygote_link import ANSWER, REQUEST
 
 RECURSION = 3000
@@ -42,6 +42,7 @@ class Wall:
 
     ruleset: int | None
     guest_filter: seccomp.Filter | None
+    counts_threads: bool
     base_memory: int
 
 
@@ -57,16 +58,20 @@ class Zygote:
         self._pid = os.getpid()
         self._streams = streams
         self._guest = guest.Guest()
+        self._poller = select.poll()
+        self._poller.register(self._link, select.POLLIN)
+        self._poller.register(self._lifeline, select.POLLIN)
+        self._threads = threads.Counter(self._poller) if wall.counts_threads else None
 
     def serve(self) -> None:
         """Until the judge or the owner is gone; leaves no guest behind."""
-        poller = select.poll()
-        poller.register(self._link, select.POLLIN)
-        poller.register(self._lifeline, select.POLLIN)
+        link = self._link.fileno()
         try:
             while True:
-                ready = dict(poller.poll())
-                if self._lifeline in ready or not self._answer():
+                ready = dict(self._poller.poll())
+                if self._threads is not None:  # before the numbers of descriptors get another meaning
+                    self._threads.answer(ready, self._children)
+                if self._lifeline in ready or (link in ready and not self._answer()):
                     return
         finally:
             for pid in list(self._children):
@@ -91,6 +96,8 @@ class Zygote:
         if pid not in self._children:
             return 0, 0.0
         self._children.discard(pid)
+        if self._threads is not None:
+            self._threads.forget(pid)
         os.kill(pid, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
         return status, usage.ru_utime + usage.ru_stime
@@ -107,7 +114,9 @@ class Zygote:
             self._become_guest(descriptors, memory_mb, cpu_s, output)
             self._streams.allow(output, apart=len(descriptors) > 3)
             self._guest.max_reply = reply
-            if self._wall.guest_filter is not None:
+            if self._threads is not None and self._wall.guest_filter is not None:
+                self._threads.submit(self._wall.guest_filter)
+            elif self._wall.guest_filter is not None:
                 self._wall.guest_filter.install()
             self._guest.serve()
         finally:
@@ -124,7 +133,7 @@ class Zygote:
         os.dup2(out, 1)
         os.dup2(descriptors[3] if len(descriptors) > 3 else out, 2)
         os.dup2(connection, 3)
-        process.close_from(4)
+        process.close_from(4 if self._threads is None else self._threads.keep())
         threading.stack_size(max(_LEAST_STACK, (memory_mb << 20) // _THREADS_TO_FIT))
         process.limit(
             AS=self._wall.base_memory + (memory_mb << 20) if self._wall.base_memory else resource.RLIM_INFINITY,
@@ -160,14 +169,16 @@ def _drop_rights(user: int | None) -> bool:
 def _build_wall(config: dict[str, Any]) -> tuple[Wall, seccomp.Filter | None]:
     """The wall the owner asked for, and the judge's own filter. OSError when a part cannot be had."""
     ruleset = guest_filter = judge_filter = None
+    counts = False
     if config["landlock"] == "required" or (config["landlock"] == "optional" and landlock.abi()):
         ruleset = landlock.make_ruleset(config["readable"])
     if config["seccomp"]:
-        guest_filter = seccomp.Filter(seccomp.build_filter(may_open=config["may_open"]))
+        counts = threads.available()
+        guest_filter = seccomp.Filter(seccomp.build_filter(may_open=config["may_open"], count_threads=counts))
         judge_filter = seccomp.Filter(
             seccomp.build_filter(may_open=config["may_open"], extra=syscalls.JUDGE_ONLY, may_seal=True)
         )
-    return Wall(ruleset, guest_filter, process.address_space()), judge_filter
+    return Wall(ruleset, guest_filter, counts, process.address_space()), judge_filter
 
 
 def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote:
@@ -198,6 +209,7 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     zygote = os.getpid()
     facts = {
         "landlock_abi": landlock.abi() if wall.ruleset is not None else 0,
+        "threads": threads.MOST if wall.counts_threads else 0,
         "uid": os.getuid(),
         "dropped": dropped,
     }
