@@ -270,7 +270,8 @@ class _Batch:
         )
 
     def _attempt(self, item: _Item, *, ahead: bool) -> ExecutionReport:
-        deadline = time.monotonic() + item.limits.program_wall_s + _GRACE_S
+        parts = 2 if item.program.visible else 1
+        deadline = time.monotonic() + parts * item.limits.program_wall_s + _GRACE_S
         self._send(item, deadline)
         if ahead and (len(self._items) > 1 or self._take()) and len(self._items[1].frame) <= _AHEAD_BYTES:
             self._send(self._items[1], deadline)

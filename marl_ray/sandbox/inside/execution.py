@@ -57,6 +57,13 @@ class Outcome:
     crashes: int = 0
     in_guest: bool = False
 
+    def add(self, part: Outcome) -> None:
+        """Take over what has been found out with a part of the tests, but for the verdicts."""
+        self.syntax_error = part.syntax_error
+        self.output += part.output
+        self.cpu_s += part.cpu_s
+        self.in_guest |= part.in_guest
+
 
 class Execution:
     """One program against one suite."""
