@@ -105,15 +105,12 @@ def _search(boundaries: Sequence[int], *, inside: bool) -> list[Instruction]:
     return [(_JUMP_GREATER_EQUAL, len(low), 0, boundaries[middle]), *low, *high]
 
 
-def build_filter(
-    *, may_open: bool, extra: Iterable[str] = (), may_seal: bool = False, count_threads: bool = False
-) -> bytes:
+def build_filter(*, may_open: bool, extra: Iterable[str] = (), may_seal: bool = False) -> bytes:
     """The filter as an array of `struct sock_filter`.
 
     `may_open`: whether files may be opened for reading at all, and links be read (False where no path rule
     backs it up).
-    `extra`: further calls to allow. `count_threads`: whoever holds the filter's listener is asked before a thread
-    starts or ends (see `threads`). OSError where the architecture is not known.
+    `extra`: further calls to allow. OSError where the architecture is not known.
     """
     if not syscalls.supported():
         raise OSError(errno.ENOSYS, f"no system call table for {syscalls.MACHINE}")
@@ -124,7 +121,7 @@ def build_filter(
             _low(0),
             (_JUMP_ANY_BIT, 2, 0, _CLONE_NAMESPACES),
             (_JUMP_ANY_BIT, 0, 1, _CLONE_THREAD),
-            _give(_ASK if count_threads else _ALLOW),
+            _give(_ALLOW),
             _deny(),
         ],
         "clone3": [_deny(errno.ENOSYS)],
@@ -152,20 +149,12 @@ def build_filter(
         ],
         "sendto": _message_flags(3),
         "recvfrom": _message_flags(3),
-        "sendmsg": _message_flags(2),
         "recvmsg": _message_flags(2),
     }
-    if count_threads:
-        checked["exit"] = [_give(_ASK)]
     if may_open:
         checked |= {"openat": _read_only(2), "open": _read_only(1)}
 
-    program: list[Instruction] = [
-        (_LOAD, 0, 0, _ARCH_OFFSET),
-        (_JUMP_EQUAL, 1, 0, _AUDIT_ARCH[syscalls.MACHINE]),
-        _give(_KILL_PROCESS),
-        (_LOAD, 0, 0, _NUMBER_OFFSET),
-    ]
+    program = _own_architecture()
     if syscalls.MACHINE == "x86_64":
         program += [(_JUMP_GREATER_EQUAL, 0, 1, _X32_BIT), _give(_KILL_PROCESS)]
     for name, body in checked.items():
@@ -174,7 +163,31 @@ def build_filter(
             program += [(_JUMP_EQUAL, 0, len(body), number), *body]
     allowed = {*syscalls.GUEST_ALLOWED, *extra} - (frozenset() if may_open else syscalls.READS_LINKS)
     numbers = {number for name in allowed if (number := syscalls.number(name)) is not None}
-    program += _search(_boundaries(numbers), inside=False)
+    return _assembled([*program, *_search(_boundaries(numbers), inside=False)])
+
+
+def build_question() -> bytes:
+    """A filter that asks, before a thread starts or ends, whoever holds its listener (see `threads`).
+
+    What another filter denies is denied without asking.
+    """
+    program = _own_architecture()
+    for name in ("clone", "exit"):
+        program += [(_JUMP_EQUAL, 0, 1, syscalls.number(name) or 0), _give(_ASK)]
+    return _assembled([*program, _give(_ALLOW)])
+
+
+def _own_architecture() -> list[Instruction]:
+    """Kill what calls by another ABI, where numbers mean other calls; then load the call's number."""
+    return [
+        (_LOAD, 0, 0, _ARCH_OFFSET),
+        (_JUMP_EQUAL, 1, 0, _AUDIT_ARCH[syscalls.MACHINE]),
+        _give(_KILL_PROCESS),
+        (_LOAD, 0, 0, _NUMBER_OFFSET),
+    ]
+
+
+def _assembled(program: Iterable[Instruction]) -> bytes:
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 

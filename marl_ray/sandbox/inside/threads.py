@@ -27,7 +27,6 @@ _RESPONSE = struct.Struct("=QqiI")
 """`struct seccomp_notif_resp`: id, value, minus errno, flags."""
 _CONTINUE = 1
 _REPORT = struct.Struct("=i")
-_REPORT_DESCRIPTOR = 4
 
 
 def available() -> bool:
@@ -35,7 +34,7 @@ def available() -> bool:
     child = process.fork()
     if child == 0:
         try:
-            seccomp.Filter(seccomp.build_filter(may_open=False, count_threads=True)).install(listen=True)
+            seccomp.Filter(seccomp.build_question()).install(listen=True)
             os._exit(0)
         finally:
             os._exit(1)
@@ -43,32 +42,29 @@ def available() -> bool:
 
 
 class Counter:
-    """The zygote's side: which listener belongs to which guest, and its threads so far."""
+    """Which listener belongs to which guest, and its threads so far."""
 
     def __init__(self, poller: select.poll) -> None:
         self._poller = poller
+        self._filter = seccomp.Filter(seccomp.build_question())
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._ours.setblocking(False)
         self._guests: dict[int, int] = {}
         self._threads: dict[int, int] = {}
         poller.register(self._ours, select.POLLIN)
 
-    # --- in the guest, before there is a program ---
+    def submit(self) -> None:
+        """In a guest, before there is a program: hand the zygote the right to decide, and keep nothing of it.
 
-    def keep(self) -> int:
-        """Have the way to the zygote under a known number. -> the lowest descriptor that is of no use."""
-        os.dup2(self._theirs.fileno(), _REPORT_DESCRIPTOR)
-        return _REPORT_DESCRIPTOR + 1
-
-    @staticmethod
-    def submit(guest_filter: seccomp.Filter) -> None:
-        """Put this process under the filter and hand the zygote the right to decide; keep nothing of it."""
-        listener = guest_filter.install(listen=True)
-        way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=_REPORT_DESCRIPTOR)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", listener))]
-        way.sendmsg([_REPORT.pack(os.getpid())], rights)
-        way.close()
-        os.close(listener)
+        Where that fails, the listener is gone and the guest cannot start threads.
+        """
+        listener = self._filter.install(listen=True)
+        try:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", listener))]
+            self._theirs.sendmsg([_REPORT.pack(os.getpid())], rights)
+        except OSError:
+            pass
+        finally:
+            os.close(listener)
 
     # --- in the zygote ---
 

@@ -114,9 +114,7 @@ class Zygote:
             self._become_guest(descriptors, memory_mb, cpu_s, output)
             self._streams.allow(output, apart=len(descriptors) > 3)
             self._guest.max_reply = reply
-            if self._threads is not None and self._wall.guest_filter is not None:
-                self._threads.submit(self._wall.guest_filter)
-            elif self._wall.guest_filter is not None:
+            if self._wall.guest_filter is not None:
                 self._wall.guest_filter.install()
             self._guest.serve()
         finally:
@@ -128,17 +126,20 @@ class Zygote:
         connection, out = descriptors[:2]
         if self._wall.ruleset is not None:
             landlock.enforce(self._wall.ruleset)
+        if self._threads is not None:
+            self._threads.submit()
         # Any of these may itself have number 3, so the connection, which is to get that number, comes last.
         os.dup2(descriptors[2] if len(descriptors) > 2 else self._null, 0)
         os.dup2(out, 1)
         os.dup2(descriptors[3] if len(descriptors) > 3 else out, 2)
         os.dup2(connection, 3)
-        process.close_from(4 if self._threads is None else self._threads.keep())
+        process.close_from(4)
         threading.stack_size(max(_LEAST_STACK, (memory_mb << 20) // _THREADS_TO_FIT))
         process.limit(
             AS=self._wall.base_memory + (memory_mb << 20) if self._wall.base_memory else resource.RLIM_INFINITY,
             CPU=cpu_s,
             FSIZE=output + 8192,
+            NOFILE=_OPEN_FILES,
         )
 
 
@@ -174,7 +175,7 @@ def _build_wall(config: dict[str, Any]) -> tuple[Wall, seccomp.Filter | None]:
         ruleset = landlock.make_ruleset(config["readable"])
     if config["seccomp"]:
         counts = threads.available()
-        guest_filter = seccomp.Filter(seccomp.build_filter(may_open=config["may_open"], count_threads=counts))
+        guest_filter = seccomp.Filter(seccomp.build_filter(may_open=config["may_open"]))
         judge_filter = seccomp.Filter(
             seccomp.build_filter(may_open=config["may_open"], extra=syscalls.JUDGE_ONLY, may_seal=True)
         )
@@ -219,7 +220,7 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
         _run_judge(zygote, owner, theirs, wall, judge_filter, facts)
     theirs.close()
     owner.close()
-    process.limit(NOFILE=_OPEN_FILES, CORE=0, MEMLOCK=0, MSGQUEUE=0)
+    process.limit(CORE=0, MEMLOCK=0, MSGQUEUE=0)
     return Zygote(ours, lifeline, wall, streams)
 
 
