@@ -10,7 +10,7 @@ import yaml
 from marl_ray.cli import train_main
 from marl_ray.config import ConfigError, from_tree, load, parse_overrides, to_tree, to_yaml
 from marl_ray.config.loading import parse_value
-from marl_ray.run import check
+from marl_ray.check import check
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 MISSION = [
@@ -127,14 +127,13 @@ def test_a_later_spelling_wins_over_an_earlier_one(tmp_path: Path) -> None:
         ({"magrpo": {"num_turns": True}}, "magrpo.num_turns should be a whole number"),
         ({"magrpo": {"learning_rate": "fast"}}, "magrpo.learning_rate should be a number or null"),
         ({"magrpo": {"learning_rate": "nan"}}, "magrpo.learning_rate should be a number"),
-        ({"magrpo": {"turn_gradient_weights": [1.0, 2.0]}}, "2 values for 1 turns"),
+        ({"magrpo": {"turn_gradient_weights": [1.0, 2.0]}}, "has 2 values but magrpo.num_turns is 1"),
         ({"magrpo": {"num_generations": 1}}, "num_generations is 1, but magrpo compares"),
         ({"magrpo": {"estimator": "marloo", "normalize_advantages": True}}, "the same as magrpo"),
         ({"magrpo": {"joint_mode": "cross"}}, "not available yet"),
         ({"magrpo": {"handoff": "all"}}, "not available yet"),
         ({"agents": ["a"], "magrpo": {"num_agents": 2}}, "agents names 1 models but magrpo.num_agents is 2"),
         ({"magrpo": {"max_new_tokens": 4096}}, "no room for a prompt"),
-        ({"external": {"mode": "expert_edits"}, "magrpo": {"num_turns": 2}}, "needs external.expert_model"),
         ({"resources": {"learner": {"gpus": 2}}}, "at most one GPU"),
         ({"resources": {"generator": {"gpus": 2}}}, "make them equal"),
         ({"resources": {"deadlines": {"sync_s": 0}}}, "resources.deadlines.sync_s should be above 0"),
