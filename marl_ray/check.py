@@ -51,11 +51,11 @@ def check(config: Config, download: bool = True) -> Problem:
         sandbox_settings(config).candidates()
         demands(config)
     except (SandboxUnavailable, PlacementError) as error:
-        raise ValueError(str(error)) from None
+        what = "sandbox: " if isinstance(error, SandboxUnavailable) else ""
+        raise ValueError(f"{what}{error}") from None
     for name in dict.fromkeys(config.model_names):
         resolve_model(name)
-    splits = [split for split in (dataset.train_split, dataset.eval_split) if split]
-    check_dataset(dataset.name, splits)
+    check_dataset(dataset.name, [dataset.train_split, *([dataset.eval_split] if dataset.eval_split else [])])
     train_tasks: list[Task] = []
     eval_tasks: list[Task] = []
     if download or not needs_download(dataset.name):

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from marl_ray.arithmetic import describe
 from marl_ray.config import Config, ConfigError, load, parse_overrides, to_yaml
@@ -16,6 +16,13 @@ from marl_ray.telemetry.console import say
 INTERRUPTED = 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """A mistake is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (--help shows what there is)\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The console script `marl-ray`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -23,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from marl_ray.sandbox.cli import main as sandbox_main
 
         return sandbox_main(arguments[1:])
-    parser = argparse.ArgumentParser(prog="marl-ray", description="Train cooperating language models on code tasks.")
+    parser = _Parser(prog="marl-ray", description="Train cooperating language models on code tasks.")
     commands = parser.add_subparsers(dest="command", required=True)
     for command, text in (("train", "train the agents"), ("plan", "check a config and show its arithmetic")):
         sub = commands.add_parser(command, help=text, description=text)
@@ -40,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train_main(algorithm: str, argv: Sequence[str] | None = None) -> int:
     """`python -m marl_ray.train_magrpo` and `train_grpo`."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"python -m marl_ray.train_{algorithm}", description=f"Train with {algorithm} from a YAML config."
     )
     _add_train_arguments(parser)

@@ -151,7 +151,7 @@ def demands(config: Config) -> str:
             problem = error
     if problem is not None and not possible:
         raise problem
-    return f"asks of a cluster {'; '.join(parts)}"
+    return f"asks of a cluster: {'; '.join(parts)}"
 
 
 def _show(resources: Mapping[str, float]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from marl_ray.arithmetic import counted
 from marl_ray.config.schema import AlgorithmConfig, Config, ConfigError, OutputConfig, ResourcesConfig
 
 EQUIVALENT_WHEN_WHITENED = ("marloo", "maremax")
@@ -58,8 +59,8 @@ def _check_algorithm(algorithm: AlgorithmConfig, section: str) -> None:
     _require(algorithm.num_turns >= 1, f"{section}.num_turns should be at least 1, got {algorithm.num_turns}")
     _require(
         len(weights) == algorithm.num_turns,
-        f"{section}.turn_gradient_weights has {len(weights)} values but {section}.num_turns is {algorithm.num_turns}: "
-        "give one weight a turn",
+        f"{section}.turn_gradient_weights has {counted(len(weights), 'value')} for "
+        f"{counted(algorithm.num_turns, 'turn')}: give one a turn",
     )
     _require(
         min(weights) >= 0 and max(weights) > 0,
@@ -121,6 +122,11 @@ def _check_numbers(config: Config) -> None:
         _require(value >= 0, f"{name} should not be negative, got {value}")
     for name, beta in (("adam_beta1", algorithm.adam_beta1), ("adam_beta2", algorithm.adam_beta2)):
         _require(0 <= beta < 1, f"{section}.{name} should be at least 0 and below 1, got {beta}")
+    _require(algorithm.discount <= 1, f"{section}.discount should be at most 1, got {algorithm.discount}")
+    _require(
+        config.reward_processor.scale_factor != 0 or not config.reward_processor.enabled,
+        "reward_processor.scale_factor is 0, which makes all rewards equal: nothing would be learned",
+    )
     _require(config.model.top_p <= 1, f"model.top_p should be at most 1, got {config.model.top_p}")
     _require(
         config.model.max_length > algorithm.max_new_tokens,

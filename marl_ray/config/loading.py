@@ -21,6 +21,8 @@ from marl_ray.config import checks
 from marl_ray.config.schema import ALGORITHMS, AlgorithmConfig, Config, ConfigError
 from marl_ray.config.spellings import kept_key, one_spelling, other_names, refuse_planned
 
+MANY = 15
+"""More known settings than this are not listed in an error."""
 BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -94,11 +96,14 @@ def parse_value(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         pass
-    if text[:1] in "[{":
+    if text.startswith(("[", "{")):
         try:
-            return yaml.safe_load(text)
+            value = yaml.load(text, _UniqueKeys)
         except yaml.YAMLError as error:
             raise ConfigError(f"value {text} cannot be read: {_problem(error)}") from None
+        if isinstance(value, dict) and any(v is None and ":" in str(k) for k, v in value.items()):
+            raise ConfigError(f"value {text} cannot be read: a space is missing after a colon")
+        return value
     return text
 
 
@@ -167,12 +172,31 @@ def _refuse_unknown(keys: set[Any], known: list[str], where: str, algorithm_name
         if key in known:
             continue
         refuse_planned(key, where)
-        elsewhere = [full for full in _all_keys(algorithm_name) if full.rpartition(".")[2] == key]
         names = [*known, *other_names(where.rstrip("."), algorithm_name)]
-        near = [f"{where}{name}" for name in difflib.get_close_matches(key, names, n=1, cutoff=0.5)]
-        hints = [*elsewhere[:1], *near]
-        hint = f"did you mean '{hints[0]}'?" if hints else f"known here: {', '.join(known)}"
-        raise ConfigError(f"unknown setting '{where}{key}': {hint}")
+        hint = _nearest(key, [f"{where}{name}" for name in names], _all_keys(algorithm_name))
+        if hint is None and len(known) > MANY:
+            raise ConfigError(f"unknown setting '{where}{key}': the known ones are in marl_ray/config/schema.py")
+        help_ = f"known here: {', '.join(known)}" if hint is None else f"did you mean '{hint}'?"
+        raise ConfigError(f"unknown setting '{where}{key}': {help_}")
+
+
+def _nearest(key: str, here: list[str], everywhere: list[str]) -> str | None:
+    """The dotted key a person most likely means: that name in another section, its initials, or one spelt alike."""
+    last = {full: full.rpartition(".")[2] for full in [*everywhere, *here]}
+    for matches in (
+        [full for full in everywhere if last[full] == key],
+        [full for full in everywhere if "".join(word[0] for word in last[full].split("_")) == key],
+        [
+            full
+            for name in difflib.get_close_matches(key, map(last.get, here), 1, 0.5)
+            for full in here
+            if last[full] == name
+        ],
+        [full for full in everywhere if key in last[full].split("_")],
+    ):
+        if matches:
+            return matches[0]
+    return None
 
 
 def _all_keys(algorithm_name: str, cls: type = Config, where: str = "") -> list[str]:
@@ -230,6 +254,10 @@ def _convert(value: Any, hint: Any) -> Any:
             return word
         raise TypeError
     if origin is list:
+        if isinstance(value, str) and value.strip():  # a,b on a command line
+            value = [item.strip() for item in value.split(",")]
+        elif type(value) in (int, float):
+            value = [value]
         if not isinstance(value, list | tuple):
             raise TypeError
         return [_convert(item, args[0]) for item in value]
@@ -280,11 +308,12 @@ def _to_int(value: Any) -> int:
 def _describe(hint: Any) -> str:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(_describe(option) for option in args)
+        *first, last = (_describe(option) for option in args)
+        return f"{', '.join(first)} or {last}"
     if origin is Literal:
-        return "one of " + ", ".join(str(option) for option in args)
+        return ("one of " if len(args) > 1 else "") + ", ".join(map(str, args))
     if origin is list:
-        return f"a list of {_describe(args[0])}"
+        return "a list like " + ("[1.5, 0.5]" if args[0] is float else "[a, b]")
     if origin is dict:
         return "a mapping"
     names = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}

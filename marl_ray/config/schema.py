@@ -192,7 +192,7 @@ class SandboxConfig:
     """How model-written programs are run."""
 
     isolation: Literal["auto", "bwrap", "process", "none"] = "auto"
-    require: None | Literal["process", "process+landlock", "bwrap"] = None
+    require: Literal["process", "process+landlock", "bwrap"] | None = None
     """Fail instead of running below this level."""
     allow_unsafe: bool = False
     """Allow isolation none."""

@@ -17,6 +17,8 @@ from marl_ray.hub import is_hub_id
 Row = Mapping[str, Any]
 
 LOCAL_SUFFIXES = (".jsonl", ".parquet")
+OTHER_SUFFIXES = (".json", ".csv", ".tsv", ".txt", ".gz", ".zip", ".arrow")
+"""Of files, not of hub ids."""
 BUNDLED = "bundled:toy"
 
 _SPLIT = re.compile(r"(?P<name>[\w.-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
@@ -56,7 +58,7 @@ def check_dataset(name: str, splits: Sequence[str]) -> None:
                 raise DataError(f"split {part.strip()!r} is not of the form 'test', 'test[16:]' or 'test[:10%]'")
     if not needs_download(name):
         return
-    if name.startswith(("/", "./", "../", "~")) or Path(name).is_file():
+    if name.startswith(("/", "./", "../", "~")) or name.endswith(OTHER_SUFFIXES) or Path(name).is_file():
         raise DataError(f"dataset {name} is no data file: such a file ends in {' or '.join(LOCAL_SUFFIXES)}")
     if not is_hub_id(name):
         raise DataError(f"dataset {name!r} is neither a data file nor a hub id (owner/name)")

@@ -21,7 +21,7 @@ def write(path: Path, *rows: dict) -> Path:
 CASES = {
     "unknown key": (["magrpo.learning_rat=1"], "did you mean 'magrpo.learning_rate'"),
     "wrong type": (["magrpo.num_turns=many"], "should be a whole number"),
-    "weights of the wrong length": (["magrpo.turn_gradient_weights=[1.0]"], "1 values but magrpo.num_turns is 2"),
+    "weights of the wrong length": (["magrpo.turn_gradient_weights=[1.0]"], "1 value for 2 turns"),
     "one generation": (["magrpo.num_generations=1"], "set it to 2 or more"),
     "agents disagree": (["agents=[a,b,c]", "magrpo.num_agents=2"], "agents names 3 models"),
     "no such file": (["dataset.name=none.jsonl", "dataset.type=humaneval"], "none.jsonl"),
