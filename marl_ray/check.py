@@ -53,16 +53,15 @@ def check(config: Config, download: bool = True) -> Problem:
     except (SandboxUnavailable, PlacementError) as error:
         what = "sandbox: " if isinstance(error, SandboxUnavailable) else ""
         raise ValueError(f"{what}{error}") from None
-    for name in dict.fromkeys(config.model_names):
-        resolve_model(name)
+    models = {name: resolve_model(name, fetch=False) for name in config.model_names}
     check_dataset(dataset.name, [dataset.train_split, *([dataset.eval_split] if dataset.eval_split else [])])
     train_tasks: list[Task] = []
     eval_tasks: list[Task] = []
     if download or not needs_download(dataset.name):
         train_tasks = load_tasks(dataset.name, dataset.train_split, dataset.type)
         eval_tasks = load_tasks(dataset.name, dataset.eval_split, dataset.type) if dataset.eval_split else []
-    for name in dict.fromkeys(config.model_names):
-        if download or Path(resolve_model(name)).is_dir():
+    for name, place in models.items():
+        if download or Path(place).is_dir():
             check_model(name, config.model)
     if transition.expert is not None:
         say(f"expert: {transition.expert}")
