@@ -93,6 +93,101 @@ def test_aliases_are_resolved() -> None:
     assert from_tree(tree(agents=["a", "b", "c"]), "magrpo").num_agents == 3
 
 
+@pytest.mark.parametrize(
+    ("override", "read", "value"),
+    [
+        ("magrpo.top_k=50", "model.top_k", 50),
+        ("magrpo.top_k=0", "model.top_k", None),
+        ("model.top_k=-1", "model.top_k", None),
+        ("external.sandbox_slice=ALL", "external.sandbox_slice", "all"),
+        ("external.sandbox_slice='2'", "external.sandbox_slice", 2),
+        ("external.mode=Plain", "external.mode", "plain"),
+        ("dataset.type=HumanEval", "dataset.type", "humaneval"),
+        ("magrpo.joint_mode=align", "magrpo.joint_mode", "aligned"),
+        ("magrpo.joint_mode=Align", "magrpo.joint_mode", "aligned"),
+        ("reward_processor.shift=null", "reward_processor.shift", 0.0),
+        ("magrpo.reward_shift=-4", "reward_processor.shift", -4.0),
+        ("reward_shift=-4", "reward_processor.shift", -4.0),
+        ("magrpo.advantage_normalization=True", "magrpo.normalize_advantages", True),
+        ("magrpo.advantage_mode=mean", "magrpo.estimator", "magrpo"),
+        ("magrpo.advantage_mode=rloo", "magrpo.estimator", "marloo"),
+        ("magrpo.advantage_mode=max", "magrpo.estimator", "maremax"),
+        ("magrpo.advantage_mode=raw", "magrpo.estimator", "mareinforce"),
+        ("magrpo.num_train_epochs=2.0", "magrpo.num_train_epochs", 2),
+        ("magrpo.gradient_checkpointing=yes", "magrpo.gradient_checkpointing", True),
+        ("agents=a,b", "agents", ["a", "b"]),
+        (
+            "model.special_tokens={additional_special_tokens: [a, b]}",
+            "model.special_tokens",
+            {"additional_special_tokens": ["a", "b"]},
+        ),
+    ],
+)
+def test_what_a_person_means(override: str, read: str, value: object) -> None:
+    found = to_tree(load(CONFIGS / "magrpo_he_config.yaml", "magrpo", parse_overrides([override])))
+    for part in read.split("."):
+        found = found[part]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("key", ["kl_coef", "beta", "use_kl_loss", "reference_kl", "ref_model"])
+def test_reference_kl_is_known_to_be_missing(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^magrpo\.{key}: a KL term to a reference policy is not available yet"):
+        from_tree(tree(magrpo={key: 0.01}), "magrpo")
+    for nothing in (0, 0.0, None, False):
+        from_tree(tree(magrpo={key: nothing}), "magrpo")
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("lr", "magrpo.learning_rate"),
+        ("magrpo.lr", "magrpo.learning_rate"),
+        ("magrpo.epochs", "magrpo.num_train_epochs"),
+        ("magrpo.mode", "external.mode"),
+        ("temperature", "model.temperature"),
+        ("magrpo.external_original_promt", "magrpo.external_original_prompt"),
+        ("grpo.num_turns", "magrpo"),
+    ],
+)
+def test_an_unknown_setting_names_the_one_that_is_meant(key: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"did you mean '{meant}'\?$"):
+        load(CONFIGS / "magrpo_he_config.yaml", "magrpo", {key: 1})
+
+
+def test_fewer_turns_take_the_first_weights_and_say_so() -> None:
+    path, said = CONFIGS / "mt_magrpo_he_config.yaml", []
+    config = load(path, "magrpo", {"magrpo.num_turns": 1}, said.append)
+    assert config.algorithm.turn_gradient_weights == [1.2]
+    (line,) = said
+    assert line.startswith("note: magrpo.num_turns is 1, so of turn_gradient_weights [1.2, 0.8]")
+    with pytest.raises(ConfigError, match="has 2 values for 3 turns: give one a turn"):
+        load(path, "magrpo", {"magrpo.num_turns": 3})
+    with pytest.raises(ConfigError, match="has 3 values for 1 turn: give one a turn"):
+        load(path, "magrpo", {"magrpo.num_turns": 1, "magrpo.turn_gradient_weights": [1, 2, 3]})
+
+
+def test_a_flag_beats_an_override(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--config", str(CONFIGS / "mt_magrpo_he_config.yaml"), "--dry-run", "--num_turns", "1"]
+    arguments += ["--num_epochs", "3", "--model_name", "a/flag", "--override", "magrpo.num_train_epochs=9"]
+    arguments += ["magrpo.num_turns=2", "model_name=an/override", "model.name=another/override"]
+    assert train_main("magrpo", arguments) == 0
+    out, err = capsys.readouterr()
+    printed = yaml.safe_load(out)
+    assert printed["model"]["name"] == "a/flag"
+    assert (printed["magrpo"]["num_train_epochs"], printed["magrpo"]["num_turns"]) == (3, 1)
+    assert err.startswith("note: magrpo.num_turns is 1")
+
+
+def test_a_mistake_among_the_flags_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        train_main("magrpo", ["--num_turns", "two"])
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert err == "error: argument --num_turns: invalid int value: 'two' (--help shows what there is)\n"
+
+
 def test_a_later_spelling_wins_over_an_earlier_one(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     given = tree(
@@ -119,6 +214,16 @@ def test_a_later_spelling_wins_over_an_earlier_one(tmp_path: Path) -> None:
         ),
         ({"magrpo": {"adam_beta1": 2}}, "below 1"),
         ({"resources": {"generator": {"gpus": 0.5, "tensor_parallel": 2}}}, "make them equal"),
+        ({"magrpo": {"turn_gradient_weights": [0]}}, "not all 0"),
+        ({"magrpo": {"turn_gradient_weights": [-1]}}, "none should be negative"),
+        ({"magrpo": {"advantage_mode": "median"}}, "magrpo.estimator should be one of magrpo, marloo"),
+        ({"magrpo": {"discount": 1.5}}, "magrpo.discount should be at most 1"),
+        ({"magrpo": {"nonsense": 1}}, "the known ones are in marl_ray/config/schema.py"),
+        ({"reward_processor": {"scale_factor": 0}}, "nothing would be learned"),
+        ({"output": {"run_name": "../elsewhere"}}, "the name of a folder below output.base_dir"),
+        ({"output": {"run_name": "/tmp/elsewhere"}}, "the name of a folder below output.base_dir"),
+        ({"output": {"run_name": "."}}, "the name of a folder below output.base_dir"),
+        ({"sandbox": {"require": "bwrp"}}, "sandbox.require should be one of process, process+landlock, bwrap or null"),
         ({"magrpo": {"num_turn": 2}}, "did you mean 'magrpo.num_turns'"),
         ({"magrp": {}}, "did you mean 'magrpo'"),
         ({"external": {"mod": "plain"}}, "did you mean 'external.mode'"),
@@ -171,6 +276,11 @@ def test_a_missing_or_broken_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("a: [1")
     with pytest.raises(ConfigError, match="not valid YAML"):
         load(tmp_path / "bad.yaml", "magrpo")
+    (tmp_path / "twice.yaml").write_text("seed: 1\nmodel:\n  name: a\n  name: b\n")
+    with pytest.raises(ConfigError, match=r"twice\.yaml is not valid YAML: line 4, column 3: 'name' is given twice"):
+        load(tmp_path / "twice.yaml", "magrpo")
+    with pytest.raises(ConfigError, match="a space is missing after a colon"):
+        parse_overrides(["model.tokenizer_kwargs={trust_remote_code:true}"])
     (tmp_path / "empty.yaml").write_text("")
     with pytest.raises(ConfigError, match="holds no settings"):
         load(tmp_path / "empty.yaml", "magrpo")
@@ -199,17 +309,53 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
         ("model.name=bundled:nothing", "model bundled:nothing does not exist"),
         ("dataset.eval_split=test", "has no split 'test'"),
         ("resources.generator.gpus=1", "resources.generator.gpus is 1 and resources.learner.gpus 0"),
+        ("model.name=a/b/c", "neither a folder here nor a hub id"),
+        ("dataset.type=classeval", "is not available yet"),
+        ("dataset.type=humanevall", "is not known"),
+        ("dataset.name=none.jsonl", "data file none.jsonl does not exist"),
+        ("dataset.name=tasks.csv", "such a file ends in .jsonl or .parquet"),
+        ("dataset.name=open ai/humaneval", "neither a data file nor a hub id"),
+        ("dataset.train_split=train[3-8]", "split 'train[3-8]' is not of the form"),
+        ("sandbox.isolation=none", "sandbox: isolation 'none' runs programs unprotected: it needs allow_unsafe: true"),
+        ("sandbox.require=bwrap sandbox.isolation=process", "cannot reach the required 'bwrap'"),
+        ("external.mode=expert_edits", "needs external.expert_model"),
+        (
+            "external.mode=expert_edits external.expert_model=deepseek-coder",
+            "set the environment variable DEEPSEEK_API_KEY",
+        ),
+        ("model.special_tokens={eos_token: <nowhere>}", "not in the vocabulary"),
+        ("output.base_dir=/dev/null/runs", "set output.base_dir"),
+        ("resources.generator.tensor_parallel=2 resources.learner.gpus=0", "both above 0 or both to 0"),
     ],
 )
 def test_a_dry_run_checks_what_needs_no_download(
-    override: str, message: str, capsys: pytest.CaptureFixture[str]
+    override: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    overrides = [override, "resources.learner.gpus=0"] if "gpus" in override else [override]
+    monkeypatch.delenv("DEEPSEEK_API_KEY", raising=False)
+    overrides = override.split() if override.count("=") > 1 else [override]
+    overrides += ["resources.learner.gpus=0"] if "generator.gpus" in override else []
     arguments = ["--config", str(CONFIGS / "quickstart.yaml"), "--dry-run", "--override", *overrides]
     assert train_main("magrpo", arguments) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_hub_dataset_is_checked_by_its_form_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--config", str(CONFIGS / "mt_magrpo_he_config.yaml"), "--dry-run", "--override"]
+    assert train_main("magrpo", [*arguments, "dataset.eval_split=test[:32"]) == 1
+    assert "split 'test[:32' is not of the form" in capsys.readouterr().err
+    assert train_main("magrpo", [*arguments, "dataset.eval_split=test[:10%]"]) == 0
+
+
+def test_a_dry_run_names_the_expert(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "very-secret")
+    arguments = ["--config", str(CONFIGS / "mt_magrpo_he_config.yaml"), "--dry-run", "--override"]
+    assert train_main("magrpo", [*arguments, "external.mode=expert_edits", "external.expert_model=deepseek-coder"]) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("expert: deepseek-coder at api.deepseek.com with the key in DEEPSEEK_API_KEY\n")
+    assert "very-secret" not in out + err
 
 
 def test_an_error_is_one_line_and_not_zero(capsys: pytest.CaptureFixture[str]) -> None:
