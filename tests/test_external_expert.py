@@ -18,8 +18,9 @@ from marl_ray.environments import CodeGeneration
 from marl_ray.external import ExternalTransition, expert
 from marl_ray.external.endpoints import endpoint_of
 from marl_ray.external.expert import Expert, ExpertError, ExpertRefused, parse_edits
-from marl_ray.messages import Observations, Task
+from marl_ray.messages import Episode, Observations, Task, TurnNode
 from marl_ray.sandbox import ExecutionReport
+from marl_ray.telemetry.metrics import transition_metrics
 
 KEY = "sk-very-secret"
 NAMES = ["aux", "grow"]
@@ -299,6 +300,8 @@ def test_edits_join_the_prompts_and_failures_are_a_metric(server: Server) -> Non
     assert heard.metrics == {"expert/failures": 0.0}
     assert all("An expert suggests" not in prompt for prompt in unheard.prompts)
     assert unheard.metrics == {"expert/failures": 1.0}
+    nodes = [TurnNode(0, [], [], [], [], 0, heard.metrics), TurnNode(1, [], [], [], [], 0, unheard.metrics)]
+    assert transition_metrics([Episode(task, nodes)]) == {"expert/failures": 0.5}
 
 
 def test_parse_edits_is_tolerant() -> None:

@@ -173,30 +173,24 @@ def _refuse_unknown(keys: set[Any], known: list[str], where: str, algorithm_name
             continue
         refuse_planned(key, where)
         names = [*known, *other_names(where.rstrip("."), algorithm_name)]
-        hint = _nearest(key, [f"{where}{name}" for name in names], _all_keys(algorithm_name))
+        hint = _nearest(key, names, where, algorithm_name)
         if hint is None and len(known) > MANY:
             raise ConfigError(f"unknown setting '{where}{key}': the known ones are in marl_ray/config/schema.py")
         help_ = f"known here: {', '.join(known)}" if hint is None else f"did you mean '{hint}'?"
         raise ConfigError(f"unknown setting '{where}{key}': {help_}")
 
 
-def _nearest(key: str, here: list[str], everywhere: list[str]) -> str | None:
-    """The dotted key a person most likely means: that name in another section, its initials, or one spelt alike."""
-    last = {full: full.rpartition(".")[2] for full in [*everywhere, *here]}
-    for matches in (
-        [full for full in everywhere if last[full] == key],
-        [full for full in everywhere if "".join(word[0] for word in last[full].split("_")) == key],
-        [
-            full
-            for name in difflib.get_close_matches(key, map(last.get, here), 1, 0.5)
-            for full in here
-            if last[full] == name
-        ],
-        [full for full in everywhere if key in last[full].split("_")],
-    ):
-        if matches:
-            return matches[0]
-    return None
+def _nearest(key: str, names: list[str], where: str, algorithm_name: str) -> str | None:
+    """The dotted key a person most likely means: one called so in another section, one with these initials, one of
+    the section's `names` that is spelt alike, one with this word."""
+    last = {full: full.rpartition(".")[2] for full in _all_keys(algorithm_name)}
+    ways = (
+        [full for full, name in last.items() if name == key],
+        [full for full, name in last.items() if "".join(word[0] for word in name.split("_")) == key],
+        [f"{where}{name}" for name in difflib.get_close_matches(key, names, n=1, cutoff=0.5)],
+        [full for full, name in last.items() if key in name.split("_")],
+    )
+    return next((found[0] for found in ways if found), None)
 
 
 def _all_keys(algorithm_name: str, cls: type = Config, where: str = "") -> list[str]:
