@@ -120,9 +120,9 @@ def _dry_run(config: Config, resume: Path | None) -> int:
         if resume is None:
             check_run_dir(config)
         else:
-            from marl_ray.run import check_same_run, saved_config
+            from marl_ray.run import check_resume
 
-            check_same_run(config, saved_config(resume, {}))
+            check_resume(config, resume)
     except ValueError as error:
         return _fail(error)
     sys.stdout.write(to_yaml(config))

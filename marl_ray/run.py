@@ -14,6 +14,7 @@ from typing import Any
 
 from marl_ray.arithmetic import counted, describe
 from marl_ray.check import check, check_run_dir, dataset_type
+from marl_ray.checkpoint import Checkpoints
 from marl_ray.cluster.plan import PlacementError, make_plan
 from marl_ray.config import Config, ConfigError, load, to_yaml
 from marl_ray.config.schema import ALGORITHMS
@@ -37,7 +38,7 @@ def train(config: Config, resume: Path | None) -> None:
         problem = check(config)
         check_local_gpus(config)
         if resume is not None:
-            check_same_run(config, saved_config(resume, {}))
+            check_resume(config, resume)
         run_dir = new_run_dir(config) if resume is None else resume.expanduser().absolute()
         trainer = Trainer(config, problem, run_dir, resume is not None)
         if resume is None:
@@ -93,6 +94,12 @@ def new_run_dir(config: Config) -> Path:
     except OSError as error:
         raise ValueError(f"output folder {path} cannot be written ({error.strerror}): set output.base_dir") from None
     return path
+
+
+def check_resume(config: Config, run_dir: Path) -> None:
+    """`config` may go on from the checkpoints of `run_dir`. Raises ValueError."""
+    check_same_run(config, saved_config(run_dir, {}))
+    Checkpoints(run_dir.expanduser().absolute(), config.output.keep_checkpoints).latest()
 
 
 def check_same_run(config: Config, saved: Config) -> None:

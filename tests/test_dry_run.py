@@ -9,7 +9,7 @@ import yaml
 
 from marl_ray.check import check
 from marl_ray.cli import train_main
-from marl_ray.config import from_tree, load, to_tree
+from marl_ray.config import from_tree, load, to_tree, to_yaml
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -75,6 +75,15 @@ def test_a_hub_dataset_is_checked_by_its_form_alone(capsys: pytest.CaptureFixtur
     assert train_main("magrpo", [*arguments, "dataset.eval_split=test[:32"]) == 1
     assert "split 'test[:32' is not of the form" in capsys.readouterr().err
     assert train_main("magrpo", [*arguments, "dataset.eval_split=test[:10%]"]) == 0
+
+
+def test_a_dry_run_of_a_resumed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.yaml").write_text(to_yaml(load(CONFIGS / "quickstart.yaml", "magrpo")))
+    arguments = ["--resume", str(tmp_path), "--dry-run", "--override"]
+    assert train_main("magrpo", [*arguments, "seed=1"]) == 1
+    assert "a resumed run keeps its seed" in capsys.readouterr().err
+    assert train_main("magrpo", [*arguments, "magrpo.max_steps=1"]) == 1
+    assert "has no checkpoint to resume from" in capsys.readouterr().err
 
 
 def test_a_dry_run_names_the_expert(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from marl_ray.config.schema import ExternalConfig
 from marl_ray.environments import CodeGeneration
 from marl_ray.external import ExternalTransition, expert
 from marl_ray.external.endpoints import endpoint_of
@@ -110,17 +111,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     running.close()
 
 
-def settings(model: str | None = "some-model", **others: Any) -> Any:
-    """A section `external`."""
-    defaults: dict[str, Any] = {
-        "mode": "expert_edits",
-        "expert_base_url": None,
-        "expert_timeout_s": 5.0,
-        "expert_retries": 0,
-        "original_prompt": False,
-        "previous_response": False,
-    }
-    return SimpleNamespace(**{**defaults, "expert_model": model, **others})
+def settings(model: str | None = "some-model", base_url: str | None = None) -> ExternalConfig:
+    return ExternalConfig(
+        mode="expert_edits", expert_model=model, expert_base_url=base_url, expert_retries=0, previous_response=False
+    )
 
 
 def ask(
@@ -349,7 +343,7 @@ LOCAL = "http://localhost:8000/v1"
 def test_which_models_are_whose(
     model: str, variables: dict[str, str], base_url: str | None, vendor: str, asked: str, host: str
 ) -> None:
-    endpoint = endpoint_of(settings(model, expert_base_url=base_url), KEYS | variables)
+    endpoint = endpoint_of(settings(model, base_url), KEYS | variables)
     assert (endpoint.vendor.name, endpoint.model) == (vendor, asked)
     assert host in endpoint.address
     assert str(endpoint).startswith(f"{asked} at {host}")
@@ -376,5 +370,5 @@ def test_what_is_missing_is_told_before_the_run(model: str | None, variables: di
 
 
 def test_an_address_with_a_password_is_not_shown() -> None:
-    endpoint = endpoint_of(settings("x", expert_base_url="http://me:hush@host:1/v1"), KEYS)
+    endpoint = endpoint_of(settings("x", "http://me:hush@host:1/v1"), KEYS)
     assert str(endpoint) == "x at host:1 with the key in OPENAI_API_KEY"

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from marl_ray.external.transition import MODES, ExternalTransition
+from marl_ray.external.transition import ExternalTransition
 
-__all__ = ["MODES", "ExternalTransition"]
+__all__ = ["ExternalTransition"]

@@ -23,8 +23,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import urlsplit
+
+from marl_ray.config.schema import ExternalConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +54,6 @@ DASHSCOPE = Vendor("dashscope", "qwen", "https://dashscope.aliyuncs.com/compatib
 VENDORS = (ANTHROPIC, DEEPSEEK, DASHSCOPE, OPENAI)
 
 
-class ExpertConfig(Protocol):
-    """The part of the configuration that says which expert is asked."""
-
-    @property
-    def mode(self) -> str: ...
-    @property
-    def expert_model(self) -> str | None: ...
-    @property
-    def expert_base_url(self) -> str | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One model at one address. Holds no key."""
@@ -80,7 +70,7 @@ class Endpoint:
         return f"{self.model} at {host}{port} with the key in {self.vendor.key_variable}"
 
 
-def endpoint_of(config: ExpertConfig, environment: Mapping[str, str] = os.environ) -> Endpoint:
+def endpoint_of(config: ExternalConfig, environment: Mapping[str, str] = os.environ) -> Endpoint:
     """The endpoint of the config's expert. Raises ValueError, in one line, when there is none that can be asked."""
     name = (config.expert_model or "").strip()
     base_url = (config.expert_base_url or "").strip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from marl_ray.config.schema import ExternalConfig
 from marl_ray.environments.diagnosis import Diagnosis, SandboxSlice
 from marl_ray.external import feedback
 from marl_ray.external.endpoints import endpoint_of
@@ -18,28 +19,6 @@ FEEDBACK_MODES: dict[str, Callable[[Diagnosis, int], list[str]]] = {
     "passed": feedback.passed,
     "plain": feedback.plain,
 }
-MODES = (*FEEDBACK_MODES, "expert_edits")
-
-
-class TransitionConfig(Protocol):
-    """The part of the configuration that is read here: the section `external`."""
-
-    @property
-    def mode(self) -> str: ...
-    @property
-    def sandbox_slice(self) -> SandboxSlice: ...
-    @property
-    def original_prompt(self) -> bool: ...
-    @property
-    def previous_response(self) -> bool: ...
-    @property
-    def expert_model(self) -> str | None: ...
-    @property
-    def expert_base_url(self) -> str | None: ...
-    @property
-    def expert_timeout_s(self) -> float: ...
-    @property
-    def expert_retries(self) -> int: ...
 
 
 class TransitionEnvironment(Protocol):
@@ -57,12 +36,10 @@ class TransitionEnvironment(Protocol):
 class ExternalTransition:
     """One external mode, for one environment.
 
-    Raises ValueError, in one line, for an unknown mode and for `expert_edits` without a model or a key.
+    Raises ValueError, in one line, for `expert_edits` without an expert that can be asked.
     """
 
-    def __init__(self, config: TransitionConfig, environment: TransitionEnvironment) -> None:
-        if config.mode not in MODES:
-            raise ValueError(f"external.mode {config.mode!r} is not known (there are: {', '.join(MODES)})")
+    def __init__(self, config: ExternalConfig, environment: TransitionEnvironment) -> None:
         self._config = config
         self._environment = environment
         self.expert: Expert | None = None
