@@ -64,7 +64,7 @@ def check(config: Config, download: bool = True) -> Problem:
         if download or Path(place).is_dir():
             check_model(name, config.model)
     if transition.expert is not None:
-        say(f"expert: {transition.expert}")
+        say(f"expert: {transition.expert}, with the key in {transition.expert.key_variable}")
     _warn_of_overlap(config, train_tasks, eval_tasks)
     return Problem(environment, transition, train_tasks, eval_tasks)
 

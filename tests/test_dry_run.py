@@ -91,7 +91,7 @@ def test_a_dry_run_names_the_expert(capsys: pytest.CaptureFixture[str], monkeypa
     arguments = ["--config", str(CONFIGS / "mt_magrpo_he_config.yaml"), "--dry-run", "--override"]
     assert train_main("magrpo", [*arguments, "external.mode=expert_edits", "external.expert_model=deepseek-coder"]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith("expert: deepseek-coder at api.deepseek.com with the key in DEEPSEEK_API_KEY\n")
+    assert err.startswith("expert: deepseek-coder at api.deepseek.com, with the key in DEEPSEEK_API_KEY\n")
     assert "very-secret" not in out + err
 
 

@@ -203,7 +203,7 @@ def test_after_the_retries_there_is_no_edit_and_no_key_in_the_log(
     with caplog.at_level(logging.DEBUG):
         assert ask(retries=2) is None
     assert len(server.requests) == 3
-    assert "gave no edit" in caplog.text
+    assert caplog.text.count("gave no edit") == 1
     assert KEY not in caplog.text
 
 
@@ -217,7 +217,7 @@ def test_what_another_try_cannot_help_is_not_tried_again(server: Server, status:
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refused_key_ends_the_run_without_naming_it(server: Server, status: int) -> None:
     server.script = [fails(status)]
-    with pytest.raises(ExpertRefused, match="with the key in OPENAI_API_KEY was refused: HTTP 40") as error:
+    with pytest.raises(ExpertRefused, match="refused the key in OPENAI_API_KEY") as error:
         ask()
     assert KEY not in str(error.value)
     assert len(server.requests) == 1
@@ -327,7 +327,7 @@ LOCAL = "http://localhost:8000/v1"
         ("Qwen/Qwen2.5-7B", {"OPENAI_BASE_URL": LOCAL}, None, "openai", "Qwen/Qwen2.5-7B", "localhost"),
         ("dashscope:qwen-max", {"OPENAI_BASE_URL": LOCAL}, None, "dashscope", "qwen-max", "dashscope.aliyuncs.com"),
         ("claude-x", {"OPENAI_BASE_URL": LOCAL}, None, "anthropic", "claude-x", "api.anthropic.com"),
-        ("claude-x", {}, LOCAL, "anthropic", "claude-x", "localhost"),
+        ("claude-x", {}, LOCAL, "anthropic", "claude-x", "http://localhost:8000"),
         # OpenAI's own address says nothing, a vendor's own says more
         ("qwen-max", {"OPENAI_BASE_URL": "https://api.openai.com/v1/"}, None, "dashscope", "qwen-max", "dashscope."),
         (
@@ -346,7 +346,8 @@ def test_which_models_are_whose(
     endpoint = endpoint_of(settings(model, base_url), KEYS | variables)
     assert (endpoint.vendor.name, endpoint.model) == (vendor, asked)
     assert host in endpoint.address
-    assert str(endpoint).startswith(f"{asked} at {host}")
+    assert str(endpoint).startswith(f"{asked} at {host.removeprefix('http://')}")
+    assert vendor != "anthropic" or not endpoint.address.endswith("/v1")
 
 
 @pytest.mark.parametrize(
@@ -371,4 +372,4 @@ def test_what_is_missing_is_told_before_the_run(model: str | None, variables: di
 
 def test_an_address_with_a_password_is_not_shown() -> None:
     endpoint = endpoint_of(settings("x", "http://me:hush@host:1/v1"), KEYS)
-    assert str(endpoint) == "x at host:1 with the key in OPENAI_API_KEY"
+    assert str(endpoint) == "x at host:1"

@@ -65,9 +65,7 @@ class Endpoint:
     def __str__(self) -> str:
         """For people; an address may hold a password, so its host alone is named."""
         where = urlsplit(self.address)
-        host = where.hostname or self.vendor.name
-        port = f":{where.port}" if where.port else ""
-        return f"{self.model} at {host}{port} with the key in {self.vendor.key_variable}"
+        return f"{self.model} at {where.hostname}{f':{where.port}' if where.port else ''}"
 
 
 def endpoint_of(config: ExternalConfig, environment: Mapping[str, str] = os.environ) -> Endpoint:
@@ -83,6 +81,8 @@ def endpoint_of(config: ExternalConfig, environment: Mapping[str, str] = os.envi
     address = base_url or environment.get(vendor.address_variable, "").strip() or vendor.address
     if not _is_http(address):
         raise ValueError(f"{source} is not an address like http://localhost:8000/v1")
+    if vendor is ANTHROPIC:  # whose client adds this part itself
+        address = address.rstrip("/").removesuffix("/v1")
     if "/" in name and vendor is OPENAI and _same(address, OPENAI.address):
         raise ValueError(
             f"external.expert_model {name!r} is a hub id, which no vendor serves: set external.expert_base_url to the "

@@ -81,9 +81,15 @@ class Expert:
         self._retries = retries
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
         self._client: Any = None
+        self._told: set[str] = set()
 
     def __str__(self) -> str:
         return str(self._endpoint)
+
+    @property
+    def key_variable(self) -> str:
+        """Environment variable that holds its key."""
+        return self._endpoint.vendor.key_variable
 
     async def edits(self, problem: str, program: str, names: Sequence[str]) -> dict[str, str] | None:
         """The suggested edit for each function; None when the expert cannot be heard.
@@ -98,12 +104,18 @@ class Expert:
                     return parse_edits(await self._ask(prompt), names)
             except ExpertError as error:
                 if error.refused:
-                    raise ExpertRefused(f"the expert {self} was refused: {error}") from None
+                    raise ExpertRefused(f"the expert {self} refused the key in {self.key_variable} ({error})") from None
                 if attempt == self._retries or not error.retry:
-                    logger.warning("expert %s gave no edit (%s, attempt %d)", self, error, attempt + 1)
+                    self._tell(error)
                     return None
             await asyncio.sleep(min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S))
         return None
+
+    def _tell(self, error: ExpertError) -> None:
+        """Each kind of failure once: all are counted anyway."""
+        if str(error) not in self._told:
+            self._told.add(str(error))
+            logger.warning("expert %s gave no edit (%s); counted in expert/failures from now on", self, error)
 
     async def _ask(self, prompt: str) -> str:
         """One request. The reply's text, or ExpertError."""
@@ -142,7 +154,7 @@ class Expert:
             logging.getLogger(name).setLevel(logging.WARNING)
         client = sdk.AsyncAnthropic if self._endpoint.vendor is ANTHROPIC else sdk.AsyncOpenAI
         return client(
-            api_key=os.environ[self._endpoint.vendor.key_variable].strip(),
+            api_key=os.environ[self.key_variable].strip(),
             base_url=self._endpoint.address,
             max_retries=0,
             timeout=self._timeout_s,
