@@ -70,16 +70,18 @@ def check(config: Config, download: bool = True) -> Problem:
 
 
 def check_run_dir(config: Config) -> None:
-    """The folder of a new run can be made. Raises ValueError where it holds a run or cannot be written."""
+    """The folder of a new run can be made. Raises ValueError where it holds a run or what cannot hold one; says so
+    where this user may not write, which need not be so on the machine of the run."""
     base = Path(config.output.base_dir).expanduser().absolute()
     path = base / config.output.run_name if config.output.run_name else base
     if config.output.run_name and (path / CONFIG_FILE).exists():
         hint = f"resume it with --resume {path}, or" if any(path.glob("checkpoints/step_*")) else "delete it, or"
         raise ValueError(f"{path} already holds a run: {hint} set another output.run_name")
     there = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        what = "may not be written by this user" if there.is_dir() else "is not a folder"
-        raise ValueError(f"output folder {path} cannot be made ({there} {what}): set output.base_dir")
+    if not there.is_dir():
+        raise ValueError(f"output folder {path} cannot be made ({there} is not a folder): set output.base_dir")
+    if not os.access(there, os.W_OK | os.X_OK):
+        say(f"warning: output folder {path} cannot be made here (no right to write to {there}): set output.base_dir")
 
 
 def dataset_type(config: Config) -> str:

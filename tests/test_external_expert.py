@@ -207,6 +207,17 @@ def test_after_the_retries_there_is_no_edit_and_no_key_in_the_log(
     assert KEY not in caplog.text
 
 
+@pytest.mark.parametrize("key", ["sk-very\nsecret", "sk-very-secrét"])
+def test_a_key_that_no_header_can_hold_is_not_shown(
+    server: Server, key: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with caplog.at_level(logging.DEBUG):
+        assert ask(retries=0) is None
+    assert "sk-very" not in caplog.text
+    assert server.requests == []
+
+
 @pytest.mark.parametrize("status", [400, 404])
 def test_what_another_try_cannot_help_is_not_tried_again(server: Server, status: int) -> None:
     server.script = [fails(status)]
