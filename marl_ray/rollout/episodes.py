@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from marl_ray.config.schema import Config
 from marl_ray.environments.diagnosis import SandboxSlice
-from marl_ray.messages import Assessment, Completion, Episode, JointAction, Task, TurnNode
+from marl_ray.messages import Assessment, Completion, Episode, JointAction, Observations, Task, TurnNode
 from marl_ray.rollout.engine import SamplingSpec
 from marl_ray.rollout.generator import Generation
 from marl_ray.sandbox import ExecutionReport, Program
@@ -35,7 +35,7 @@ class Transition(Protocol):
 
     async def next_prompts(
         self, task: Task, first_prompts: list[str], responses: Sequence[str], report: ExecutionReport
-    ) -> list[str]: ...
+    ) -> Observations: ...
 
 
 class Executor(Protocol):
@@ -99,7 +99,7 @@ class EpisodePlayer:
                 episode.stopped = "prompt_too_long"
                 return episode
             last = turn + 1 == algorithm.num_turns
-            told = "all" if last else self.config.external.sandbox_slice
+            told: SandboxSlice = "all" if last else self.config.external.sandbox_slice
             actions = await self._act(task, [g.completions for g in generations], told)
             failure = next((a.report.infra_error for a in actions if a.report.infra_error), None)
             if failure is not None:
@@ -122,7 +122,8 @@ class EpisodePlayer:
             node.expanded = choose(actions, algorithm.handoff, stream(self.config.seed, *key, task.id, turn))
             chosen = actions[node.expanded]
             responses = responses_of(node.completions, chosen.indices)
-            prompts = await self.transition.next_prompts(task, first_prompts, responses, chosen.report)
+            heard = await self.transition.next_prompts(task, first_prompts, responses, chosen.report)
+            prompts, node.transition = heard.prompts, heard.metrics
         return episode
 
     async def _act(self, task: Task, groups: Sequence[Sequence[Completion]], told: SandboxSlice) -> list[JointAction]:
