@@ -112,7 +112,7 @@ def test_feedback_holds_nothing_of_hidden_tests(sandbox: Sandbox) -> None:
             visible.append(programs[0].visible)
             return await super().execute(programs)
 
-    tell_tale = "seen = []\ndef add_twice(a, b):\n    seen.append((a, b))\n    raise ValueError(f'seen {seen}')\n"
+    tell_tale = "def add_twice(a, b, seen=[]):\n    seen.append((a, b))\n    raise ValueError(f'seen {seen}')\n"
     run = config(num_generations=2)
     run.external.sandbox_slice = -1
     main = Scripted(tell_tale, tell_tale)
