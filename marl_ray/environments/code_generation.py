@@ -63,12 +63,16 @@ class CodeGeneration:
     def previous_answers(self, task: Task, responses: Sequence[str]) -> list[str]:
         """Each agent's own function as it stands in the joint program; all it wrote where there is none."""
         parts = zip(self._parts(task, responses), responses, strict=True)
-        return [part.code if part.function is not None else clean(response) for part, response in parts]
+        return [part.code or clean(response) for part, response in parts]
 
-    def program(self, task: Task, responses: Sequence[str]) -> Program:
-        """The joint program: the problem's imports and finished definitions, the helpers, main."""
+    def program(self, task: Task, responses: Sequence[str], sandbox_slice: SandboxSlice = "all") -> Program:
+        """The joint program: the problem's imports and finished definitions, the helpers, main.
+
+        `sandbox_slice`: the tests that feedback will tell of.
+        """
         source = self._join(task, self._parts(task, responses)).source
-        return Program(source, task.tests, task.entry_point, prompt=task.prompt)
+        visible = None if sandbox_slice == "all" else sandbox_slice
+        return Program(source, task.tests, task.entry_point, prompt=task.prompt, visible=visible)
 
     def assess(self, task: Task, responses: Sequence[str], report: ExecutionReport) -> Assessment:
         """Reward by levels, from the responses and the one execution of their joint program."""

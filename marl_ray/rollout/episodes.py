@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from marl_ray.config.schema import Config
-from marl_ray.messages import Assessment, Completion, Episode, JointAction, Task, TurnNode
+from marl_ray.environments.diagnosis import SandboxSlice
+from marl_ray.messages import Assessment, Completion, Episode, JointAction, Observations, Task, TurnNode
 from marl_ray.rollout.engine import SamplingSpec
 from marl_ray.rollout.generator import Generation
 from marl_ray.sandbox import ExecutionReport, Program
@@ -24,7 +25,7 @@ class Environment(Protocol):
 
     def first_prompts(self, task: Task) -> list[str]: ...
 
-    def program(self, task: Task, responses: Sequence[str]) -> Program: ...
+    def program(self, task: Task, responses: Sequence[str], sandbox_slice: SandboxSlice) -> Program: ...
 
     def assess(self, task: Task, responses: Sequence[str], report: ExecutionReport) -> Assessment: ...
 
@@ -34,7 +35,7 @@ class Transition(Protocol):
 
     async def next_prompts(
         self, task: Task, first_prompts: list[str], responses: Sequence[str], report: ExecutionReport
-    ) -> list[str]: ...
+    ) -> Observations: ...
 
 
 class Executor(Protocol):
@@ -97,7 +98,9 @@ class EpisodePlayer:
             if not all(g.completions for g in generations):
                 episode.stopped = "prompt_too_long"
                 return episode
-            actions = await self._act(task, [g.completions for g in generations])
+            last = turn + 1 == algorithm.num_turns
+            told: SandboxSlice = "all" if last else self.config.external.sandbox_slice
+            actions = await self._act(task, [g.completions for g in generations], told)
             failure = next((a.report.infra_error for a in actions if a.report.infra_error), None)
             if failure is not None:
                 episode.stopped, episode.detail = "infra_error", failure
@@ -111,7 +114,7 @@ class EpisodePlayer:
             )
             episode.nodes.append(node)
             threshold = algorithm.early_termination_threshold
-            if turn + 1 == algorithm.num_turns:
+            if last:
                 return episode
             if threshold is not None and sum(a.reward for a in actions) / len(actions) > threshold:
                 episode.stopped = "early_termination"
@@ -119,14 +122,15 @@ class EpisodePlayer:
             node.expanded = choose(actions, algorithm.handoff, stream(self.config.seed, *key, task.id, turn))
             chosen = actions[node.expanded]
             responses = responses_of(node.completions, chosen.indices)
-            prompts = await self.transition.next_prompts(task, first_prompts, responses, chosen.report)
+            heard = await self.transition.next_prompts(task, first_prompts, responses, chosen.report)
+            prompts, node.transition = heard.prompts, heard.metrics
         return episode
 
-    async def _act(self, task: Task, groups: Sequence[Sequence[Completion]]) -> list[JointAction]:
-        """Aligned joint actions of the agents' groups, executed and assessed."""
+    async def _act(self, task: Task, groups: Sequence[Sequence[Completion]], told: SandboxSlice) -> list[JointAction]:
+        """Aligned joint actions of the agents' groups, executed and assessed. `told`: tests that feedback tells of."""
         tuples = [(g,) * len(groups) for g in range(len(groups[0]))]
         responses = [responses_of(groups, indices) for indices in tuples]
-        reports = await self.sandbox.execute([self.environment.program(task, r) for r in responses])
+        reports = await self.sandbox.execute([self.environment.program(task, r, told) for r in responses])
         actions = []
         for indices, texts, report in zip(tuples, responses, reports, strict=True):
             assessment = self.environment.assess(task, texts, report)

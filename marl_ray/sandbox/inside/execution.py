@@ -60,6 +60,12 @@ class Outcome:
     timeouts: int = 0
     crashes: int = 0
 
+    def add(self, part: Outcome) -> None:
+        """Take over what has been found out with a part of the tests, but for the verdicts."""
+        self.syntax_error = part.syntax_error
+        self.output += part.output
+        self.cpu_s += part.cpu_s
+
 
 class _Names(dict[str, Any]):
     """The tests' globals. What they do not define is looked up when it is read, in functions too."""
@@ -70,7 +76,6 @@ class _Names(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         return self._find(name)
-
 
 class Execution:
     """One program against one suite."""

@@ -6,6 +6,7 @@ death or a wrong answer. Requests are [nonce, operation, ...], answers [nonce, k
 
 | request | answer |
 |---|---|
+| `compile` source | `ok` marshalled code in hexadecimal, or null · `syntax` message, line, column |
 | `load` program, marshalled?, names | `ok` {name: reference, if it can be called} · `syntax` message, line, column |
 | `script` program, marshalled? | `ok` null, `raise` or `syntax`; then the process ends as a script does |
 | `test` source | `ok` null, or `raise` |
@@ -116,6 +117,13 @@ def describe_error(error: BaseException) -> list[Wire]:
     return [kind.__name__, message, _line_of(error.__traceback__), bases[:6]]
 
 
+def _compile(source: str) -> list[Wire]:
+    result = compiled(source)
+    if result.error is not None:
+        return ["syntax", result.error["message"], result.error["line"], result.error["column"]]
+    return ["ok", result.code]
+
+
 def _code(program: str, is_code: bool) -> types.CodeType | list[Wire]:
     """The code of a program as the judge sends it, or the `syntax` answer."""
     try:
@@ -143,6 +151,7 @@ class Guest:
         self._test_names: dict[str, Any] = {}
         self._exit_status: int | None = None
         self._operations: dict[str, Callable[..., list[Wire]]] = {
+            "compile": _compile,
             "load": self._load,
             "script": self._script,
             "test": self._test,

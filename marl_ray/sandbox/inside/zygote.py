@@ -26,7 +26,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from . import frames, guest, judge, landlock, preload, process, script, seccomp, syscalls
+from . import frames, guest, judge, landlock, preload, process, script, seccomp, syscalls, threads
 from .zygote_link import ANSWER, REQUEST
 
 RECURSION = 3000
@@ -42,6 +42,7 @@ class Wall:
 
     ruleset: int | None
     guest_filter: seccomp.Filter | None
+    counts_threads: bool
     base_memory: int
 
 
@@ -57,16 +58,20 @@ class Zygote:
         self._pid = os.getpid()
         self._streams = streams
         self._guest = guest.Guest()
+        self._poller = select.poll()
+        self._poller.register(self._link, select.POLLIN)
+        self._poller.register(self._lifeline, select.POLLIN)
+        self._threads = threads.Counter(self._poller) if wall.counts_threads else None
 
     def serve(self) -> None:
         """Until the judge or the owner is gone; leaves no guest behind."""
-        poller = select.poll()
-        poller.register(self._link, select.POLLIN)
-        poller.register(self._lifeline, select.POLLIN)
+        link = self._link.fileno()
         try:
             while True:
-                ready = dict(poller.poll())
-                if self._lifeline in ready or not self._answer():
+                ready = dict(self._poller.poll())
+                if self._threads is not None:  # before the numbers of descriptors get another meaning
+                    self._threads.answer(ready, self._children)
+                if self._lifeline in ready or (link in ready and not self._answer()):
                     return
         finally:
             for pid in list(self._children):
@@ -91,6 +96,8 @@ class Zygote:
         if pid not in self._children:
             return 0, 0.0
         self._children.discard(pid)
+        if self._threads is not None:
+            self._threads.forget(pid)
         os.kill(pid, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
         return status, usage.ru_utime + usage.ru_stime
@@ -119,6 +126,8 @@ class Zygote:
         connection, out = descriptors[:2]
         if self._wall.ruleset is not None:
             landlock.enforce(self._wall.ruleset)
+        if self._threads is not None:
+            self._threads.submit()
         # Any of these may itself have number 3, so the connection, which is to get that number, comes last.
         os.dup2(descriptors[2] if len(descriptors) > 2 else self._null, 0)
         os.dup2(out, 1)
@@ -130,6 +139,7 @@ class Zygote:
             AS=self._wall.base_memory + (memory_mb << 20) if self._wall.base_memory else resource.RLIM_INFINITY,
             CPU=cpu_s,
             FSIZE=output + 8192,
+            NOFILE=_OPEN_FILES,
         )
 
 
@@ -160,14 +170,16 @@ def _drop_rights(user: int | None) -> bool:
 def _build_wall(config: dict[str, Any]) -> tuple[Wall, seccomp.Filter | None]:
     """The wall the owner asked for, and the judge's own filter. OSError when a part cannot be had."""
     ruleset = guest_filter = judge_filter = None
+    counts = False
     if config["landlock"] == "required" or (config["landlock"] == "optional" and landlock.abi()):
         ruleset = landlock.make_ruleset(config["readable"])
     if config["seccomp"]:
+        counts = threads.available()
         guest_filter = seccomp.Filter(seccomp.build_filter(may_open=config["may_open"]))
         judge_filter = seccomp.Filter(
             seccomp.build_filter(may_open=config["may_open"], extra=syscalls.JUDGE_ONLY, may_seal=True)
         )
-    return Wall(ruleset, guest_filter, process.address_space()), judge_filter
+    return Wall(ruleset, guest_filter, counts, process.address_space()), judge_filter
 
 
 def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote:
@@ -198,6 +210,7 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     zygote = os.getpid()
     facts = {
         "landlock_abi": landlock.abi() if wall.ruleset is not None else 0,
+        "threads": threads.MOST if wall.counts_threads else 0,
         "uid": os.getuid(),
         "dropped": dropped,
     }
@@ -207,7 +220,7 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
         _run_judge(zygote, owner, theirs, wall, judge_filter, facts)
     theirs.close()
     owner.close()
-    process.limit(NOFILE=_OPEN_FILES, CORE=0, MEMLOCK=0, MSGQUEUE=0)
+    process.limit(CORE=0, MEMLOCK=0, MSGQUEUE=0)
     return Zygote(ours, lifeline, wall, streams)
 
 

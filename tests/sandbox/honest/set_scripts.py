@@ -164,7 +164,8 @@ ENDINGS.stdio(
 )
 ENDINGS.stdio(
     "excepthook",
-    "import sys\ndef hook(kind, error, trace):\n    print('hooked', kind.__name__)\n    sys.__excepthook__(kind, error, trace)\n"
+    "import sys\ndef hook(kind, error, trace):\n    print('hooked', kind.__name__)\n"
+    "    sys.__excepthook__(kind, error, trace)\n"
     "sys.excepthook = hook\n1 / 0\n",
     ("", "hooked ZeroDivisionError\n"),
 )
