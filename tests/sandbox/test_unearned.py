@@ -31,14 +31,21 @@ def statuses(report: ExecutionReport) -> list[str]:
     ],
     ids=["exit", "garbage", "timeout", "segfault", "SystemExit"],
 )
-@pytest.mark.parametrize("use", ["s.value == 1", "s.get() == 1", "len(s) == 1", "str(s) == 's'", "list(s) == [1]", "f(s) == 1"])
+@pytest.mark.parametrize(
+    "use", ["s.value == 1", "s.get() == 1", "len(s) == 1", "str(s) == 's'", "list(s) == [1]", "f(s) == 1"]
+)
 def test_objects_of_a_dead_guest_pass_nothing(sandbox: Sandbox, end: str, use: str) -> None:
     source = (
         "class S:\n    value = 1\n    def get(self): return 1\n    def __len__(self): return 1\n"
         "    def __iter__(self): return iter([1])\n    def __str__(self): return 's'\n"
         f"def f(x):\n    if x == 'make': return S()\n    if x == 'die':\n        {end}\n    return 2\n"
     )
-    tests = ("s = f('make')\nassert s.value == 1", "assert f('die') == 1", f"assert {use}", f"try:\n    assert {use}\nexcept:\n    pass")
+    tests = (
+        "s = f('make')\nassert s.value == 1",
+        "assert f('die') == 1",
+        f"assert {use}",
+        f"try:\n    assert {use}\nexcept:\n    pass",
+    )
     report = run(sandbox, source, *tests)
     if "SystemExit" in end:  # an exception like any other: the guest lives on
         assert statuses(report)[:2] == ["pass", "error"]
@@ -52,7 +59,19 @@ def test_objects_of_a_dead_guest_pass_nothing(sandbox: Sandbox, end: str, use: s
 
 
 @pytest.mark.parametrize(
-    "answer", ["lambda: 0", "open('/dev/null')", "(i for i in [])", "object()", "type('T', (), {})", "[[[]]]", "deep(58)", "deep(59)", "deep(60)", "deep(61)"]
+    "answer",
+    [
+        "lambda: 0",
+        "open('/dev/null')",
+        "(i for i in [])",
+        "object()",
+        "type('T', (), {})",
+        "[[[]]]",
+        "deep(58)",
+        "deep(59)",
+        "deep(60)",
+        "deep(61)",
+    ],
 )
 def test_no_answer_moves_the_tests_into_the_guest(sandbox: Sandbox, answer: str) -> None:
     source = (
@@ -88,7 +107,9 @@ def test_what_is_forged_in_the_guest_stays_there(sandbox: Sandbox) -> None:
         "import builtins, sys\ndef f(x):\n    frame = sys._getframe()\n    while frame:\n"
         "        frame.f_globals['exec'] = lambda *a: None\n        frame = frame.f_back\n    return 'forged'\n"
     )
-    report = run(sandbox, source, "assert f(lambda: 1) == 1", "assert f(1) == 1", "assert f(lambda: 2) == 2", "assert f(2) == 2")
+    report = run(
+        sandbox, source, "assert f(lambda: 1) == 1", "assert f(1) == 1", "assert f(lambda: 2) == 2", "assert f(2) == 2"
+    )
     assert [(t.status, t.trusted) for t in report.tests if t.trusted] == [("fail", True)] * 2
     assert [test.trusted for test in report.tests] == [False, True, False, True]
 
@@ -106,12 +127,18 @@ def test_tests_that_share_what_only_the_guest_has_run_there_together(sandbox: Sa
 @pytest.mark.parametrize(
     ("lie", "test"),
     [
-        ("class math:\n    inf = nan = 0\n    isclose = staticmethod(lambda *a, **k: True)", "assert math.isclose(f(1), 5.0)"),
+        (
+            "class math:\n    inf = nan = 0\n    isclose = staticmethod(lambda *a, **k: True)",
+            "assert math.isclose(f(1), 5.0)",
+        ),
         ("def isclose(*a, **k): return True", "assert isclose(f(1), 5.0)"),
         ("class sys:\n    maxsize = 0", "assert f(1) == sys.maxsize"),
         ("class collections:\n    Counter = staticmethod(lambda *a: 0)", "assert f(1) == collections.Counter('a')"),
         ("def Counter(*a): return 0", "assert f(1) == Counter('a')"),
-        ("class itertools:\n    chain = staticmethod(lambda *a: [])", "assert [f(1)] == list(itertools.chain([1], [2]))[1:]"),
+        (
+            "class itertools:\n    chain = staticmethod(lambda *a: [])",
+            "assert [f(1)] == list(itertools.chain([1], [2]))[1:]",
+        ),
     ],
 )
 def test_names_of_the_standard_library_are_the_tests_own(sandbox: Sandbox, lie: str, test: str) -> None:
@@ -121,7 +148,12 @@ def test_names_of_the_standard_library_are_the_tests_own(sandbox: Sandbox, lie: 
 def test_a_module_may_be_used_without_import(sandbox: Sandbox) -> None:
     tests = ("assert math.isclose(f(1), 1.0)", "assert f(sys.maxsize) == sys.maxsize", "assert isclose(f(2), 2)")
     assert run(sandbox, "import math, sys\nfrom math import *\ndef f(x): return x\n", *tests).passed == 3
-    assert run(sandbox, "class math:\n    def __init__(self, x): self.pi = x\n", "assert math(3).pi == 3", name="math").passed == 1
+    assert (
+        run(
+            sandbox, "class math:\n    def __init__(self, x): self.pi = x\n", "assert math(3).pi == 3", name="math"
+        ).passed
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +177,12 @@ def test_a_question_is_answered_once(sandbox: Sandbox, method: str, test: str) -
 
 def test_an_answer_may_change_after_a_call(sandbox: Sandbox) -> None:
     source = "class T:\n    n = 0\n    def add(self): self.n += 1\n    def __len__(self): return self.n\ndef f(): return T()\n"
-    assert run(sandbox, source, "x = f()\nassert len(x) == 0\nx.add()\nassert len(x) == 1\nx.n = 7\nassert len(x) == 7").passed == 1
+    assert (
+        run(
+            sandbox, source, "x = f()\nassert len(x) == 0\nx.add()\nassert len(x) == 1\nx.n = 7\nassert len(x) == 7"
+        ).passed
+        == 1
+    )
 
 
 # --- identity, types, and refusals ---
@@ -216,7 +253,11 @@ def test_operators_on_instances_that_the_test_makes(sandbox: Sandbox) -> None:
         "    __rmul__ = __mul__\n    def __contains__(self, x): return x == self.x\n    def __sub__(self, x): return 0\n"
         "def f(x): return Vec(x)\n"
     )
-    tests = ("assert (Vec(2) * 3).x == 6", "assert (3 * Vec(2)).x == 6", "v = Vec(2)\nv *= 2\nassert 4 in v and 5 not in v")
+    tests = (
+        "assert (Vec(2) * 3).x == 6",
+        "assert (3 * Vec(2)).x == 6",
+        "v = Vec(2)\nv *= 2\nassert 4 in v and 5 not in v",
+    )
     made = run(sandbox, source, *tests)
     assert [(test.status, test.trusted) for test in made.tests] == [("pass", False)] * 3
     given = run(sandbox, source, "assert (f(2) * 3).x == 6", "assert abs(f(2) - 3.5) < 1e-9", "assert 2 in f(2)")

@@ -165,7 +165,9 @@ def test_objects_of_the_program_can_be_used(sandbox: Sandbox) -> None:
     )
     report = sandbox.run(Program(source, tests, "Stack"))
     assert statuses(report) == ["pass"] * 4 + ["fail"]
-    assert [test.trusted for test in report.tests] == [True] * 4 + [False], "equality of its objects is the program's word"
+    assert [test.trusted for test in report.tests] == [True] * 4 + [False], (
+        "equality of its objects is the program's word"
+    )
 
 
 def test_helpers_of_the_prompt_run_in_the_judge(sandbox: Sandbox) -> None:
