@@ -17,6 +17,7 @@ from . import (
     attacks_escapes,
     attacks_forgeries,
     attacks_kernel,
+    attacks_objects,
     attacks_protocol,
     attacks_resources,
     attacks_resources2,
@@ -35,6 +36,7 @@ MODULES = (
     attacks_answers,
     attacks_protocol,
     attacks_wire,
+    attacks_objects,
     attacks_scripts,
 )
 ATTACKS: tuple[Attack, ...] = tuple(attack for module in MODULES for attack in module.ATTACKS)

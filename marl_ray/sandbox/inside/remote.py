@@ -156,8 +156,8 @@ class Session:
                 raise ProtocolError("answer of the wrong kind")
         except ProtocolError as error:
             raise self.fail("crash", "ProtocolError", str(error)) from None
-        except MemoryError:
-            raise self.fail("crash", "ProtocolError", "the answer does not fit into memory") from None
+        except (MemoryError, RecursionError):
+            raise self.fail("crash", "ProtocolError", "the answer is too large or too deep") from None
         finally:
             self.decoding = False
         objects.settle()
