@@ -180,6 +180,12 @@ ATTACKS = (
         ),
     ),
     forged(
+        "decoder_stops",
+        "a value on which the judge's decoder might run into the end of an iteration",
+        '[nonce, "ok", {"S": ["T", {}, 0, None]}, None]',
+        tests=("assert all(map(f, [1, 2])) and [f(x) for x in [1]] == []", "assert list(map(f, [1])) == []"),
+    ),
+    forged(
         "raise_exit",
         "the end of the judge, as builtin itself",
         '[nonce, "raise", "SystemExit", "", 1, ["SystemExit"], [True, {"t": [0]}, {"d": []}, None], None]',

@@ -67,7 +67,7 @@ values = st.recursive(
 )
 
 TAGS = ["i", "t", "s", "z", "d", "C", "O", "f", "b", "B", "c", "r", "D", "F", "dt", "da", "ti", "td", "q", "N", "S"]
-TAGS += ["x", "n", "h", "@"]
+TAGS += ["sl", "e", "x", "n", "h", "@"]
 odd_texts = st.sampled_from(
     ["", "0x", "-0xff", "1e999999999", "NaN", "sNaN", "Infinity", "zz", "9" * 5000, "0x" + "f" * 30000, "2020-01-01"]
 )
@@ -167,18 +167,25 @@ def test_any_json_gives_plain_data_or_a_protocol_error(wire: Any) -> None:
         {"q": [[1], True]},
         {"f": [None]},
         {"x": 1},
-        {"N": ["P", ["x"], [1, 2], None]},
-        {"N": ["P", ["x", "x"], [1, 2], None]},
-        {"N": ["P", ["__class__"], [1], None]},
-        {"N": ["P", ["x=1): pass\nimport os #"], [1], None]},
-        {"N": ["P", [["x"]], [1], None]},
-        {"N": [1, ["x"], [1], None]},
-        {"S": ["L", True, None]},
-        {"S": ["L", None, None]},
-        {"S": ["L", {"S": ["L", 1, None]}, None]},
-        {"S": ["L", {"D": "1"}, None]},
-        {"S": [[], 1, None]},
+        {"N": ["P", ["x"], [1, 2], 0, None]},
+        {"N": ["P", ["x", "x"], [1, 2], 0, None]},
+        {"N": ["P", ["__class__"], [1], 0, None]},
+        {"N": ["P", ["x=1): pass\nimport os #"], [1], 0, None]},
+        {"N": ["P", [["x"]], [1], 0, None]},
+        {"N": [1, ["x"], [1], 0, None]},
+        {"S": ["L", True, 0, None]},
+        {"S": ["L", None, 0, None]},
+        {"S": ["L", {"S": ["L", 1, 0, None]}, None]},
+        {"S": ["L", {"D": "1"}, 0, None]},
+        {"S": [[], 1, 0, None]},
         {"S": ["L", 1, [0, "T", 0, None]]},
+        {"S": ["L", {}, 0, None]},
+        {"S": ["L", 1, -1, None]},
+        {"S": ["L", 1, 1 << 40, None]},
+        {"S": ["L", 1, None]},
+        {"N": ["P", ["x"], [1], True, None]},
+        {"sl": [1, 2]},
+        {"e": ["ValueError", []]},
     ],
 )
 def test_hostile_wires_are_refused(wire: Any) -> None:

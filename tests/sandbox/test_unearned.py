@@ -1,5 +1,6 @@
 """Passes that nobody earned: ways in which a program could once be told "pass" without the answer."""
 
+# ruff: noqa: E501 (lines of the programs)
 from __future__ import annotations
 
 import pytest

@@ -110,7 +110,9 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
     preamble = tuple(ast.unparse(node) for node in (*helpers, *definitions))
     instrument = Instrument(demands)
     cases = [
-        Case(text, _compiled([instrument.visit(node) for node in block], number), source, "", "", None, reason, compares)
+        Case(
+            text, _compiled([instrument.visit(node) for node in block], number), source, "", "", None, reason, compares
+        )
         for number, (text, block, source, reason, compares) in enumerate(
             zip(shown, blocks, plain, reasons, map(demands.compares, blocks), strict=True), 1
         )

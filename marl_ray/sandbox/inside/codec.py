@@ -21,7 +21,7 @@ proportional to the input.
 | `dt` `da` `ti` `td` | datetime, date, time; timedelta | ISO string; [days, seconds, microseconds] |
 | `q` | deque | [list of values, longest length or null] |
 | `N` | namedtuple | [type name, field names, list of values, overridden, reference or null] |
-| `S` | an instance of another subclass | [type name, the base value, overridden (see `subclasses`), reference or null] |
+| `S` | another subclass's instance | [type name, base value, overridden (see `subclasses`), reference or null] |
 | `sl` | slice | [start, stop, step] |
 | `e` | a builtin exception, towards the guest only | [type name, list of arguments] |
 | `x` | a NaN | whether it is `math.nan` |
@@ -158,9 +158,7 @@ def _encode_nan(value: float, context: Context) -> Wire:
     return {"x": False} if number is None else {"@": number}
 
 
-def _encode_subclass(
-    value: Any, base: type, reduce: Callable[[Any], Any], context: Context, depth: int
-) -> Wire:
+def _encode_subclass(value: Any, base: type, reduce: Callable[[Any], Any], context: Context, depth: int) -> Wire:
     original = context.original(value)
     if original is not None:
         return original

@@ -77,6 +77,7 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         return self._find(name)
 
+
 class Execution:
     """One program against one suite."""
 
@@ -122,9 +123,7 @@ class Execution:
         ]
         return self._outcome
 
-    def _each(
-        self, cases: list[tuple[int, Case]], judge_case: Callable[[Case], Verdict]
-    ) -> dict[int, Verdict]:
+    def _each(self, cases: list[tuple[int, Case]], judge_case: Callable[[Case], Verdict]) -> dict[int, Verdict]:
         """A verdict for every case; what follows once the budget is used up is skipped."""
         outcome, limits = self._outcome, self._limits
         verdicts: dict[int, Verdict] = {}

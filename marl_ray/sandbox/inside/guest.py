@@ -18,8 +18,8 @@ death or a wrong answer. Requests are [nonce, operation, ...], answers [nonce, k
 | `operate` function of `operator` or builtin; values | a value |
 | `next` target, most | a tuple: items, whether that was the end, what the generator returned |
 
-The last five stand for the operation, news, JSON and values; news are the numbers of shared objects that the judge has
-forgotten (after this news) and the content of those that its tests have changed (see `sharing`), or null. A value is `ok` value, changes.
+The last five are sent as operation, news, JSON, values. News are the numbers of shared objects that the judge is about
+to forget and the content of those that its tests have changed (see `sharing`), or null. A value is `ok` value, changes.
 `raise` carries type name, message, line, the names of the builtin base classes, details (see `raised`) and changes.
 A target is a name of the program or the number of an object it has returned.
 """

@@ -10,7 +10,7 @@ from typing import Any
 from .abilities import BITS, mask_of
 from .codec import Wire
 from .sharing import Shared
-from .standard import FUNCTIONS
+from .standard import FROM_GUEST
 from .subclasses import overridden
 
 
@@ -34,10 +34,9 @@ class Objects(Shared):
     def refer(self, value: Any) -> Wire:
         if value is Ellipsis or value is NotImplemented:
             return {"n": f"builtins:{value!r}"}
-        if type(value) is type and vars(builtins).get(value.__name__) is value:
-            return {"n": f"builtins:{value.__name__}"}
-        if type(value) is types.BuiltinFunctionType and value in FUNCTIONS:
-            return {"n": f"builtins:{value.__name__}"}
+        name = getattr(value, "__name__", None) if type(value) in (type, types.BuiltinFunctionType) else None
+        if type(name) is str and vars(builtins).get(name) is value and f"builtins:{name}" in FROM_GUEST:
+            return {"n": f"builtins:{name}"}
         return {"h": self.reference(value)}
 
     def overridden(self, kind: type, base: type) -> int:

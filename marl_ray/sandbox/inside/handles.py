@@ -4,8 +4,9 @@ A `Handle` can be called, iterated, measured, and its attributes can be used, as
 `abilities`). It has no word on whether the program's answer is right: it is neither equal to nor in order with plain
 data, and arithmetic is allowed between two handles only, since `handle - expected` would hand the expected value to
 the program. (Except for instances that the test itself has made of the program's class: `Vec(1, 2) * 3` says that it is
-about the class's operators, and the verdict is marked as not trusted.) What is refused is noted, and a test that was refused something does not pass. Two handles are compared by
-the program itself where the test has the program on both sides; the test's verdict is then marked as not trusted.
+about the class's operators, and the verdict is marked as not trusted.) Two handles are compared by the program itself
+where the test compares its objects with each other; the verdict is then marked as not trusted. What is refused is
+noted, and a test that was refused something does not pass.
 
 Each question (`len`, `str`, `float`, ...) is put once for each state of the program: until the test calls something
 or sets something, the answer stays what it was.
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from .remote import Session
 
 _OF_FUNCTIONS = frozenset(
-    f"__{name}__" for name in ("name", "qualname", "dict", "wrapped", "defaults", "kwdefaults", "members", "bases", "mro")
+    f"__{name}__"
+    for name in ("name", "qualname", "dict", "wrapped", "defaults", "kwdefaults", "members", "bases", "mro")
 )
 """Special attributes that are data and can be asked for like others."""
 
@@ -126,7 +128,7 @@ class _Methods:
             return bool(place_of(self).open().value("operate", "contains", values=[self, item]))
         if not mask_of_handle(self) & BITS["iter"]:
             raise refuse(self, f"whether something is in {describe(self)} cannot be left to the program")
-        return any(found is item or found == item for found in iter(self))
+        return any(found is item or found == item for found in iter(self))  # type: ignore[call-overload]
 
     def enter(self) -> Any:
         return place_of(self).open().call(target_of(self), "__enter__", (), {})
@@ -175,7 +177,9 @@ def drained(value: Any) -> Any:
 
 def handle_class(name: str, mask: int, notes: Notes) -> type[Handle]:
     """The class of handles for objects of one type."""
-    methods = {f"__{ability}__": _METHODS[ability] for ability, bit in BITS.items() if mask & bit and ability in _METHODS}
+    methods = {
+        f"__{ability}__": _METHODS[ability] for ability, bit in BITS.items() if mask & bit and ability in _METHODS
+    }
     text = clean_text(name, 80) or "?"
     own = {"__slots__": (), "__module__": "solution", "_Handle__notes": notes}
     # Every class has these two, so they would be found before the object's.
@@ -248,9 +252,9 @@ def _ask(handle: Any, operation: str, question: str) -> Any:
                 answers[question] = session.value("operate", question, values=[handle]), None
         except Exception as error:
             answers[question] = None, error
-    answer, error = answers[question]
-    if error is not None:
-        raise error
+    answer, raised = answers[question]
+    if raised is not None:
+        raise raised
     return answer
 
 
@@ -290,7 +294,21 @@ _METHODS: dict[str, Any] = {
     **{name: method for name, method in vars(_Methods).items() if name in BITS},
     **{name: _unary(name) for name in ("len", "int", "float", "complex", "index", "abs", "neg", "pos", "invert")},
 }
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift"):
+for _name in (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and_",
+    "or_",
+    "xor",
+    "lshift",
+    "rshift",
+):
     _plain = _name.rstrip("_")
     setattr(Handle, f"__{_plain}__", _binary(_name))
     setattr(Handle, f"__i{_plain}__", _binary(f"i{_plain}"))

@@ -1,8 +1,8 @@
 """Tests rewritten for the judge, so that it can tell what was compared and decide what Python would decide by identity.
 
-`assert f(x) == y` becomes `assert COMPARE("==", f(x), y, False)`: the last argument tells that the sides are to be shown
-in the other order (the value under test comes first). `a is b` becomes `SAME(a, b)` wherever it stands, and `list(x)` becomes `list(ALL(x))`. Everything is evaluated once and in its
-order, as before.
+`assert f(x) == y` becomes `assert COMPARE("==", f(x), y, False)`: the last argument tells that the sides are to be
+shown in the other order (the value under test comes first). `a is b` becomes `SAME(a, b)` wherever it stands, and
+`list(x)` becomes `list(ALL(x))`. Everything is evaluated once and in its order, as before.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Instrument(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id in _TAKE_ALL and len(node.args) == 1:
-            if not isinstance(node.args[0], ast.Starred):
-                node.args = [_call(ALL, node.args, node)]
+        takes_all = isinstance(node.func, ast.Name) and node.func.id in _TAKE_ALL
+        if takes_all and len(node.args) == 1 and not isinstance(node.args[0], ast.Starred):
+            node.args = [_call(ALL, node.args, node)]
         return node
 
 

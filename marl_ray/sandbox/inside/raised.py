@@ -44,26 +44,26 @@ def _exception(description: list[Wire], decoded: Callable[[Wire], Any]) -> BaseE
             break
     if issubclass(kind, _NEVER_RAISED):
         kind = RemoteError
-    exact, arguments, attributes, cause = False, (message,), {}, None
-    if details is not None:
-        exact, arguments, attributes, cause = _details(details, decoded)
+    parts: _Details = (False, (message,), {}, None) if details is None else _details(details, decoded)
+    exact, arguments, attributes, cause = parts
     if not (exact and kind.__name__ == name):
-        kind = _subclass(name, kind)
-    error = _make(kind, arguments)
+        kind = _subclass(name, kind)  # type: ignore[arg-type]
+    error = _make(kind, arguments, name)
     for key, value in attributes.items():
         if type(key) is str and not key.startswith("__") and not hasattr(BaseException, key):
             with contextlib.suppress(TypeError, AttributeError, ValueError):  # some names are the builtin's own
                 object.__setattr__(error, key, value)
     error.__cause__ = cause
     object.__setattr__(error, "remote", (name, clean_text(message), clean_line(line)))
-    if hasattr(kind, "program_text"):
+    if hasattr(type(error), "program_text"):
         object.__setattr__(error, "program_text", message)
     return error
 
 
-def _details(
-    details: Wire, decoded: Callable[[Wire], Any]
-) -> tuple[bool, tuple[Any, ...], dict[Any, Any], BaseException | None]:
+_Details = tuple[bool, tuple[Any, ...], dict[Any, Any], BaseException | None]
+
+
+def _details(details: Wire, decoded: Callable[[Wire], Any]) -> _Details:
     if type(details) is not list or len(details) != 4 or type(details[0]) is not bool:
         raise ProtocolError("malformed exception")
     arguments, attributes = decoded(details[1]), decoded(details[2])
@@ -77,17 +77,20 @@ def _details(
     return details[0], arguments, attributes, _exception(cause, decoded)
 
 
-def _make(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
+def _make(kind: type[BaseException], arguments: tuple[Any, ...], name: str) -> BaseException:
     try:
         error = kind(*arguments)
     except Exception:  # some want arguments of certain types, and the program's class may have its own idea of them
-        error = kind.__new__(kind)
+        try:
+            error = kind.__new__(kind)
+        except TypeError:
+            error = _subclass(name, RemoteError)()
     error.args = arguments
     return error
 
 
 @functools.lru_cache(maxsize=256)
-def _subclass(name: str, base: type[BaseException]) -> type[BaseException]:
+def _subclass(name: str, base: Any) -> type[BaseException]:
     return type(name, (base,), {"__module__": "solution", "program_text": "", "__str__": _program_text})
 
 

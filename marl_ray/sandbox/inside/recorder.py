@@ -9,7 +9,7 @@ from typing import Any
 
 from .handles import Handle, describe, drained, place_of
 from .notes import Notes, clean_text
-from .subclasses import home_of
+from .subclasses import original_of
 from .suite import ALL, COMPARE, SAME, TRUTH
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -98,9 +98,10 @@ class Recorder:
 
     def same(self, left: Any, right: Any) -> bool:
         """`left is right`, as it would be without two processes; refused where that cannot be known."""
-        if isinstance(left, type) and isinstance(right, Handle) or isinstance(right, type) and isinstance(left, Handle):
+        one_type = isinstance(left, type) is not isinstance(right, type)
+        if one_type and (isinstance(left, Handle) or isinstance(right, Handle)):
             raise self._notes.refuse("classes of the program cannot be told apart outside its process")
-        left, right = home_of(left) or left, home_of(right) or right
+        left, right = original_of(left), original_of(right)
         if isinstance(left, Handle) and isinstance(right, Handle):
             if not self._notes.compares:
                 raise self._notes.refuse("only the program knows which of its objects are the same")

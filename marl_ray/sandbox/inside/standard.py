@@ -9,14 +9,29 @@ import types
 from typing import Any
 
 _KINDS = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
-FUNCTIONS = frozenset((abs, all, any, chr, divmod, len, max, min, ord, round, sorted, sum))
-_TYPES = (int, float, complex, bool, str, bytes, bytearray, list, tuple, set, frozenset, dict, range, object)
-_EXCEPTIONS = (kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, Exception))
+_FUNCTIONS: tuple[Any, ...] = (abs, all, any, chr, divmod, len, max, min, ord, round, sorted, sum)
+_TYPES: tuple[Any, ...] = (
+    int,
+    float,
+    complex,
+    bool,
+    str,
+    bytes,
+    bytearray,
+    list,
+    tuple,
+    set,
+    frozenset,
+    dict,
+    range,
+    object,
+)
+_EXCEPTIONS = [kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, Exception)]
 
 FROM_GUEST: dict[str, Any] = {
     "builtins:Ellipsis": Ellipsis,
     "builtins:NotImplemented": NotImplemented,
-    **{f"builtins:{thing.__name__}": thing for thing in (*_TYPES, *_EXCEPTIONS, *FUNCTIONS)},
+    **{f"builtins:{thing.__name__}": thing for thing in (*_TYPES, *_EXCEPTIONS, *_FUNCTIONS)},
 }
 """What a program may name: calling it gives no more than what the program could have returned."""
 

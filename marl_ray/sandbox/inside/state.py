@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import decimal
+import gc
 import hashlib
 import locale
 import os
 import random
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .suite import Suite
+from .watch import TICK_S
 
 
 @contextmanager
@@ -23,7 +26,9 @@ def unchanged(suite: Suite) -> Iterator[None]:
     They draw random numbers that depend on the tests alone, which no program knows; it would know those of a seed that
     it shares. Modules are only put right where the tests' text says that they may be changed: it costs a millisecond.
     """
-    depth, filters, hook = sys.getrecursionlimit(), warnings.filters[:], sys.excepthook
+    depth, digits, hook = sys.getrecursionlimit(), sys.get_int_max_str_digits(), sys.excepthook
+    filters, alarm = warnings.filters[:], signal.getsignal(signal.SIGALRM)
+    collecting = gc.isenabled()
     context = decimal.getcontext().copy()
     category = locale.setlocale(locale.LC_ALL)
     folder = os.getcwd() if suite.patches else ""
@@ -35,7 +40,13 @@ def unchanged(suite: Suite) -> Iterator[None]:
         _restore(modules)
         if folder:
             os.chdir(folder)
+        if signal.getsignal(signal.SIGALRM) is not alarm:  # the judge's own timer
+            signal.signal(signal.SIGALRM, alarm)
+            signal.setitimer(signal.ITIMER_REAL, TICK_S, TICK_S)
+        if collecting:
+            gc.enable()
         sys.setrecursionlimit(depth)
+        sys.set_int_max_str_digits(digits)
         sys.excepthook = hook
         warnings.filters[:] = filters  # type: ignore[index]
         warnings._filters_mutated()  # type: ignore[attr-defined]

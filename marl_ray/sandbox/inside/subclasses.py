@@ -51,8 +51,8 @@ def _methods(mask: int) -> dict[str, Any]:
 
 def _at_home(perform: Any, mirrored: bool = False) -> Any:
     def method(self: Any, *others: Any) -> Any:
-        values = [home_of(self), *(home_of(other) or other for other in others)]
-        if values[0] is None:
+        values = [original_of(self), *map(original_of, others)]
+        if values[0] is self:
             raise TypeError(f"{type(self).__name__!r} object is not the program's")
         return perform(*(reversed(values) if mirrored else values))
 
@@ -68,6 +68,12 @@ def home_of(value: Any) -> Any:
         return object.__getattribute__(value, "__dict__").get(HOME)
     except AttributeError:
         return None
+
+
+def original_of(value: Any) -> Any:
+    """The stand-in for the object whose base value this is; the value itself where there is none."""
+    home = home_of(value)
+    return value if home is None else home
 
 
 def _ask_home(self: Any, name: str) -> Any:
@@ -86,7 +92,7 @@ def _tell_home(self: Any, name: str, value: Any) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def subclass(name: str, base: type, mask: int) -> type:
+def subclass(name: str, base: Any, mask: int) -> Any:
     """A subclass of a builtin type."""
     own = {"__getattr__": _ask_home, "__setattr__": _tell_home, "__module__": "solution"}
     return type(_clean(name), (base,), {**_methods(mask), **own})

@@ -21,8 +21,8 @@ class Case:
     """One test. `source` is shown in reports; `code` (instrumented) is for the judge, `plain` for the guest.
 
     The form "stdio" has `stdin` and `stdout` instead of code, "unittest" has the `unit` (class, method). `in_guest`
-    says why the judge cannot evaluate this test, or is empty. `compares`: whether it compares the program's objects with
-    each other, so that the program has to be asked.
+    says why the judge cannot evaluate this test, or is empty. `compares`: whether it compares the program's objects
+    with each other, so that the program has to be asked.
     """
 
     source: str
@@ -40,9 +40,10 @@ class Suite:
     """All cases of a problem.
 
     `remote` are the names the tests take from the program, `standard` those of the standard library that they use
-    without an import (see `demands.standard_names`). `helpers` is the code of what the prompt defines, run in the judge before the tests; `preamble`
-    is the same as source, with what of the tests' own definitions those in the guest need. `patches`: whether the tests
-    may change modules, which have to be put right afterwards. `source` is the whole test source, for unittest.
+    without an import (see `demands.standard_names`). `helpers` is the code of what the prompt defines, run in the judge
+    before the tests; `preamble` is the same as source, with what of the tests' own definitions those in the guest need.
+    `patches`: whether the tests may change modules, which have to be put right afterwards. `source` is the whole test
+    source, for unittest.
     """
 
     form: Form
