@@ -194,7 +194,7 @@ class Trainer:
         executed = fleet.sandbox.executions - executions
         self.record.episodes(self.step, "train", episodes[: config.output.episodes_per_step])
         row: Row = {"step": self.step, "env_steps": self.env_steps}
-        row |= episode_metrics(episodes, algorithm.discount)
+        row |= episode_metrics(episodes, algorithm.discount, algorithm.num_turns)
         for agent, (stats, _, _) in enumerate(results):
             row |= update_metrics(agent, stats, self.versions[agent])
         row |= rollout_metrics(episodes, rollout_s)
@@ -275,10 +275,11 @@ class Trainer:
             self.config.resources.deadlines.rollout_s,
             f"the evaluation {name}",
             "rollout_s",
-            player.play_all(tasks, algorithm.eval_num_generations, "eval"),
+            player.play_all(tasks, algorithm.eval_num_generations, "eval", all_turns=True),
         )
-        metrics = {f"eval/{k}": v for k, v in episode_metrics(episodes, algorithm.discount).items()}
-        row: Row = {"step": self.step, "env_steps": self.env_steps} | metrics
+        metrics = episode_metrics(episodes, algorithm.discount, algorithm.num_turns)
+        row: Row = {"step": self.step, "env_steps": self.env_steps}
+        row |= {f"eval/{name}": value for name, value in metrics.items()}
         row["eval/episodes"] = len(episodes)
         row["eval/too_long_prompts"] = sum(e.stopped == "prompt_too_long" for e in episodes)
         row["eval/infra_errors"] = sum(e.stopped == "infra_error" for e in episodes)

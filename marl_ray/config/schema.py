@@ -131,7 +131,7 @@ class AlgorithmConfig:
     turn_gradient_weights: list[float] | None = None
     """One weight a turn for the loss; null: all 1."""
     early_termination_threshold: float | None = None
-    """An episode ends at a node whose mean reward is above this."""
+    """In training an episode ends at a node whose mean reward is above this; evaluation plays all turns."""
     rollout_buffer_size: int = 8
     """Tasks in one step: their episodes are played at the same time."""
     train_batch_size: int | None = None

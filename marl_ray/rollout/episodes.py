@@ -77,13 +77,19 @@ class EpisodePlayer:
         self.agents = agents
         self.sandbox = sandbox
 
-    async def play_all(self, tasks: Sequence[Task], num_generations: int, *key: str | int) -> list[Episode]:
-        """One episode a task, all at the same time, in the tasks' order. `key` names the random stream."""
-        return await together(*(self.play(task, num_generations, *key) for task in tasks))
+    async def play_all(
+        self, tasks: Sequence[Task], num_generations: int, *key: str | int, all_turns: bool = False
+    ) -> list[Episode]:
+        """One episode a task, all at the same time, in the tasks' order. `key` names the random stream.
 
-    async def play(self, task: Task, num_generations: int, *key: str | int) -> Episode:
+        With `all_turns` no episode ends early for a good reward: an evaluation measures every turn on all tasks.
+        """
+        return await together(*(self.play(task, num_generations, *key, all_turns=all_turns) for task in tasks))
+
+    async def play(self, task: Task, num_generations: int, *key: str | int, all_turns: bool = False) -> Episode:
         """One episode."""
         algorithm = self.config.algorithm
+        threshold = None if all_turns else algorithm.early_termination_threshold
         first_prompts = self.environment.first_prompts(task)
         prompts = first_prompts
         episode = Episode(task, [])
@@ -110,7 +116,6 @@ class EpisodePlayer:
                 joint_actions=actions,
             )
             episode.nodes.append(node)
-            threshold = algorithm.early_termination_threshold
             if turn + 1 == algorithm.num_turns:
                 return episode
             if threshold is not None and sum(a.reward for a in actions) / len(actions) > threshold:
