@@ -104,7 +104,7 @@ def test_helpers_share_their_levels() -> None:
     assert assess(one, two, both).reward == pytest.approx(4.0)
     assert assess(one, "", both).reward == pytest.approx(4.0 - 0.2 - 0.75)
     assert assess(one, two, "def f(x):\n    return aux_1(x) + 2").reward == pytest.approx(4.0 - 0.75)
-    thrown = "def f(x):\n    aux_1(x)\n    return aux_2(x)"
+    thrown = "def f(x):\n    aux_1(x)\n    return aux_2(x) + 1"
     assert assess(one, two, thrown).reward == pytest.approx(4.0 - 0.25)
     thin = "def f(x):\n    return aux_2(x)"
     assert assess(one, two, thin).reward == pytest.approx(2.5 + 0.25)
