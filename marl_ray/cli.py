@@ -108,7 +108,7 @@ def _dry_run(config: Config) -> int:
 
     try:
         for name in config.model_names:
-            resolve_model(name)
+            resolve_model(name, fetch=False)
         facts = [describe(config, _count_local_tasks(config)), demands(config)]
     except (ValueError, PlacementError) as error:
         return _fail(error)
