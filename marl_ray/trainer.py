@@ -275,7 +275,7 @@ class Trainer:
             self.config.resources.deadlines.rollout_s,
             f"the evaluation {name}",
             "rollout_s",
-            player.play_all(tasks, algorithm.eval_num_generations, "eval", all_turns=True),
+            player.play_all(tasks, algorithm.eval_num_generations, "eval", evaluation=True),
         )
         metrics = episode_metrics(episodes, algorithm.discount, algorithm.num_turns)
         row: Row = {"step": self.step, "env_steps": self.env_steps}

@@ -237,6 +237,17 @@ def test_joint_program() -> None:
     exec(compile(program.source, "<program>", "exec"), {})
 
 
+def test_math_is_there_without_an_import() -> None:
+    main = "def f(x):\n    return math.floor(x)"
+    imports = "from typing import List"
+    assert CodeGeneration(1).program(TASK, [main]).source == f"import math\n{imports}\n\n{main}\n"
+    imported = CodeGeneration(1).program(TASK, [f"import math\n{main}"]).source
+    assert imported == f"{imports}\n\nimport math\n{main}\n"
+    future = CodeGeneration(1).program(TASK, [f"from __future__ import annotations\n{main}"]).source
+    compile(future, "<program>", "exec")
+    assert "import math" not in CodeGeneration(1).program(TASK, ["def f(x):\n    return 'math'"]).source
+
+
 def test_joint_program_of_nothing() -> None:
     assert CodeGeneration(2).program(TASK, ["", ""]).source == "from typing import List\n"
     empty = Task("t", "Say hello.", "f", ("assert f(1)",))

@@ -66,7 +66,9 @@ def test_everything_right_is_worth_the_maximum() -> None:
     ("aux", "main", "passed", "reward"),
     [
         ("", MAIN, 2, 2.1),  # no helper: no levels of helpers
-        ("def aux(x):\n    print(x)", MAIN, 2, 2.1),
+        ("def aux(x):\n    print(x)", MAIN, 2, 3.6),  # it exists, but returns nothing: no 0.4
+        ("def aux(x):\n    x.sort()", "def f(x):\n    aux(x)\n    return x", 2, 3.1),
+        ("def aux(x)\n    return x", MAIN, 2, 2.1),
         (AUX, "", 2, 0.4),  # no entry point: stop
         (AUX, "def f(x):\n    print(aux(x))", 2, 0.4),
         (AUX, "def g(x):\n    return aux(x)", 2, 0.4),

@@ -82,12 +82,12 @@ def config(**settings: object) -> Config:
     return from_tree({"model": {"name": "m"}, "dataset": {"name": "humaneval"}, "magrpo": base}, "magrpo")
 
 
-def play(run: Config, executor: object, aux: Scripted, main: Scripted, *, all_turns: bool = False) -> Episode:
+def play(run: Config, executor: object, aux: Scripted, main: Scripted, *, evaluation: bool = False) -> Episode:
     environment = CodeGeneration(2)
     transition = ExternalTransition(run.external, environment)
     player = EpisodePlayer(run, environment, transition, [aux, main], executor)  # type: ignore[list-item, arg-type]
     group = run.algorithm.num_generations
-    (episode,) = asyncio.run(player.play_all([TASK], group, "train", 0, all_turns=all_turns))
+    (episode,) = asyncio.run(player.play_all([TASK], group, "train", 0, evaluation=evaluation))
     return episode
 
 
@@ -143,8 +143,20 @@ def test_an_episode_ends_early_above_the_threshold(sandbox: Sandbox) -> None:
 
 
 def test_an_evaluation_plays_all_turns(sandbox: Sandbox) -> None:
-    episode = play(config(early_termination_threshold=2.0), Direct(sandbox), *pair(), all_turns=True)
+    episode = play(config(early_termination_threshold=2.0), Direct(sandbox), *pair(), evaluation=True)
     assert (len(episode.nodes), episode.stopped) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("setting", "evaluation", "probed"),
+    [("off", True, False), ("eval", False, False), ("eval", True, True), ("always", False, True)],
+)
+def test_helpers_are_probed_when_asked(sandbox: Sandbox, setting: str, evaluation: bool, probed: bool) -> None:
+    run = config(num_turns=1)
+    run.output.probe_helpers = setting  # type: ignore[assignment]
+    row = episode_metrics([play(run, Direct(sandbox), *pair(), evaluation=evaluation)], 1.0, 1)
+    assert row.get("turn_1/helper_needed") == (pytest.approx(2 / 3) if probed else None)
+    assert row.get("turn_1/helper_suffices") == (0.0 if probed else None)
 
 
 def test_later_turns_count_an_ended_episode_with_its_last_node(sandbox: Sandbox) -> None:

@@ -78,6 +78,9 @@ class OutputConfig:
     """How many checkpoints to keep; older ones are deleted."""
     episodes_per_step: int = 2
     """How many episodes of a step are written, with all texts, to episodes.jsonl."""
+    probe_helpers: Literal["off", "eval", "always"] = "off"
+    """Measure by execution what helpers are worth: metrics helper_needed and helper_suffices, at evaluations or at
+    every step. Costs two more executions a helper for each distinct program that passes a test and calls it."""
     verbose: bool = False
     """Show the logs of Ray and vLLM."""
 
