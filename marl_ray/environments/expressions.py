@@ -37,7 +37,7 @@ CALLERS = _words("filter map max min sorted")
 """Builtins that call a function they are given."""
 WITHOUT_EFFECT = CALLERS | CONVERSIONS
 WITHOUT_EFFECT |= _words("abs all any callable chr divmod enumerate format hash id isinstance len next ord pow range")
-WITHOUT_EFFECT |= _words("repr reversed round slice sum type zip")
+WITHOUT_EFFECT |= _words("print repr reversed round slice sum type zip")
 """What these builtins are given is used only if their result is."""
 
 
