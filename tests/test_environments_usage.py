@@ -49,6 +49,7 @@ def use(body: str, head: str = "def f(x, xs=()):", before: str = "") -> HelperUs
         "g = lambda y: aux(y)\nreturn g(x) + 1",
         "class C:\n    def m(self):\n        return aux(1)\nreturn C().m()",
         "try:\n    return int(x)\nexcept ValueError:\n    return aux(x)",
+        "with suppress(ValueError):\n    return int(x)\nreturn aux(x)",
         "while True:\n    x = aux(x)\n    if x:\n        break\nreturn x",
         "match x:\n    case 1:\n        return aux(x) + 1\n    case _:\n        return 2",
     ],
@@ -102,6 +103,7 @@ def test_calls(body: str) -> None:
         ("try:\n    return 1\nfinally:\n    x = 2\nreturn aux(x)", "def f(x):", ""),
         ("match x:\n    case _:\n        return 1\nreturn aux(x)", "def f(x):", ""),
         ("return 1 if True else aux(x)", "def f(x):", ""),
+        ("assert False\nreturn aux(x)", "def f(x):", ""),
         ("return 0 and aux(x)", "def f(x):", ""),
         ("return x + (1 or aux(x))", "def f(x):", ""),
         ("def unused(y):\n    return aux(y)\nreturn x", "def f(x):", ""),
@@ -371,7 +373,7 @@ SIMPLE = EXPRESSIONS.flatmap(
 BLOCKS = st.recursive(SIMPLE.map(lambda line: [line]), blocks, max_leaves=8)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(BLOCKS)
 def test_what_is_read_agrees_with_what_is_run(body: list[str]) -> None:
     """A helper that is called is seen; where no result of it is used, nothing depends on its results."""

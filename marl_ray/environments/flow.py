@@ -121,7 +121,9 @@ class Flow(Expressions):
                     self._use(entered)
                     if item.optional_vars is not None:
                         self._store(item.optional_vars, derived(entered), scope)
-                return self._block(body, scope)
+                outside = dict(scope.env)
+                inside = [scope.env] if self._block(body, scope) else []
+                scope.env = join_envs([outside, *inside])  # it may swallow an exception
             case ast.Try() | ast.TryStar():
                 return self._try(node, scope)
             case ast.Match(subject=subject, cases=cases):
@@ -133,7 +135,7 @@ class Flow(Expressions):
                     if isinstance(target, ast.Name):
                         scope.env.pop(target.id, None)
             case ast.Assert(test=test):
-                self._test(test, scope)
+                return self._test(test, scope) is not False
         return True
 
     def _branches(self, truth: bool | None, blocks: Sequence[Sequence[ast.stmt]], scope: Scope) -> bool:
