@@ -291,7 +291,8 @@ PIECES = st.sampled_from([
     "```python\n", "```", '"""', "'", "(", ")", "[", "{", "\\", "\x0c", "\x85", "\u2028", "\r", "@", "\ud800",
     "import ", "from x import *", "from . import y\n", "if x:", "else:\n", "try:\n", "match x:\n", "lambda:",
     "0xF", "1" * 5000, "1e999", "async ", "await ", "yield ", "*", ":=", "f'{", "}", "\\N{", "𝕗", "é", "#",
-    "case _:\n", ";",
+    "case _:\n", ";", "1. def f(x):", "- ", "~~~", "`", "aux", "map(aux, x)",
+    "while True:\n", "break\n", "del x\n", "raise\n",
 ])
 # fmt: on
 
