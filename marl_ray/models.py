@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from marl_ray.config.schema import ModelConfig
+from marl_ray.hub import is_hub_id
 from marl_ray.pretrained import smollm2, smollm2_folder
 from marl_ray.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
@@ -33,6 +34,8 @@ def resolve_model(name: str, fetch: bool = True) -> str:
         return str(path.resolve())
     if name.startswith(("/", "./", "../", "~")):
         raise ValueError(f"model {name} cannot be loaded: there is no such folder")
+    if not is_hub_id(name):
+        raise ValueError(f"model {name!r} is neither a folder here nor a hub id (owner/name)")
     return name
 
 
