@@ -110,7 +110,7 @@ def test_an_expert_that_cannot_be_heard_is_a_metric(sandbox: Sandbox, monkeypatc
     run.external.expert_base_url, run.external.expert_retries = "http://127.0.0.1:9/v1", 0
     episode = play(run, Direct(sandbox), *pair())
     assert len(episode.nodes) == 2
-    assert episode_metrics([episode], discount=1.0)["expert/failures"] == 1.0
+    assert episode_metrics([episode], discount=1.0, num_turns=2)["expert/failures"] == 1.0
 
 
 def test_random_handoff_follows_its_stream(sandbox: Sandbox) -> None:
