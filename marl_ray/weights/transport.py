@@ -92,6 +92,8 @@ class Publisher:
         self.source = CastSource(model, wire_dtype)
         self.client = client
         self.transport = transport
+        self.checksum = 0
+        """Of the weights last sent."""
         self._vllm_engine = None if transport == "store" else self._join(transport)
 
     def publish(self, version: WeightVersion) -> int:
@@ -110,13 +112,22 @@ class Publisher:
             for _ in checksum.watch(self.source):
                 pass
             self._vllm_engine.send_weights()
+        self.checksum = checksum.value
+        return self._commit(version)
+
+    def relabel(self, version: WeightVersion) -> int:
+        """What was sent last is `version` too; returns its checksum. Raises SyncError."""
+        self.client.begin()
+        return self._commit(version)
+
+    def _commit(self, version: WeightVersion) -> int:
         for index, (got_version, got) in enumerate(self.client.commit(version)):
-            if (got_version, got) != (version, checksum.value):
+            if (got_version, got) != (version, self.checksum):
                 raise SyncError(
                     f"generator {index} acknowledged version {got_version} with checksum {got}, the learner "
-                    f"sent version {version} with {checksum.value}"
+                    f"sent version {version} with {self.checksum}"
                 )
-        return checksum.value
+        return self.checksum
 
     def _join(self, transport: TransportName) -> Any:
         from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
