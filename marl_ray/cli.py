@@ -104,12 +104,10 @@ def _train(algorithm: str, options: argparse.Namespace, dry_run: bool) -> int:
 def _dry_run(config: Config) -> int:
     """All that can be said and checked without a download and without starting anything."""
     from marl_ray.cluster.plan import PlacementError, demands
-    from marl_ray.models import resolve_model
+    from marl_ray.models import describe_prompts
 
     try:
-        for name in config.model_names:
-            resolve_model(name)
-        facts = [describe(config, _count_local_tasks(config)), demands(config)]
+        facts = [describe(config, _count_local_tasks(config)), *describe_prompts(config), demands(config)]
     except (ValueError, PlacementError) as error:
         return _fail(error)
     sys.stdout.write(to_yaml(config))
