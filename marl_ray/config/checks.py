@@ -65,6 +65,8 @@ def _check_tokenizer(model: ModelConfig) -> None:
         f"{name}.trust_remote_code is {trust}, and it is one setting for model and tokenizer: set "
         "model.model_kwargs.trust_remote_code",
     )
+    for key in given:
+        _require(key.isidentifier(), f"{name} has the argument '{key}', which is no name: write name: value")
     for key in ("token", "use_auth_token"):
         _require(key not in given, f"{name}.{key} would be written into the run folder: set the variable HF_TOKEN")
     for key in ("pretrained_model_name_or_path", "config"):
