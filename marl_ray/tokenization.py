@@ -55,16 +55,15 @@ def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[boo
         return config.use_chat_template, f"model.use_chat_template is {str(config.use_chat_template).lower()}"
     if not has_template:
         return False, "its tokenizer has no chat template"
-    if BASE_WORDS & set(re.split(r"[^a-z]+", Path(name).name.lower())):
-        return False, "its name says that it is a base model; model.use_chat_template: true changes it"
     stops, ending = _stop_tokens(name, tokenizer, config), _after_answer(tokenizer)
-    for token in stops:
-        if token in ending:
-            return True, f"it stops at {token}, as the template ends an answer; model.use_chat_template: false changes it"
-    return False, (
-        f"a base model: it stops at {', '.join(stops)}, and not where its chat template ends an answer; "
-        "model.use_chat_template: true changes it"
-    )
+    shared = [token for token in stops if token in ending]
+    if BASE_WORDS & set(re.split(r"[^a-z]+", Path(name).name.lower())):
+        through, why = False, "its name says that it is a base model"
+    elif shared:
+        through, why = True, f"it stops at {shared[0]}, as the template ends an answer"
+    else:
+        through, why = False, f"a base model: it stops at {', '.join(stops)}, not where its chat template ends an answer"
+    return through, f"{why}; model.use_chat_template: {str(not through).lower()} changes it"
 
 
 def prompt_note(agent: int, through_template: bool, why: str) -> str:

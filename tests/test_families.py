@@ -122,7 +122,9 @@ def assert_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor])
     whole = max(tensor.abs().max().item() for tensor in expected.values())
     for name, tensor in expected.items():
         floor = max(1e-4 * tensor.abs().max().item(), 1e-6 * whole)
-        torch.testing.assert_close(got[name], tensor, rtol=1e-4, atol=floor, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            got[name], tensor, rtol=1e-4, atol=floor, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -176,4 +178,6 @@ def test_real_tokens_do_not_feel_the_padding(family: str, folders: Path) -> None
         alone = policy(input_ids=ids, use_cache=False).logits[0]
         for filling in (0, 9):
             beside = torch.tensor([[*ids[0].tolist(), *[filling] * 12], list(range(3, 20))])
-            torch.testing.assert_close(policy(input_ids=beside, use_cache=False).logits[0, :5], alone, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                policy(input_ids=beside, use_cache=False).logits[0, :5], alone, rtol=1e-4, atol=1e-5
+            )

@@ -152,7 +152,9 @@ def test_skewed_groups_agree_with_the_plain_forward(model: Qwen2ForCausalLM, pac
     lengths = (1, 14, 2)
     skewed = Group(0, (5, 6), tuple(completion(*range(3, 3 + n)) for n in lengths), (1.0, 2.0, 3.0))
     even = Group(0, (7, 8, 9), (completion(1, 2), completion(3, 4)), (1.0, 2.0))
-    (batch,) = micro_batches(to_rows([even, skewed, even], [1.0], "mareinforce", False, "sequence_sum"), 10_000, "packed")
+    (batch,) = micro_batches(
+        to_rows([even, skewed, even], [1.0], "mareinforce", False, "sequence_sum"), 10_000, "packed"
+    )
     assert [group.stack is None for group in batch.groups] == [False, True, False]
     expected = [
         plain_logprobs(model, g.prompt_ids, c.token_ids, 1.0) for g in (even, skewed, even) for c in g.completions
@@ -173,7 +175,10 @@ def test_models_that_cannot_be_packed_are_padded(model: Qwen2ForCausalLM) -> Non
 
     assert chosen(copy.deepcopy(model)) == ("packed", "")
     assert chosen(gemma3(sliding_window=100)) == ("packed", "")
-    assert chosen(gemma3(sliding_window=100), 101) == ("padded", "its attention looks back 100 tokens, less than model.max_length 101")
+    assert chosen(gemma3(sliding_window=100), 101) == (
+        "padded",
+        "its attention looks back 100 tokens, less than model.max_length 101",
+    )
     softcapped = gemma2()
     layout, why = chosen(softcapped)
     assert layout == "padded"
@@ -190,8 +195,10 @@ def test_models_that_cannot_be_packed_are_padded(model: Qwen2ForCausalLM) -> Non
 def test_models_that_no_layout_fits_are_refused(model: Qwen2ForCausalLM) -> None:
     cpu = torch.device("cpu")
     looking_ahead = copy.deepcopy(model)
-    looking_ahead.model.layers[0].mlp.register_forward_hook(lambda _module, _inputs, output: output + output.mean(1, True))
-    with pytest.raises(ValueError, match="Qwen2ForCausalLM cannot be trained here: .* beside or after it"):
+    looking_ahead.model.layers[0].mlp.register_forward_hook(
+        lambda _module, _inputs, output: output + output.mean(1, True)
+    )
+    with pytest.raises(ValueError, match=r"Qwen2ForCausalLM cannot be trained here: .* beside or after it"):
         choose_layout(looking_ahead, cpu, 100)
     stretched = llama(rope_type="dynamic", factor=2.0, rope_theta=10_000.0)
     with pytest.raises(ValueError, match=r"changes beyond 2048 tokens: lower model\.max_length"):

@@ -11,7 +11,9 @@ TOKENIZER_VALUES = {
     "truncation_side": ("left", "right"),
     "backend": ("tokenizers", "sentencepiece"),
     "add_eos_token": (False, None),
-    **dict.fromkeys(("use_fast", "legacy", "add_bos_token", "add_prefix_space", "local_files_only"), (True, False, None)),
+    **dict.fromkeys(
+        ("use_fast", "legacy", "add_bos_token", "add_prefix_space", "local_files_only"), (True, False, None)
+    ),
 }
 """Of common arguments of tokenizers; an EOS behind the prompt would be its end."""
 

@@ -150,19 +150,38 @@ class Publisher:
 
 
 class CastSource:
-    """The parameters, detached and cast to the wire dtype, in a fixed order (vLLM's `WeightSource`)."""
+    """The parameters, detached and cast to the wire dtype, in a fixed order (vLLM's `WeightSource`).
+
+    Under the names of the model's files, which are those that engines load: transformers may have given them others
+    (gpt_neox), or have stacked them (experts).
+    """
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
         self.model, self.dtype = model, dtype
+        shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in model.named_parameters()}
+        self.shapes = self._as_in_files(shapes)
+        self.same_names = set(self.shapes) == set(shapes)
 
     def metadata(self) -> list[Any]:
         from vllm.distributed.weight_transfer.base import ParamMeta
 
-        return [ParamMeta(n, self.dtype, tuple(p.shape)) for n, p in self.model.named_parameters()]
+        return [ParamMeta(name, self.dtype, tuple(shape.shape)) for name, shape in self.shapes.items()]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, parameter in self.model.named_parameters():
-            yield name, parameter.detach().to(self.dtype).contiguous()
+        if self.same_names:
+            parameters = dict(self.model.named_parameters())
+            for name in self.shapes:
+                yield name, parameters[name].detach().to(self.dtype).contiguous()
+        else:
+            cast = {name: parameter.detach().to(self.dtype) for name, parameter in self.model.named_parameters()}
+            for name, tensor in self._as_in_files(cast).items():
+                yield name, tensor.contiguous()
+
+    def _as_in_files(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        from transformers.core_model_loading import revert_weight_conversion
+
+        model: Any = self.model
+        return revert_weight_conversion(model, tensors)
 
 
 def _dtype_name(tensor: torch.Tensor) -> str:
