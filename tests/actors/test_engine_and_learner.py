@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,15 +35,21 @@ def new_learner(**settings: Any) -> Any:
     return ray.remote(Learner).options(num_cpus=0).remote(0, str(BASE_PATH), MODEL, algorithm, "float32", 10, 1)
 
 
-@pytest.fixture(scope="module")
-def generator(local_ray: None) -> Iterator[Any]:
+def start_generator(folder: str) -> Any:
     environment = engine_environment(1, False, True, False)
-    actor = (
+    return (
         ray.remote(Generator)
         .options(num_cpus=0, max_concurrency=1000, runtime_env={"env_vars": environment})
-        .remote(0, 0, SPEC, MODEL)
+        .remote(0, 0, replace(SPEC, model=folder), MODEL)
     )
-    ray.get(actor.ready.remote(), timeout=300)
+
+
+@pytest.fixture(scope="module")
+def generator(local_ray: None) -> Iterator[Any]:
+    actor = start_generator(str(BASE_PATH))
+    assert ray.get(actor.ready.remote(), timeout=300) == [
+        "agent 0: prompts go to the model as they are (its tokenizer has no chat template)"
+    ]
     with pytest.raises(ray.exceptions.RayTaskError, match="has not received any weights yet"):
         ray.get(actor.generate.remote(PROMPTS[0], SAMPLING), timeout=60)
     yield actor
@@ -75,7 +83,7 @@ def test_sampled_tokens_train_and_the_new_weights_are_served(generator: Any, lea
     assert {c.weight_version for g in before for c in g.completions} == {0}
 
     stats = ray.get(learner.update.remote(as_groups(before)), timeout=120)
-    assert stats.informative_steps == 1
+    assert stats.optimizer_steps == 1
     assert stats.grad_norm > 0
     assert stats.logprob_gap < 1e-4, "engine and learner hold the same weights before the update"
 
@@ -87,6 +95,20 @@ def test_sampled_tokens_train_and_the_new_weights_are_served(generator: Any, lea
     # A gap after an update that changed every layer would mean that some layer of the engine kept old weights.
     gap = ray.get(learner.update.remote(as_groups(after)), timeout=120).logprob_gap
     assert gap < 1e-4
+
+
+def test_weights_that_did_not_change_are_served_under_a_new_version(generator: Any, learner: Any) -> None:
+    checksum = ray.get(learner.publish.remote(2), timeout=60)
+    before = sample(generator)
+    equal = [replace(group, returns=(1.0,) * len(group.returns)) for group in as_groups(before)]
+    stats = ray.get(learner.update.remote(equal), timeout=120)
+    assert (stats.optimizer_steps, stats.logprob_gap) == (0, None)
+    assert ray.get(learner.relabel.remote(3), timeout=60) == checksum
+    after = sample(generator)
+    assert {c.weight_version for g in after for c in g.completions} == {3}
+    assert [[c.token_ids for c in g.completions] for g in after] == [
+        [c.token_ids for c in g.completions] for g in before
+    ]
 
 
 def test_completions_keep_the_final_eos_and_nothing_after_it(generator: Any, learner: Any) -> None:
@@ -101,6 +123,27 @@ def test_completions_keep_the_final_eos_and_nothing_after_it(generator: Any, lea
         assert (c.token_ids[-1] == eos) == (c.finish_reason == "stop")
         assert eos not in c.token_ids[:-1]
         assert "<|" not in c.text
+
+
+def test_a_completion_ends_at_every_end_that_the_model_names(local_ray: None, tmp_path: Path) -> None:
+    from marl_ray.tokenization import load_tokenizer
+
+    folder = tmp_path / "model"
+    shutil.copytree(BASE_PATH, folder)
+    tokenizer = load_tokenizer(str(folder), MODEL)
+    space = tokenizer.convert_tokens_to_ids("\u0120")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [tokenizer.eos_token_id, space]}))
+    actor = start_generator(str(folder))
+    trainer = new_learner()
+    ray.get(trainer.connect.remote([actor], 1, "store", 60.0), timeout=300)
+    ray.get(trainer.publish.remote(0), timeout=60)
+    completions = [c for g in sample(actor) for c in g.completions]
+    assert any(c.token_ids[-1] == space for c in completions)
+    for c in completions:
+        assert space not in c.token_ids[:-1]
+        assert (c.token_ids[-1] in (space, tokenizer.eos_token_id)) == (c.finish_reason == "stop")
+    ray.kill(actor)
+    ray.kill(trainer)
 
 
 def test_a_seed_gives_the_same_group_whatever_else_is_in_flight(generator: Any, learner: Any) -> None:
