@@ -64,7 +64,7 @@ def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[boo
     else:
         through, why = (
             False,
-            f"a base model: it stops at {', '.join(stops)}, not where its chat template ends an answer",
+            f"a base model: it stops at {', '.join(stops)}, not where its template ends an answer",
         )
     return through, f"{why}; model.use_chat_template: {str(not through).lower()} changes it"
 

@@ -45,7 +45,7 @@ def test_a_base_model_with_its_chat_models_template_gets_raw_text(tmp_path: Path
     name = model(tmp_path, "Coder-3B", CHATML, ["<|endoftext|>"])
     through, why = decide(name)
     assert not through
-    assert "stops at <|endoftext|>, not where its chat template ends an answer" in why
+    assert "stops at <|endoftext|>, not where its template ends an answer" in why
     tokenizer = load_tokenizer(name, ModelConfig())
     assert encode_prompt(tokenizer, "def f(x):", through) == tokenizer("def f(x):").input_ids
 

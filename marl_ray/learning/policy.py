@@ -66,7 +66,8 @@ def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[La
     comparing keys, and for windows or chunks shorter than `max_length`. Raises ValueError for a model that fails both,
     and for rotary embeddings that depend on the length of a batch.
     """
-    _check_rotary(model.config, max_length)
+    config = model.config.get_text_config()
+    _check_rotary(config, max_length)
     own = _own_attention(model)
     model.set_attn_implementation(own)
     completions = ((3, 2, 1, 0), (2, 3, 1))
@@ -75,7 +76,7 @@ def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[La
         alone = torch.cat([token_logprobs(model, pad([row]).to(device), 1.0) for row in rows])
     together = Row((0, 1), tuple(sample for row in rows for sample in row.samples))
     try:
-        _check_reach(model.config.get_text_config(), max_length)
+        _check_reach(config, max_length)
         model.set_attn_implementation(PACKED)
         with torch.no_grad():
             packed = token_logprobs(model, pack([together]).to(device), 1.0, longest=max_length)

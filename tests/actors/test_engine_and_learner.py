@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import ray
+import torch
 
 from marl_ray.config import AlgorithmConfig, ModelConfig
 from marl_ray.data import load_tasks
@@ -28,11 +29,11 @@ SAMPLING = SamplingSpec(num_generations=6, max_new_tokens=48, temperature=0.9, t
 PROMPTS = [CodeGeneration(2).first_prompts(task)[1] for task in load_tasks("bundled:toy", "train")[:6]]
 
 
-def new_learner(**settings: Any) -> Any:
+def new_learner(folder: str = str(BASE_PATH), **settings: Any) -> Any:
     algorithm = AlgorithmConfig(learning_rate=1e-2, estimator="magrpo", turn_gradient_weights=[1.0])
     for name, value in settings.items():
         setattr(algorithm, name, value)
-    return ray.remote(Learner).options(num_cpus=0).remote(0, str(BASE_PATH), MODEL, algorithm, "float32", 10, 1)
+    return ray.remote(Learner).options(num_cpus=0).remote(0, folder, MODEL, algorithm, "float32", 10, 1)
 
 
 def start_generator(folder: str) -> Any:
@@ -144,6 +145,59 @@ def test_a_completion_ends_at_every_end_that_the_model_names(local_ray: None, tm
         assert (c.token_ids[-1] in (space, tokenizer.eos_token_id)) == (c.finish_reason == "stop")
     ray.kill(actor)
     ray.kill(trainer)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "says"),
+    [
+        ("gemma2", {"sliding_window": 256}, "softcap"),
+        ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}, None),
+    ],
+    ids=["softcapping, padded", "experts, under other names in its files"],
+)
+def test_other_families_agree_with_the_engine_before_and_after_an_update(
+    family: str, settings: dict, says: str | None, local_ray: None, tmp_path: Path
+) -> None:
+    folder = random_model(family, settings, tmp_path / family)
+    actor, trainer = start_generator(folder), new_learner(folder, learning_rate=1e-3)
+    notes = ray.get(trainer.ready.remote(), timeout=120)
+    assert [says in note for note in notes] == [True] if says else notes == []
+    ray.get(trainer.connect.remote([actor], 1, "store", 60.0), timeout=300)
+    for version in (0, 1):
+        ray.get(trainer.publish.remote(version), timeout=60)
+        stats = ray.get(trainer.update.remote(as_groups(sample(actor, PROMPTS[:2]))), timeout=120)
+        assert stats.optimizer_steps == 1
+        assert stats.logprob_gap < 1e-4
+    ray.kill(actor)
+    ray.kill(trainer)
+
+
+def random_model(family: str, settings: dict, folder: Path) -> str:
+    """A small model of `family` with the bundled tokenizer and random weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shape = {
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "max_position_embeddings": 512,
+        "bos_token_id": None,
+        "eos_token_id": 0,
+        "pad_token_id": 1,
+    }
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape, **settings))
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15)
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(BASE_PATH / name, folder)
+    return str(folder)
 
 
 def test_a_seed_gives_the_same_group_whatever_else_is_in_flight(generator: Any, learner: Any) -> None:
