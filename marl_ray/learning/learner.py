@@ -165,8 +165,10 @@ class Learner:
 
         Raises RuntimeError if the saved tokenizer, loaded again, gives other ids than the one trained with.
         """
-        state = self.policy.state_dict()
-        weights = {name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+        weights = {
+            name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in self.policy.state_dict().items()
+        }
         self.policy.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
         saved = load_tokenizer(folder, ModelConfig(model_kwargs=self.model_kwargs))
