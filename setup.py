@@ -10,6 +10,9 @@ RUNTIME = [
     "datasets==5.2.0",
     "pyyaml==6.0.3",
     "matplotlib==3.11.2",
+    "openai==3.54.0",
+    "anthropic==2.12.0",
+    "httpx2==2.16.2",
     "tqdm==4.70.1",
 ]
 SMOLLM2 = ["gguf==0.19.0", "accelerate==1.15.0"]

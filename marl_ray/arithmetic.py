@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from marl_ray.config.schema import Config
+if TYPE_CHECKING:  # whose checks count with `counted`
+    from marl_ray.config.schema import Config
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,21 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from marl_ray.arithmetic import describe
 from marl_ray.config import Config, ConfigError, load, parse_overrides, to_yaml
 from marl_ray.config.schema import ALGORITHMS
+from marl_ray.telemetry.console import say
 
 INTERRUPTED = 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """A mistake is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (--help shows what there is)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from marl_ray.sandbox.cli import main as sandbox_main
 
         return sandbox_main(arguments[1:])
-    parser = argparse.ArgumentParser(prog="marl-ray", description="Train cooperating language models on code tasks.")
+    parser = _Parser(prog="marl-ray", description="Train cooperating language models on code tasks.")
     commands = parser.add_subparsers(dest="command", required=True)
     for command, text in (("train", "train the agents"), ("plan", "check a config and show its arithmetic")):
         sub = commands.add_parser(command, help=text, description=text)
@@ -39,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train_main(algorithm: str, argv: Sequence[str] | None = None) -> int:
     """`python -m marl_ray.train_magrpo` and `train_grpo`."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"python -m marl_ray.train_{algorithm}", description=f"Train with {algorithm} from a YAML config."
     )
     _add_train_arguments(parser)
@@ -62,23 +70,24 @@ def _add_train_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _read(algorithm: str, options: argparse.Namespace) -> Config:
     """The config that the command line asks for. Raises ConfigError."""
-    settings: dict[str, Any] = {
+    flags: dict[str, Any] = {
         "model_name": options.model_name,
         f"{algorithm}.num_train_epochs": options.num_epochs,
         f"{algorithm}.num_turns": options.num_turns,
         f"{algorithm}.turn_gradient_weights": options.turn_gradient_weights,
     }
-    overrides = {key: value for key, value in settings.items() if value is not None}
-    overrides |= parse_overrides(options.override)
+    flags = {key: value for key, value in flags.items() if value is not None}
+    overrides = {key: value for key, value in parse_overrides(options.override).items() if key not in flags}
+    overrides |= flags  # last, so that a flag beats an override
     if options.resume is not None:
         from marl_ray.run import saved_config
 
         if options.config is not None:
             raise ConfigError("--resume reads the run's own config.yaml: leave --config away, use --override")
-        return saved_config(options.resume, overrides)
+        return saved_config(options.resume, overrides, say)
     if options.config is None:
         raise ConfigError("no config: give --config FILE, or --resume RUN_DIR")
-    return load(options.config, algorithm, overrides)
+    return load(options.config, algorithm, overrides, say)
 
 
 def _train(algorithm: str, options: argparse.Namespace, dry_run: bool) -> int:
@@ -87,7 +96,7 @@ def _train(algorithm: str, options: argparse.Namespace, dry_run: bool) -> int:
     try:
         config = _read(algorithm, options)
         if dry_run:
-            return _dry_run(config)
+            return _dry_run(config, options.resume)
         from marl_ray.run import RunError, train
 
         try:
@@ -101,31 +110,26 @@ def _train(algorithm: str, options: argparse.Namespace, dry_run: bool) -> int:
     return 0
 
 
-def _dry_run(config: Config) -> int:
+def _dry_run(config: Config, resume: Path | None) -> int:
     """All that can be said and checked without a download and without starting anything."""
-    from marl_ray.cluster.plan import PlacementError, demands
+    from marl_ray.check import check, check_run_dir
+    from marl_ray.cluster.plan import demands
     from marl_ray.models import describe_prompts
 
     try:
-        facts = [describe(config, _count_local_tasks(config)), *describe_prompts(config), demands(config)]
-    except (ValueError, PlacementError) as error:
+        problem = check(config, download=False)
+        if resume is None:
+            check_run_dir(config)
+        else:
+            from marl_ray.run import check_resume
+
+            check_resume(config, resume)
+    except ValueError as error:
         return _fail(error)
     sys.stdout.write(to_yaml(config))
+    facts = [describe(config, len(problem.train_tasks) or None), *describe_prompts(config), demands(config)]
     sys.stderr.write("\n".join(facts) + "\n")
     return 0
-
-
-def _count_local_tasks(config: Config) -> int | None:
-    """How many training tasks there are, if that is known without a download; the evaluation's are checked too."""
-    from marl_ray.data import load_tasks
-    from marl_ray.data.tables import LOCAL_SUFFIXES
-
-    name = config.dataset.name
-    if not name.startswith("bundled:") and Path(name).suffix not in LOCAL_SUFFIXES:
-        return None
-    if config.dataset.eval_split:
-        load_tasks(name, config.dataset.eval_split, config.dataset.type)
-    return len(load_tasks(name, config.dataset.train_split, config.dataset.type))
 
 
 def _report(run_dir: Path) -> int:

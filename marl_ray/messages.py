@@ -7,7 +7,7 @@ joint program gives one reward that all agents share.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from marl_ray.sandbox import ExecutionReport
 
@@ -64,11 +64,20 @@ class JointAction:
     """The assessment's reward after the config's scale and shift."""
 
 
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """What the agents hear next: one prompt an agent, and how that came about, as means to be logged."""
+
+    prompts: list[str]
+    metrics: dict[str, float]
+
+
 @dataclass(slots=True)
 class TurnNode:
     """One turn of one episode: what each agent saw, its group of completions, and the joint actions.
 
-    `expanded` is the index of the joint action that was handed to the next turn (None at a leaf).
+    `expanded` is the index of the joint action that was handed to the next turn (None at a leaf), and `transition`
+    the metrics of that.
     """
 
     turn: int
@@ -77,6 +86,7 @@ class TurnNode:
     completions: list[list[Completion]]
     joint_actions: list[JointAction]
     expanded: int | None = None
+    transition: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from marl_ray.config.schema import Config, ModelConfig
+from marl_ray.hub import is_hub_id
 from marl_ray.pretrained import smollm2, smollm2_folder
 from marl_ray.tokenization import decide_template, load_tokenizer, prompt_note
 from marl_ray.toy import BASE_PATH
@@ -33,6 +34,8 @@ def resolve_model(name: str, fetch: bool = True) -> str:
         return str(path.resolve())
     if name.startswith(("/", "./", "../", "~")):
         raise ValueError(f"model {name} cannot be loaded: there is no such folder")
+    if not is_hub_id(name):
+        raise ValueError(f"model {name!r} is neither a folder here nor a hub id (owner/name)")
     return name
 
 
@@ -54,17 +57,14 @@ def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
 
 
 def describe_prompts(config: Config) -> list[str]:
-    """How each agent's prompts reach its model, as far as that is known without a download; checks local models.
-
-    Raises ValueError with one line.
-    """
+    """How each agent's prompts reach its model, as far as that is known without a download."""
+    given = config.model.use_chat_template
     lines = []
     for agent, name in enumerate(config.model_names):
         if Path(resolve_model(name, fetch=False)).is_dir():
             lines.append(prompt_note(agent, *check_model(name, config.model)))
-        elif config.model.use_chat_template is None:
+        elif given is None:
             lines.append(f"agent {agent}: its tokenizer, not read in a dry run, decides on the chat template")
         else:
-            given = config.model.use_chat_template
             lines.append(prompt_note(agent, given, f"model.use_chat_template is {str(given).lower()}"))
     return lines

@@ -8,20 +8,20 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from marl_ray.arithmetic import counted, describe
+from marl_ray.check import check, check_run_dir, dataset_type
+from marl_ray.checkpoint import Checkpoints
+from marl_ray.cluster.plan import PlacementError, make_plan
 from marl_ray.config import Config, ConfigError, load, to_yaml
 from marl_ray.config.schema import ALGORITHMS
-from marl_ray.data import load_tasks
-from marl_ray.environments import make_environment
-from marl_ray.external import ExternalTransition
 from marl_ray.sandbox import SandboxUnavailable
 from marl_ray.telemetry.console import say
 from marl_ray.telemetry.record import CONFIG_FILE
-from marl_ray.trainer import Outcome, Problem, Trainer
+from marl_ray.trainer import Outcome, Trainer
 
 RAY_PACKAGE = "_ray_pkg_"
 """In the path of the copy of --working-dir that a Ray job runs in."""
@@ -36,8 +36,9 @@ def train(config: Config, resume: Path | None) -> None:
     begun = time.monotonic()
     try:
         problem = check(config)
+        check_local_gpus(config)
         if resume is not None:
-            check_same_run(config, saved_config(resume, {}))
+            check_resume(config, resume)
         run_dir = new_run_dir(config) if resume is None else resume.expanduser().absolute()
         trainer = Trainer(config, problem, run_dir, resume is not None)
         if resume is None:
@@ -68,42 +69,24 @@ def train(config: Config, resume: Path | None) -> None:
         say(line)
 
 
-def check(config: Config) -> Problem:
-    """Load the data and look at models, keys and the sandbox's settings. Raises ValueError with one line."""
-    from marl_ray.cluster.launch import sandbox_settings
-    from marl_ray.models import check_model
-    from marl_ray.telemetry.wandb import require_wandb
+def check_local_gpus(config: Config) -> None:
+    """Without a cluster's address the run is on this machine. Raises ValueError for GPUs that it has not."""
+    import torch
 
-    dataset = config.dataset
-    train_tasks = load_tasks(dataset.name, dataset.train_split, dataset.type)
-    eval_tasks = load_tasks(dataset.name, dataset.eval_split, dataset.type) if dataset.eval_split else []
-    both = {(task.prompt, task.tests) for task in train_tasks} & {(task.prompt, task.tests) for task in eval_tasks}
-    if both:
-        say(
-            f"warning: {counted(len(both), 'task')} of {dataset.eval_split} are in {dataset.train_split} too, so the "
-            "evaluation is not on held-out tasks: set dataset.train_split and dataset.eval_split apart"
-        )
-    environment = make_environment(dataset.type or dataset_type(config), config.num_agents)
-    transition = ExternalTransition(config.external, environment)
-    require_wandb(config)
+    if os.environ.get("RAY_ADDRESS"):
+        return
     try:
-        sandbox_settings(config).candidates()
-    except SandboxUnavailable as error:
+        make_plan(config, cluster_has_gpus=torch.cuda.device_count() > 0)
+    except PlacementError as error:
         raise ValueError(str(error)) from None
-    for name in dict.fromkeys(config.model_names):
-        check_model(name, config.model)
-    return Problem(environment, transition, train_tasks, eval_tasks)
 
 
 def new_run_dir(config: Config) -> Path:
     """Create the folder of a new run. Raises ValueError when it cannot be written or already holds a run."""
+    check_run_dir(config)
     base = Path(config.output.base_dir).expanduser().absolute()
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = config.output.run_name or f"{config.algorithm_name}-{dataset_type(config)}-{stamp}-{os.getpid()}"
-    path = base / name
-    if (path / CONFIG_FILE).exists():
-        hint = f"resume it with --resume {path}, or" if any(path.glob("checkpoints/step_*")) else "delete it, or"
-        raise ValueError(f"{path} already holds a run: {hint} set another output.run_name")
+    path = base / (config.output.run_name or f"{config.algorithm_name}-{dataset_type(config)}-{stamp}-{os.getpid()}")
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
@@ -111,6 +94,12 @@ def new_run_dir(config: Config) -> Path:
     except OSError as error:
         raise ValueError(f"output folder {path} cannot be written ({error.strerror}): set output.base_dir") from None
     return path
+
+
+def check_resume(config: Config, run_dir: Path) -> None:
+    """`config` may go on from the checkpoints of `run_dir`. Raises ValueError."""
+    check_same_run(config, saved_config(run_dir, {}))
+    Checkpoints(run_dir.expanduser().absolute(), config.output.keep_checkpoints).latest()
 
 
 def check_same_run(config: Config, saved: Config) -> None:
@@ -125,7 +114,7 @@ def check_same_run(config: Config, saved: Config) -> None:
             raise ValueError(f"a resumed run keeps its {name}: start a new run to change it")
 
 
-def saved_config(run_dir: Path, overrides: dict[str, Any]) -> Config:
+def saved_config(run_dir: Path, overrides: dict[str, Any], note: Callable[[str], None] = lambda line: None) -> Config:
     """The config of an existing run, with overrides. Raises ConfigError."""
     path = run_dir / CONFIG_FILE
     if not path.exists():
@@ -133,15 +122,8 @@ def saved_config(run_dir: Path, overrides: dict[str, Any]) -> Config:
     text = path.read_text()
     for name in ALGORITHMS:
         if f"\n{name}:" in text:
-            return load(path, name, overrides)
+            return load(path, name, overrides, note)
     raise ConfigError(f"{path} has no section {' or '.join(ALGORITHMS)}")
-
-
-def dataset_type(config: Config) -> str:
-    """The type of the dataset, given or inferred from its name."""
-    from marl_ray.data import infer_type
-
-    return config.dataset.type or infer_type(config.dataset.name)
 
 
 def _on_ray(config: Config, trainer: Trainer) -> Outcome:

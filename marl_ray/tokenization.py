@@ -43,30 +43,34 @@ def encode_prompt(tokenizer: Any, text: str, through_template: bool) -> list[int
 def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool, str]:
     """Whether prompts of model `name` (as transformers loads it) go through the chat template, and why.
 
-    `model.use_chat_template` decides if it is given. If not, a chat model is one that stops where its template ends an
-    answer. Names alone do not tell (Qwen3-4B is a chat model), nor does having a template: base models share the
-    tokenizer files of their chat models, but stop at the end of a text only. As some families have one token for both
-    ends, a name that says "base" or "pt" is believed. Raises ValueError for a template that is asked for and missing.
+    `model.use_chat_template` decides if it is given, and chat models get it if not. Raises ValueError for a template
+    that is asked for and missing.
     """
-    has_template = bool(tokenizer.chat_template)
-    if config.use_chat_template is not None:
-        if config.use_chat_template and not has_template:
+    given = config.use_chat_template
+    if not tokenizer.chat_template:
+        if given:
             raise ValueError(f"model.use_chat_template is true but {name} has no chat template: set it to null")
-        return config.use_chat_template, f"model.use_chat_template is {str(config.use_chat_template).lower()}"
-    if not has_template:
         return False, "its tokenizer has no chat template"
-    stops, ending = _stop_tokens(name, tokenizer, config), _after_answer(tokenizer)
-    shared = [token for token in stops if token in ending]
+    is_chat, why = _is_chat_model(name, tokenizer, config)
+    if given is None:
+        return is_chat, f"{why}; model.use_chat_template: {str(not is_chat).lower()} changes it"
+    return given, f"model.use_chat_template is {str(given).lower()}" + ("" if given == is_chat else f", though {why}")
+
+
+def _is_chat_model(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool, str]:
+    """Whether it stops where its template ends an answer, and the reason in words.
+
+    Names alone do not tell (Qwen3-4B is a chat model), nor does having a template: base models share the tokenizer
+    files of their chat models, but stop at the end of a text only. As some families have one token for both ends, a
+    name that says "base" or "pt" is believed.
+    """
     if BASE_WORDS & set(re.split(r"[^a-z]+", Path(name).name.lower())):
-        through, why = False, "its name says that it is a base model"
-    elif shared:
-        through, why = True, f"it stops at {shared[0]}, as the template ends an answer"
-    else:
-        through, why = (
-            False,
-            f"a base model: it stops at {', '.join(stops)}, not where its template ends an answer",
-        )
-    return through, f"{why}; model.use_chat_template: {str(not through).lower()} changes it"
+        return False, "its name says that it is a base model"
+    stops, ending = _stop_tokens(name, tokenizer, config), _after_answer(tokenizer)
+    for token in stops:
+        if token in ending:
+            return True, f"it stops at {token}, as its template ends an answer"
+    return False, f"it is a base model: it stops at {', '.join(stops)}, not where its template ends an answer"
 
 
 def prompt_note(agent: int, through_template: bool, why: str) -> str:

@@ -22,15 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.arithmetic import Arithmetic, arithmetic
+from marl_ray.check import Problem
 from marl_ray.checkpoint import Checkpoints, TrainerState
 from marl_ray.cluster.launch import Fleet, launch
 from marl_ray.cluster.plan import Plan, learner_name
 from marl_ray.config import to_yaml
 from marl_ray.config.schema import Config
 from marl_ray.learning.returns import groups_of_agent
-from marl_ray.messages import Episode, Task, UpdateStats
+from marl_ray.messages import Episode, UpdateStats
 from marl_ray.preflight import check_fleet
-from marl_ray.rollout.episodes import Environment, EpisodePlayer, Transition
+from marl_ray.rollout.episodes import EpisodePlayer
 from marl_ray.streams import draw_tasks
 from marl_ray.telemetry.console import Console, say
 from marl_ray.telemetry.metrics import Row, episode_metrics, joint_samples, rollout_metrics, update_metrics
@@ -46,16 +47,6 @@ GRACE_S = 10.0
 
 class TrainingError(RuntimeError):
     """The run cannot go on, or has learned nothing."""
-
-
-@dataclass(slots=True)
-class Problem:
-    """What a run is about: tasks, their environment, and what the agents hear between turns."""
-
-    environment: Environment
-    transition: Transition
-    train_tasks: list[Task]
-    eval_tasks: list[Task]
 
 
 @dataclass(slots=True)

@@ -31,11 +31,13 @@ def sandbox() -> Iterator[Sandbox]:
         (AUX, "def f(x):\n    return aux(x)", 1.5),
         (AUX, "def f(x):\n    return aux(x) + 1 if x == 1 else 0", 3.5),
         ("def aux(x):\n    return (x", "def f(x):\n    return x + 2", 0.6),  # breaks the whole program
-        ("I am a helper.", "def f(x):\n    return x + 2", 0.6),
+        ("I am a helper.", "def f(x):\n    return x + 2", 2.1),  # brings nothing, as an empty answer
+        ("def helper(x):\n    return (x", "def f(x):\n    return x + 2", 2.1),
+        (f"Sure:\n```python\n{AUX}\n```\nIt's short.", "```\ndef f(x):\n    return aux(x) + 1\n\nprint(f(", 4.0),
         ("", "def f(x):\n    return x + 2", 2.1),
         (AUX, "def f(x, x):\n    return x", 1.0),
         (AUX, "def f(x):\n    return aux(x, x)", 1.5),
-        (AUX, "import no_such_module\ndef f(x):\n    return aux(x) + 1", 1.5),
+        (AUX, "import no_such_module as n\ndef f(x):\n    return aux(x) + n.one", 1.5),
     ],
 )
 def test_rewards(sandbox: Sandbox, aux: str, main: str, reward: float) -> None:
@@ -48,9 +50,10 @@ def test_rewards(sandbox: Sandbox, aux: str, main: str, reward: float) -> None:
     ("aux", "main", "function", "line"),
     [
         ("def aux(x):\n    return (x", "def f(x):\n    return 1", "aux", 2),
-        (AUX, "import math\n\ndef f(x):\n    y = = 1\n", "f", 4),
+        (AUX, "import math\n\ndef f(x):\n    y = = 1\n", "f", 2),
         (AUX, "def f(x):\n    return 1\n    y = '", None, None),
-        ('"""', "def f(x):\n    return 1", "aux", 1),
+        ("Text.\ndef aux(x)\n    return x\nText.", "def f(x):\n    return 1", "aux", 1),
+        ('"""', "def f(x):\n    return 1", None, None),
         (AUX, "def f(x, x):\n    return 1", "f", 1),
     ],
 )

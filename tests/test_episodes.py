@@ -102,6 +102,16 @@ def test_two_turns_by_the_best_joint_action(sandbox: Sandbox) -> None:
     assert episode.stopped == ""
 
 
+def test_an_expert_that_cannot_be_heard_is_a_metric(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    run = config()
+    run.external.mode, run.external.expert_model = "expert_edits", "some-model"
+    run.external.expert_base_url, run.external.expert_retries = "http://127.0.0.1:9/v1", 0
+    episode = play(run, Direct(sandbox), *pair())
+    assert len(episode.nodes) == 2
+    assert episode_metrics([episode], discount=1.0)["expert/failures"] == 1.0
+
+
 def test_random_handoff_follows_its_stream(sandbox: Sandbox) -> None:
     picks = {play(seeded(seed), Direct(sandbox), *pair()).nodes[0].expanded for seed in range(8)}
     assert len(picks) > 1

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from marl_ray.config.schema import ExternalConfig
 from marl_ray.environments import CodeGeneration
-from marl_ray.external import ExternalTransition, transition
+from marl_ray.external import ExternalTransition
 from marl_ray.messages import Task
 from marl_ray.sandbox import ExecutionReport, SyntaxDiagnosis, TestResult
 
@@ -44,19 +44,10 @@ FAILED = report(
 def turn(
     responses: list[str] | None = None, result: ExecutionReport = FAILED, agents: int = 2, **settings: Any
 ) -> list[str]:
-    defaults = {
-        "mode": "level_feedback",
-        "sandbox_slice": 1,
-        "original_prompt": False,
-        "previous_response": True,
-        "expert_model": None,
-        "expert_timeout_s": 1.0,
-        "expert_retries": 0,
-    }
     environment = CodeGeneration(agents)
-    change = ExternalTransition(SimpleNamespace(**{**defaults, **settings}), environment)  # type: ignore[arg-type]
+    change = ExternalTransition(ExternalConfig(**settings), environment)
     first = environment.first_prompts(TASK)
-    return asyncio.run(change.next_prompts(TASK, first, responses or [AUX, MAIN], result))
+    return asyncio.run(change.next_prompts(TASK, first, responses or [AUX, MAIN], result)).prompts
 
 
 def test_level_feedback_by_default() -> None:
@@ -134,28 +125,7 @@ def test_one_and_three_agents() -> None:
     assert len(turn(["", "", MAIN], agents=3)) == 3
 
 
-def test_expert_edits(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str, list[str]]] = []
-
-    class Expert:
-        def __init__(self, *settings: Any) -> None:
-            assert settings == ("some-model", 1.0, 0)
-
-        async def edits(self, problem: str, program: str, names: list[str]) -> dict[str, str]:
-            asked.append((problem, program, names))
-            return {"grow": "multiply by 7"}
-
-    monkeypatch.setattr(transition, "Expert", Expert)
-    monkeypatch.setenv("OPENAI_API_KEY", "x")
-    aux, main = turn(mode="expert_edits", expert_model="some-model")
-    assert aux == f"Your previous answer:\n{AUX}\n\n{REVISE_AUX}"
-    assert main == f"Your previous answer:\n{MAIN}\n\nAn expert suggests:\nmultiply by 7\n\n{REVISE_MAIN}"
-    assert asked == [(TASK.prompt, f"{AUX}\n\n{MAIN}\n", ["aux", "grow"])]
-
-
-def test_bad_settings_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expert_without_a_key_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ValueError, match="'level_feedbak' is not known"):
-        turn(mode="level_feedbak")
     with pytest.raises(ValueError, match="OPENAI_API_KEY"):
         turn(mode="expert_edits", expert_model="some-model")

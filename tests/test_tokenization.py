@@ -75,9 +75,15 @@ def test_one_token_for_both_ends_and_the_names_that_are_believed(tmp_path: Path)
 
 def test_the_setting_decides_if_it_is_given(tmp_path: Path) -> None:
     base = model(tmp_path, "Coder-3B", CHATML, ["<|endoftext|>"])
-    assert decide(base, True) == (True, "model.use_chat_template is true")
+    assert decide(base, False) == (False, "model.use_chat_template is false")
+    through, why = decide(base, True)
+    assert through
+    assert why.startswith("model.use_chat_template is true, though it is a base model")
     chat = model(tmp_path, "Coder-3B-Instruct", CHATML, ["<|im_end|>"])
-    assert decide(chat, False) == (False, "model.use_chat_template is false")
+    assert decide(chat, True) == (True, "model.use_chat_template is true")
+    through, why = decide(chat, False)
+    assert not through
+    assert why.startswith("model.use_chat_template is false, though it stops at <|im_end|>")
 
 
 def test_no_template_or_one_that_knows_no_assistant(tmp_path: Path) -> None:

@@ -25,13 +25,13 @@ from marl_ray.cluster.plan import (
     sandbox_name,
     shortage,
 )
+from marl_ray.cluster.sandbox import sandbox_settings
 from marl_ray.config.schema import Config
 from marl_ray.learning.learner import Learner
 from marl_ray.models import resolve_model
 from marl_ray.rollout.engine import EngineSpec, engine_environment
 from marl_ray.rollout.episodes import AgentGenerators
 from marl_ray.rollout.generator import Generator
-from marl_ray.sandbox import Limits, SandboxSettings
 from marl_ray.sandbox.ray_pool import SandboxPool
 from marl_ray.waiting import together, within
 
@@ -192,24 +192,6 @@ def _sandbox(fleet: Fleet, config: Config, plan: Plan) -> SandboxPool:
         resources.workers,
         num_cpus_per_worker=resources.cpus,
         scheduling=[_place(fleet.group, plan, sandbox_name(i)) for i in range(resources.workers)],
-    )
-
-
-def sandbox_settings(config: Config) -> SandboxSettings:
-    """The sandbox library's settings from the run's."""
-    sandbox = config.sandbox
-    limits = Limits(
-        test_cpu_s=sandbox.test_timeout_s,
-        test_wall_s=3 * sandbox.test_timeout_s,
-        program_wall_s=6 * sandbox.test_timeout_s,
-        max_timeouts=sandbox.max_timeouts,
-        memory_mb=sandbox.memory_mb,
-    )
-    return SandboxSettings(
-        isolation=sandbox.isolation,
-        require=sandbox.require,
-        allow_unsafe=sandbox.allow_unsafe,
-        limits=limits,
     )
 
 

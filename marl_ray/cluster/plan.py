@@ -72,8 +72,8 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
         )
     if generator.tensor_parallel > 1 and not generator_gpus:
         raise PlacementError(
-            f"resources.generator.tensor_parallel is {generator.tensor_parallel}, but the cluster has no GPUs: set it "
-            "to 1"
+            f"resources.generator.tensor_parallel is {generator.tensor_parallel}, but there are no GPUs: set it to 1, "
+            "or run on a cluster that has some"
         )
     shared = 0 < generator_gpus < 1
     if shared and (learner_gpus + generator_gpus > 1 or generator.replicas > 1):
@@ -141,15 +141,17 @@ def demand(plan: Plan) -> str:
 
 def demands(config: Config) -> str:
     """What the config asks of a cluster without and with GPUs. Raises PlacementError if neither can be."""
-    parts, problem = [], None
+    parts, problem, possible = [], None, False
     for has_gpus, where in ((False, "without GPUs"), (True, "with GPUs")):
         try:
             parts.append(f"{where} {demand(make_plan(config, has_gpus))}")
+            possible = True
         except PlacementError as error:
+            parts.append(f"{where} impossible ({error})")
             problem = error
-    if problem is not None and not parts:
+    if problem is not None and not possible:
         raise problem
-    return f"asks of a cluster {'; '.join(parts)}"
+    return f"asks of a cluster: {'; '.join(parts)}"
 
 
 def _show(resources: Mapping[str, float]) -> str:

@@ -1,8 +1,11 @@
-"""Checks and defaults that need more than one setting. `resolve` raises ValueError with one line."""
+"""Checks and defaults that need more than one setting. `resolve` raises ConfigError."""
 
 from __future__ import annotations
 
-from marl_ray.config.schema import AlgorithmConfig, Config, ModelConfig, ResourcesConfig
+from pathlib import Path
+
+from marl_ray.arithmetic import counted
+from marl_ray.config.schema import AlgorithmConfig, Config, ConfigError, ModelConfig, OutputConfig, ResourcesConfig
 
 EQUIVALENT_WHEN_WHITENED = ("marloo", "maremax")
 NEEDS_A_GROUP = ("magrpo", "marloo", "maremax", "grpo")
@@ -22,6 +25,8 @@ def resolve(config: Config) -> None:
     """Fill in what depends on other settings, in place, then check the whole."""
     algorithm = config.algorithm
     section = config.algorithm_name
+    if config.dataset.type is not None:
+        config.dataset.type = config.dataset.type.lower()
     if algorithm.num_agents is None:
         algorithm.num_agents = len(config.agents) if config.agents else (2 if section == "magrpo" else 1)
     if algorithm.estimator is None:
@@ -34,12 +39,13 @@ def resolve(config: Config) -> None:
     _check_tokenizer(config.model)
     _check_algorithm(algorithm, section)
     _check_numbers(config)
+    _check_output(config.output)
     _check_resources(config.resources)
 
 
 def _require(ok: bool, message: str) -> None:
     if not ok:
-        raise ValueError(message)
+        raise ConfigError(message)
 
 
 def _check_agents(config: Config) -> None:
@@ -83,7 +89,12 @@ def _check_algorithm(algorithm: AlgorithmConfig, section: str) -> None:
     _require(algorithm.num_turns >= 1, f"{section}.num_turns should be at least 1, got {algorithm.num_turns}")
     _require(
         len(weights) == algorithm.num_turns,
-        f"{section}.turn_gradient_weights has {len(weights)} values for {algorithm.num_turns} turns: give one a turn",
+        f"{section}.turn_gradient_weights has {counted(len(weights), 'value')} for "
+        f"{counted(algorithm.num_turns, 'turn')}: give one a turn",
+    )
+    _require(
+        min(weights) >= 0 and max(weights) > 0,
+        f"{section}.turn_gradient_weights {weights}: none should be negative, and not all 0, or nothing is learned",
     )
     _require(
         algorithm.num_generations > 1
@@ -141,15 +152,24 @@ def _check_numbers(config: Config) -> None:
         _require(value >= 0, f"{name} should not be negative, got {value}")
     for name, beta in (("adam_beta1", algorithm.adam_beta1), ("adam_beta2", algorithm.adam_beta2)):
         _require(0 <= beta < 1, f"{section}.{name} should be at least 0 and below 1, got {beta}")
+    _require(algorithm.discount <= 1, f"{section}.discount should be at most 1, got {algorithm.discount}")
+    _require(
+        config.reward_processor.scale_factor != 0 or not config.reward_processor.enabled,
+        "reward_processor.scale_factor is 0, which makes all rewards equal: nothing would be learned",
+    )
     _require(config.model.top_p <= 1, f"model.top_p should be at most 1, got {config.model.top_p}")
     _require(
         config.model.max_length > algorithm.max_new_tokens,
         f"model.max_length is {config.model.max_length}, no room for a prompt beside "
         f"{section}.max_new_tokens {algorithm.max_new_tokens}: raise the one or lower the other",
     )
+
+
+def _check_output(output: OutputConfig) -> None:
+    name = output.run_name
     _require(
-        config.external.mode != "expert_edits" or bool(config.external.expert_model),
-        "external.mode expert_edits needs external.expert_model, the model that writes the edits",
+        name is None or (not Path(name).is_absolute() and ".." not in Path(name).parts and Path(name) != Path()),
+        f"output.run_name {name!r} should be the name of a folder below output.base_dir",
     )
 
 

@@ -13,6 +13,10 @@ ALGORITHMS = ("magrpo", "grpo")
 Estimator = Literal["magrpo", "marloo", "maremax", "mareinforce", "grpo"]
 
 
+class ConfigError(ValueError):
+    """A setting that cannot be used; the text is one line that says what to change."""
+
+
 @dataclass(slots=True)
 class ModelKwargs:
     """How the weights are loaded."""
@@ -38,7 +42,7 @@ class ModelConfig:
     top_p: float = 1.0
     """Nucleus mass. Below 1 the sampler's distribution is not the learner's; a warning says so."""
     top_k: int | None = None
-    """Number of most likely tokens to sample from; null: all."""
+    """Number of most likely tokens to sample from; null, 0 or -1: all."""
     max_length: int = 2048
     """Tokens of a prompt and its completion together."""
     use_chat_template: bool | None = None
@@ -46,8 +50,9 @@ class ModelConfig:
     template ends an answer; base models get the text as it is. The start of a run says which it is for each agent."""
     tokenizer_kwargs: dict[str, Any] = field(default_factory=dict)
     """Passed to `AutoTokenizer.from_pretrained`. `trust_remote_code` here is that of model_kwargs."""
-    special_tokens: dict[str, str] = field(default_factory=dict)
-    """Passed to `tokenizer.add_special_tokens`; only tokens the vocabulary already has."""
+    special_tokens: dict[str, str | list[str]] = field(default_factory=dict)
+    """Passed to `tokenizer.add_special_tokens`; only tokens the vocabulary already has. A list for
+    `additional_special_tokens`."""
     model_kwargs: ModelKwargs = field(default_factory=ModelKwargs)
 
 
@@ -72,7 +77,7 @@ class OutputConfig:
     base_dir: str = "runs"
     """Folder of runs. On a cluster it must be one that every node sees."""
     run_name: str | None = None
-    """Folder of this run below base_dir; null: made from the algorithm, the dataset and the time."""
+    """Folder of this run, always below base_dir; null: made from the algorithm, the dataset and the time."""
     save_final_model: bool = True
     """Write each agent's model to models/agent_<i> at the end."""
     keep_checkpoints: int = 2
@@ -95,17 +100,22 @@ class ExternalConfig:
     previous_response: bool = True
     """Show the agent its own previous function."""
     expert_model: str | None = None
-    """Model that writes the edits of expert_edits."""
+    """Model that writes the edits of expert_edits. Its name says who is asked (`marl_ray.external.endpoints`)."""
+    expert_base_url: str | None = None
+    """Where the expert is asked, as in http://localhost:8000/v1; null: the vendor's address, or OPENAI_BASE_URL."""
     expert_timeout_s: float = 60.0
+    """Seconds one request has in all."""
     expert_retries: int = 3
+    """Further requests after one that failed; then the agents go on without an edit."""
 
 
 @dataclass(slots=True)
 class AlgorithmConfig:
-    """The sections `magrpo` and `grpo`: rollout and learning. `temperature` and `top_p` here are those of `model`."""
+    """The sections `magrpo` and `grpo`: rollout and learning. `temperature`, `top_p` and `top_k` here are
+    those of `model`."""
 
     estimator: Estimator | None = None
-    """Advantage estimator; null: the section's name."""
+    """Advantage estimator; null: the section's name. `advantage_mode` mean, rloo, max or raw is the same."""
     num_agents: int | None = None
     """Number of policies; null: as many as `agents`, else 2 for magrpo and 1 for grpo."""
     num_turns: int = 1
@@ -130,7 +140,7 @@ class AlgorithmConfig:
     handoff: Literal["random", "best", "all"] = "random"
     """Which joint action of a node the next turn goes on from."""
     turn_gradient_weights: list[float] | None = None
-    """One weight a turn for the loss; null: all 1."""
+    """One weight a turn for the loss, not all 0; null: all 1."""
     early_termination_threshold: float | None = None
     """An episode ends at a node whose mean reward is above this."""
     rollout_buffer_size: int = 8
@@ -138,7 +148,7 @@ class AlgorithmConfig:
     train_batch_size: int | None = None
     """Groups in one optimizer step; null: all groups of the step."""
     normalize_advantages: bool = False
-    """Divide advantages by the group's standard deviation (whitening)."""
+    """Divide advantages by the group's standard deviation (whitening); `advantage_normalization` is the same."""
     loss_aggregation: Literal["sequence_sum", "token_mean"] = "sequence_sum"
     """sequence_sum: log-probabilities are summed over a completion; token_mean: averaged over all tokens."""
     microbatch_tokens: int = 2048
@@ -183,7 +193,7 @@ class SandboxConfig:
     """How model-written programs are run."""
 
     isolation: Literal["auto", "bwrap", "process", "none"] = "auto"
-    require: str | None = None
+    require: Literal["process", "process+landlock", "bwrap"] | None = None
     """Fail instead of running below this level."""
     allow_unsafe: bool = False
     """Allow isolation none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marl_ray.data.convert import to_task
-from marl_ray.data.tables import DataError, load_rows
+from marl_ray.data.tables import DataError, check_dataset, load_rows, needs_download
 from marl_ray.environments import DATASET_TYPES, PLANNED_TYPES
 from marl_ray.messages import Task
 
@@ -52,4 +52,4 @@ def _available() -> str:
     return f"available: {', '.join(DATASET_TYPES)}"
 
 
-__all__ = ["DataError", "infer_type", "load_tasks"]
+__all__ = ["DataError", "check_dataset", "infer_type", "load_tasks", "needs_download"]

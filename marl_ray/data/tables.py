@@ -12,9 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from marl_ray.hub import is_hub_id
+
 Row = Mapping[str, Any]
 
 LOCAL_SUFFIXES = (".jsonl", ".parquet")
+OTHER_SUFFIXES = (".json", ".csv", ".tsv", ".txt", ".gz", ".zip", ".arrow")
+"""Of files, not of hub ids."""
 BUNDLED = "bundled:toy"
 
 _SPLIT = re.compile(r"(?P<name>[\w.-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
@@ -34,10 +38,30 @@ def load_rows(name: str, split: str) -> list[Row]:
         splits = {"test": rows, "train": rows}
     else:
         splits = _hub(name)
+    check_dataset(name, [split])
     rows = [row for part in split.split("+") for row in _select(name, splits, part.strip())]
     if not rows:
         raise DataError(f"dataset {name}: split {split!r} holds no rows")
     return rows
+
+
+def needs_download(name: str) -> bool:
+    """Whether the dataset is on the hub."""
+    return not name.startswith("bundled:") and not name.endswith(LOCAL_SUFFIXES) and not Path(name).is_dir()
+
+
+def check_dataset(name: str, splits: Sequence[str]) -> None:
+    """The forms of a name and of splits; reads nothing. Raises DataError."""
+    for split in splits:
+        for part in split.split("+"):
+            if _SPLIT.fullmatch(part.strip()) is None:
+                raise DataError(f"split {part.strip()!r} is not of the form 'test', 'test[16:]' or 'test[:10%]'")
+    if not needs_download(name):
+        return
+    if name.startswith(("/", "./", "../", "~")) or name.endswith(OTHER_SUFFIXES) or Path(name).is_file():
+        raise DataError(f"dataset {name} is no data file: such a file ends in {' or '.join(LOCAL_SUFFIXES)}")
+    if not is_hub_id(name):
+        raise DataError(f"dataset {name!r} is neither a data file nor a hub id (owner/name)")
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
@@ -48,8 +72,7 @@ def one_line(error: BaseException, limit: int = 300) -> str:
 
 def _select(name: str, splits: Mapping[str, Sequence[Row]], split: str) -> list[Row]:
     match = _SPLIT.fullmatch(split)
-    if match is None:
-        raise DataError(f"split {split!r} is not of the form 'test', 'test[16:]' or 'test[:10%]'")
+    assert match is not None, "check_dataset comes first"
     if match["name"] not in splits:
         there = ", ".join(splits) or "none"
         raise DataError(f"dataset {name} has no split {match['name']!r}; its splits: {there}")

@@ -62,7 +62,7 @@ class CodeGeneration:
     def previous_answers(self, task: Task, responses: Sequence[str]) -> list[str]:
         """Each agent's own function as it stands in the joint program; all it wrote where there is none."""
         parts = zip(self._parts(task, responses), responses, strict=True)
-        return [part.code if part.function is not None else clean(response) for part, response in parts]
+        return [part.code or clean(response) for part, response in parts]
 
     def program(self, task: Task, responses: Sequence[str]) -> Program:
         """The joint program: the problem's imports and finished definitions, the helpers, main."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from marl_ray.external.expert import check_expert_key
-from marl_ray.external.transition import MODES, ExternalTransition
+from marl_ray.external.transition import ExternalTransition
 
-__all__ = ["MODES", "ExternalTransition", "check_expert_key"]
+__all__ = ["ExternalTransition"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from marl_ray.config.schema import ExternalConfig
 from marl_ray.environments.diagnosis import Diagnosis, SandboxSlice
 from marl_ray.external import feedback
-from marl_ray.external.expert import Expert, check_expert_key
-from marl_ray.messages import Task
+from marl_ray.external.endpoints import endpoint_of
+from marl_ray.external.expert import Expert
+from marl_ray.messages import Observations, Task
 from marl_ray.sandbox import ExecutionReport, Program
 
 FEEDBACK_MODES: dict[str, Callable[[Diagnosis, int], list[str]]] = {
@@ -17,26 +19,6 @@ FEEDBACK_MODES: dict[str, Callable[[Diagnosis, int], list[str]]] = {
     "passed": feedback.passed,
     "plain": feedback.plain,
 }
-MODES = (*FEEDBACK_MODES, "expert_edits")
-
-
-class TransitionConfig(Protocol):
-    """The part of the configuration that is read here: the section `external`."""
-
-    @property
-    def mode(self) -> str: ...
-    @property
-    def sandbox_slice(self) -> SandboxSlice: ...
-    @property
-    def original_prompt(self) -> bool: ...
-    @property
-    def previous_response(self) -> bool: ...
-    @property
-    def expert_model(self) -> str | None: ...
-    @property
-    def expert_timeout_s(self) -> float: ...
-    @property
-    def expert_retries(self) -> int: ...
 
 
 class TransitionEnvironment(Protocol):
@@ -54,44 +36,43 @@ class TransitionEnvironment(Protocol):
 class ExternalTransition:
     """One external mode, for one environment.
 
-    Raises ValueError, in one line, for an unknown mode and for `expert_edits` without a model or a key.
+    Raises ValueError, in one line, for `expert_edits` without an expert that can be asked.
     """
 
-    def __init__(self, config: TransitionConfig, environment: TransitionEnvironment) -> None:
-        if config.mode not in MODES:
-            raise ValueError(f"external.mode {config.mode!r} is not known (there are: {', '.join(MODES)})")
-        check_expert_key(config)
+    def __init__(self, config: ExternalConfig, environment: TransitionEnvironment) -> None:
         self._config = config
         self._environment = environment
-        self._expert: Expert | None = None
+        self.expert: Expert | None = None
         if config.mode == "expert_edits":
-            assert config.expert_model is not None  # check_expert_key
-            self._expert = Expert(config.expert_model, config.expert_timeout_s, config.expert_retries)
+            self.expert = Expert(endpoint_of(config), config.expert_timeout_s, config.expert_retries)
 
     async def next_prompts(
         self, task: Task, first_prompts: list[str], responses: Sequence[str], report: ExecutionReport
-    ) -> list[str]:
+    ) -> Observations:
         """One prompt per agent. Waits only for the expert, and for that within its time-outs and retries."""
         config, environment = self._config, self._environment
         names = environment.function_names(task)
         previous = environment.previous_answers(task, responses)
         instructions = environment.revisions(task)
         lines: list[list[str]] = [[] for _ in names]
-        edits: dict[str, str] = {}
-        if self._expert is not None:
+        edits: dict[str, str] | None = None
+        metrics: dict[str, float] = {}
+        if self.expert is not None:
             program = environment.program(task, responses).source
-            edits = await self._expert.edits(task.prompt, program, names)
+            edits = await self.expert.edits(task.prompt, program, names)
+            metrics["expert/failures"] = float(not edits)
         else:
             diagnosis = environment.diagnose(task, responses, report, config.sandbox_slice)
             render = FEEDBACK_MODES[config.mode]
             lines = [render(diagnosis, agent) for agent in range(len(names))]
-        return [
+        prompts = [
             feedback.next_prompt(
                 first_prompt=first_prompts[agent] if config.original_prompt else None,
                 previous=previous[agent] if config.previous_response else None,
                 feedback=lines[agent],
-                edit=edits.get(name),
+                edit=(edits or {}).get(name),
                 instruction=instructions[agent],
             )
             for agent, name in enumerate(names)
         ]
+        return Observations(prompts, metrics)

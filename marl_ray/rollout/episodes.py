@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from marl_ray.config.schema import Config
-from marl_ray.messages import Assessment, Completion, Episode, JointAction, Task, TurnNode
+from marl_ray.messages import Assessment, Completion, Episode, JointAction, Observations, Task, TurnNode
 from marl_ray.rollout.engine import SamplingSpec
 from marl_ray.rollout.generator import Generation
 from marl_ray.sandbox import ExecutionReport, Program
@@ -34,7 +34,7 @@ class Transition(Protocol):
 
     async def next_prompts(
         self, task: Task, first_prompts: list[str], responses: Sequence[str], report: ExecutionReport
-    ) -> list[str]: ...
+    ) -> Observations: ...
 
 
 class Executor(Protocol):
@@ -119,7 +119,8 @@ class EpisodePlayer:
             node.expanded = choose(actions, algorithm.handoff, stream(self.config.seed, *key, task.id, turn))
             chosen = actions[node.expanded]
             responses = responses_of(node.completions, chosen.indices)
-            prompts = await self.transition.next_prompts(task, first_prompts, responses, chosen.report)
+            heard = await self.transition.next_prompts(task, first_prompts, responses, chosen.report)
+            prompts, node.transition = heard.prompts, heard.metrics
         return episode
 
     async def _act(self, task: Task, groups: Sequence[Sequence[Completion]]) -> list[JointAction]:

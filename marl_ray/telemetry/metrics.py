@@ -41,7 +41,18 @@ def episode_metrics(episodes: Sequence[Episode], discount: float) -> Row:
             row[f"{name}/{key}"] = statistics.fmean(a.metrics[key] for a in assessments)
         for key in assessments[0].levels:
             row[f"{name}/level/{key}"] = statistics.fmean(a.levels[key] for a in assessments)
-    return row
+    return row | transition_metrics(episodes)
+
+
+def transition_metrics(episodes: Sequence[Episode]) -> Row:
+    """Means over the transitions from one turn to the next, as expert/failures: the share of requests that ended
+    without an edit."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for episode in episodes:
+        for node in episode.nodes:
+            for key, value in node.transition.items():
+                values[key].append(value)
+    return {key: statistics.fmean(found) for key, found in sorted(values.items())}
 
 
 def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> Row:

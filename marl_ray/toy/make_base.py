@@ -250,7 +250,7 @@ def play(
         joint = list(zip(tasks, answers, reports, strict=True))
         rewards.append([environment.assess(task, answer, report).reward for task, answer, report in joint])
         prompts = [
-            asyncio.run(transition.next_prompts(task, first, answer, report))
+            asyncio.run(transition.next_prompts(task, first, answer, report)).prompts
             for first, (task, answer, report) in zip(firsts, joint, strict=True)
         ]
     return rewards

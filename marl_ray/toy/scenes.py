@@ -113,7 +113,7 @@ def _second(
     environment, task = CodeGeneration(len(attempts)), as_task(problem)
     responses = [a.text for a in attempts]
     transition = ExternalTransition(config, environment)
-    prompts = asyncio.run(transition.next_prompts(task, environment.first_prompts(task), responses, report))
+    heard = asyncio.run(transition.next_prompts(task, environment.first_prompts(task), responses, report))
     failing = None
     if config.mode != "plain":
         failing = not environment.diagnose(task, responses, report, config.sandbox_slice).all_passed
@@ -126,5 +126,5 @@ def _second(
                 for _ in range(demonstrations)
             ),
         )
-        for previous, prompt in zip(attempts, prompts, strict=True)
+        for previous, prompt in zip(attempts, heard.prompts, strict=True)
     ]

@@ -21,7 +21,7 @@ def write(path: Path, *rows: dict) -> Path:
 CASES = {
     "unknown key": (["magrpo.learning_rat=1"], "did you mean 'magrpo.learning_rate'"),
     "wrong type": (["magrpo.num_turns=many"], "should be a whole number"),
-    "weights of the wrong length": (["magrpo.turn_gradient_weights=[1.0]"], "1 values for 2 turns"),
+    "weights of the wrong length": (["magrpo.turn_gradient_weights=[1.0]"], "1 value for 2 turns"),
     "one generation": (["magrpo.num_generations=1"], "set it to 2 or more"),
     "agents disagree": (["agents=[a,b,c]", "magrpo.num_agents=2"], "agents names 3 models"),
     "no such file": (["dataset.name=none.jsonl", "dataset.type=humaneval"], "none.jsonl"),
@@ -30,6 +30,9 @@ CASES = {
     "no such model folder": (["model.name=./nowhere"], "there is no such folder"),
     "no such bundled model": (["model.name=bundled:other"], "bundled models: bundled:toy-base"),
     "expert without a key": (["external.mode=expert_edits", "external.expert_model=gpt-x"], "OPENAI_API_KEY"),
+    "unprotected": (["sandbox.isolation=none"], "it needs allow_unsafe: true"),
+    "no GPUs to be parallel on": (["resources.generator.tensor_parallel=2"], "there are no GPUs: set it to 1"),
+    "run name that leaves": (["output.run_name=../elsewhere"], "below output.base_dir"),
     "output folder": (["output.base_dir=/dev/null/runs"], "set output.base_dir"),
 }
 
@@ -39,6 +42,8 @@ def test_mistakes_found_before_anything_starts(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     overrides, says = CASES[case]
     runs = tmp_path / "runs"
     assert train_main("magrpo", [*QUICK, f"output.base_dir={runs}", *overrides]) == 1

@@ -1,0 +1,24 @@
+"""The sandbox library's settings from the run's. No Ray."""
+
+from __future__ import annotations
+
+from marl_ray.config.schema import Config
+from marl_ray.sandbox import Limits, SandboxSettings
+
+
+def sandbox_settings(config: Config) -> SandboxSettings:
+    """What the config's section `sandbox` amounts to."""
+    sandbox = config.sandbox
+    limits = Limits(
+        test_cpu_s=sandbox.test_timeout_s,
+        test_wall_s=3 * sandbox.test_timeout_s,
+        program_wall_s=6 * sandbox.test_timeout_s,
+        max_timeouts=sandbox.max_timeouts,
+        memory_mb=sandbox.memory_mb,
+    )
+    return SandboxSettings(
+        isolation=sandbox.isolation,
+        require=sandbox.require,
+        allow_unsafe=sandbox.allow_unsafe,
+        limits=limits,
+    )

@@ -1,0 +1,121 @@
+"""Which endpoint an expert's name means, and where its address and key come from.
+
+    name                          protocol   address                                    key
+    claude*                       Anthropic  ANTHROPIC_BASE_URL, else Anthropic's       ANTHROPIC_API_KEY
+    deepseek*                     OpenAI     DEEPSEEK_BASE_URL, else DeepSeek's         DEEPSEEK_API_KEY
+    qwen*                         OpenAI     DASHSCOPE_BASE_URL, else DashScope's       DASHSCOPE_API_KEY
+    any other, and hub ids (a/b)  OpenAI     OPENAI_BASE_URL, else OpenAI's             OPENAI_API_KEY
+
+Names compare without case. In this order, what is more explicit wins:
+
+1. A prefix `anthropic:`, `deepseek:`, `dashscope:` or `openai:` in the name chooses the row.
+2. An address of one's own means one's own server, whatever its model is called: with `external.expert_base_url`, or
+   with OPENAI_BASE_URL (unless the vendor's own address is set too), a name like qwen2.5 is asked there, with
+   OPENAI_API_KEY. Only claude* stays Anthropic's.
+3. The name.
+
+`external.expert_base_url` replaces the address of whatever row was chosen. A key is always asked for, so that a
+forgotten one is not found out by a refusal; for a server without keys it can be any word.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from marl_ray.config.schema import ExternalConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """A row of the table; `name` is its prefix."""
+
+    name: str
+    models: str
+    address: str
+
+    @property
+    def key_variable(self) -> str:
+        """Environment variable of the key."""
+        return f"{self.name.upper()}_API_KEY"
+
+    @property
+    def address_variable(self) -> str:
+        """Environment variable that replaces the address."""
+        return f"{self.name.upper()}_BASE_URL"
+
+
+OPENAI = Vendor("openai", "", "https://api.openai.com/v1")
+ANTHROPIC = Vendor("anthropic", "claude", "https://api.anthropic.com")
+DEEPSEEK = Vendor("deepseek", "deepseek", "https://api.deepseek.com")
+DASHSCOPE = Vendor("dashscope", "qwen", "https://dashscope.aliyuncs.com/compatible-mode/v1")
+VENDORS = (ANTHROPIC, DEEPSEEK, DASHSCOPE, OPENAI)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One model at one address. Holds no key."""
+
+    vendor: Vendor
+    model: str
+    address: str
+
+    def __str__(self) -> str:
+        """For people; an address may hold a password, so its host alone is named."""
+        where = urlsplit(self.address)
+        return f"{self.model} at {where.hostname}{f':{where.port}' if where.port else ''}"
+
+
+def endpoint_of(config: ExternalConfig, environment: Mapping[str, str] = os.environ) -> Endpoint:
+    """The endpoint of the config's expert. Raises ValueError, in one line, when there is none that can be asked."""
+    name = (config.expert_model or "").strip()
+    base_url = (config.expert_base_url or "").strip()
+    vendor = _vendor(name, base_url, environment)
+    if name.lower().startswith(f"{vendor.name}:"):
+        name = name[len(vendor.name) + 1 :].strip()
+    if not name:
+        raise ValueError("external.mode expert_edits needs external.expert_model, the model that writes the edits")
+    source = "external.expert_base_url" if base_url else vendor.address_variable
+    address = base_url or environment.get(vendor.address_variable, "").strip() or vendor.address
+    if not _is_http(address):
+        raise ValueError(f"{source} is not an address like http://localhost:8000/v1")
+    if vendor is ANTHROPIC:  # whose client adds this part itself
+        address = address.rstrip("/").removesuffix("/v1")
+    if "/" in name and vendor is OPENAI and _same(address, OPENAI.address):
+        raise ValueError(
+            f"external.expert_model {name!r} is a hub id, which no vendor serves: set external.expert_base_url to the "
+            "server that does"
+        )
+    if not environment.get(vendor.key_variable, "").strip():
+        raise ValueError(
+            f"external.expert_model {name!r} needs a key: set the environment variable {vendor.key_variable}"
+            + (" (any word, if the server asks for none)" if not _same(address, vendor.address) else "")
+        )
+    return Endpoint(vendor, name, address)
+
+
+def _vendor(name: str, base_url: str, environment: Mapping[str, str]) -> Vendor:
+    lower = name.lower()
+    for vendor in VENDORS:
+        if lower.startswith(f"{vendor.name}:"):
+            return vendor
+    named = next(vendor for vendor in VENDORS if lower.startswith(vendor.models))
+    if named is ANTHROPIC:
+        return ANTHROPIC
+    general = environment.get(OPENAI.address_variable, "").strip()
+    own_server = general and not _same(general, OPENAI.address) and not environment.get(named.address_variable)
+    return OPENAI if "/" in name or base_url or own_server else named
+
+
+def _is_http(address: str) -> bool:
+    try:
+        where = urlsplit(address)
+        return where.scheme in ("http", "https") and bool(where.hostname) and (where.port or 1) > 0
+    except ValueError:  # a port that is no number
+        return False
+
+
+def _same(address: str, other: str) -> bool:
+    return address.rstrip("/").lower() == other.lower()
