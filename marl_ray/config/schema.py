@@ -45,10 +45,11 @@ class ModelConfig:
     """Number of most likely tokens to sample from; null, 0 or -1: all."""
     max_length: int = 2048
     """Tokens of a prompt and its completion together."""
-    use_chat_template: bool = True
-    """Put prompts through the tokenizer's chat template when it has one."""
+    use_chat_template: bool | None = None
+    """Put prompts through the tokenizer's chat template. null: if it is a chat model, that is if it stops where the
+    template ends an answer; base models get the text as it is. The start of a run says which it is for each agent."""
     tokenizer_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Passed to `AutoTokenizer.from_pretrained`."""
+    """Passed to `AutoTokenizer.from_pretrained`. `trust_remote_code` here is that of model_kwargs."""
     special_tokens: dict[str, str | list[str]] = field(default_factory=dict)
     """Passed to `tokenizer.add_special_tokens`; only tokens the vocabulary already has. A list for
     `additional_special_tokens`."""

@@ -88,14 +88,16 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> Row:
 
 
 def update_metrics(agent: int, stats: UpdateStats, version: int) -> Row:
-    """One agent's part of a step's row."""
+    """One agent's part of a step's row; without a gradient there is no logprob_gap."""
     name = f"agent_{agent}"
-    return {
+    row: Row = {
         f"{name}/loss": stats.loss,
         f"{name}/grad_norm": stats.grad_norm,
         f"{name}/learning_rate": stats.learning_rate,
-        f"{name}/logprob_gap": stats.logprob_gap,
         f"{name}/optimizer_steps": stats.optimizer_steps,
         f"{name}/skipped_steps": stats.skipped_steps,
         f"{name}/weight_version": version,
     }
+    if stats.logprob_gap is not None:
+        row[f"{name}/logprob_gap"] = stats.logprob_gap
+    return row
