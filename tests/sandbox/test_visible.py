@@ -95,7 +95,15 @@ def test_only_what_is_needed_is_borrowed() -> None:
     ]
 
 
-def test_scripts_and_unittest_are_cut_too(sandbox: Sandbox) -> None:
+def test_the_slice_is_a_part_of_the_program() -> None:
+    program = Program("def f(x): return x\n", ("assert f(1) == 1",), "f", visible=-1)
+    assert Program.from_dict(program.to_dict()) == program
+    assert program.key != Program(program.source, program.tests, "f").key
+    with pytest.raises(ValueError, match="'visible' must be an integer or null"):
+        Program.from_dict({**program.to_dict(), "visible": "all"})
+
+
+def test_scripts_are_cut_too(sandbox: Sandbox) -> None:
     pairs = tuple(f'{{"stdin": "{n}\\n", "stdout": "{n}\\n"}}' for n in (1, 2, 3))
     source = "n = int(input())\nwhile n == 1: pass\nprint(n)\n"
     report = sandbox.run(Program(source, pairs, "", form="stdio", limits=SHORT, visible=-1))
