@@ -11,7 +11,7 @@ from typing import Any
 
 from .codec import ProtocolError
 from .decoding import decode
-from .notes import Fault, Notes, clean_line, clean_text
+from .notes import NOTES, Fault, clean_line, clean_text
 from .process import anonymous_file
 from .recorder import Recorder
 from .remote import Session
@@ -93,8 +93,7 @@ class Execution:
         self._session: Session | None = None
         self._stuck: Verdict | None = None
         self._last: Verdict | None = None
-        self._notes = Notes()
-        self._recorder = Recorder(self._notes)
+        self._recorder = Recorder()
         self._named: dict[str, Any] = {}
         self._names = _Names(self._find)
 
@@ -162,7 +161,7 @@ class Execution:
                 for stream in streams:
                     os.close(stream)
         self._watch.place.bring(guest.pid)
-        self._session = Session(guest, limits.reply, self._notes)
+        self._session = Session(guest, limits.reply)
         return self._session
 
     def _loaded_session(self) -> Session | None:
@@ -273,7 +272,7 @@ class Execution:
             assert self._stuck is not None
             return self._stuck
         self._recorder.clear()
-        self._notes.clear(case.compares)
+        NOTES.clear(case.compares)
         verdict = Verdict("error", "Unfinished", "the test was not evaluated to its end")
 
         def evaluate() -> None:
@@ -299,9 +298,9 @@ class Execution:
             return fault
         if self._session is not session or session.closed:
             return Verdict("error", "Unfinished", "the program's process was replaced during the test")
-        if self._notes.refusal is not None and (verdict.status != "error" or verdict.error_type == "Refused"):
-            return Verdict("error", "TypeError", self._notes.refusal)
-        verdict.trusted = not self._notes.untrusted
+        if NOTES.refusal is not None and (verdict.status != "error" or verdict.error_type == "Refused"):
+            return Verdict("error", "TypeError", NOTES.refusal)
+        verdict.trusted = not NOTES.untrusted
         return verdict
 
     # --- tests that run in the guest ---
