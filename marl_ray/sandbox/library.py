@@ -67,7 +67,10 @@ def _make(source: Path, library: Path, wanted: Path) -> Path:
     made = Path(tempfile.mkdtemp(prefix=f"{wanted.name}-", dir=wanted.parent))
     shutil.copytree(source, made / library, ignore=_LEFT_OUT)
     (made / _COMPLETE).write_text(str(_count(made)))
-    made.chmod(0o755)
+    for folder, _, files in os.walk(made, topdown=False):  # the folder itself comes last: until then it is private
+        for file in files:
+            os.chmod(os.path.join(folder, file), 0o644)
+        os.chmod(folder, 0o755)
     try:
         made.rename(wanted)
     except OSError:  # it exists: somebody was faster, or it is not to be trusted

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from marl_ray.sandbox import Limits, Program, Sandbox
 from marl_ray.sandbox.inside import frames
 from marl_ray.sandbox.inside.abilities import ALL
-from marl_ray.sandbox.inside.execution import Execution, Request
+from marl_ray.sandbox.inside.execution import Execution
+from marl_ray.sandbox.inside.outcome import Request
 from marl_ray.sandbox.inside.process import anonymous_file
 from marl_ray.sandbox.inside.testforms import parse_tests
 from marl_ray.sandbox.inside.watch import Watch

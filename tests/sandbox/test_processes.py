@@ -43,8 +43,9 @@ def processes(sandbox: Sandbox) -> list[int]:
     assert sandbox.connection is not None
     found = [sandbox.connection._spawned.process.pid]
     for pid in found:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a guest whose time had come
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
     return found
 
 
@@ -84,13 +85,14 @@ def test_compiling_has_limits_of_its_own(sandbox: Sandbox) -> None:
     first = set(processes(sandbox))
     dear = sandbox.run(Program(_DEAR, test, "f", limits=Limits(test_cpu_s=2.0, test_wall_s=10.0)))
     assert statuses(dear) in (["error"], ["timeout"], ["crash"]), "it is its guest's affair"
-    assert first & set(processes(sandbox)), "the sandbox was not restarted"
-    for pid in first & set(processes(sandbox)):
+    after = sandbox.run_batch([good, bad, good])  # for the last one the zygote has to be done with burying
+    assert [(r.tests, r.syntax_error) for r in after[:2]] == [(r.tests, r.syntax_error) for r in before]
+    stay = first & set(processes(sandbox))
+    assert len(stay) >= 2, "the sandbox was not restarted"
+    for pid in stay:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         peak = next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
-        assert peak < 300_000, "kibibytes, of a process that stays"
-    after = sandbox.run_batch([good, bad])
-    assert [(r.tests, r.syntax_error) for r in after] == [(r.tests, r.syntax_error) for r in before]
+        assert peak < 250_000, "kibibytes, of a process that stays"
 
 
 def test_a_program_finds_the_arguments_of_a_script(sandbox: Sandbox) -> None:
@@ -120,6 +122,7 @@ def _prefix(folder: Path) -> Path:
     for name in ("os.py", "json/__init__.py", "site-packages/secret.py", "test/test_os.py"):
         (inside / name).parent.mkdir(parents=True, exist_ok=True)
         (inside / name).write_text(f"# {name}\n")
+        (inside / name).chmod(0o660)
     (folder / "private").chmod(0o700)
     return folder / "private"
 
@@ -140,7 +143,8 @@ def test_the_copy_of_the_library_is_readable_and_shared(tmp_path: Path, temporar
     assert copy is not None
     files = {str(path.relative_to(copy)) for path in Path(copy).rglob("*") if path.is_file()}
     assert {name.rpartition("/")[2] for name in files} == {"os.py", "__init__.py", "complete"}, "nothing else"
-    assert Path(copy).stat().st_mode & 0o777 == 0o755
+    for path in (Path(copy), *Path(copy).rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), "everybody reads, nobody else writes"
     library.readable_copy.cache_clear()
     assert library.readable_copy(str(tmp_path / "private")) == copy
     assert [path.name for path in temporary.iterdir()] == [Path(copy).name]

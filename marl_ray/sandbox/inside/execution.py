@@ -6,65 +6,19 @@ import importlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from .codec import ProtocolError
-from .decoding import decode
-from .notes import NOTES, Fault, clean_line, clean_text
+from .notes import NOTES, Fault, clean_text
+from .outcome import Outcome, Request, Verdict, local, reported, unit_verdict
 from .process import anonymous_file
 from .recorder import Recorder
 from .remote import Session
 from .stdio import first_difference, input_file, lines, read_output
-from .testforms import Case, Suite
+from .testforms import Case
 from .watch import Watch
-from .zygote_link import GuestLimits, ZygoteClient, ZygoteError, explained
-
-_MESSAGE = 500
-
-
-@dataclass(slots=True)
-class Verdict:
-    """One test's outcome, the fields of `report.TestResult` but the source."""
-
-    status: str
-    error_type: str | None = None
-    message: str | None = None
-    line: int | None = None
-    trusted: bool = True
-
-
-@dataclass(slots=True)
-class Request:
-    """One program as the owner sends it, and its code (see `compilation`)."""
-
-    source: str
-    code: str | None
-    suite: Suite
-    limits: dict[str, Any]
-    stdin: str | None
-
-    def program(self) -> tuple[str, bool]:
-        """What a guest loads, and whether that is code."""
-        return (self.source, False) if self.code is None else (self.code, True)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What has been found out about a program so far."""
-
-    verdicts: list[Verdict] = field(default_factory=list)
-    syntax_error: dict[str, Any] | None = None
-    output: list[str] = field(default_factory=list)
-    cpu_s: float = 0.0
-    timeouts: int = 0
-    crashes: int = 0
-
-    def add(self, part: Outcome) -> None:
-        """Take over what has been found out with a part of the tests, but for the verdicts."""
-        self.syntax_error = part.syntax_error
-        self.output += part.output
-        self.cpu_s += part.cpu_s
+from .zygote_link import ZygoteClient, ZygoteError, explained
 
 
 class _Names(dict[str, Any]):
@@ -89,7 +43,7 @@ class Execution:
         self._limits = request.limits
         self._started = started
         self._outcome = Outcome()
-        self._guest_limits = _guest_limits(request)
+        self._guest_limits = request.guest_limits()
         self._session: Session | None = None
         self._stuck: Verdict | None = None
         self._last: Verdict | None = None
@@ -184,7 +138,7 @@ class Execution:
         elif answer[0] == "syntax":
             self._stuck = self._syntax_error(answer)
         elif answer[0] == "raise":
-            self._stuck = Verdict("error", *_reported(answer))
+            self._stuck = Verdict("error", *reported(answer))
         elif type(answer[1]) is dict:
             return session
         if self._stuck is None:
@@ -291,7 +245,7 @@ class Execution:
                     verdict = Verdict("error", *remote)
             except BaseException as error:
                 remote = getattr(error, "remote", None)
-                verdict = Verdict("error", *(remote or _local(error)))
+                verdict = Verdict("error", *(remote or local(error)))
 
         fault = self._guarded(evaluate)
         if fault is not None:
@@ -332,11 +286,11 @@ class Execution:
         if answer[0] not in ("ok", "raise"):
             return Verdict("crash", "ProtocolError", "answer of the wrong kind")
         if answer[0] == "raise":
-            error_type, message, line = _reported(answer)
+            error_type, message, line = reported(answer)
             return Verdict("fail" if error_type == "AssertionError" else "error", error_type, message, line)
         if case.unit is None:
             return Verdict("pass")
-        return _unit_verdict(answer[1])
+        return unit_verdict(answer[1])
 
     # --- stdin and stdout ---
 
@@ -364,7 +318,7 @@ class Execution:
             return self._stuck
         self._outcome.output.append(printed[: self._limits["max_output_bytes"]])
         if status and answer[0] == "raise":
-            return Verdict("error", *_reported(answer))
+            return Verdict("error", *reported(answer))
         if os.WIFSIGNALED(status):
             return Verdict("crash", "ProcessExit", explained(status))
         if status:
@@ -372,38 +326,3 @@ class Execution:
         if lines(printed) == lines(case.stdout):
             return Verdict("pass")
         return Verdict("fail", "WrongOutput", first_difference(lines(printed), lines(case.stdout)))
-
-
-def _guest_limits(request: Request) -> GuestLimits:
-    limits = request.limits
-    output = limits["max_output_bytes"]
-    if request.suite.form == "stdio":
-        output += 2 * max(len(case.stdout.encode("utf-8", "replace")) for case in request.suite.cases)
-    return GuestLimits(
-        memory_mb=limits["memory_mb"],
-        cpu_s=int(2 * limits["program_wall_s"]) + 2,
-        output=output,
-        reply=limits["max_reply_bytes"],
-    )
-
-
-def _reported(answer: list[Any]) -> tuple[str, str, int | None]:
-    name, message, line = answer[1:4]
-    return clean_text(name, 80) or "Exception", clean_text(message, _MESSAGE), clean_line(line)
-
-
-def _local(error: BaseException) -> tuple[str, str, None]:
-    """An exception of the test itself, raised here."""
-    return type(error).__name__, clean_text(str(error), _MESSAGE), None
-
-
-def _unit_verdict(wire: Any) -> Verdict:
-    try:
-        status, error_type, message = decode(wire)
-    except (ProtocolError, TypeError, ValueError):
-        status, error_type, message = "", None, None
-    if status == "pass":
-        return Verdict("pass")
-    if status not in ("fail", "error", "skipped"):
-        return Verdict("crash", "ProtocolError", "malformed verdict")
-    return Verdict(status, clean_text(error_type, 80), clean_text(message, _MESSAGE))

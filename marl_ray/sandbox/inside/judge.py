@@ -14,7 +14,8 @@ from typing import Any
 
 from . import frames
 from .compiler import Compiler
-from .execution import Execution, Outcome, Request, Verdict
+from .execution import Execution
+from .outcome import Outcome, Request, Verdict
 from .state import unchanged
 from .suite import Case, Suite
 from .visible import parts

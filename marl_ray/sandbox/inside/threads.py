@@ -86,6 +86,8 @@ class Counter:
 
     def _take(self, children: set[int]) -> None:
         data, ancillary, _, _ = self._ours.recvmsg(_REPORT.size, socket.CMSG_SPACE(4))
+        if not ancillary:  # this process has no descriptor left: that guest can start no threads
+            return
         (listener,) = struct.unpack("i", ancillary[0][2])
         (guest,) = _REPORT.unpack(data)
         if guest not in children:  # buried already

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import frames, guest, judge, landlock, preload, process, script, seccomp, syscalls, threads
+from .streams import Streams
 from .zygote_link import ANSWER, REQUEST
 
 RECURSION = 3000
@@ -49,7 +50,7 @@ class Wall:
 class Zygote:
     """Serves one judge."""
 
-    def __init__(self, link: socket.socket, lifeline: int, wall: Wall, streams: guest.Streams) -> None:
+    def __init__(self, link: socket.socket, lifeline: int, wall: Wall, streams: Streams) -> None:
         self._link = link
         self._lifeline = lifeline
         self._wall = wall
@@ -202,7 +203,7 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     wall, judge_filter = _build_wall(config)
     kind = socket.SOCK_SEQPACKET if process.LINUX else socket.SOCK_STREAM
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
-    streams = guest.Streams()
+    streams = Streams()
     guest.rehearse()
     random.seed(0)  # every guest draws the same numbers
     gc.collect()
