@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from .codec import ProtocolError
-from .notes import NOTES, Fault, clean_text
+from .notes import NOTES, Fault, clean_line, clean_text
 from .outcome import Outcome, Request, Verdict, local, reported, unit_verdict
 from .process import anonymous_file
 from .recorder import Recorder
