@@ -12,7 +12,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 KEYS = {"isolation", "trusted", "syntax_error", "tests", "passed", "total", "stdout", "cpu_s", "wall_s"}
-TEST_KEYS = {"status", "error_type", "message", "line", "source"}
+TEST_KEYS = {"trusted", "status", "error_type", "message", "line", "source"}
 GOOD = {
     "program": "def f(x):\n    print('hello')\n    return x + 1\n",
     "tests": ["assert f(1) == 2"],

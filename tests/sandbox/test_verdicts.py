@@ -310,12 +310,14 @@ def test_tests_leave_nothing_in_the_judge(sandbox: Sandbox) -> None:
     assert sandbox.run(Program("def f(x): return x\n", tests, "f")).passed == 5
     looks = (
         "import decimal\nassert f(1) == 1 and decimal.getcontext().prec == 28",
-        "import sys\nassert f(1) == 1 and sys.getrecursionlimit() > 1000 and len(str(10**900)) == 901 and 'x' not in sys.path",
-        "import math, os, collections\nassert f(1) == 1 and math.pi > 3.1 and not hasattr(math, 'new') and 'X' not in os.environ",
-        "import warnings, builtins\nwarnings.warn('seen')\nassert not hasattr(builtins, 'extra') and f(1) == 1 and collections.Counter('a')",
+        "import sys\nassert f(1) == 1 and sys.getrecursionlimit() > 1000 and len(str(10**900)) == 901\n"
+        "assert 'x' not in sys.path",
+        "import math, os\nassert f(1) == 1 and math.pi > 3.1 and not hasattr(math, 'new') and 'X' not in os.environ",
+        "import warnings, builtins\nwarnings.warn('seen')\nassert not hasattr(builtins, 'extra') and f(1) == 1",
+        "import collections\nassert f(1) == 1 and collections.Counter('a')",
     )
     report = sandbox.run(Program("def f(x): return x\n", looks, "f"))
-    assert statuses(report) == ["pass"] * 4, report
+    assert statuses(report) == ["pass"] * 5, report
     endless = Program("def f(x):\n    while True: pass\n", ("assert f(1) == 1",), "f", limits=SHORT)
     restarts = sandbox.restarts
     assert statuses(sandbox.run(endless)) == ["timeout"]

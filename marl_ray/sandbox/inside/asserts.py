@@ -124,6 +124,7 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
         helpers=tuple(compile(ast.Module([node], []), "<prompt>", "exec", dont_inherit=True) for node in helpers),
         preamble=preamble,
         standard=standard,
+        draws=any("random" in source for source in (*plain, *preamble)),
         patches=patches_modules(everything),
     )
 

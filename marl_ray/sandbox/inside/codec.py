@@ -259,11 +259,15 @@ _ENCODERS_OF_BASES: dict[type, Encoder] = {
 
 
 _CONTAINERS = (collections.OrderedDict, dict, list, set, bytearray, deque)
+_EXACTLY = {kind: kind for kind in _CONTAINERS}
 
 
 def base_of(value: Any) -> Any:
     """The builtin class by whose methods a container is to be read and written; None for anything else."""
     kind = type(value)
+    exact = _EXACTLY.get(kind)
+    if exact is not None:
+        return exact
     for base in _CONTAINERS:
         if issubclass(kind, base):
             return base

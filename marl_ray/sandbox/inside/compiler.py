@@ -10,7 +10,7 @@ is no pass in it.
 from __future__ import annotations
 
 from .compilation import Compiled
-from .notes import Fault, Notes, clean_line, clean_text
+from .notes import Fault, clean_line, clean_text
 from .remote import Session
 from .watch import Watch
 from .zygote_link import GuestLimits, ZygoteClient
@@ -34,7 +34,7 @@ class Compiler:
             return Compiled()
         session = self._session
         if session is None:
-            session = self._session = Session(self._zygote.fork(_LIMITS), _LIMITS.reply, Notes())
+            session = self._session = Session(self._zygote.fork(_LIMITS), _LIMITS.reply)
         answer = ["ok", None]
         try:
             with self._watch.armed(session, _CPU_S, _WALL_S):

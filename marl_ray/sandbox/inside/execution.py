@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from .codec import ProtocolError
-from .notes import Fault, Notes, clean_line, clean_text
+from .notes import NOTES, Fault, clean_line, clean_text
 from .outcome import Outcome, Request, Verdict, local, reported, unit_verdict
 from .process import anonymous_file
 from .recorder import Recorder
@@ -47,8 +47,7 @@ class Execution:
         self._session: Session | None = None
         self._stuck: Verdict | None = None
         self._last: Verdict | None = None
-        self._notes = Notes()
-        self._recorder = Recorder(self._notes)
+        self._recorder = Recorder()
         self._named: dict[str, Any] = {}
         self._names = _Names(self._find)
 
@@ -116,7 +115,7 @@ class Execution:
                 for stream in streams:
                     os.close(stream)
         self._watch.place.bring(guest.pid)
-        self._session = Session(guest, limits.reply, self._notes)
+        self._session = Session(guest, limits.reply)
         return self._session
 
     def _loaded_session(self) -> Session | None:
@@ -227,7 +226,7 @@ class Execution:
             assert self._stuck is not None
             return self._stuck
         self._recorder.clear()
-        self._notes.clear(case.compares)
+        NOTES.clear(case.compares)
         verdict = Verdict("error", "Unfinished", "the test was not evaluated to its end")
 
         def evaluate() -> None:
@@ -253,9 +252,9 @@ class Execution:
             return fault
         if self._session is not session or session.closed:
             return Verdict("error", "Unfinished", "the program's process was replaced during the test")
-        if self._notes.refusal is not None and (verdict.status != "error" or verdict.error_type == "Refused"):
-            return Verdict("error", "TypeError", self._notes.refusal)
-        verdict.trusted = not self._notes.untrusted
+        if NOTES.refusal is not None and (verdict.status != "error" or verdict.error_type == "Refused"):
+            return Verdict("error", "TypeError", NOTES.refusal)
+        verdict.trusted = not NOTES.untrusted
         return verdict
 
     # --- tests that run in the guest ---

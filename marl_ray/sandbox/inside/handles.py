@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .abilities import BITS
-from .notes import Notes, clean_text
+from .notes import NOTES, clean_text
 
 if TYPE_CHECKING:
     from .remote import Session
@@ -41,10 +41,9 @@ class Handle:
     """See the module. Its class, made for it, has the name of the object's and the methods it can answer to."""
 
     __slots__ = ("__answers", "__free", "__hash", "__mask", "__place", "__state", "__target", "__weakref__")
-    _Handle__notes = Notes()
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Handle:
-        raise cls._Handle__notes.refuse(f"the class of {_named(cls)} is not here to be called")
+        raise NOTES.refuse(f"the class of {_named(cls)} is not here to be called")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__") and name not in _OF_FUNCTIONS:
@@ -127,7 +126,7 @@ class _Methods:
         if is_free(self):
             return bool(place_of(self).open().value("operate", "contains", values=[self, item]))
         if not mask_of_handle(self) & BITS["iter"]:
-            raise refuse(self, f"whether something is in {describe(self)} cannot be left to the program")
+            raise NOTES.refuse(f"whether something is in {describe(self)} cannot be left to the program")
         return any(found is item or found == item for found in iter(self))  # type: ignore[call-overload]
 
     def enter(self) -> Any:
@@ -175,13 +174,14 @@ def drained(value: Any) -> Any:
     return [*items, *found]
 
 
-def handle_class(name: str, mask: int, notes: Notes) -> type[Handle]:
+@functools.lru_cache(maxsize=512)
+def handle_class(name: str, mask: int) -> type[Handle]:
     """The class of handles for objects of one type."""
     methods = {
         f"__{ability}__": _METHODS[ability] for ability, bit in BITS.items() if mask & bit and ability in _METHODS
     }
     text = clean_text(name, 80) or "?"
-    own = {"__slots__": (), "__module__": "solution", "_Handle__notes": notes}
+    own: dict[str, Any] = {"__slots__": (), "__module__": "solution"}
     # Every class has these two, so they would be found before the object's.
     own |= {name: property(functools.partial(_asked, question=name)) for name in ("__doc__", "__annotations__")}
     return type(text, (Handle,), {**methods, **own})
@@ -220,13 +220,8 @@ def is_free(handle: Any) -> bool:
     """Whether a test made this by calling a class by its name; if so, the program's word is noted."""
     free: bool = object.__getattribute__(handle, "_Handle__free")
     if free:
-        type(handle)._Handle__notes.untrusted = True
+        NOTES.untrusted = True
     return free
-
-
-def refuse(handle: Any, message: str) -> Exception:
-    """Note that a test asked this of a handle. -> what to raise."""
-    return type(handle)._Handle__notes.refuse(message)  # type: ignore[no-any-return]
 
 
 def _named(kind: type) -> str:
@@ -263,14 +258,13 @@ def _compared(left: Any, right: Any, operator: str) -> Any:
         session = place_of(left).open()
         if session.decoding:
             return (left is right) is (operator == "eq")  # two keys of one dict
-        notes = type(left)._Handle__notes
-        if not notes.compares:
-            raise notes.refuse(f"{describe(left)} is not plain data, so it cannot be compared here")
-        notes.untrusted = True
+        if not NOTES.compares:
+            raise NOTES.refuse(f"{describe(left)} is not plain data, so it cannot be compared here")
+        NOTES.untrusted = True
         return session.value("operate", operator, values=[left, right])
     if not mask_of_handle(left) & BITS["eq" if operator == "ne" else operator]:
         return NotImplemented  # as the object would say: it has no such method
-    raise refuse(left, f"{describe(left)} is not plain data, so it cannot be compared")
+    raise NOTES.refuse(f"{describe(left)} is not plain data, so it cannot be compared")
 
 
 def _unary(question: str) -> Callable[[Any], Any]:
@@ -280,7 +274,7 @@ def _unary(question: str) -> Callable[[Any], Any]:
 def _binary(operator: str, mirrored: bool = False) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
         if not isinstance(other, Handle) and not is_free(self):
-            raise refuse(self, f"{describe(self)} cannot be combined with plain data here")
+            raise NOTES.refuse(f"{describe(self)} cannot be combined with plain data here")
         values = [other, self] if mirrored else [self, other]
         made = place_of(self).open().changing("operate", operator, values=values)
         if is_free(self) and isinstance(made, Handle):

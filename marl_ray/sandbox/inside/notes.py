@@ -47,6 +47,10 @@ class Notes:
         return Refused(message)
 
 
+NOTES = Notes()
+"""Of the test that is being evaluated: a judge has one at a time."""
+
+
 def clean_text(text: Any, limit: int = 500) -> str:
     """Guest text fit for logs and prompts: no surrogates, no control or escape characters, bounded."""
     if not isinstance(text, str):

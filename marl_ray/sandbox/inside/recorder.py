@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .handles import Handle, describe, drained, place_of
-from .notes import Notes, clean_text
+from .notes import NOTES, clean_text
 from .subclasses import original_of
 from .suite import ALL, COMPARE, SAME, TRUTH
 
@@ -69,9 +69,8 @@ def shorten(value: Any) -> str:
 class Recorder:
     """Evaluates the tests of instrumented asserts and remembers the last that did not hold."""
 
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self) -> None:
         self._last = ""
-        self._notes = notes
 
     def clear(self) -> None:
         self._last = ""
@@ -100,16 +99,16 @@ class Recorder:
         """`left is right`, as it would be without two processes; refused where that cannot be known."""
         one_type = isinstance(left, type) is not isinstance(right, type)
         if one_type and (isinstance(left, Handle) or isinstance(right, Handle)):
-            raise self._notes.refuse("classes of the program cannot be told apart outside its process")
+            raise NOTES.refuse("classes of the program cannot be told apart outside its process")
         left, right = original_of(left), original_of(right)
         if isinstance(left, Handle) and isinstance(right, Handle):
-            if not self._notes.compares:
-                raise self._notes.refuse("only the program knows which of its objects are the same")
-            self._notes.untrusted = True
+            if not NOTES.compares:
+                raise NOTES.refuse("only the program knows which of its objects are the same")
+            NOTES.untrusted = True
         if left is right:
             return True
         if type(left) is type(right) and type(left) in _BY_VALUE and left == right:
-            raise self._notes.refuse("whether two equal values are the same object is lost between two processes")
+            raise NOTES.refuse("whether two equal values are the same object is lost between two processes")
         return False
 
     def is_instance(self, value: Any, kinds: Any) -> bool:
@@ -118,7 +117,7 @@ class Recorder:
             return isinstance(value, kinds)
         answer = place_of(value).open().value("operate", "isinstance", values=[value, kinds])
         if type(answer) is not bool:
-            raise self._notes.refuse(f"the type of {describe(value)} cannot be told")
+            raise NOTES.refuse(f"the type of {describe(value)} cannot be told")
         return answer
 
     def truth(self, value: Any, wanted: bool) -> bool:

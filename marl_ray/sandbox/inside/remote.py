@@ -14,7 +14,7 @@ from . import frames, raised
 from .abilities import ALL
 from .codec import ProtocolError, Unsupported, Wire, encode
 from .handles import Handle, handle_class, make_handle, place_of, target_of
-from .notes import Fault, Notes, clean_line, clean_text
+from .notes import NOTES, Fault, clean_line, clean_text
 from .sharing import Shared
 from .standard import FROM_GUEST, standard_name
 from .subclasses import HOME, home_of
@@ -32,14 +32,13 @@ class Session:
     Deadlines are not in here: the judge's timer interrupts any of these calls with a `Fault`.
     """
 
-    def __init__(self, guest: Process, max_reply: int, notes: Notes) -> None:
+    def __init__(self, guest: Process, max_reply: int) -> None:
         self.guest = guest
         self.fault: Fault | None = None
         self.closed = False
         self.state = 0
         """Goes up with everything a test does that may change what the program's objects answer."""
         self.decoding = False
-        self.notes = notes
         self._objects = _Objects(self)
         self._dropped: list[int] = []
         self._connection = guest.connection
@@ -64,7 +63,7 @@ class Session:
     def open(self) -> Session:
         """This session, for one of its objects. Refused once its guest is gone."""
         if self.closed:
-            raise self.notes.refuse("an object of the program was lost when its process ended")
+            raise NOTES.refuse("an object of the program was lost when its process ended")
         return self
 
     # --- messages ---
@@ -102,7 +101,7 @@ class Session:
             wires = objects.encoded(*values)
         except Unsupported as error:
             objects.cancel(first)
-            raise self.notes.refuse(f"{error}, so it cannot be given to the program") from None
+            raise NOTES.refuse(f"{error}, so it cannot be given to the program") from None
         objects.settle()
         self._dropped += objects.collect()
         news = [self._dropped, changes] if changes or self._dropped else None
@@ -202,7 +201,7 @@ class _Objects(Shared):
             if kind is None:
                 if len(self._classes) >= _MOST_TYPES:
                     raise ProtocolError("objects of too many types")
-                kind = self._classes[name, mask] = handle_class(name, mask, self._session.notes)
+                kind = self._classes[name, mask] = handle_class(name, mask)
             made = self._handles[target] = make_handle(kind, place, target, mask, hash_value)
         return made
 

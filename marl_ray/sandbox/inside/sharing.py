@@ -13,6 +13,7 @@ arguments in plain Python.
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections import OrderedDict, deque
 from typing import Any
@@ -101,9 +102,10 @@ class Shared(Context):
 
     def settle(self) -> None:
         """The other side has, or is about to get, everything as it is now."""
-        for entry in self._told:
-            entry.before = _copy(entry.value)
-        self._told = []
+        if self._told:
+            for entry in self._told:
+                entry.before = _copy(entry.value)
+            self._told = []
         for entry in self._entries.values():
             if entry.before is None:
                 entry.before = _copy(entry.value)
@@ -112,6 +114,8 @@ class Shared(Context):
         """[number, content] of what has changed since the other side has heard of it."""
         first = self._next
         changed = [(number, entry) for number, entry in self._entries.items() if _changed(entry)]
+        if not changed:
+            return []
         self._nested = False
         try:
             found = [[number, contents(entry.value, self)] for number, entry in changed]
@@ -158,7 +162,9 @@ class Shared(Context):
 
     def collect(self) -> list[int]:
         """Forget what nobody else holds. -> the numbers. (Parents come before what only they hold.)"""
-        dropped = []
+        dropped: list[int] = []
+        if not self._entries:
+            return dropped
         for number, entry in list(self._entries.items()):
             if sys.getrefcount(entry.value) == 2:  # the entry's, and this call's own
                 dropped.append(number)
@@ -176,6 +182,8 @@ class Shared(Context):
 
 def _copy(value: Any) -> Any:
     """What tells whether the content is still the same; () for what cannot change."""
+    if type(value) is list:
+        return value[:]
     base = base_of(value)
     if base is None:
         return ()
@@ -190,16 +198,14 @@ def _copy(value: Any) -> Any:
 
 def _changed(entry: _Entry) -> bool:
     before = entry.before
-    if before is None or before == ():
+    if before is None:
         return False
-    now = _copy(entry.value)
-    if len(now) != len(before):
-        return True
-    if type(now) is bytes:
-        return bool(now != before)
-    if type(now) is set:
-        return {id(item) for item in now} != {id(item) for item in before}
-    return not all(left is right for left, right in zip(now, before, strict=True))
+    if type(before) is list:
+        now = entry.value if type(entry.value) is list else _copy(entry.value)
+        return len(now) != len(before) or not all(map(operator.is_, now, before))
+    if type(before) is set:
+        return {id(item) for item in set.__iter__(entry.value)} != {id(item) for item in before}
+    return before != () and bytes(memoryview(entry.value)) != before
 
 
 def check_shape(values: Any) -> None:

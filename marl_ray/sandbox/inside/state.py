@@ -33,7 +33,8 @@ def unchanged(suite: Suite) -> Iterator[None]:
     category = locale.setlocale(locale.LC_ALL)
     folder = os.getcwd() if suite.patches else ""
     modules = _modules() if suite.patches else []
-    random.seed(hashlib.sha256("\0".join(case.source for case in suite.cases).encode("utf-8", "replace")).digest())
+    if suite.draws:
+        random.seed(hashlib.sha256("\0".join(case.source for case in suite.cases).encode("utf-8", "replace")).digest())
     try:
         yield
     finally:
@@ -56,7 +57,7 @@ def unchanged(suite: Suite) -> Iterator[None]:
 
 
 def _modules() -> list[tuple[Any, dict[str, Any]]]:
-    """What can be patched: names in modules and their public classes, and the environment."""
+    """What can be patched: names in modules, the environment, two lists. (Not attributes of classes.)"""
     found: list[tuple[Any, dict[str, Any]]] = [(sys.modules, dict(sys.modules)), (os.environ, dict(os.environ))]
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", None)
@@ -71,5 +72,6 @@ def _restore(modules: list[tuple[Any, Any]]) -> None:
         if isinstance(before, list):
             names[:] = before
         elif names is os.environ or dict(names) != before:
-            names.clear()
-            names.update(before)
+            names.update(before)  # never empty in between: the timer's handler uses them
+            for name in names.keys() - before.keys():
+                del names[name]

@@ -42,8 +42,8 @@ class Suite:
     `remote` are the names the tests take from the program, `standard` those of the standard library that they use
     without an import (see `demands.standard_names`). `helpers` is the code of what the prompt defines, run in the judge
     before the tests; `preamble` is the same as source, with what of the tests' own definitions those in the guest need.
-    `patches`: whether the tests may change modules, which have to be put right afterwards. `source` is the whole test
-    source, for unittest.
+    `draws`: whether they may draw random numbers; `patches`: whether they may change modules, which have to be put
+    right afterwards. `source` is the whole test source, for unittest.
     """
 
     form: Form
@@ -52,5 +52,6 @@ class Suite:
     helpers: tuple[CodeType, ...] = ()
     preamble: tuple[str, ...] = ()
     standard: Mapping[str, str] = field(default_factory=dict)
+    draws: bool = False
     patches: bool = False
     source: str = ""
