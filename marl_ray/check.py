@@ -44,7 +44,7 @@ def check(config: Config, download: bool = True) -> Problem:
     Without `download`, the tasks of a hub's dataset stay empty and a hub's model is checked by its name alone.
     """
     dataset = config.dataset
-    environment = make_environment(dataset_type(config), config.num_agents)
+    environment = make_environment(dataset_type(config), config.num_agents, config.sandbox.count_untrusted)
     transition = ExternalTransition(config.external, environment)
     require_wandb(config)
     try:

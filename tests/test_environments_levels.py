@@ -29,6 +29,14 @@ def assess(*responses: str, passed: int = 2, syntax: SyntaxDiagnosis | None = No
     return found
 
 
+def test_passes_that_could_be_forged_count_by_a_setting() -> None:
+    tests = tuple(TestResult("pass", None, None, None, "assert f(1) == 3", trusted) for trusted in (True, False))
+    mixed = ExecutionReport(tests, None, "", 0.0, 0.0, "none", False)
+    all_count = make_environment("mbpp", 2).assess(TASK, [AUX, MAIN], mixed)
+    some_count = make_environment("mbpp", 2, count_untrusted=False).assess(TASK, [AUX, MAIN], mixed)
+    assert (all_count.levels["tests"], some_count.levels["tests"]) == (1.0, 0.5)
+
+
 def test_roles_and_maximum() -> None:
     assert CodeGeneration(1).roles == ["main"]
     assert CodeGeneration(2).roles == ["aux", "main"]

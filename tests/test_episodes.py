@@ -103,6 +103,27 @@ def test_two_turns_by_the_best_joint_action(sandbox: Sandbox) -> None:
     assert episode.stopped == ""
 
 
+def test_feedback_holds_nothing_of_hidden_tests(sandbox: Sandbox) -> None:
+    """A program that remembers what it was asked can only tell of the tests in the slice."""
+
+    visible: list[int | None] = []
+
+    class Watched(Direct):
+        async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
+            visible.append(programs[0].visible)
+            return await super().execute(programs)
+
+    tell_tale = "def add_twice(a, b, seen=[]):\n    seen.append((a, b))\n    raise ValueError(f'seen {seen}')\n"
+    run = config(num_generations=2)
+    run.external.sandbox_slice = -1
+    main = Scripted(tell_tale, tell_tale)
+    play(run, Watched(sandbox), Scripted(AUX, AUX), main)
+    prompt = main.asked[1][0]
+    assert "seen [(0, 0)]" in prompt
+    assert "(1, 2)" not in prompt
+    assert visible == [-1, None], "nothing is told after the last turn"
+
+
 def test_an_expert_that_cannot_be_heard_is_a_metric(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     run = config()

@@ -205,6 +205,10 @@ class SandboxConfig:
     max_timeouts: int = 3
     """After so many timeouts the rest of a program's tests are not run."""
     memory_mb: int = 512
+    count_untrusted: bool = True
+    """Whether passes count in the reward that a program could have forged: of tests that have to run beside it
+    (unittest classes, tests that hand it functions or need its classes) or that compare its own objects with each
+    other. At level none all are of that kind."""
 
 
 @dataclass(slots=True)

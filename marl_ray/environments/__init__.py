@@ -10,10 +10,10 @@ PLANNED_TYPES = ("classeval", "bugfix")
 """Kinds of tasks that have a name already, but no environment yet."""
 
 
-def make_environment(dataset_type: str, num_agents: int) -> CodeGeneration:
+def make_environment(dataset_type: str, num_agents: int, count_untrusted: bool = True) -> CodeGeneration:
     """The environment of a dataset's type. Raises ValueError, in one line, for types there are none for."""
     if dataset_type in DATASET_TYPES:
-        return CodeGeneration(num_agents)
+        return CodeGeneration(num_agents, count_untrusted)
     what = "is not available yet" if dataset_type in PLANNED_TYPES else "is not known"
     raise ValueError(f"dataset type {dataset_type!r} {what} (available: {', '.join(DATASET_TYPES)})")
 

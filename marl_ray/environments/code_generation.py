@@ -46,9 +46,10 @@ class _Joint:
 
 
 class CodeGeneration:
-    """See the module. `num_agents` 1 is a single agent, without helpers."""
+    """See the module. `num_agents` 1 is a single agent, without helpers. `count_untrusted`: see `SandboxConfig`."""
 
-    def __init__(self, num_agents: int) -> None:
+    def __init__(self, num_agents: int, count_untrusted: bool = True) -> None:
+        self._count_untrusted = count_untrusted
         self.roles = prompts.role_names(num_agents)
         self.helpers = self.roles[:-1]
         self.max_reward = 4.0 if self.helpers else MAIN_DEFINED + SYNTAX_OK + TESTS
@@ -70,17 +71,22 @@ class CodeGeneration:
         parts = zip(self._parts(task, responses), responses, strict=True)
         return [part.code or clean(response) for part, response in parts]
 
-    def program(self, task: Task, responses: Sequence[str]) -> Program:
-        """The joint program: the problem's imports and finished definitions, the helpers, main."""
+    def program(self, task: Task, responses: Sequence[str], sandbox_slice: SandboxSlice = "all") -> Program:
+        """The joint program: the problem's imports and finished definitions, the helpers, main.
+
+        `sandbox_slice`: the tests that feedback will tell of.
+        """
         source = self._join(task, self._parts(task, responses)).source
-        return Program(source, task.tests, task.entry_point, prompt=task.prompt)
+        visible = None if sandbox_slice == "all" else sandbox_slice
+        return Program(source, task.tests, task.entry_point, prompt=task.prompt, visible=visible)
 
     def assess(self, task: Task, responses: Sequence[str], report: ExecutionReport) -> Assessment:
         """Reward by levels, from the responses and the one execution of their joint program."""
         *helpers, main = self._parts(task, responses)
         use = helper_use(main, self.helpers)
         runs = main.defined and report.syntax_error is None
-        rate = report.passed / report.total if runs and report.total else 0.0
+        passed = report.passed if self._count_untrusted else report.trusted_passed
+        rate = passed / report.total if runs and report.total else 0.0
         share = 1.0 / max(1, len(helpers))
 
         levels = {"main": MAIN_DEFINED * main.defined, "syntax": SYNTAX_OK * runs, "tests": TESTS * rate}

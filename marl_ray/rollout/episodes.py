@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from marl_ray.config.schema import Config
+from marl_ray.environments.diagnosis import SandboxSlice
 from marl_ray.messages import Assessment, Completion, Episode, JointAction, Observations, Task, TurnNode
 from marl_ray.rollout.engine import SamplingSpec
 from marl_ray.rollout.generator import Generation
@@ -25,7 +26,7 @@ class Environment(Protocol):
 
     def first_prompts(self, task: Task) -> list[str]: ...
 
-    def program(self, task: Task, responses: Sequence[str]) -> Program: ...
+    def program(self, task: Task, responses: Sequence[str], sandbox_slice: SandboxSlice) -> Program: ...
 
     def assess(self, task: Task, responses: Sequence[str], report: ExecutionReport) -> Assessment: ...
 
@@ -109,7 +110,9 @@ class EpisodePlayer:
             if not all(g.completions for g in generations):
                 episode.stopped = "prompt_too_long"
                 return episode
-            actions = await self._act(task, [g.completions for g in generations], probe)
+            last = turn + 1 == algorithm.num_turns
+            told: SandboxSlice = "all" if last else self.config.external.sandbox_slice
+            actions = await self._act(task, [g.completions for g in generations], told, probe)
             failure = next((a.report.infra_error for a in actions if a.report.infra_error), None)
             if failure is not None:
                 episode.stopped, episode.detail = "infra_error", failure
@@ -122,7 +125,7 @@ class EpisodePlayer:
                 joint_actions=actions,
             )
             episode.nodes.append(node)
-            if turn + 1 == algorithm.num_turns:
+            if last:
                 return episode
             if threshold is not None and sum(a.reward for a in actions) / len(actions) > threshold:
                 episode.stopped = "early_termination"
@@ -134,11 +137,13 @@ class EpisodePlayer:
             prompts, node.transition = heard.prompts, heard.metrics
         return episode
 
-    async def _act(self, task: Task, groups: Sequence[Sequence[Completion]], probe: bool) -> list[JointAction]:
-        """Aligned joint actions of the agents' groups, executed and assessed."""
+    async def _act(
+        self, task: Task, groups: Sequence[Sequence[Completion]], told: SandboxSlice, probe: bool
+    ) -> list[JointAction]:
+        """Aligned joint actions of the agents' groups, executed and assessed. `told`: tests that feedback tells of."""
         tuples = [(g,) * len(groups) for g in range(len(groups[0]))]
         responses = [responses_of(groups, indices) for indices in tuples]
-        reports = await self.sandbox.execute([self.environment.program(task, r) for r in responses])
+        reports = await self.sandbox.execute([self.environment.program(task, r, told) for r in responses])
         assessments = [self.environment.assess(task, t, r) for t, r in zip(responses, reports, strict=True)]
         if probe:
             found = await self._probe(task, responses, reports)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from .library import readable_by_all, readable_copy
+
 LEVELS = ("none", "process", "process+landlock", "bwrap")
 """From the weakest to the strongest."""
 
@@ -33,6 +35,7 @@ class Launch:
     level: str
     command: list[str]
     config: dict[str, Any]
+    environment: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -58,21 +61,25 @@ def plan(level: str) -> Launch:
     """The launch for a level. OSError, with the reason, where something it needs is not installed."""
     python, prefix = interpreter()
     command = [python, "-s", "-S", "-P", "-B", _BOOT]
+    environment = dict(_ENVIRONMENT)
     root = os.geteuid() == 0
+    # bubblewrap shows Python to everybody, and at the level "process" no file can be opened anyhow.
+    if root and level == "process+landlock" and not readable_by_all(prefix):
+        prefix = environment["PYTHONHOME"] = readable_copy(prefix) or prefix
     config: dict[str, Any] = {
         "landlock": {"bwrap": "optional", "process+landlock": "required"}.get(level, "off"),
         "seccomp": level != "none",
         "may_open": level != "process",
         "user": NOBODY if root and level != "none" else None,
         "readable": _readable_paths(prefix),
-        "readable_by_all": level == "bwrap" or _readable_by_all(prefix),
+        "readable_by_all": level == "bwrap" or readable_by_all(prefix),
     }
     if level == "bwrap":
         program = shutil.which("bwrap")
         if program is None:
             raise FileNotFoundError("bubblewrap is not installed")
         command = [program, *_bubblewrap_options(prefix, root), *command]
-    return Launch(level, command, config)
+    return Launch(level, command, config, environment)
 
 
 def spawn(launch: Launch, owner_descriptor: int, lifeline: int) -> Spawned:
@@ -84,7 +91,7 @@ def spawn(launch: Launch, owner_descriptor: int, lifeline: int) -> Spawned:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            env=_ENVIRONMENT,
+            env=launch.environment,
             cwd="/",
             close_fds=True,
             pass_fds=(owner_descriptor, lifeline),
@@ -100,12 +107,6 @@ def _readable_paths(prefix: str) -> list[str]:
     """What a guest may read under Landlock: Python, the C library, time zones."""
     system = ["/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache"]
     return [prefix, _INSIDE, *system, "/dev/null", "/dev/urandom"]
-
-
-def _readable_by_all(prefix: str) -> bool:
-    """Whether an ordinary user can enter every folder on the way to Python's library."""
-    folder = Path(prefix) / "lib"
-    return all(path.stat().st_mode & 0o001 for path in (folder, *folder.parents) if path.exists())
 
 
 def _bubblewrap_options(prefix: str, root: bool) -> list[str]:

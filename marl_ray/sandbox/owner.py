@@ -107,6 +107,8 @@ class Sandbox:
             facts.append("seccomp")
         if abi := self._facts.get("landlock_abi"):
             facts.append(f"Landlock ABI {abi}")
+        if self.level != "none":
+            facts.append(f"{self._facts.get('threads') or 'any number of'} threads a guest")
         facts.append(f"uid {self._facts.get('uid')}")
         line = f"sandbox: {self.level} active ({', '.join(facts)})"
         return line + "".join(f"; not {reason}" for reason in self._refused)
@@ -268,7 +270,8 @@ class _Batch:
         )
 
     def _attempt(self, item: _Item, *, ahead: bool) -> ExecutionReport:
-        deadline = time.monotonic() + item.limits.program_wall_s + _GRACE_S
+        parts = 2 if item.program.visible else 1
+        deadline = time.monotonic() + parts * item.limits.program_wall_s + _GRACE_S
         self._send(item, deadline)
         if ahead and (len(self._items) > 1 or self._take()) and len(self._items[1].frame) <= _AHEAD_BYTES:
             self._send(self._items[1], deadline)
@@ -280,6 +283,8 @@ class _Batch:
         level = self._sandbox.level
         if level == "none":
             answer["trusted"] = False
+            for test in answer["tests"]:
+                test["trusted"] = False
         return ExecutionReport.from_dict({**answer, "isolation": level})
 
     def _send(self, item: _Item, deadline: float) -> None:

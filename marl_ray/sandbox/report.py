@@ -34,7 +34,7 @@ class Limits:
     max_crashes: int = 2
     memory_mb: int = 512
     max_output_bytes: int = 65536
-    max_reply_bytes: int = 1 << 20
+    max_reply_bytes: int = 8 << 20
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -62,7 +62,9 @@ class Program:
     `{"stdin": ..., "stdout": ...}` (see `stdio_tests`); the source of unittest classes. `form` "auto" tells
     them apart. `prompt` is the problem's text: when it is Python, helpers it defines are run by the judge
     instead of being trusted to the program. `stdin` is what the program finds on its standard input. `limits`
-    None takes the sandbox's own.
+    None takes the sandbox's own. `visible` says which tests' results its author will be told: the first n, with -n
+    the last n, with None or 0 all. They are run first, in a process of their own and with limits of their own, so
+    that what is told holds nothing of the other tests; verdicts come in the tests' order all the same.
     """
 
     source: str
@@ -72,6 +74,7 @@ class Program:
     form: Form = "auto"
     stdin: str | None = None
     limits: Limits | None = None
+    visible: int | None = None
 
     @property
     def key(self) -> str:
@@ -88,17 +91,19 @@ class Program:
             "form": self.form,
             "stdin": self.stdin,
             "limits": None if self.limits is None else self.limits.to_dict(),
+            "visible": self.visible,
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Program:
-        """A program from JSON: {program, tests, entry_point, prompt?, form?, stdin?, limits?}.
+        """A program from JSON: {program, tests, entry_point, prompt?, form?, stdin?, limits?, visible?}.
 
         ValueError says in one line which key is missing, unknown or of the wrong type.
         """
         if not isinstance(data, Mapping):
             raise ValueError(f"a program must be a JSON object, not {type(data).__name__}")
-        _refuse_unknown("program", data, {"program", "tests", "entry_point", "prompt", "form", "stdin", "limits"})
+        known = {"program", "tests", "entry_point", "prompt", "form", "stdin", "limits", "visible"}
+        _refuse_unknown("program", data, known)
         for name in ("program", "tests"):
             if name not in data:
                 raise ValueError(f"program: key {name!r} is missing")
@@ -109,7 +114,9 @@ class Program:
                 raise ValueError(f"program: {name!r} must be a string")
         if strings["form"] not in ("auto", "check", "asserts", "stdio", "unittest"):
             raise ValueError(f"program: unknown form {strings['form']!r}")
-        stdin, limits = data.get("stdin"), data.get("limits")
+        stdin, limits, visible = data.get("stdin"), data.get("limits"), data.get("visible")
+        if visible is not None and type(visible) is not int:
+            raise ValueError("program: 'visible' must be an integer or null")
         if stdin is not None and not isinstance(stdin, str):
             raise ValueError("program: 'stdin' must be a string or null")
         if limits is not None and not isinstance(limits, Mapping):
@@ -122,6 +129,7 @@ class Program:
             form=strings["form"],  # type: ignore[arg-type]
             stdin=stdin,
             limits=None if limits is None else Limits.from_dict(limits),
+            visible=visible,
         )
 
 
@@ -143,7 +151,10 @@ def stdio_tests(cases: Sequence[StdioCase]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """The verdict on one test. `line` is a line of the program; `source` is the test's own text."""
+    """The verdict on one test. `line` is a line of the program; `source` is the test's own text.
+
+    `trusted` is False when the program had a say in the verdict beyond its data: see `ExecutionReport`.
+    """
 
     __test__ = False  # not a test class, whatever pytest makes of its name
 
@@ -152,6 +163,7 @@ class TestResult:
     message: str | None
     line: int | None
     source: str
+    trusted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +179,9 @@ class SyntaxDiagnosis:
 class ExecutionReport:
     """What happened to one program.
 
-    `trusted` is False when the verdicts came out of a process that ran the program (unittest classes, tests
-    that hand functions to the program, level `none`): such a pass can be forged. `infra_error` is set when
+    `trusted` is False when one of the verdicts is not: it came out of a process that ran the program (unittest
+    classes, tests that hand functions to the program, level `none`), or the program was asked whether two of its own
+    objects are equal. Such a pass can be forged. `infra_error` is set when
     the sandbox failed, not the program; `tests` then say nothing about it. `cpu_s` is the program's own
     processor time.
     """
@@ -185,6 +198,11 @@ class ExecutionReport:
     @property
     def passed(self) -> int:
         return sum(test.status == "pass" for test in self.tests)
+
+    @property
+    def trusted_passed(self) -> int:
+        """Passes that cannot have been forged."""
+        return sum(test.status == "pass" and test.trusted for test in self.tests)
 
     @property
     def total(self) -> int:

@@ -112,18 +112,18 @@ ATTACKS = (
         "'[\"' + str(nonce) + '\", \"ok\", {' + ','.join('\"t\": []' for _ in range(N)) + '}, null]'",
     ),
     forged(
-        "wire_reference_type", "references that are not numbers", '[nonce, "ok", {"h": [{"x": 1}, "T", True]}, None]'
+        "wire_reference_type", "references that are not numbers", '[nonce, "ok", {"h": [{"x": 1}, "T", 0, None]}, None]'
     ),
-    forged("wire_reference_wrong", "references to nothing", '[nonce, "ok", {"h": [-(10**30), "T", False]}, None]'),
+    forged("wire_reference_wrong", "references to nothing", '[nonce, "ok", {"h": [-(10**30), "T", 0, None]}, None]'),
     forged(
         "wire_reference_name",
         "a reference with a type name of a megabyte",
-        '[nonce, "ok", {"h": [0, "A\\n" * 10**5, False]}, None]',
+        '[nonce, "ok", {"h": [0, "A\\n" * 10**5, 0, None]}, None]',
     ),
     forged(
         "wire_reference_endless",
         "an iterator that always has more",
-        '[nonce, "ok", {"h": [0, "T", True]}, None] if answered.append(1) or len(answered) == 1 else [nonce, "ok", [0] * 4, False]',
+        '[nonce, "ok", {"h": [0, "T", 3, None]}, None] if answered.append(1) or len(answered) == 1 else [nonce, "ok", [0] * 4, False]',
         tests=("assert list(f(1)) == ['@WANTED@']", "assert [y for y in f(1)] == ['@WANTED@']"),
     ),
     forged("wire_arguments", "arguments afterwards that are something else", '[nonce, "ok", 0, {"s": [1]}]'),
@@ -131,31 +131,31 @@ ATTACKS = (
         "wire_arguments_more", "more arguments afterwards than there were", '[nonce, "ok", 0, [["x"], ["y"], ["z"]]]'
     ),
     forged("wire_arguments_types", "arguments afterwards of other types", '[nonce, "ok", 0, [{"d": []}]]'),
-    forged("wire_raise_shapes", "an exception in a wrong shape", '[nonce, "raise", 5, None, "x", {"a": 1}]'),
+    forged("wire_raise_shapes", "an exception in a wrong shape", '[nonce, "raise", 5, None, "x", {"a": 1}, 7, None]'),
     forged(
         "wire_raise_control",
         "exceptions that would end the judge's loops",
-        '[nonce, "raise", "StopIteration", "x", 1, ["StopIteration"]]',
+        '[nonce, "raise", "StopIteration", "x", 1, ["StopIteration"], None, None]',
     ),
     forged(
         "wire_raise_exit",
         "exceptions that would end the judge",
-        '[nonce, "raise", "SystemExit", "0", 1, ["SystemExit", "BaseException"]]',
+        '[nonce, "raise", "SystemExit", "0", 1, ["SystemExit", "BaseException"], None, None]',
     ),
     forged(
         "wire_raise_named",
         "exceptions named like other builtins",
-        '[nonce, "raise", "print", "x", 1, ["print", "exec", "__import__"]]',
+        '[nonce, "raise", "print", "x", 1, ["print", "exec", "__import__"], None, None]',
     ),
     forged(
         "wire_raise_line",
         "an exception on a line of no file",
-        '[nonce, "raise", "ValueError", "x", 10**30, ["ValueError"]]',
+        '[nonce, "raise", "ValueError", "x", 10**30, ["ValueError"], None, None]',
     ),
     forged(
         "wire_raise_text",
         "an exception with a message of a megabyte of escapes",
-        '[nonce, "raise", "E" * 10**5, "\\x1b" * 10**5, 1, []]',
+        '[nonce, "raise", "E" * 10**5, "\\x1b" * 10**5, 1, [], None, None]',
     ),
     forged("wire_syntax", "a syntax error in the middle of a test", '[nonce, "syntax", "x", 1, 1]'),
     forged("wire_not_utf8", "text that is not UTF-8", '\'["\' + str(nonce) + \'", "ok", "\\udc80\\ud800", null]\''),

@@ -17,9 +17,11 @@ from . import (
     attacks_escapes,
     attacks_forgeries,
     attacks_kernel,
+    attacks_objects,
     attacks_protocol,
     attacks_resources,
     attacks_resources2,
+    attacks_scripts,
     attacks_wire,
 )
 from .attack import REPORTING_LIMITS, SUITE_LIMITS, WANTED_PREFIX, Attack
@@ -34,6 +36,8 @@ MODULES = (
     attacks_answers,
     attacks_protocol,
     attacks_wire,
+    attacks_objects,
+    attacks_scripts,
 )
 ATTACKS: tuple[Attack, ...] = tuple(attack for module in MODULES for attack in module.ATTACKS)
 HONEST_SOURCE = "def f(x):\n    print('honest')\n    return x + x\n"

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from marl_ray.sandbox import Limits, Program, Sandbox
 from marl_ray.sandbox.inside import frames
-from marl_ray.sandbox.inside.judge import Execution, Request
+from marl_ray.sandbox.inside.abilities import ALL
+from marl_ray.sandbox.inside.execution import Execution, Request
 from marl_ray.sandbox.inside.process import anonymous_file
 from marl_ray.sandbox.inside.testforms import parse_tests
 from marl_ray.sandbox.inside.watch import Watch
@@ -39,17 +40,53 @@ TESTS = (
     f"try:\n    r = f(1)\nexcept Exception:\n    r = None\nassert r == {WANTED!r}",
     f"try:\n    r = f(1)\nexcept:\n    r = None\nassert r == {WANTED!r}",
     f"assert {{**f(1)}} == {{{WANTED!r}: 1}} and f() is None",
+    f"a = [1, [2]]\nb = f(a, x=a[1])\nassert f(b) is a and a[0] == {WANTED!r}",
+    f"a = {{1: {{2}}}}\nf(a)\nf(a)\nassert a == {{1: {WANTED!r}}}",
+    f"assert {{f(1), f(2)}} == {{{WANTED!r}}} and sorted([f(1), f(2)]) == [{WANTED!r}]",
+    "r = []\ntry:\n    f(1)\nexcept Exception as e:\n    r = [*e.args, str(e), type(e).__name__]\n"
+    f"assert {WANTED!r} in r",
+    f"x = f(1)\nassert x == f(2) and str(x) == {WANTED!r} and float(x) > int(x) and x[0] is x",
 )
 
 Reply = bytes | list[Any]
 """Raw bytes, or the parts of an answer that gets the right nonce and framing."""
 
 parts = st.lists(wires, max_size=5)
+numbers = st.integers(-1, 6)
+masks = st.sampled_from([0, 1, ALL, ALL >> 1, ALL + 1, -1]) | st.integers(0, ALL)
+references = st.builds(
+    lambda number, name, mask, own_hash: {"h": [number, name, mask, own_hash]},
+    *(numbers, st.text(max_size=3), masks, st.none() | st.integers(-2, 2) | st.just(1 << 64)),
+)
+"""Of the right shape, so that tests get stand-ins and ask them; the same ones come again and again."""
+answers = st.one_of(wires, references, references, st.builds(lambda number: {"@": number}, numbers))
+values = st.one_of(
+    answers,
+    st.lists(answers, max_size=3),
+    st.builds(lambda *a: {"t": [{"t": [a[0]]}, a[1], a[2]]}, answers, st.booleans(), answers),
+)
+changes = st.none() | wires | st.lists(st.tuples(numbers, st.lists(values, max_size=3)).map(list), max_size=3)
+attributes = st.lists(st.tuples(st.sampled_from(["x", "args", "remote"]), values).map(list), max_size=2)
+details = (
+    st.none()
+    | wires
+    | st.tuples(
+        st.booleans(),
+        st.lists(values, max_size=2).map(lambda items: {"t": items}),
+        attributes.map(lambda items: {"d": items}),
+        st.none() | parts,
+    ).map(list)
+)
+builtin_names = st.lists(st.sampled_from(dir(builtins)) | wires, max_size=3)
 honest_looking = st.one_of(
     st.builds(lambda value: ["ok", value], wires),
-    st.builds(lambda value, after: ["ok", value, after], wires, wires),
-    st.builds(lambda names: ["ok", names], st.dictionaries(st.sampled_from(["f", "g"]), wires)),
-    st.builds(lambda *a: ["raise", *a], wires, wires, wires, st.lists(st.sampled_from(dir(builtins)) | wires)),
+    st.builds(lambda value, after: ["ok", value, after], values, changes),
+    st.builds(lambda value: ["ok", value, None], values),
+    st.builds(
+        lambda names: ["ok", names],
+        st.dictionaries(st.sampled_from(["f", "g"]), wires | references.map(lambda r: r["h"])),
+    ),
+    st.builds(lambda *a: ["raise", *a], wires, wires, wires, builtin_names, details, changes),
     st.builds(lambda *a: ["syntax", *a], wires, wires, wires),
     st.builds(lambda kind, rest: [kind, *rest], st.sampled_from(["ok", "raise", "syntax", "pass", ""]), parts),
 )
@@ -63,7 +100,7 @@ class GarbageZygote:
         self.script, self.load, self.silent = list(script), load, silent
         self.open: list[socket.socket] = []
 
-    def fork(self, limits: GuestLimits, stdin: int | None = None) -> Process:
+    def fork(self, limits: GuestLimits, *streams: int) -> Process:
         ours, theirs = socket.socketpair()
         self.open.append(theirs)
         threading.Thread(target=self.speak, args=(theirs,), daemon=True).start()
@@ -92,9 +129,9 @@ class GarbageZygote:
     def bury(self, guest: Process) -> None:
         guest.release()
 
-    def bury_and_explain(self, guest: Process) -> str:
+    def bury_and_wait(self, guest: Process) -> int:
         guest.release()
-        return "the process ended"
+        return 0
 
 
 @pytest.fixture(scope="module")

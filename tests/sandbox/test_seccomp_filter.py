@@ -13,10 +13,10 @@ ALLOW, EPERM, KILL = 0x7FFF0000, 0x00050001, 0x80000000
 ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
-def answer(code: bytes, number: int, architecture: int | None = None) -> int:
-    """What a filter says to a call with arguments of 0."""
+def answer(code: bytes, number: int, architecture: int | None = None, arguments: tuple[int, ...] = (0,) * 6) -> int:
+    """What a filter says to a call."""
     program = list(struct.iter_unpack("=HBBI", code))
-    data = struct.pack("<IIQ6Q", number, architecture or ARCHITECTURE[syscalls.MACHINE], 0, *[0] * 6)
+    data = struct.pack("<IIQ6Q", number, architecture or ARCHITECTURE[syscalls.MACHINE], 0, *arguments)
     value = position = 0
     while True:
         operation, if_true, if_false, constant = program[position]
@@ -48,3 +48,22 @@ def test_other_abis_are_killed() -> None:
     assert answer(code, 0, architecture=0x40000003) == KILL
     if syscalls.MACHINE == "x86_64":
         assert answer(code, 0x40000000) == KILL
+
+
+@pytest.mark.parametrize(("name", "position"), [("sendto", 3), ("recvfrom", 3), ("recvmsg", 2)])
+def test_messages_have_no_unusual_flags(name: str, position: int) -> None:
+    code = seccomp.build_filter(may_open=True)
+    number = syscalls.number(name)
+    assert number is not None
+    for bit in range(32):
+        arguments = tuple(1 << bit if index == position else 0 for index in range(6))
+        usual = bit in (1, 5, 6, 8, 14, 15, 30)
+        assert answer(code, number, arguments=arguments) == (ALLOW if usual else EPERM), hex(1 << bit)
+
+
+def test_the_question_is_asked_about_threads_only() -> None:
+    code = seccomp.build_question()
+    asked = {number for number in range(2000) if answer(code, number) != ALLOW}
+    assert asked == {syscalls.number("clone"), syscalls.number("exit")}
+    assert {answer(code, number) for number in asked} == {0x7FC00000}
+    assert answer(code, 0, architecture=0x40000003) == KILL

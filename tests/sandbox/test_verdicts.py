@@ -164,7 +164,10 @@ def test_objects_of_the_program_can_be_used(sandbox: Sandbox) -> None:
         "assert Stack(1) == Stack(1)",
     )
     report = sandbox.run(Program(source, tests, "Stack"))
-    assert statuses(report) == ["pass"] * 4 + ["error"], "objects have no equality outside the guest"
+    assert statuses(report) == ["pass"] * 4 + ["fail"]
+    assert [test.trusted for test in report.tests] == [True] * 4 + [False], (
+        "equality of its objects is the program's word"
+    )
 
 
 def test_helpers_of_the_prompt_run_in_the_judge(sandbox: Sandbox) -> None:
@@ -248,7 +251,7 @@ def test_what_cannot_be_prevented(sandbox: Sandbox) -> None:
     # A method that a test calls on an object is the program's: it may answer what it likes.
     agreeing = "class T:\n    def __getattr__(self, name): return lambda *a: True\ndef f(): return T()\n"
     report = sandbox.run(Program(agreeing, ("assert f().startswith('secret')", "assert f() == 'secret'"), "f"))
-    assert statuses(report) == ["pass", "error"]
+    assert statuses(report) == ["pass", "fail"]
 
 
 def test_strange_tests_and_prompts_do_not_stop_the_sandbox(sandbox: Sandbox) -> None:
@@ -292,3 +295,28 @@ def test_what_is_dear_to_compile_is_left_to_the_guest(sandbox: Sandbox, more: st
     report = sandbox.run(Program(f"def f(x): return x\n{more}", ("assert f(1) == 1",), "f"))
     assert sandbox.restarts == restarts, "the judge did not survive it"
     assert statuses(report) == (["error"] if "finally" in more else ["pass"])
+
+
+def test_tests_leave_nothing_in_the_judge(sandbox: Sandbox) -> None:
+    """What the tests of one problem change is as before for the next, the judge's own timer included."""
+    changes = (
+        "import decimal\ndecimal.getcontext().prec = 3",
+        "import sys\nsys.setrecursionlimit(500)\nsys.set_int_max_str_digits(700)\nsys.path.append('x')",
+        "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nsignal.setitimer(signal.ITIMER_REAL, 0)",
+        "import warnings, random, math\nwarnings.simplefilter('error')\nrandom.seed(1)\nmath.pi = 3\nmath.new = 1",
+        "import builtins, os\nbuiltins.extra = 1\nos.environ['X'] = '1'\nimport collections\ncollections.Counter = 0",
+    )
+    tests = tuple(f"{change}\nassert f(1) == 1" for change in changes)
+    assert sandbox.run(Program("def f(x): return x\n", tests, "f")).passed == 5
+    looks = (
+        "import decimal\nassert f(1) == 1 and decimal.getcontext().prec == 28",
+        "import sys\nassert f(1) == 1 and sys.getrecursionlimit() > 1000 and len(str(10**900)) == 901 and 'x' not in sys.path",
+        "import math, os, collections\nassert f(1) == 1 and math.pi > 3.1 and not hasattr(math, 'new') and 'X' not in os.environ",
+        "import warnings, builtins\nwarnings.warn('seen')\nassert not hasattr(builtins, 'extra') and f(1) == 1 and collections.Counter('a')",
+    )
+    report = sandbox.run(Program("def f(x): return x\n", looks, "f"))
+    assert statuses(report) == ["pass"] * 4, report
+    endless = Program("def f(x):\n    while True: pass\n", ("assert f(1) == 1",), "f", limits=SHORT)
+    restarts = sandbox.restarts
+    assert statuses(sandbox.run(endless)) == ["timeout"]
+    assert sandbox.restarts == restarts

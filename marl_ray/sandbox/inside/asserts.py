@@ -8,23 +8,14 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Sequence
-from typing import Any
+import copy
+from collections.abc import Sequence
+from types import CodeType
 
-from .suite import COMPARE, TRUTH, Case, Suite
+from .demands import Demands, names_in, patches_modules, standard_names
+from .instrument import Instrument
+from .suite import Case, Suite
 
-_OPERATORS = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Is: "is",
-    ast.IsNot: "is not",
-    ast.In: "in",
-    ast.NotIn: "not in",
-}
 _BUILTINS = frozenset(dir(builtins))
 
 
@@ -99,34 +90,100 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
     }
     helpers, helper_names = _prompt_helpers(prompt, entry_point)
     everything = [part for node in statements for part in parts[node]]
-    remote = (_free_names(everything) - helper_names) | {entry_point}
-    in_guest = _needs_guest(everything, remote)
-    instrument = _Instrument(remote)
+    free = (_free_names(everything) - helper_names) | {entry_point}
+    standard = standard_names(everything, free, entry_point)
+    remote = free - standard.keys()
+    demands = Demands(statements, helpers, remote)
 
-    cases: list[Case] = []
+    blocks: list[list[ast.stmt]] = []
+    shown: list[str] = []
     setup: list[ast.stmt] = []
     for item in items if whole_items else [[node] for node in statements]:
         body = [node for node in item if not _says_nothing(node)]
-        if not any(_is_test(node, parts[node], checkers) for node in body):
-            setup += body
-            continue
-        shown = "\n".join(ast.unparse(node) for node in body)
-        plain = "\n".join([*(ast.unparse(node) for node in setup), shown])
-        module = ast.Module([instrument.visit(node) for node in (*setup, *body)], [])
-        try:
-            code = compile(module, "<test>", "exec", dont_inherit=True)
-        except (SyntaxError, ValueError) as error:
-            raise ValueError(f"test {len(cases) + 1} cannot be compiled: {error}") from None
-        cases.append(Case(source=shown, code=code, plain=plain))
-        setup = []
+        setup += body
+        if any(_is_test(node, parts[node], checkers) for node in body):
+            shown.append("\n".join(ast.unparse(node) for node in body))
+            blocks.append(setup)
+            setup = []
+    reasons, definitions = _places(blocks, demands)
+    plain = ["\n".join(ast.unparse(node) for node in block) for block in blocks]
+    preamble = tuple(ast.unparse(node) for node in (*helpers, *definitions))
+    instrument = Instrument(demands)
+    cases = [
+        Case(
+            text, _compiled([instrument.visit(node) for node in block], number), source, "", "", None, reason, compares
+        )
+        for number, (text, block, source, reason, compares) in enumerate(
+            zip(shown, blocks, plain, reasons, map(demands.compares, blocks), strict=True), 1
+        )
+    ]
     return Suite(
         form="asserts" if whole_items else "check",
         cases=tuple(cases),
         remote=frozenset(remote),
         helpers=tuple(compile(ast.Module([node], []), "<prompt>", "exec", dont_inherit=True) for node in helpers),
-        preamble=tuple(ast.unparse(node) for node in helpers),
-        in_guest=in_guest,
+        preamble=preamble,
+        standard=standard,
+        patches=patches_modules(everything),
     )
+
+
+def _compiled(body: list[ast.stmt], number: int) -> CodeType:
+    try:
+        return compile(ast.Module(body, []), "<test>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"test {number} cannot be compiled: {error}") from None
+
+
+def _places(blocks: list[list[ast.stmt]], demands: Demands) -> tuple[list[str], list[ast.stmt]]:
+    """For each case why it has to run in the guest, and the definitions of other cases that those in the guest use.
+
+    Judge and guest do not share the tests' variables. A definition that stands on one side and is used on the other is
+    made on both; where they share any other variable, all tests run in the guest. Puts definitions into `blocks`.
+    """
+    reasons = [demands.reason(block) for block in blocks]
+    if all(reasons) or not any(reasons):
+        return reasons, []
+    bound: dict[str, list[tuple[int, ast.stmt]]] = {}
+    for number, block in enumerate(blocks):
+        for node in block:
+            for name in _bound_names(node):
+                bound.setdefault(name, []).append((number, node))
+    order = [node for block in blocks for node in block]
+    needed: list[list[ast.stmt]] = [[] for _ in blocks]
+    for number, block in enumerate(blocks):
+        used = set().union(*map(names_in, block))
+        while used:
+            places = bound.get(used.pop(), [])
+            elsewhere = [node for place, node in places if bool(reasons[place]) is not bool(reasons[number])]
+            if not elsewhere or any(place == number for place, _ in places):
+                continue
+            node = elsewhere[0]
+            if len(elsewhere) > 1 or not _is_definition(node, demands):
+                return [next(filter(None, reasons))] * len(reasons), []
+            if node not in needed[number]:
+                needed[number].append(node)
+                used |= names_in(node)
+    for number, block in enumerate(blocks):
+        if not reasons[number]:
+            block[:0] = copy.deepcopy(sorted(needed[number], key=order.index))
+    in_guest = {node for number, nodes in enumerate(needed) if reasons[number] for node in nodes}
+    return reasons, sorted(in_guest, key=order.index)
+
+
+def _is_definition(node: ast.stmt, demands: Demands) -> bool:
+    if isinstance(node, ast.Assign):
+        return isinstance(node.value, ast.Name) or not demands.from_program(node.value)
+    return isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)
+
+
+def _bound_names(node: ast.stmt) -> set[str]:
+    """Names that a statement binds at the top level."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {(item.asname or item.name).partition(".")[0] for item in node.names}
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
 
 
 def _says_nothing(node: ast.stmt) -> bool:
@@ -167,35 +224,6 @@ def _free_names(parts: Sequence[ast.AST]) -> set[str]:
     return used - defined - _BUILTINS
 
 
-def _needs_guest(parts: Sequence[ast.AST], remote: set[str]) -> str:
-    """Why these tests cannot be evaluated outside the guest: they need a class of the program as a class."""
-
-    def from_program(node: ast.AST | None) -> str:
-        for part in ast.walk(node) if node is not None else ():
-            if isinstance(part, ast.Name) and part.id in remote:
-                return part.id
-        return ""
-
-    for part in parts:
-        suspects: Iterable[ast.AST | None] = ()
-        if isinstance(part, ast.ExceptHandler):
-            suspects, what = [part.type], "catches"
-        elif isinstance(part, ast.ClassDef):
-            suspects, what = part.bases, "derives from"
-        elif isinstance(part, ast.Call) and _called_name(part) in ("isinstance", "issubclass"):
-            suspects, what = part.args[1:], "asks for"
-        elif isinstance(part, ast.Call) and _called_name(part) in (
-            "assertRaises",
-            "assertIsInstance",
-            "raises",
-        ):
-            suspects, what = part.args[:2], "asks for"
-        for suspect in suspects:
-            if name := from_program(suspect):
-                return f"a test {what} the program's class {name}"
-    return ""
-
-
 def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[str]]:
     """What a prompt that is Python defines besides the stub to be written: imports, functions, classes,
     constants.
@@ -231,43 +259,3 @@ def _is_stub(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> boo
         isinstance(part, ast.Pass) or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
         for part in node.body
     )
-
-
-class _Instrument(ast.NodeTransformer):
-    """Routes what an assert tests through the judge's recorder, the value under test first.
-
-    `assert f(x) == y` becomes `assert COMPARE("==", f(x), y, False)`; the last argument tells that the sides
-    are to be shown in the other order. Both sides are evaluated once and in their order, as before.
-    """
-
-    def __init__(self, remote: set[str]) -> None:
-        self._remote = remote
-
-    def _mentions_program(self, node: ast.AST) -> bool:
-        names = self._remote | {"candidate"}
-        return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
-
-    def visit(self, node: ast.AST) -> Any:
-        return node if isinstance(node, ast.expr) else super().visit(node)  # no assert is inside an expression
-
-    def visit_Assert(self, node: ast.Assert) -> ast.Assert:
-        test = node.test
-        if isinstance(test, ast.Compare) and len(test.ops) == 1:
-            left, right = test.left, test.comparators[0]
-            swapped = self._mentions_program(right) and not self._mentions_program(left)
-            arguments = [_constant(_OPERATORS[type(test.ops[0])], node), left, right, _constant(swapped, node)]
-            call = _call(COMPARE, arguments, node)
-        elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            call = _call(TRUTH, [test.operand, _constant(False, node)], node)
-        else:
-            call = _call(TRUTH, [test, _constant(True, node)], node)
-        return ast.copy_location(ast.Assert(call, node.msg), node)
-
-
-def _constant(value: str | bool, where: ast.AST) -> ast.expr:
-    return ast.copy_location(ast.Constant(value), where)
-
-
-def _call(function: str, arguments: list[ast.expr], where: ast.AST) -> ast.Call:
-    name = ast.copy_location(ast.Name(function, ast.Load()), where)
-    return ast.copy_location(ast.Call(name, arguments, []), where)

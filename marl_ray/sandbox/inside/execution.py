@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .codec import ProtocolError, decode
+from .codec import ProtocolError
+from .decoding import decode
+from .notes import Fault, Notes, clean_line, clean_text
+from .process import anonymous_file
 from .recorder import Recorder
-from .remote import CannotCross, Fault, Handle, Session, clean_line, clean_text
+from .remote import Session
 from .stdio import first_difference, input_file, lines, read_output
-from .testforms import COMPARE, TRUTH, Case, Suite
+from .testforms import Case, Suite
 from .watch import Watch
-from .zygote_link import GuestLimits, ZygoteClient, ZygoteError
+from .zygote_link import GuestLimits, ZygoteClient, ZygoteError, explained
 
 _MESSAGE = 500
 
@@ -27,6 +31,7 @@ class Verdict:
     error_type: str | None = None
     message: str | None = None
     line: int | None = None
+    trusted: bool = True
 
 
 @dataclass(slots=True)
@@ -54,7 +59,23 @@ class Outcome:
     cpu_s: float = 0.0
     timeouts: int = 0
     crashes: int = 0
-    in_guest: bool = False
+
+    def add(self, part: Outcome) -> None:
+        """Take over what has been found out with a part of the tests, but for the verdicts."""
+        self.syntax_error = part.syntax_error
+        self.output += part.output
+        self.cpu_s += part.cpu_s
+
+
+class _Names(dict[str, Any]):
+    """The tests' globals. What they do not define is looked up when it is read, in functions too."""
+
+    def __init__(self, find: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, name: str) -> Any:
+        return self._find(name)
 
 
 class Execution:
@@ -71,64 +92,77 @@ class Execution:
         self._guest_limits = _guest_limits(request)
         self._session: Session | None = None
         self._stuck: Verdict | None = None
-        self._names: dict[str, Any] = {}
+        self._last: Verdict | None = None
+        self._notes = Notes()
+        self._recorder = Recorder(self._notes)
+        self._named: dict[str, Any] = {}
+        self._names = _Names(self._find)
 
     def run(self) -> Outcome:
-        """All verdicts. CannotCross when the tests turn out to need the guest; ZygoteError without a guest."""
+        """All verdicts. ZygoteError without a guest."""
         suite = self._suite
+        numbered = list(enumerate(suite.cases))
+        verdicts: dict[int, Verdict] = {}
         try:
             if suite.form == "stdio":
-                self._each(self._stdio_case)
-            elif suite.in_guest:
-                self._outcome.in_guest = True
-                self._each(self._guest_case)
+                verdicts |= self._each(numbered, self._stdio_case)
             else:
-                self._names = self._namespace()
-                self._recorder = Recorder()
-                self._names |= {COMPARE: self._recorder.compare, TRUTH: self._recorder.truth}
-                self._each(self._judge_case)
+                outside = [(number, case) for number, case in numbered if not case.in_guest]
+                if outside:
+                    self._names |= {"__name__": "tests", **self._recorder.names()}
+                    self._run_helpers()
+                    verdicts |= self._each(outside, self._judge_case)
+                    self._end_session()
+                # In a process of their own: those know the tests that run in them.
+                inside = [(number, case) for number, case in numbered if case.in_guest]
+                verdicts |= self._each(inside, self._guest_case)
         finally:
             self._end_session()
+        self._outcome.verdicts = [
+            replace(verdicts[number], trusted=False) if case.in_guest else verdicts[number] for number, case in numbered
+        ]
         return self._outcome
 
-    def _each(self, judge_case: Callable[[Case], Verdict]) -> None:
+    def _each(self, cases: list[tuple[int, Case]], judge_case: Callable[[Case], Verdict]) -> dict[int, Verdict]:
         """A verdict for every case; what follows once the budget is used up is skipped."""
         outcome, limits = self._outcome, self._limits
-        for case in self._suite.cases:
+        verdicts: dict[int, Verdict] = {}
+        for number, case in cases:
             if self._stuck is not None:
-                outcome.verdicts.append(self._stuck)
+                verdicts[number] = self._stuck
                 continue
             if (
                 outcome.timeouts >= limits["max_timeouts"]
                 or outcome.crashes >= limits["max_crashes"]
                 or self._wall_left() <= 0
             ):
-                outcome.verdicts.append(Verdict("skipped", "Skipped", "the program's budget was used up"))
+                verdicts[number] = Verdict("skipped", "Skipped", "the program's budget was used up")
                 continue
-            verdict = judge_case(case)
+            verdict = verdicts[number] = self._last = judge_case(case)
             outcome.timeouts += verdict.status == "timeout"
             outcome.crashes += verdict.status == "crash"
-            outcome.verdicts.append(verdict)
+        return verdicts
 
     def _wall_left(self) -> float:
         return self._limits["program_wall_s"] - (time.monotonic() - self._started)
 
     # --- the guest ---
 
-    def _new_session(self, stdin: str | None) -> Session:
-        """A session with a guest that has not loaded the program yet."""
+    def _new_session(self, stdin: str | None, *, apart: bool = False) -> Session:
+        """A session with a guest that has not loaded the program yet. `apart`: standard error is not kept."""
         limits = self._guest_limits
         if stdin is None:
             guest = self._zygote.fork(limits)
             self._zygote.prepare_spare(limits)
         else:
-            descriptor = input_file(stdin)
+            streams = [input_file(stdin), *([anonymous_file("errors")] if apart else [])]
             try:
-                guest = self._zygote.fork(limits, descriptor)
+                guest = self._zygote.fork(limits, *streams)
             finally:
-                os.close(descriptor)
+                for stream in streams:
+                    os.close(stream)
         self._watch.place.bring(guest.pid)
-        self._session = Session(guest, limits.reply)
+        self._session = Session(guest, limits.reply, self._notes)
         return self._session
 
     def _loaded_session(self) -> Session | None:
@@ -141,9 +175,9 @@ class Execution:
         answer: list[Any] = []
 
         def load() -> None:
-            answer.extend(session.request("load", *self._request.program(), "solution", names))
+            answer.extend(session.request("load", *self._request.program(), names))
             if answer[0] == "ok" and type(answer[1]) is dict:
-                self._take_constants(session, answer[1])
+                self._take_names(session, answer[1])
 
         fault = self._guarded(load)
         if fault is not None:
@@ -158,13 +192,32 @@ class Execution:
             self._stuck = Verdict("crash", "ProtocolError", "malformed answer to load")
         return None
 
-    def _take_constants(self, session: Session, plain: dict[str, Any]) -> None:
-        """What the program's names stand for in the tests: plain data as such, anything else by a stand-in."""
-        if self._names:
-            for name in self._suite.remote:
-                self._names[name] = (
-                    session.decoded(plain[name]) if name in plain else Handle(self._current, name, name, False)
-                )
+    def _take_names(self, session: Session, callables: dict[str, Any]) -> None:
+        """Stand-ins for what of the program can be called; its other names are asked for when they are read."""
+        try:
+            self._named = {
+                name: session.handle([name, *callables[name][1:]], self)
+                for name in self._suite.remote
+                if type(callables.get(name)) is list
+            }
+        except ProtocolError as error:
+            raise session.fail("crash", "ProtocolError", str(error)) from None
+
+    def _find(self, name: str) -> Any:
+        """What a name means that the tests use and do not define. KeyError: a builtin, if anything."""
+        standard = self._suite.standard.get(name)
+        if standard is not None:
+            module, _, member = standard.partition(":")
+            found = importlib.import_module(module)
+            return getattr(found, member) if member else found
+        if name not in self._suite.remote:
+            raise KeyError(name)
+        return self._named[name] if name in self._named else self.open().value("name", name)
+
+    def open(self) -> Session:
+        """The session of the moment: functions of the program are there again after a fault, by their names."""
+        assert self._session is not None
+        return self._session
 
     def _syntax_error(self, answer: list[Any]) -> Verdict:
         message, line, column = clean_text(answer[1]), clean_line(answer[2]), clean_line(answer[3])
@@ -176,6 +229,7 @@ class Execution:
         session, self._session = self._session, None
         if session is None:
             return
+        session.closed = True
         self._outcome.cpu_s += session.cpu_s()
         limit = self._limits["max_output_bytes"] - sum(map(len, self._outcome.output))
         if self._suite.form != "stdio" and limit > 0:
@@ -184,8 +238,8 @@ class Execution:
         if session.fault is None or session.fault.status == "timeout":
             self._zygote.bury(session.guest)
             return
-        ending = self._zygote.bury_and_explain(session.guest)
-        for verdict in (*self._outcome.verdicts[-1:], *([self._stuck] if self._stuck else [])):
+        ending = explained(self._zygote.bury_and_wait(session.guest))
+        for verdict in filter(None, (self._last, self._stuck)):
             if verdict.error_type == "ProcessExit" and not verdict.message:
                 verdict.message = ending
 
@@ -204,34 +258,31 @@ class Execution:
 
     # --- asserts ---
 
-    def _namespace(self) -> dict[str, Any]:
-        """Globals of the tests: what the prompt defines. What the program defines comes when it is loaded."""
-        names: dict[str, Any] = {"__name__": "tests"}
+    def _run_helpers(self) -> None:
+        """Define what the prompt defines."""
         for code in self._suite.helpers:
             try:
-                exec(code, names)
+                exec(code, self._names)
             except Exception:  # an import that is not there, say; tests that need it will say so
                 continue
-        return names
-
-    def _current(self) -> Session:
-        assert self._session is not None
-        return self._session
 
     def _judge_case(self, case: Case) -> Verdict:
+        """An error, until the test has been evaluated to its end against a guest that is still the current one."""
         session = self._loaded_session()
         if session is None:
             assert self._stuck is not None
             return self._stuck
         self._recorder.clear()
-        verdict = Verdict("pass")
+        self._notes.clear(case.compares)
+        verdict = Verdict("error", "Unfinished", "the test was not evaluated to its end")
 
         def evaluate() -> None:
             nonlocal verdict
             assert case.code is not None
             try:
                 exec(case.code, self._names)
-            except (Fault, CannotCross, ZygoteError):
+                verdict = Verdict("pass")
+            except (Fault, ZygoteError):
                 raise
             except AssertionError as error:
                 remote = getattr(error, "remote", None)
@@ -243,7 +294,15 @@ class Execution:
                 remote = getattr(error, "remote", None)
                 verdict = Verdict("error", *(remote or _local(error)))
 
-        return self._guarded(evaluate) or verdict
+        fault = self._guarded(evaluate)
+        if fault is not None:
+            return fault
+        if self._session is not session or session.closed:
+            return Verdict("error", "Unfinished", "the program's process was replaced during the test")
+        if self._notes.refusal is not None and (verdict.status != "error" or verdict.error_type == "Refused"):
+            return Verdict("error", "TypeError", self._notes.refusal)
+        verdict.trusted = not self._notes.untrusted
+        return verdict
 
     # --- tests that run in the guest ---
 
@@ -267,9 +326,10 @@ class Execution:
             else:
                 answer[:] = session.request("unit", *case.unit)
 
-        fault = self._guarded(ask)
-        if fault is not None:
-            return fault
+        return self._guarded(ask) or self._told(case, answer)
+
+    def _told(self, case: Case, answer: list[Any]) -> Verdict:
+        """What the guest says about a test."""
         if answer[0] not in ("ok", "raise"):
             return Verdict("crash", "ProtocolError", "answer of the wrong kind")
         if answer[0] == "raise":
@@ -282,35 +342,37 @@ class Execution:
     # --- stdin and stdout ---
 
     def _stdio_case(self, case: Case) -> Verdict:
-        """The program as a script, in a guest of its own; what it printed is compared here."""
-        self._end_session()
-        session = self._new_session(case.stdin)
-        answer: list[Any] = []
-        fault = self._guarded(lambda: answer.extend(session.request("load", *self._request.program(), "__main__", [])))
-        exited = fault is not None and fault.error_type == "ProcessExit"
-        if fault is not None and not exited:
-            return fault
-        if exited:
-            assert fault is not None
-            fault.message = self._exit_of(session)
+        """The program as a script, in a guest of its own. What it printed is compared here, and its exit status is
+        the zygote's word, so nothing that the guest says can make a pass.
+        """
+        session = self._new_session(case.stdin, apart=True)
+        answer: list[Any] = ["ok", None]
+
+        def run() -> None:
+            answer[:] = session.request("script", *self._request.program())
+            if answer[0] != "syntax":
+                session.await_end()
+
+        fault = self._guarded(run)
+        self._session = None
+        self._outcome.cpu_s += session.cpu_s()
+        printed = read_output(session.guest.output, self._guest_limits.output)
+        status = self._zygote.bury_and_wait(session.guest)
+        if fault is not None and fault.error_type != "ProcessExit":
             return fault
         if answer[0] == "syntax":
             self._stuck = self._syntax_error(answer)
             return self._stuck
-        if answer[0] == "raise":
-            error_type, message, line = _reported(answer)
-            if error_type != "SystemExit" or message not in ("", "0", "None"):
-                return Verdict("error", error_type, message, line)
-        printed = read_output(session.guest.output, self._guest_limits.output)
         self._outcome.output.append(printed[: self._limits["max_output_bytes"]])
+        if status and answer[0] == "raise":
+            return Verdict("error", *_reported(answer))
+        if os.WIFSIGNALED(status):
+            return Verdict("crash", "ProcessExit", explained(status))
+        if status:
+            return Verdict("error", "SystemExit", explained(status))
         if lines(printed) == lines(case.stdout):
             return Verdict("pass")
         return Verdict("fail", "WrongOutput", first_difference(lines(printed), lines(case.stdout)))
-
-    def _exit_of(self, session: Session) -> str:
-        self._session = None
-        self._outcome.cpu_s += session.cpu_s()
-        return self._zygote.bury_and_explain(session.guest)
 
 
 def _guest_limits(request: Request) -> GuestLimits:
@@ -327,7 +389,7 @@ def _guest_limits(request: Request) -> GuestLimits:
 
 
 def _reported(answer: list[Any]) -> tuple[str, str, int | None]:
-    _, name, message, line, _ = answer
+    name, message, line = answer[1:4]
     return clean_text(name, 80) or "Exception", clean_text(message, _MESSAGE), clean_line(line)
 
 

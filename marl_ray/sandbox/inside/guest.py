@@ -6,24 +6,27 @@ death or a wrong answer. Requests are [nonce, operation, ...], answers [nonce, k
 
 | request | answer |
 |---|---|
-| `load` program, marshalled?, module name, names | `ok` {name: plain value} · `syntax` message, line, column |
-| `call` target, attribute, arguments, keywords | `ok` value, arguments afterwards or null |
-| `get` target, attribute | `ok` value |
-| `set` target, attribute, value | `ok` null |
-| `operate` function of `operator` or builtin, arguments | `ok` value |
-| `next` target, most | `ok` values, whether that was the end |
+| `compile` source | `ok` marshalled code in hexadecimal, or null · `syntax` message, line, column |
+| `load` program, marshalled?, names | `ok` {name: reference, if it can be called} · `syntax` message, line, column |
+| `script` program, marshalled? | `ok` null, `raise` or `syntax`; then the process ends as a script does |
 | `test` source | `ok` null, or `raise` |
 | `define` source, override | `ok` null: code whose names the following tests share |
 | `unit` class, method | `ok` [status, type, message, line] |
+| `name` name | a value |
+| `call` target, attribute or null, names of keywords; values | a value |
+| `get` target, attribute · `set` target, attribute; value · `delete` target, attribute | a value |
+| `operate` function of `operator` or builtin; values | a value |
+| `next` target, most | a tuple: items, whether that was the end, what the generator returned |
 
-`raise` carries type name, message, line, and the names of its builtin base classes. A target is a name of the
-program or the number of an object it has returned.
+The last five are sent as operation, news, JSON, values. News are the numbers of shared objects that the judge is about
+to forget and the content of those that its tests have changed (see `sharing`), or null. A value is `ok` value, changes.
+`raise` carries type name, message, line, the names of the builtin base classes, details (see `raised`) and changes.
+A target is a name of the program or the number of an object it has returned.
 """
 
 from __future__ import annotations
 
 import builtins
-import io
 import marshal
 import operator
 import os
@@ -33,56 +36,17 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from . import frames
-from .codec import Unsupported, Wire, decode, encode
+from . import frames, script
+from .codec import Wire
 from .compilation import SOLUTION, compiled
+from .guest_objects import Objects, description
 
-_MUTABLE = (list, dict, set, bytearray)
+_DESYNCHRONISED = 98
+_MAX_DETAILS = 1 << 16
 
 
 class ResultTooLarge(Exception):
     """A program returned more than a reply may hold."""
-
-
-class _BoundedOutput(io.RawIOBase):
-    """Standard output that goes on accepting text and drops what is beyond the limit.
-
-    The file size limit would make `print` fail in a chatty program that is otherwise right.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self.left = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def write(self, data: Any) -> int:
-        size = len(data)
-        if self.left > 0:
-            self.left -= os.write(self._descriptor, data[: self.left])
-        return size
-
-
-class Streams:
-    """The three standard streams of a guest, made before the fork on descriptors that change under them."""
-
-    def __init__(self) -> None:
-        self._output = _BoundedOutput(1)
-        for name in ("stdout", "stderr"):
-            buffered = io.BufferedWriter(self._output, 8192)
-            stream = io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", newline="\n")
-            setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)
-        raw = io.BufferedReader(io.FileIO(0, closefd=False))
-        sys.stdin = io.TextIOWrapper(raw, encoding="utf-8", errors="replace")
-        sys.__stdin__ = sys.stdin  # type: ignore[misc]
-
-    def allow(self, max_output: int) -> None:
-        self._output.left = max_output
 
 
 def _line_of(traceback: types.TracebackType | None) -> int | None:
@@ -98,12 +62,33 @@ def _line_of(traceback: types.TracebackType | None) -> int | None:
 def describe_error(error: BaseException) -> list[Wire]:
     """[type name, message, line, names of builtin base classes], whatever the exception's own methods do."""
     try:
-        message = str(error)[:500]
+        message = str(error)[:4000]
     except BaseException:  # a hostile or broken __str__ may raise anything
         message = "<the exception cannot be printed>"
     kind = type(error)
     bases = [base.__name__ for base in kind.__mro__ if base.__module__ == "builtins"]
     return [kind.__name__, message, _line_of(error.__traceback__), bases[:6]]
+
+
+def _compile(source: str) -> list[Wire]:
+    result = compiled(source)
+    if result.error is not None:
+        return ["syntax", result.error["message"], result.error["line"], result.error["column"]]
+    return ["ok", result.code]
+
+
+def _code(program: str, is_code: bool) -> types.CodeType | list[Wire]:
+    """The code of a program as the judge sends it, or the `syntax` answer."""
+    try:
+        if is_code:
+            code: types.CodeType = marshal.loads(bytes.fromhex(program))
+        else:
+            code = compile(program, SOLUTION, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return ["syntax", str(error.msg), error.lineno, error.offset]
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:  # null bytes, deep nesting
+        return ["syntax", str(error) or "too deeply nested", None, None]
+    return code
 
 
 class Guest:
@@ -113,19 +98,27 @@ class Guest:
         self._descriptor = descriptor
         self.max_reply = 1 << 20
         self._module = types.ModuleType("solution")
-        self._objects: list[Any] = []
-        self._numbers: dict[int, int] = {}
+        self._shared = Objects(self._module)
+        self._module.__file__ = script.ARGV[0]
+        sys.modules["solution"] = self._module
         self._test_names: dict[str, Any] = {}
+        self._exit_status: int | None = None
         self._operations: dict[str, Callable[..., list[Wire]]] = {
+            "compile": _compile,
             "load": self._load,
-            "call": self._call,
-            "get": self._get,
-            "set": self._set,
-            "operate": self._operate,
-            "next": self._next,
+            "script": self._script,
             "test": self._test,
             "define": self._define,
             "unit": self._unit,
+        }
+        self._on_values: dict[str, tuple[int, Callable[..., Any]]] = {
+            "name": (1, self._shared.target),
+            "call": (3, self._call),
+            "get": (2, lambda target, attribute: getattr(self._shared.target(target), attribute)),
+            "set": (2, lambda target, attribute, value: setattr(self._shared.target(target), attribute, value)),
+            "delete": (2, lambda target, attribute: delattr(self._shared.target(target), attribute)),
+            "operate": (1, self._operate),
+            "next": (2, self._next),
         }
 
     def recv(self, size: int, /) -> bytes:
@@ -137,107 +130,132 @@ class Guest:
         reader = frames.Reader(self)
         while most:
             most -= 1
-            nonce, operation, *arguments = reader.message()
-            try:
-                answer = self._operations[operation](*arguments)
-            except BaseException as error:  # SystemExit and KeyboardInterrupt are results like any other
-                answer = ["raise", *describe_error(error)]
-            self._answer(nonce, answer)
+            nonce, operation, news, *arguments = reader.message()
+            if operation in self._operations:
+                frame = self._answer(nonce, operation, arguments)
+            else:
+                frame = self._value(nonce, operation, news, arguments)
+            for stream in (sys.stdout, sys.stderr):
+                try:
+                    stream.flush()
+                except BaseException:  # the program may have closed or replaced it
+                    pass
+            while frame:
+                frame = frame[os.write(self._descriptor, frame) :]
+            if self._exit_status is not None:
+                script.end(self._module.__dict__, self._exit_status)
 
-    def _answer(self, nonce: str, answer: list[Wire]) -> None:
+    def _answer(self, nonce: str, operation: str, arguments: list[Wire]) -> bytes:
         try:
-            frame = frames.pack([nonce, *answer])
-            if len(frame) > self.max_reply:
-                raise ResultTooLarge(f"the result takes {len(frame)} bytes, more than {self.max_reply}")
+            answer = self._operations[operation](*arguments)
+            return self._packed([nonce, *answer])
+        except BaseException as error:  # SystemExit and KeyboardInterrupt are results like any other
+            return self._packed([nonce, "raise", *describe_error(error), None, None])
+
+    def _value(self, nonce: str, operation: str, news: Wire, arguments: list[Wire]) -> bytes:
+        """The answer of an operation on values, and what it has changed."""
+        shared = self._shared
+        count, perform = self._on_values[operation]
+        try:
+            if news is not None:
+                shared.apply(news[1])
+                shared.forget(news[0])
+            values = [shared.decoded(wire) for wire in arguments[count:]]
+            shared.settle()
+        except BaseException:  # out of memory, say: from here on the numbers would differ from the judge's
+            os._exit(_DESYNCHRONISED)
+        raised: BaseException | None = None
+        result = None
+        try:
+            result = perform(*arguments[:count], *values)
         except BaseException as error:
-            frame = frames.pack([nonce, "raise", *describe_error(error)])
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except BaseException:  # the program may have closed or replaced it
-                pass
-        while frame:
-            frame = frame[os.write(self._descriptor, frame) :]
-
-    # --- objects that stay here ---
-
-    def _refer(self, value: Any) -> Wire:
-        number = self._numbers.get(id(value))
-        if number is None:
-            number = self._numbers[id(value)] = len(self._objects)
-            self._objects.append(value)  # keeps it alive, and so its id its own
-        return [number, type(value).__name__, hasattr(type(value), "__next__")]
-
-    def _resolve(self, payload: Wire) -> Any:
-        return self._target(payload[0])
-
-    def _target(self, target: str | int) -> Any:
-        if isinstance(target, int):
-            return self._objects[target]
+            raised = error
+        del values
+        first = shared.mark()
         try:
-            return self._module.__dict__[target]
-        except KeyError:
-            raise NameError(f"name {target!r} is not defined") from None
+            changes = shared.changes() or None
+            if raised is None:
+                answer = ["ok", *shared.encoded(result), changes]
+            else:
+                answer = ["raise", *describe_error(raised), self._details(raised), changes]
+            frame = self._packed([nonce, *answer])
+        except BaseException as error:
+            shared.cancel(first)
+            return self._packed([nonce, "raise", *describe_error(error), None, None])
+        shared.settle()
+        return frame
+
+    def _packed(self, answer: list[Wire]) -> bytes:
+        frame = frames.pack(answer)
+        if len(frame) > self.max_reply:
+            raise ResultTooLarge(f"the result takes {len(frame)} bytes, more than {self.max_reply}")
+        return frame
+
+    def _details(self, error: BaseException, causes: int = 3) -> Wire:
+        """What `raised` makes the exception of; null if that is not data, or much."""
+        first = self._shared.mark()
+        try:
+            kind = type(error)
+            exact = getattr(builtins, kind.__name__, None) is kind
+            attributes = {key: value for key, value in vars(error).items() if type(key) is str}
+            attributes |= {key: getattr(error, key) for key in ("name", "filename", "lineno") if hasattr(kind, key)}
+            details = [exact, *self._shared.encoded(error.args, attributes)]
+            cause = error.__cause__ if causes else None
+            details.append(cause and [*describe_error(cause), self._details(cause, causes - 1)])
+            if len(frames.pack(details)) <= _MAX_DETAILS:
+                return details
+        except BaseException:  # too deep, or an exception that hides its own arguments
+            pass
+        self._shared.take_back(first)
+        return None
 
     # --- operations ---
 
-    def _load(self, program: str, is_code: bool, name: str, names: list[str]) -> list[Wire]:
-        try:
-            if is_code:
-                code = marshal.loads(bytes.fromhex(program))
-            else:
-                code = compile(program, SOLUTION, "exec", dont_inherit=True)
-        except SyntaxError as error:
-            return ["syntax", str(error.msg), error.lineno, error.offset]
-        except (ValueError, RecursionError, MemoryError, OverflowError) as error:  # null bytes, deep nesting
-            return ["syntax", str(error) or "too deeply nested", None, None]
-        self._module.__name__ = name
-        sys.modules[name] = self._module
+    def _load(self, program: str, is_code: bool, names: list[str]) -> list[Wire]:
+        code = _code(program, is_code)
+        if not isinstance(code, types.CodeType):
+            return code
         namespace = self._module.__dict__
         exec(code, namespace)
-        plain = {}
-        for wanted in names:
-            value = namespace.get(wanted)
-            if wanted in namespace and not callable(value):
-                try:
-                    plain[wanted] = encode(value)
-                except Unsupported:
-                    pass
-        return ["ok", plain]
+        found = {wanted: namespace[wanted] for wanted in names if wanted in namespace}
+        return ["ok", {key: [key, *description(value)] for key, value in found.items() if callable(value)}]
 
-    def _call(self, target: str | int, attribute: str | None, arguments: Wire, keywords: Wire) -> list[Wire]:
-        function = self._target(target)
-        if attribute is not None:
-            function = getattr(function, attribute)
-        values = decode(arguments, self._resolve)
-        result = function(*values, **decode(keywords, self._resolve))
-        after = None
-        if any(type(value) in _MUTABLE for value in values):
-            after = encode(values, self._refer)
-            if after == arguments:
-                after = None
-        return ["ok", encode(result, self._refer), after]
-
-    def _get(self, target: str | int, attribute: str) -> list[Wire]:
-        return ["ok", encode(getattr(self._target(target), attribute), self._refer)]
-
-    def _set(self, target: str | int, attribute: str, value: Wire) -> list[Wire]:
-        setattr(self._target(target), attribute, decode(value, self._resolve))
+    def _script(self, program: str, is_code: bool) -> list[Wire]:
+        code = _code(program, is_code)
+        if not isinstance(code, types.CodeType):
+            return code
+        self._module.__name__ = "__main__"
+        sys.modules["__main__"] = self._module
+        self._exit_status = 0
+        try:
+            exec(code, self._module.__dict__)
+        except BaseException as error:
+            self._exit_status = script.exit_status(error)
+            return ["raise", *describe_error(error), None, None]
         return ["ok", None]
 
-    def _operate(self, function: str, arguments: Wire) -> list[Wire]:
-        perform = getattr(operator, function, None) or getattr(builtins, function)
-        return ["ok", encode(perform(*decode(arguments, self._resolve)), self._refer)]
+    def _call(self, target: str | int, attribute: str | None, keywords: list[str], *values: Any) -> Any:
+        function = self._shared.target(target)
+        if attribute is not None:
+            function = getattr(function, attribute)
+        if not keywords:
+            return function(*values)
+        count = len(values) - len(keywords)
+        return function(*values[:count], **dict(zip(keywords, values[count:], strict=True)))
 
-    def _next(self, target: str | int, most: int) -> list[Wire]:
-        iterator = self._target(target)
-        values: list[Wire] = []
-        for _ in range(most):
+    def _operate(self, function: str, *values: Any) -> Any:
+        perform = getattr(operator, function, None) or getattr(builtins, function)
+        return perform(*values)
+
+    def _next(self, target: str | int, most: int) -> tuple[tuple[Any, ...], bool, Any]:
+        iterator = self._shared.target(target)
+        items: list[Any] = []
+        while len(items) < most:
             try:
-                values.append(encode(next(iterator), self._refer))
-            except StopIteration:
-                return ["ok", values, True]
-        return ["ok", values, False]
+                items.append(next(iterator))
+            except StopIteration as end:
+                return tuple(items), True, end.value
+        return tuple(items), False, None
 
     # --- tests that cannot be evaluated outside ---
 
@@ -307,10 +325,9 @@ def rehearse() -> None:
     with ours, theirs:
         guest = Guest(theirs.fileno())
         for turn in range(10):
-            requests: list[list[Wire]] = [["load", compiled(_REHEARSAL).code, True, "solution", ["f", "g"]]]
-            requests += [["call", "f", None, [value, [value]], {"d": []}] for value in (turn, "text", 1.5, None)]
-            for request in requests:
-                ours.sendall(frames.pack(["nonce", *request]))
+            requests: list[list[Wire]] = [["load", compiled(_REHEARSAL).code, True, ["f", "g"]]]
+            requests += [["call", "f", None, [], value, [value]] for value in (turn, "text", 1.5, None)]
+            for operation, *rest in requests:
+                ours.sendall(frames.pack(["nonce", operation, None, *rest]))
             guest.serve(len(requests))
             ours.recv(frames.CHUNK)
-    del sys.modules["solution"]

@@ -7,7 +7,10 @@ import reprlib
 from collections.abc import Callable
 from typing import Any
 
-from .remote import Handle, clean_text, describe
+from .handles import Handle, describe, drained, place_of
+from .notes import Notes, clean_text
+from .subclasses import original_of
+from .suite import ALL, COMPARE, SAME, TRUTH
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
@@ -16,12 +19,12 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
-    "is": operator.is_,
-    "is not": operator.is_not,
     "in": lambda left, right: left in right,
     "not in": lambda left, right: left not in right,
 }
+_BY_VALUE = (int, float, complex, str, bytes, tuple, frozenset, range)
 _VALUE_LENGTH = 160
+_MOST_VALUES = 2000
 
 
 class _Short(reprlib.Repr):
@@ -29,12 +32,21 @@ class _Short(reprlib.Repr):
 
     def __init__(self) -> None:
         super().__init__()
+        self._left = _MOST_VALUES
         self.maxlevel = 6
         self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdeque = self.maxdict = 20
         self.maxstring = self.maxother = self.maxlong = _VALUE_LENGTH
 
-    def repr_Handle(self, handle: Handle, level: int) -> str:
-        return f"<{describe(handle)}>"
+    def repr1(self, x: Any, level: int) -> str:
+        self._left -= 1
+        if self._left < 0:
+            return "..."
+        return f"<{describe(x)}>" if isinstance(x, Handle) else super().repr1(x, level)
+
+    def shortened(self, value: Any) -> str:
+        """Lists in lists that are the same over and over are small in memory and endless to write."""
+        self._left = _MOST_VALUES
+        return self.repr(value)
 
     def repr_int(self, number: int, level: int) -> str:
         if number.bit_length() > 4000:
@@ -48,7 +60,7 @@ _short = _Short()
 def shorten(value: Any) -> str:
     """A value for a message, at most _VALUE_LENGTH characters."""
     try:
-        text = _short.repr(value)
+        text = _short.shortened(value)
     except (ValueError, TypeError, RecursionError):
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _VALUE_LENGTH else text[: _VALUE_LENGTH - 3] + "..."
@@ -57,23 +69,57 @@ def shorten(value: Any) -> str:
 class Recorder:
     """Evaluates the tests of instrumented asserts and remembers the last that did not hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, notes: Notes) -> None:
         self._last = ""
+        self._notes = notes
 
     def clear(self) -> None:
         self._last = ""
 
-    def compare(self, name: str, left: Any, right: Any, swapped: bool) -> Any:
+    def names(self) -> dict[str, Any]:
+        """What instrumented tests call, and the builtins that have to know about handles."""
+        own = {COMPARE: self.compare, TRUTH: self.truth, SAME: self.same, ALL: drained}
+        return own | {"isinstance": self.is_instance}
+
+    def compare(self, name: str, left: Any, right: Any, swapped: bool) -> bool:
         """`left name right`. With `swapped` the value under test is on the right."""
-        outcome = _COMPARE[name](left, right)
-        if not outcome:
+        if name in ("is", "is not"):
+            holds = self.same(left, right) is (name == "is")
+        else:
+            holds = bool(_COMPARE[name](left, right))
+        if not holds:
             got, wanted = (right, left) if swapped else (left, right)
             relation = "" if name == "==" else f"{name} "
             if swapped and name in ("in", "not in", "<", "<=", ">", ">="):
                 self._last = f"{shorten(left)} {name} {shorten(right)} does not hold"
             else:
                 self._last = f"got {shorten(got)}, expected {relation}{shorten(wanted)}"
-        return outcome
+        return holds
+
+    def same(self, left: Any, right: Any) -> bool:
+        """`left is right`, as it would be without two processes; refused where that cannot be known."""
+        one_type = isinstance(left, type) is not isinstance(right, type)
+        if one_type and (isinstance(left, Handle) or isinstance(right, Handle)):
+            raise self._notes.refuse("classes of the program cannot be told apart outside its process")
+        left, right = original_of(left), original_of(right)
+        if isinstance(left, Handle) and isinstance(right, Handle):
+            if not self._notes.compares:
+                raise self._notes.refuse("only the program knows which of its objects are the same")
+            self._notes.untrusted = True
+        if left is right:
+            return True
+        if type(left) is type(right) and type(left) in _BY_VALUE and left == right:
+            raise self._notes.refuse("whether two equal values are the same object is lost between two processes")
+        return False
+
+    def is_instance(self, value: Any, kinds: Any) -> bool:
+        """isinstance; an object of the program's is asked about in its own process."""
+        if not isinstance(value, Handle):
+            return isinstance(value, kinds)
+        answer = place_of(value).open().value("operate", "isinstance", values=[value, kinds])
+        if type(answer) is not bool:
+            raise self._notes.refuse(f"the type of {describe(value)} cannot be told")
+        return answer
 
     def truth(self, value: Any, wanted: bool) -> bool:
         """Whether a value is as true as it should be."""

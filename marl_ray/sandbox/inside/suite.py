@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Literal
 
@@ -10,14 +11,18 @@ Form = Literal["auto", "check", "asserts", "stdio", "unittest"]
 
 COMPARE = "__sandbox_compare__"
 TRUTH = "__sandbox_truth__"
-"""Names of the judge's recording functions, which instrumented asserts call."""
+SAME = "__sandbox_same__"
+ALL = "__sandbox_all__"
+"""Names of the judge's own functions, which instrumented tests call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One test. `source` is shown in reports; `code` (instrumented) is for the judge, `plain` for the guest.
 
-    The form "stdio" has `stdin` and `stdout` instead of code, "unittest" has the `unit` (class, method).
+    The form "stdio" has `stdin` and `stdout` instead of code, "unittest" has the `unit` (class, method). `in_guest`
+    says why the judge cannot evaluate this test, or is empty. `compares`: whether it compares the program's objects
+    with each other, so that the program has to be asked.
     """
 
     source: str
@@ -26,15 +31,19 @@ class Case:
     stdin: str = ""
     stdout: str = ""
     unit: tuple[str, str] | None = None
+    in_guest: str = ""
+    compares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
     """All cases of a problem.
 
-    `remote` are the names the tests take from the program. `helpers` is the code of what the prompt defines,
-    run in the judge before the tests; `preamble` is the same as source. `in_guest` says why the judge cannot
-    evaluate these tests itself, or is empty. `source` is the whole test source, for unittest.
+    `remote` are the names the tests take from the program, `standard` those of the standard library that they use
+    without an import (see `demands.standard_names`). `helpers` is the code of what the prompt defines, run in the judge
+    before the tests; `preamble` is the same as source, with what of the tests' own definitions those in the guest need.
+    `patches`: whether the tests may change modules, which have to be put right afterwards. `source` is the whole test
+    source, for unittest.
     """
 
     form: Form
@@ -42,5 +51,6 @@ class Suite:
     remote: frozenset[str] = frozenset()
     helpers: tuple[CodeType, ...] = ()
     preamble: tuple[str, ...] = ()
-    in_guest: str = ""
+    standard: Mapping[str, str] = field(default_factory=dict)
+    patches: bool = False
     source: str = ""

@@ -14,9 +14,9 @@ import functools
 import json
 
 from .asserts import assert_suite, flat_check, is_check, parse_source
-from .suite import COMPARE, TRUTH, Case, Form, Suite
+from .suite import Case, Form, Suite
 
-__all__ = ["COMPARE", "TRUTH", "Case", "Form", "Suite", "parse_tests"]
+__all__ = ["Case", "Form", "Suite", "parse_tests"]
 
 
 @functools.lru_cache(maxsize=256)
@@ -107,8 +107,8 @@ def _unittest_suite(source: str) -> Suite:
             for item in ancestor.body
             if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and item.name.startswith("test")
         )
-        cases += [Case(source=f"{name}.{method}", unit=(name, method)) for method in methods]
-    return Suite("unittest", tuple(cases), in_guest="unittest classes", source=source)
+        cases += [Case(f"{name}.{method}", unit=(name, method), in_guest="unittest classes") for method in methods]
+    return Suite("unittest", tuple(cases), source=source)
 
 
 def _ancestry(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[ast.ClassDef]:

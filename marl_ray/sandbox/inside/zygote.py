@@ -21,15 +21,20 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from . import frames, guest, judge, landlock, preload, process, seccomp, syscalls
+from . import frames, guest, judge, landlock, preload, process, script, seccomp, syscalls, threads
+from .streams import Streams
 from .zygote_link import ANSWER, REQUEST
 
-_RECURSION = 3000
+RECURSION = 3000
+"""Of judge and guests; the deepest value that crosses takes half of it (`codec.MAX_DEPTH`)."""
 _OPEN_FILES = 64
+_LEAST_STACK, _THREADS_TO_FIT = 1 << 20, 128
+"""The memory limit counts whole stacks: by default 8 MiB each, so that 512 MiB would not hold 64 threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +43,14 @@ class Wall:
 
     ruleset: int | None
     guest_filter: seccomp.Filter | None
+    counts_threads: bool
     base_memory: int
 
 
 class Zygote:
     """Serves one judge."""
 
-    def __init__(self, link: socket.socket, lifeline: int, wall: Wall, streams: guest.Streams) -> None:
+    def __init__(self, link: socket.socket, lifeline: int, wall: Wall, streams: Streams) -> None:
         self._link = link
         self._lifeline = lifeline
         self._wall = wall
@@ -53,16 +59,20 @@ class Zygote:
         self._pid = os.getpid()
         self._streams = streams
         self._guest = guest.Guest()
+        self._poller = select.poll()
+        self._poller.register(self._link, select.POLLIN)
+        self._poller.register(self._lifeline, select.POLLIN)
+        self._threads = threads.Counter(self._poller) if wall.counts_threads else None
 
     def serve(self) -> None:
         """Until the judge or the owner is gone; leaves no guest behind."""
-        poller = select.poll()
-        poller.register(self._link, select.POLLIN)
-        poller.register(self._lifeline, select.POLLIN)
+        link = self._link.fileno()
         try:
             while True:
-                ready = dict(poller.poll())
-                if self._lifeline in ready or not self._answer():
+                ready = dict(self._poller.poll())
+                if self._threads is not None:  # before the numbers of descriptors get another meaning
+                    self._threads.answer(ready, self._children)
+                if self._lifeline in ready or (link in ready and not self._answer()):
                     return
         finally:
             for pid in list(self._children):
@@ -87,6 +97,8 @@ class Zygote:
         if pid not in self._children:
             return 0, 0.0
         self._children.discard(pid)
+        if self._threads is not None:
+            self._threads.forget(pid)
         os.kill(pid, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
         return status, usage.ru_utime + usage.ru_stime
@@ -101,7 +113,7 @@ class Zygote:
             return pid
         try:
             self._become_guest(descriptors, memory_mb, cpu_s, output)
-            self._streams.allow(output)
+            self._streams.allow(output, apart=len(descriptors) > 3)
             self._guest.max_reply = reply
             if self._wall.guest_filter is not None:
                 self._wall.guest_filter.install()
@@ -115,22 +127,26 @@ class Zygote:
         connection, out = descriptors[:2]
         if self._wall.ruleset is not None:
             landlock.enforce(self._wall.ruleset)
+        if self._threads is not None:
+            self._threads.submit()
         # Any of these may itself have number 3, so the connection, which is to get that number, comes last.
         os.dup2(descriptors[2] if len(descriptors) > 2 else self._null, 0)
         os.dup2(out, 1)
-        os.dup2(out, 2)
+        os.dup2(descriptors[3] if len(descriptors) > 3 else out, 2)
         os.dup2(connection, 3)
         process.close_from(4)
+        threading.stack_size(max(_LEAST_STACK, (memory_mb << 20) // _THREADS_TO_FIT))
         process.limit(
             AS=self._wall.base_memory + (memory_mb << 20) if self._wall.base_memory else resource.RLIM_INFINITY,
             CPU=cpu_s,
             FSIZE=output + 8192,
+            NOFILE=_OPEN_FILES,
         )
 
 
 def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
     """One request and the descriptors that came with it."""
-    data, ancillary, _, _ = link.recvmsg(REQUEST.size, socket.CMSG_SPACE(3 * 4))
+    data, ancillary, _, _ = link.recvmsg(REQUEST.size, socket.CMSG_SPACE(4 * 4))
     descriptors: list[int] = []
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -155,14 +171,16 @@ def _drop_rights(user: int | None) -> bool:
 def _build_wall(config: dict[str, Any]) -> tuple[Wall, seccomp.Filter | None]:
     """The wall the owner asked for, and the judge's own filter. OSError when a part cannot be had."""
     ruleset = guest_filter = judge_filter = None
+    counts = False
     if config["landlock"] == "required" or (config["landlock"] == "optional" and landlock.abi()):
         ruleset = landlock.make_ruleset(config["readable"])
     if config["seccomp"]:
+        counts = threads.available()
         guest_filter = seccomp.Filter(seccomp.build_filter(may_open=config["may_open"]))
         judge_filter = seccomp.Filter(
             seccomp.build_filter(may_open=config["may_open"], extra=syscalls.JUDGE_ONLY, may_seal=True)
         )
-    return Wall(ruleset, guest_filter, process.address_space()), judge_filter
+    return Wall(ruleset, guest_filter, counts, process.address_space()), judge_filter
 
 
 def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote:
@@ -173,7 +191,8 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)  # site.py provides them, which a bare interpreter skips
     os.environ.clear()
-    sys.setrecursionlimit(_RECURSION)
+    sys.argv[:] = script.ARGV
+    sys.setrecursionlimit(RECURSION)
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     process.offer_to_oom_killer()
     process.share_malloc_arena()
@@ -184,7 +203,7 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     wall, judge_filter = _build_wall(config)
     kind = socket.SOCK_SEQPACKET if process.LINUX else socket.SOCK_STREAM
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
-    streams = guest.Streams()
+    streams = Streams()
     guest.rehearse()
     random.seed(0)  # every guest draws the same numbers
     gc.collect()
@@ -192,6 +211,7 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     zygote = os.getpid()
     facts = {
         "landlock_abi": landlock.abi() if wall.ruleset is not None else 0,
+        "threads": threads.MOST if wall.counts_threads else 0,
         "uid": os.getuid(),
         "dropped": dropped,
     }
@@ -201,7 +221,7 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
         _run_judge(zygote, owner, theirs, wall, judge_filter, facts)
     theirs.close()
     owner.close()
-    process.limit(NOFILE=_OPEN_FILES, CORE=0, MEMLOCK=0, MSGQUEUE=0)
+    process.limit(CORE=0, MEMLOCK=0, MSGQUEUE=0)
     return Zygote(ours, lifeline, wall, streams)
 
 

@@ -13,10 +13,20 @@ from dataclasses import dataclass
 from .process import anonymous_file
 
 REQUEST = struct.Struct("<cIIII")
-"""`F` memory (MiB), CPU (s), output (bytes), reply (bytes) with descriptors [connection, output, input?];
+"""`F` memory (MiB), CPU (s), output (bytes), reply (bytes) with descriptors [connection, output, input?, errors?];
 or `K` process, 0, 0, 0."""
 ANSWER = struct.Struct("<iid")
 """`F`: process or minus errno, 0, 0. `K`: process, wait status, CPU seconds."""
+
+
+def explained(status: int) -> str:
+    """How a process had ended, in words, from its wait status."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        names = {known.value: known.name for known in signal.Signals}  # most real-time signals have no name
+        return f"the process was killed by {names.get(number, f'signal {number}')}"
+    return f"the process ended with exit status {os.WEXITSTATUS(status)}"
+
 
 _Answered = Callable[[int, int, float], None]
 
@@ -59,14 +69,17 @@ class ZygoteClient:
         self._expected: deque[_Answered] = deque()
         self._spare: Process | None = None
 
-    def fork(self, limits: GuestLimits, stdin: int | None = None) -> Process:
-        """A guest that waits for its program: the spare one, when that fits. ZygoteError when there is none."""
+    def fork(self, limits: GuestLimits, *streams: int) -> Process:
+        """A guest that waits for its program: the spare one, when that fits. ZygoteError when there is none.
+
+        `streams`: its standard input, and its standard error if that is not to go where its output goes.
+        """
         guest, self._spare = self._spare, None
-        if guest is not None and (stdin is not None or guest.limits != limits):
+        if guest is not None and (streams or guest.limits != limits):
             self.bury(guest)
             guest = None
         if guest is None:
-            guest = self._request(limits, stdin)
+            guest = self._request(limits, *streams)
         self._await_pid(guest)
         if guest.pid < 0:
             guest.release()
@@ -76,7 +89,7 @@ class ZygoteClient:
     def prepare_spare(self, limits: GuestLimits) -> None:
         """Have the next guest forked while this one works."""
         if self._spare is None:
-            self._spare = self._request(limits, None)
+            self._spare = self._request(limits)
 
     def bury(self, guest: Process) -> None:
         """Have a guest killed and reaped, without waiting for it."""
@@ -87,29 +100,24 @@ class ZygoteClient:
         else:
             guest.release()
 
-    def bury_and_explain(self, guest: Process) -> str:
-        """As `bury`, but wait, and say in words how the guest had ended."""
+    def bury_and_wait(self, guest: Process) -> int:
+        """As `bury`, but wait. -> how the guest had ended, as from `waitpid`."""
         ended: list[int] = []
         request = REQUEST.pack(b"K", guest.pid, 0, 0, 0)
         self._ask(request, (), lambda pid, status, cpu_s: ended.append(status))
         while not ended:
             self._receive()
         guest.release()
-        status = ended[0]
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            names = {known.value: known.name for known in signal.Signals}  # most real-time signals have no name
-            return f"the process was killed by {names.get(number, f'signal {number}')}"
-        return f"the process ended with exit status {os.WEXITSTATUS(status)}"
+        return ended[0]
 
-    def _request(self, limits: GuestLimits, stdin: int | None) -> Process:
+    def _request(self, limits: GuestLimits, *streams: int) -> Process:
         ours, theirs = socket.socketpair()
         guest = Process(0, ours, anonymous_file("output"), limits)
 
         def started(pid: int, status: int, cpu_s: float) -> None:
             guest.pid = pid
 
-        descriptors = [theirs.fileno(), guest.output] + ([] if stdin is None else [stdin])
+        descriptors = [theirs.fileno(), guest.output, *streams]
         request = REQUEST.pack(b"F", limits.memory_mb, limits.cpu_s, limits.output, limits.reply)
         self._ask(request, descriptors, started)
         theirs.close()

@@ -1,0 +1,240 @@
+"""Objects that judge and guest both have: what can be changed, by number, and what became of it.
+
+A list that a test hands to a program is one object to both, in plain Python. Here each side has its own, and a table
+that gives the two the same number: both count, in the same order, what is encoded and decoded. An object that the
+other side has already crosses as its number, so identity and aliasing are as they would be; and with every request and
+every answer goes the new content of those that have changed. The judge forgets an object when nothing but its table
+holds it, and tells the guest.
+
+To the judge a guest's numbers are claims: a number that is not in its table is a violation of the protocol, and the
+content is decoded like any value, into the object's own type. What a program can do so is what it could do to its
+arguments in plain Python.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, deque
+from typing import Any
+
+from .codec import Context, ProtocolError, Unsupported, Wire, base_of, contents, encode
+from .decoding import decode, fill, guarded
+
+_MOST_NODES = 1 << 21
+"""Nodes of a value with everything it refers to written out: ten lists of ten of the same lists, and so on, are small
+on the wire and in memory and endless to compare.
+"""
+
+
+class _Entry:
+    __slots__ = ("before", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.before: Any = None
+        """A copy as the other side knows it; None until the message is complete."""
+
+
+class Shared(Context):
+    """One side's table. Any failure to encode takes back what it has numbered."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._entries: dict[int, _Entry] = {}
+        self._next = 0
+        self._nested = False
+        self._told: list[_Entry] = []
+
+    # --- the codec's context ---
+
+    def known(self, value: Any) -> int | None:
+        number = self._numbers.get(id(value))
+        if number is None:
+            self.add(value)
+        else:
+            self._nested = True
+        return number
+
+    def add(self, value: Any) -> None:
+        self._numbers[id(value)] = self._next
+        self._entries[self._next] = _Entry(value)
+        self._next += 1
+
+    def shared(self, number: Wire) -> Any:
+        entry = self._entries.get(number)
+        if entry is None:
+            raise ProtocolError("unexpected number")
+        self._nested = True
+        return entry.value
+
+    # --- values ---
+
+    def encoded(self, *values: Any) -> list[Wire]:
+        """The wire forms of some values, in one message. What `encode` raises; then nothing has been numbered."""
+        first = self._next
+        self._nested = False
+        try:
+            wires = [encode(value, self) for value in values]
+            if self._nested:
+                check_shape(values)
+        except BaseException:
+            self.take_back(first)
+            raise
+        return wires
+
+    def mark(self) -> int:
+        """Where the numbers stand."""
+        return self._next
+
+    def cancel(self, first: int) -> None:
+        """A message that began at this mark is not sent."""
+        self.take_back(first)
+        self._told = []
+
+    def take_back(self, first: int) -> None:
+        """Forget what has been numbered from `first` on."""
+        for number in range(first, self._next):
+            del self._numbers[id(self._entries.pop(number).value)]
+        self._next = first
+
+    # --- changes ---
+
+    def settle(self) -> None:
+        """The other side has, or is about to get, everything as it is now."""
+        for entry in self._told:
+            entry.before = _copy(entry.value)
+        self._told = []
+        for entry in self._entries.values():
+            if entry.before is None:
+                entry.before = _copy(entry.value)
+
+    def changes(self) -> list[Wire]:
+        """[number, content] of what has changed since the other side has heard of it."""
+        first = self._next
+        changed = [(number, entry) for number, entry in self._entries.items() if _changed(entry)]
+        self._nested = False
+        try:
+            found = [[number, contents(entry.value, self)] for number, entry in changed]
+            if self._nested:
+                check_shape([entry.value for _, entry in changed])
+        except BaseException:
+            self.take_back(first)
+            raise
+        self._told = [entry for _, entry in changed]
+        return found
+
+    def apply(self, changes: Wire) -> None:
+        """Take over what the other side has changed. ProtocolError."""
+        if type(changes) is not list:
+            raise ProtocolError("malformed changes")
+        self._nested = False
+        changed = []
+        for change in changes:
+            if type(change) is not list or len(change) != 2 or type(change[0]) is not int:
+                raise ProtocolError("malformed change")
+            entry = self._entries.get(change[0])
+            base = None if entry is None else base_of(entry.value)
+            if entry is None or base is None:
+                raise ProtocolError("change of an unknown object")
+            changed.append(entry)
+            entry.before = None
+            base.clear(entry.value)
+            guarded(fill, entry.value, change[1], self, 1)
+        self._check([entry.value for entry in changed])
+
+    def decoded(self, wire: Wire) -> Any:
+        """The value of a wire form. ProtocolError."""
+        self._nested = False
+        value = decode(wire, self)
+        self._check([value])
+        return value
+
+    def _check(self, values: list[Any]) -> None:
+        if self._nested:
+            try:
+                check_shape(values)
+            except Unsupported as error:
+                raise ProtocolError(str(error)) from None
+
+    def collect(self) -> list[int]:
+        """Forget what nobody else holds. -> the numbers. (Parents come before what only they hold.)"""
+        dropped = []
+        for number, entry in list(self._entries.items()):
+            if sys.getrefcount(entry.value) == 2:  # the entry's, and this call's own
+                dropped.append(number)
+                del self._entries[number], self._numbers[id(entry.value)]
+                entry.value = entry.before = None
+        return dropped
+
+    def forget(self, numbers: list[int]) -> None:
+        """The other side has forgotten these."""
+        for number in numbers:
+            entry = self._entries.pop(number, None)
+            if entry is not None:
+                self._numbers.pop(id(entry.value), None)
+
+
+def _copy(value: Any) -> Any:
+    """What tells whether the content is still the same; () for what cannot change."""
+    base = base_of(value)
+    if base is None:
+        return ()
+    if base is bytearray:
+        return bytes(memoryview(value))
+    if base is list or base is deque:
+        return list(base.__iter__(value))
+    if base is set:
+        return set(set.__iter__(value))
+    return [*base.keys(value), *base.values(value)]
+
+
+def _changed(entry: _Entry) -> bool:
+    before = entry.before
+    if before is None or before == ():
+        return False
+    now = _copy(entry.value)
+    if len(now) != len(before):
+        return True
+    if type(now) is bytes:
+        return bool(now != before)
+    if type(now) is set:
+        return {id(item) for item in now} != {id(item) for item in before}
+    return not all(left is right for left, right in zip(now, before, strict=True))
+
+
+def check_shape(values: Any) -> None:
+    """Unsupported for values that are beyond _MOST_NODES when written out. A value that contains itself is compared to
+    the depth at which Python gives up, so it may be a thousand times smaller.
+    """
+    most = _MOST_NODES
+    sizes: dict[int, int] = {}
+    open_: set[int] = set()
+    todo: list[tuple[Any, bool]] = [(value, False) for value in values]
+    while todo:
+        value, entered = todo.pop()
+        key = id(value)
+        if entered:
+            sizes[key] = 1 + sum(sizes.get(id(part), 1) for part in _parts(value))
+            open_.discard(key)
+            if sizes[key] > most:
+                raise Unsupported("the value is too large once everything it refers to is written out")
+        elif key in open_:
+            most = _MOST_NODES // 1000
+        elif key not in sizes:
+            open_.add(key)
+            todo.append((value, True))
+            todo += [(part, False) for part in _parts(value) if isinstance(part, _PARENTS)]
+
+
+_PARENTS = (list, tuple, dict, set, frozenset, deque)
+
+
+def _parts(value: Any) -> list[Any]:
+    base = base_of(value)
+    if base is None:
+        base = tuple if isinstance(value, tuple) else frozenset if isinstance(value, frozenset) else None
+    if base is None or base is bytearray:
+        return []
+    if base in (dict, OrderedDict):
+        return [*base.keys(value), *base.values(value)]
+    return list(base.__iter__(value))

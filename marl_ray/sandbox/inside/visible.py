@@ -1,0 +1,147 @@
+"""The tests that feedback will show are run first, in a guest of their own.
+
+Otherwise a program could remember the inputs of the tests before them and tell them in an error that the feedback
+quotes, and tests before them could use up the program's budget. So a suite is cut in two. A part is given, of the
+statements that belong to the other part, only those that its own tests depend on: what binds a name that they use, and
+what mentions a variable that could have been changed there. (Tests that share a variable thus bring each other along;
+those that share only imports, functions and constants do not.)
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import replace
+
+from .suite import Form, Suite
+from .testforms import parse_tests
+
+Part = tuple[tuple[int, ...], Suite]
+"""The numbers of the cases in the whole suite, and a suite of these alone."""
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+@functools.lru_cache(maxsize=256)
+def parts(
+    tests: str | tuple[str, ...], entry_point: str, form: Form, prompt: str, visible: int | None
+) -> tuple[Part, ...]:
+    """A suite in the order in which it is run. `visible` n: the first n tests; -n: the last n; 0 or None: all.
+
+    ValueError as of `parse_tests`.
+    """
+    suite = parse_tests(tests, entry_point, form, prompt)
+    numbers = tuple(range(len(suite.cases)))
+    first = numbers[:visible] if visible is None or visible > 0 else numbers[visible:]
+    if len(first) in (0, len(numbers)):
+        return ((numbers, suite),)
+    rest = tuple(number for number in numbers if number not in first)
+    return tuple((chosen, _part(suite, chosen, entry_point, prompt)) for chosen in (first, rest))
+
+
+def _part(suite: Suite, chosen: Sequence[int], entry_point: str, prompt: str) -> Suite:
+    cases = [suite.cases[number] for number in chosen]
+    if suite.form in ("stdio", "unittest"):
+        return replace(suite, cases=tuple(cases))
+    statements = [
+        _Statement(number, node) for number, case in enumerate(suite.cases) for node in ast.parse(case.plain).body
+    ]
+    borrowed = _borrowed(statements, set(chosen))
+    items = ["\n".join([*borrowed[number], suite.cases[number].plain]) for number in chosen]
+    alone = parse_tests(tuple(items), entry_point, "asserts", prompt)
+    shown = tuple(replace(case, source=whole.source) for case, whole in zip(alone.cases, cases, strict=True))
+    return replace(alone, cases=shown)
+
+
+class _Statement:
+    """A top-level statement of the tests, and the case it belongs to.
+
+    `binds`: names that it gives a meaning, surely or perhaps. `uses`: names whose meaning before it matters to it.
+    `kills`: names whose meaning before it matters to nobody behind it.
+    """
+
+    def __init__(self, case: int, node: ast.stmt) -> None:
+        self.case = case
+        self.node = node
+        imports = isinstance(node, ast.Import | ast.ImportFrom)
+        names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+        self.binds: Set[str]
+        if isinstance(node, _SCOPES):
+            self.binds = {node.name}
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            self.binds = {(item.asname or item.name).partition(".")[0] for item in node.names}
+        else:
+            self.binds = {part.id for part in names if _is_target(part)}
+        self.uses = {part.id for part in names if not _is_target(part)} - set(_own(node))
+        self.kills: Set[str] = set()
+        if imports or isinstance(node, (*_SCOPES, ast.Assign)):
+            self.kills = self.binds - self.uses
+
+    def before(self, live: Set[str]) -> set[str]:
+        """The names that matter before it, from those that matter behind it."""
+        return {*(live - self.kills), *self.uses}
+
+    def is_definition(self) -> bool:
+        """Whether it binds names to what nobody changes afterwards."""
+        if isinstance(self.node, ast.Assign):
+            return isinstance(self.node.value, ast.Name | ast.Attribute | ast.Constant | ast.Lambda)
+        return isinstance(self.node, (*_SCOPES, ast.Import, ast.ImportFrom))
+
+    def source(self) -> str:
+        """What to run where another part's test needs this: its own failure is not that test's."""
+        if self.is_definition():
+            return ast.unparse(self.node)
+        node = _WithoutAsserts().visit(ast.parse(ast.unparse(self.node)).body[0])
+        caught = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
+        return ast.unparse(ast.fix_missing_locations(ast.Try([node], [caught], [], [])))
+
+
+def _is_target(node: ast.Name) -> bool:
+    return not isinstance(node.ctx, ast.Load)
+
+
+def _own(statement: ast.stmt) -> Iterator[str]:
+    """Names that a statement binds before it uses them: targets of loops, arguments, and the like."""
+    for node in ast.walk(statement):
+        targets: Iterable[ast.AST] = ()
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            targets = [node.target]
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            targets = [node.optional_vars]
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        yield from (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
+
+
+def _borrowed(statements: Sequence[_Statement], chosen: Set[int]) -> dict[int, list[str]]:
+    """For each chosen case the sources, in order, of what it needs of the cases that are not chosen."""
+    times = Counter(name for statement in statements for name in statement.binds)
+    definitions = [statement for statement in statements if statement.is_definition()]
+    fixed = {name for statement in definitions for name in statement.binds if times[name] == 1}
+    variables = times.keys() - fixed
+    there = {statement for statement in statements if statement.case in chosen}
+    found: dict[int, list[str]] = {}
+    for number in sorted(chosen):
+        live: set[str] = set()
+        needed = []
+        for statement in reversed(statements):
+            if statement.case == number:
+                live = statement.before(live)
+            elif statement.case < number and (statement.binds & live or statement.uses & live & variables):
+                live = statement.before(live)
+                if statement not in there:
+                    needed.append(statement)
+        there.update(needed)
+        found[number] = [statement.source() for statement in reversed(needed)]
+    return found
+
+
+class _WithoutAsserts(ast.NodeTransformer):
+    """Evaluates what is asserted, without a verdict."""
+
+    def visit_Assert(self, node: ast.Assert) -> ast.Expr:
+        return ast.Expr(node.test)

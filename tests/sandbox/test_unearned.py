@@ -1,0 +1,275 @@
+"""Passes that nobody earned: ways in which a program could once be told "pass" without the answer."""
+
+# ruff: noqa: E501 (lines of the programs)
+from __future__ import annotations
+
+import pytest
+
+from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox
+
+SHORT = Limits(test_cpu_s=2.0, test_wall_s=2.0, program_wall_s=10.0)
+
+
+def run(sandbox: Sandbox, source: str, *tests: str, name: str = "f", prompt: str = "") -> ExecutionReport:
+    return sandbox.run(Program(source, tests, name, prompt=prompt, limits=SHORT))
+
+
+def statuses(report: ExecutionReport) -> list[str]:
+    return [test.status for test in report.tests]
+
+
+# --- objects of a guest that is gone ---
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "import os; os._exit(0)",
+        "import os; os.write(3, b'x' * 100)",
+        "import os, time; time.sleep(60)",
+        "import ctypes; ctypes.string_at(0)",
+        "raise SystemExit",
+    ],
+    ids=["exit", "garbage", "timeout", "segfault", "SystemExit"],
+)
+@pytest.mark.parametrize(
+    "use", ["s.value == 1", "s.get() == 1", "len(s) == 1", "str(s) == 's'", "list(s) == [1]", "f(s) == 1"]
+)
+def test_objects_of_a_dead_guest_pass_nothing(sandbox: Sandbox, end: str, use: str) -> None:
+    source = (
+        "class S:\n    value = 1\n    def get(self): return 1\n    def __len__(self): return 1\n"
+        "    def __iter__(self): return iter([1])\n    def __str__(self): return 's'\n"
+        f"def f(x):\n    if x == 'make': return S()\n    if x == 'die':\n        {end}\n    return 2\n"
+    )
+    tests = (
+        "s = f('make')\nassert s.value == 1",
+        "assert f('die') == 1",
+        f"assert {use}",
+        f"try:\n    assert {use}\nexcept:\n    pass",
+    )
+    report = run(sandbox, source, *tests)
+    if "SystemExit" in end:  # an exception like any other: the guest lives on
+        assert statuses(report)[:2] == ["pass", "error"]
+        return
+    assert statuses(report)[0] == "pass"
+    assert statuses(report)[1] in ("crash", "timeout")
+    assert statuses(report)[2:] == ["error", "error"], report
+
+
+# --- where tests run ---
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "lambda: 0",
+        "open('/dev/null')",
+        "(i for i in [])",
+        "object()",
+        "type('T', (), {})",
+        "[[[]]]",
+        "deep(58)",
+        "deep(59)",
+        "deep(60)",
+        "deep(61)",
+    ],
+)
+def test_no_answer_moves_the_tests_into_the_guest(sandbox: Sandbox, answer: str) -> None:
+    source = (
+        "def deep(n):\n    x = ()\n    for _ in range(n): x = (x,)\n    return x\n"
+        "import sys\ndef f(x):\n    frame = sys._getframe()\n    while frame:\n"
+        "        if 'assert' in str(frame.f_locals.get('source', '')): frame.f_globals['exec'] = lambda *a: None\n"
+        f"        frame = frame.f_back\n    return {answer} if x == 1 else True\n"
+    )
+    tests = ("y = f(1)\nassert f([y]) == 'never'", "assert f(f(1)) == 'never'", "assert f(2) == 'never'")
+    report = run(sandbox, source, *tests)
+    assert report.passed == 0
+    assert report.trusted
+
+
+def test_one_test_that_needs_the_guest_leaves_the_others_trusted(sandbox: Sandbox) -> None:
+    source = "def f(g, x=2): return g(x) if callable(g) else g\n"
+    tests = (
+        "def double(x): return 2 * x\nassert f(double) == 4",
+        "assert f(7) == 7",
+        "assert f(lambda x: x + 1) == 3",
+        "assert f(abs, -3) == 3",
+        "assert f(double(4)) == 8",
+    )
+    report = run(sandbox, source, *tests)
+    assert statuses(report) == ["pass"] * 5
+    assert [test.trusted for test in report.tests] == [False, True, False, True, True]
+    assert not report.trusted
+    assert report.trusted_passed == 3
+
+
+def test_what_is_forged_in_the_guest_stays_there(sandbox: Sandbox) -> None:
+    source = (
+        "import builtins, sys\ndef f(x):\n    frame = sys._getframe()\n    while frame:\n"
+        "        frame.f_globals['exec'] = lambda *a: None\n        frame = frame.f_back\n    return 'forged'\n"
+    )
+    report = run(
+        sandbox, source, "assert f(lambda: 1) == 1", "assert f(1) == 1", "assert f(lambda: 2) == 2", "assert f(2) == 2"
+    )
+    assert [(t.status, t.trusted) for t in report.tests if t.trusted] == [("fail", True)] * 2
+    assert [test.trusted for test in report.tests] == [False, True, False, True]
+
+
+def test_tests_that_share_what_only_the_guest_has_run_there_together(sandbox: Sandbox) -> None:
+    source = "def f(g): return [g(1)] if callable(g) else g\n"
+    report = run(sandbox, source, "x = f(lambda n: n)\nassert x == [1]", "assert f(x) == [1]")
+    assert statuses(report) == ["pass", "pass"]
+    assert [test.trusted for test in report.tests] == [False, False]
+
+
+# --- what belongs to the tests ---
+
+
+@pytest.mark.parametrize(
+    ("lie", "test"),
+    [
+        (
+            "class math:\n    inf = nan = 0\n    isclose = staticmethod(lambda *a, **k: True)",
+            "assert math.isclose(f(1), 5.0)",
+        ),
+        ("def isclose(*a, **k): return True", "assert isclose(f(1), 5.0)"),
+        ("class sys:\n    maxsize = 0", "assert f(1) == sys.maxsize"),
+        ("class collections:\n    Counter = staticmethod(lambda *a: 0)", "assert f(1) == collections.Counter('a')"),
+        ("def Counter(*a): return 0", "assert f(1) == Counter('a')"),
+        (
+            "class itertools:\n    chain = staticmethod(lambda *a: [])",
+            "assert [f(1)] == list(itertools.chain([1], [2]))[1:]",
+        ),
+    ],
+)
+def test_names_of_the_standard_library_are_the_tests_own(sandbox: Sandbox, lie: str, test: str) -> None:
+    assert run(sandbox, f"{lie}\ndef f(x): return 0\n", test).passed == 0
+
+
+def test_a_module_may_be_used_without_import(sandbox: Sandbox) -> None:
+    tests = ("assert math.isclose(f(1), 1.0)", "assert f(sys.maxsize) == sys.maxsize", "assert isclose(f(2), 2)")
+    assert run(sandbox, "import math, sys\nfrom math import *\ndef f(x): return x\n", *tests).passed == 3
+    assert (
+        run(
+            sandbox, "class math:\n    def __init__(self, x): self.pi = x\n", "assert math(3).pi == 3", name="math"
+        ).passed
+        == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "test"),
+    [
+        ("__float__", "assert float(x) < 0.5 and float(x) > 0.5 or float(x) != float(x)"),
+        ("__int__", "assert int(x) == 1 and int(x) == 2"),
+        ("__index__", "assert [0, 5, 6][x] == 5 and [0, 5, 6][x] == 6"),
+        ("__len__", "assert len(x) == 1 and len(x) == 2"),
+        ("__bool__", "assert x and not x"),
+        ("__str__", "assert str(x) == '1' and str(x) == '2'"),
+        ("__repr__", "assert repr(x) == '1' and repr(x) == '2'"),
+        ("__hash__", "assert hash(x) == 1 and hash(x) == 2"),
+    ],
+)
+def test_a_question_is_answered_once(sandbox: Sandbox, method: str, test: str) -> None:
+    kind = {"__float__": "float", "__str__": "str", "__repr__": "str", "__bool__": "(2).__eq__"}.get(method, "int")
+    source = f"class T:\n    n = 0\n    def {method}(self):\n        T.n += 1\n        return {kind}(T.n)\ndef f(): return T()\n"
+    assert run(sandbox, source, f"x = f()\n{test}").passed == 0
+
+
+def test_an_answer_may_change_after_a_call(sandbox: Sandbox) -> None:
+    source = "class T:\n    n = 0\n    def add(self): self.n += 1\n    def __len__(self): return self.n\ndef f(): return T()\n"
+    assert (
+        run(
+            sandbox, source, "x = f()\nassert len(x) == 0\nx.add()\nassert len(x) == 1\nx.n = 7\nassert len(x) == 7"
+        ).passed
+        == 1
+    )
+
+
+# --- identity, types, and refusals ---
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "a = [1]\nassert f(a) is not a",
+        "a = {}\nassert [f(a) is not a][0]",
+        "a = (1, 2)\nassert f(a) is not a",
+        "a = 'some text'\nassert not (f(a) is a)",
+        "assert callable(f(f.T()))",
+        "assert callable(f.T())",
+        "assert type(f.S('a')) is str",
+        "assert type(f.S('a')) == str",
+        "assert isinstance(f.T(), str)",
+        "assert hasattr(f.T(), '__len__')",
+        "try:\n    r = f.E() == 5\nexcept:\n    r = True\nassert r",
+        "try:\n    f.E() < 3\nexcept TypeError:\n    pass\nassert True is True",
+        "try:\n    r = f(object())\nexcept:\n    r = 1\nassert r == 1",
+        "try:\n    r = f.T() + 5\nexcept Exception:\n    r = 1\nassert r == 1",
+        "assert f.E() in [1, 2]",
+        "assert not f.E() != 5",
+        "assert [f.E()] == [5]",
+        "x = f.E()\nassert list(map(hash, [x])) == [x]",
+    ],
+)
+def test_nothing_passes_by_what_a_handle_is(sandbox: Sandbox, test: str) -> None:
+    source = (
+        "class T: pass\nclass S(str): pass\nclass E:\n    def __eq__(self, other): return True\n    __lt__ = __ne__ = __eq__\n"
+        "    def __hash__(self): return hash(5)\ndef f(x): return x\nf.T, f.S, f.E = T, S, E\n"
+    )
+    assert run(sandbox, source, test).passed == 0
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "a = [1]\nassert f(a) is a",
+        "a = [1]\nassert f([a])[0] is a",
+        "assert not callable(f.T())",
+        "assert callable(f.T)",
+        "assert isinstance(f.S('a'), str) and f.S('a') == 'a' and type(f.S('a')).__name__ == 'S'",
+        "assert f(None) is None and f(True) is True",
+        "x = f.T()\nassert f(x) is x",
+        "assert f.T() is not f.T()",
+        "assert isinstance(f(iter('ab')), object)",
+    ],
+)
+def test_what_is_the_same_is_the_same(sandbox: Sandbox, test: str) -> None:
+    source = "class T: pass\nclass S(str): pass\ndef f(x): return x\nf.T, f.S = T, S\n"
+    assert run(sandbox, source, test).passed == 1
+
+
+def test_the_program_is_asked_about_its_objects_only_where_it_is_on_both_sides(sandbox: Sandbox) -> None:
+    source = "class P:\n    def __init__(self, x): self.x = x\n    def __eq__(self, other): return self.x == other.x\ndef f(x): return P(x)\n"
+    tests = ("assert f(1) == P(1)", "assert f(1) == P(2)", "assert [f(1)] == [P(1)]", "a = [1]\nassert f(1) == a")
+    tests += ("assert max(f(1), f(2), key=hash)", "assert (lambda a, b: a == b)(f(1), f(1))")
+    report = run(sandbox, source, *tests)
+    assert statuses(report) == ["pass", "fail", "pass", "error", "error", "error"]
+    assert [test.trusted for test in report.tests] == [False, False, False, True, True, True]
+
+
+def test_operators_on_instances_that_the_test_makes(sandbox: Sandbox) -> None:
+    source = (
+        "class Vec:\n    def __init__(self, x): self.x = x\n    def __mul__(self, n): return Vec(self.x * n)\n"
+        "    __rmul__ = __mul__\n    def __contains__(self, x): return x == self.x\n    def __sub__(self, x): return 0\n"
+        "def f(x): return Vec(x)\n"
+    )
+    tests = (
+        "assert (Vec(2) * 3).x == 6",
+        "assert (3 * Vec(2)).x == 6",
+        "v = Vec(2)\nv *= 2\nassert 4 in v and 5 not in v",
+    )
+    made = run(sandbox, source, *tests)
+    assert [(test.status, test.trusted) for test in made.tests] == [("pass", False)] * 3
+    given = run(sandbox, source, "assert (f(2) * 3).x == 6", "assert abs(f(2) - 3.5) < 1e-9", "assert 2 in f(2)")
+    assert statuses(given) == ["error"] * 3
+
+
+def test_random_numbers_of_tests_are_not_those_of_programs(sandbox: Sandbox) -> None:
+    """The program draws what the test would draw next if both had started from one seed."""
+    source = "import random\ndef f():\n    return [random.random() for _ in range(5)]\n"
+    test = "import random\nx = [random.random() for _ in range(5)]\nassert f() == x"
+    assert run(sandbox, source, test).passed == 0
+    again = "import random\nassert f(random.random()) == 0"
+    messages = {run(sandbox, "def f(x): return x\n", again).tests[0].message for _ in range(2)}
+    assert len(messages) == 1, "what tests draw depends on the tests alone"
