@@ -26,7 +26,7 @@ class TrainerState:
     """Joint samples taken."""
     weight_versions: tuple[int, ...]
     learned: int
-    """Optimizer steps, over all agents, that had a gradient."""
+    """Optimizer steps, over all agents."""
 
 
 class Checkpoints:

@@ -114,6 +114,7 @@ def _dry_run(config: Config, resume: Path | None) -> int:
     """All that can be said and checked without a download and without starting anything."""
     from marl_ray.check import check, check_run_dir
     from marl_ray.cluster.plan import demands
+    from marl_ray.models import describe_prompts
 
     try:
         problem = check(config, download=False)
@@ -126,7 +127,8 @@ def _dry_run(config: Config, resume: Path | None) -> int:
     except ValueError as error:
         return _fail(error)
     sys.stdout.write(to_yaml(config))
-    sys.stderr.write(f"{describe(config, len(problem.train_tasks) or None)}\n{demands(config)}\n")
+    facts = [describe(config, len(problem.train_tasks) or None), *describe_prompts(config), demands(config)]
+    sys.stderr.write("\n".join(facts) + "\n")
     return 0
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from marl_ray.sandbox import ExecutionReport
 
 WeightVersion = int
-"""Counts the updates of one agent's policy: 0 is the base model, and it only grows."""
+"""Counts the steps an agent has done: 0 is the base model. A step without a gradient has a version too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +115,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class UpdateStats:
-    """What one `Learner.update` did; means over its optimizer steps."""
+    """What one `Learner.update` did; loss and norm are means over its mini-batches, 0 where there is no gradient."""
 
     loss: float
     grad_norm: float
     learning_rate: float
-    logprob_gap: float
+    logprob_gap: float | None
     """Mean absolute difference between the learner's and the sampler's log-probabilities, nats a token,
-    before the update. It is about 0 when both hold the same weights."""
+    before the update. It is about 0 when both hold the same weights; None if nothing was computed."""
     optimizer_steps: int
-    informative_steps: int
-    """Optimizer steps that had a gradient: some group's returns differed."""
+    """Those taken. A mini-batch in which every group's returns are equal has no gradient, and takes none."""
     skipped_steps: int
     """Optimizer steps left out for a loss or gradient that is not finite."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from marl_ray.config.schema import ModelConfig
+from marl_ray.config.schema import Config, ModelConfig
 from marl_ray.hub import is_hub_id
 from marl_ray.pretrained import smollm2, smollm2_folder
-from marl_ray.tokenization import load_tokenizer
+from marl_ray.tokenization import decide_template, load_tokenizer, prompt_note
 from marl_ray.toy import BASE_PATH
 
 TOY, SMOLLM2 = "bundled:toy-base", "bundled:smollm2-135m"
@@ -39,14 +39,32 @@ def resolve_model(name: str, fetch: bool = True) -> str:
     return name
 
 
-def check_model(name: str, config: ModelConfig) -> None:
-    """Read the model's configuration, and its tokenizer. Raises ValueError with one line."""
+def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
+    """Read the model's configuration and its tokenizer; see `decide_template` for what is returned.
+
+    Raises ValueError with one line.
+    """
     from transformers import AutoConfig
 
     path = resolve_model(name)
     try:
         AutoConfig.from_pretrained(path, trust_remote_code=config.model_kwargs.trust_remote_code)
-        load_tokenizer(path, config)
+        tokenizer = load_tokenizer(path, config)
     except Exception as error:  # transformers and the hub raise many kinds; each means the same here
         reason = " ".join(str(error).split())[:300]
         raise ValueError(f"model {name} cannot be loaded: {reason}") from None
+    return decide_template(path, tokenizer, config)
+
+
+def describe_prompts(config: Config) -> list[str]:
+    """How each agent's prompts reach its model, as far as that is known without a download."""
+    given = config.model.use_chat_template
+    lines = []
+    for agent, name in enumerate(config.model_names):
+        if Path(resolve_model(name, fetch=False)).is_dir():
+            lines.append(prompt_note(agent, *check_model(name, config.model)))
+        elif given is None:
+            lines.append(f"agent {agent}: its tokenizer, not read in a dry run, decides on the chat template")
+        else:
+            lines.append(prompt_note(agent, given, f"model.use_chat_template is {str(given).lower()}"))
+    return lines

@@ -7,10 +7,14 @@ Token ids are the truth: generators, learners and saved models must load one and
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from marl_ray.config.schema import ModelConfig
+
+BASE_WORDS = {"base", "pt"}
 
 
 def load_tokenizer(name: str, config: ModelConfig) -> Any:
@@ -28,12 +32,76 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
     return tokenizer
 
 
-def encode_prompt(tokenizer: Any, text: str, use_chat_template: bool) -> list[int]:
-    """Ids of a prompt: through the chat template when there is one and it is not forbidden."""
-    if use_chat_template and tokenizer.chat_template:
+def encode_prompt(tokenizer: Any, text: str, through_template: bool) -> list[int]:
+    """Ids of a prompt, as a user's message through the chat template or as it is."""
+    if through_template:
         message = [{"role": "user", "content": text}]
         return tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
     return tokenizer(text).input_ids
+
+
+def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool, str]:
+    """Whether prompts of model `name` (as transformers loads it) go through the chat template, and why.
+
+    `model.use_chat_template` decides if it is given, and chat models get it if not. Raises ValueError for a template
+    that is asked for and missing.
+    """
+    given = config.use_chat_template
+    if not tokenizer.chat_template:
+        if given:
+            raise ValueError(f"model.use_chat_template is true but {name} has no chat template: set it to null")
+        return False, "its tokenizer has no chat template"
+    is_chat, why = _is_chat_model(name, tokenizer, config)
+    if given is None:
+        return is_chat, f"{why}; model.use_chat_template: {str(not is_chat).lower()} changes it"
+    return given, f"model.use_chat_template is {str(given).lower()}" + ("" if given == is_chat else f", though {why}")
+
+
+def _is_chat_model(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool, str]:
+    """Whether it stops where its template ends an answer, and the reason in words.
+
+    Names alone do not tell (Qwen3-4B is a chat model), nor does having a template: base models share the tokenizer
+    files of their chat models, but stop at the end of a text only. As some families have one token for both ends, a
+    name that says "base" or "pt" is believed.
+    """
+    if BASE_WORDS & set(re.split(r"[^a-z]+", Path(name).name.lower())):
+        return False, "its name says that it is a base model"
+    stops, ending = _stop_tokens(name, tokenizer, config), _after_answer(tokenizer)
+    for token in stops:
+        if token in ending:
+            return True, f"it stops at {token}, as its template ends an answer"
+    return False, f"it is a base model: it stops at {', '.join(stops)}, not where its template ends an answer"
+
+
+def prompt_note(agent: int, through_template: bool, why: str) -> str:
+    """A line for people."""
+    how = "through the chat template" if through_template else "to the model as they are"
+    return f"agent {agent}: prompts go {how} ({why})"
+
+
+def _stop_tokens(name: str, tokenizer: Any, config: ModelConfig) -> list[str]:
+    """The tokens that end a completion in the engine: the tokenizer's EOS and those of the generation config."""
+    from transformers import AutoConfig, GenerationConfig
+
+    try:
+        ids = GenerationConfig.from_pretrained(name).eos_token_id
+    except OSError:  # the model has no such file
+        ids = AutoConfig.from_pretrained(name, trust_remote_code=config.model_kwargs.trust_remote_code).eos_token_id
+    listed = ids if isinstance(ids, list) else [ids]
+    tokens = [tokenizer.eos_token, *(tokenizer.convert_ids_to_tokens(i) for i in listed if i is not None)]
+    return [token for token in dict.fromkeys(tokens) if token]
+
+
+def _after_answer(tokenizer: Any) -> str:
+    """What the template puts behind an assistant's message; nothing if it cannot render one."""
+    from jinja2 import TemplateError
+
+    answer = "ANSWER"
+    messages = [{"role": "user", "content": "QUESTION"}, {"role": "assistant", "content": answer}]
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False).rpartition(answer)[2]
+    except (TemplateError, TypeError, ValueError):  # templates do what they like
+        return ""
 
 
 def fingerprint(tokenizer: Any, texts: Iterable[str]) -> str:

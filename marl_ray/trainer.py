@@ -5,7 +5,7 @@
     rollout       tasks, weights v             episodes                    engines, sandbox, the expert if any
     learn         episodes                     weights v + 1, one learner  its own gradient; learners of
                                                an agent, side by side      different agents at the same time
-    sync          weights v + 1                generators at v + 1         the agent's own generators
+    sync          weights v + 1, if changed    generators at v + 1         the agent's own generators
     checkpoint,   learners, generators         files                       the slowest learner
     evaluation
 
@@ -180,12 +180,12 @@ class Trainer:
         )
         self.step += 1
         self.env_steps += joint_samples(episodes)
-        self.learned += sum(stats.informative_steps for stats, _, _ in results)
+        self.learned += sum(stats.optimizer_steps for stats, _, _ in results)
         self._judge([stats for stats, _, _ in results])
         executed = fleet.sandbox.executions - executions
         self.record.episodes(self.step, "train", episodes[: config.output.episodes_per_step])
         row: Row = {"step": self.step, "env_steps": self.env_steps}
-        row |= episode_metrics(episodes, algorithm.discount)
+        row |= episode_metrics(episodes, algorithm.discount, algorithm.num_turns)
         for agent, (stats, _, _) in enumerate(results):
             row |= update_metrics(agent, stats, self.versions[agent])
         row |= rollout_metrics(episodes, rollout_s)
@@ -212,7 +212,10 @@ class Trainer:
                 raise TrainingError(f"agent {agent} is at version {version}, its generators served {sorted(found)}")
 
     async def _learn(self, learner: Any, agent: int, episodes: list[Episode]) -> tuple[UpdateStats, float, float]:
-        """One agent's update and, if it changed anything, its sync. Returns stats, learn and sync seconds."""
+        """One agent's update and its sync. Returns stats, learn and sync seconds.
+
+        Weights that did not change are not sent: the generators serve what they have under the next version.
+        """
         deadlines = self.config.resources.deadlines
         begun = time.monotonic()
         stats = await within(
@@ -222,15 +225,14 @@ class Trainer:
             learner.update.remote(groups_of_agent(episodes, agent)),
         )
         learned = time.monotonic()
-        if stats.optimizer_steps:
-            version = self.versions[agent] + 1
-            await within(
-                deadlines.sync_s + GRACE_S,
-                f"the weight sync of {learner_name(agent)}",
-                "sync_s",
-                learner.publish.remote(version),
-            )
-            self.versions[agent] = version
+        version = self.versions[agent] + 1
+        await within(
+            deadlines.sync_s + GRACE_S,
+            f"the weight sync of {learner_name(agent)}",
+            "sync_s",
+            (learner.publish if stats.optimizer_steps else learner.relabel).remote(version),
+        )
+        self.versions[agent] = version
         return stats, learned - begun, time.monotonic() - learned
 
     def _judge(self, all_stats: list[UpdateStats]) -> None:
@@ -245,7 +247,8 @@ class Trainer:
                 f"{self.bad_steps} steps in a row had a loss or gradient that is not finite: lower "
                 f"{self.config.algorithm_name}.learning_rate and --resume"
             )
-        gap = max((s.logprob_gap for s in all_stats if math.isfinite(s.logprob_gap)), default=0.0)
+        gaps = [s.logprob_gap for s in all_stats if s.logprob_gap is not None]
+        gap = max((gap for gap in gaps if math.isfinite(gap)), default=0.0)
         if gap > GAP_WORTH_A_WARNING and not self.warned:
             self.warned = True
             say(
@@ -266,10 +269,11 @@ class Trainer:
             self.config.resources.deadlines.rollout_s,
             f"the evaluation {name}",
             "rollout_s",
-            player.play_all(tasks, algorithm.eval_num_generations, "eval"),
+            player.play_all(tasks, algorithm.eval_num_generations, "eval", evaluation=True),
         )
-        metrics = {f"eval/{k}": v for k, v in episode_metrics(episodes, algorithm.discount).items()}
-        row: Row = {"step": self.step, "env_steps": self.env_steps} | metrics
+        metrics = episode_metrics(episodes, algorithm.discount, algorithm.num_turns)
+        row: Row = {"step": self.step, "env_steps": self.env_steps}
+        row |= {f"eval/{name}": value for name, value in metrics.items()}
         row["eval/episodes"] = len(episodes)
         row["eval/too_long_prompts"] = sum(e.stopped == "prompt_too_long" for e in episodes)
         row["eval/infra_errors"] = sum(e.stopped == "infra_error" for e in episodes)

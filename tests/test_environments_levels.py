@@ -74,7 +74,9 @@ def test_everything_right_is_worth_the_maximum() -> None:
     ("aux", "main", "passed", "reward"),
     [
         ("", MAIN, 2, 2.1),  # no helper: no levels of helpers
-        ("def aux(x):\n    print(x)", MAIN, 2, 2.1),
+        ("def aux(x):\n    print(x)", MAIN, 2, 3.6),  # it exists, but returns nothing: no 0.4
+        ("def aux(x):\n    x.sort()", "def f(x):\n    aux(x)\n    return x", 2, 3.1),
+        ("def aux(x)\n    return x", MAIN, 2, 2.1),
         (AUX, "", 2, 0.4),  # no entry point: stop
         (AUX, "def f(x):\n    print(aux(x))", 2, 0.4),
         (AUX, "def g(x):\n    return aux(x)", 2, 0.4),
@@ -112,7 +114,7 @@ def test_helpers_share_their_levels() -> None:
     assert assess(one, two, both).reward == pytest.approx(4.0)
     assert assess(one, "", both).reward == pytest.approx(4.0 - 0.2 - 0.75)
     assert assess(one, two, "def f(x):\n    return aux_1(x) + 2").reward == pytest.approx(4.0 - 0.75)
-    thrown = "def f(x):\n    aux_1(x)\n    return aux_2(x)"
+    thrown = "def f(x):\n    aux_1(x)\n    return aux_2(x) + 1"
     assert assess(one, two, thrown).reward == pytest.approx(4.0 - 0.25)
     thin = "def f(x):\n    return aux_2(x)"
     assert assess(one, two, thin).reward == pytest.approx(2.5 + 0.25)

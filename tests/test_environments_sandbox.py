@@ -36,6 +36,8 @@ def sandbox() -> Iterator[Sandbox]:
         (f"Sure:\n```python\n{AUX}\n```\nIt's short.", "```\ndef f(x):\n    return aux(x) + 1\n\nprint(f(", 4.0),
         ("", "def f(x):\n    return x + 2", 2.1),
         (AUX, "def f(x, x):\n    return x", 1.0),
+        ("def aux(x):\n    return math.floor(x) + 1", "def f(x):\n    return aux(x) + int(math.cos(0))", 4.0),
+        ("def aux(xs):\n    xs.append(2)", "def f(x):\n    xs = [x]\n    aux(xs)\n    return sum(xs)", 3.1),
         (AUX, "def f(x):\n    return aux(x, x)", 1.5),
         (AUX, "import no_such_module as n\ndef f(x):\n    return aux(x) + n.one", 1.5),
     ],
@@ -44,6 +46,44 @@ def test_rewards(sandbox: Sandbox, aux: str, main: str, reward: float) -> None:
     environment = CodeGeneration(2)
     report = sandbox.run(environment.program(TASK, [aux, main]))
     assert environment.assess(TASK, [aux, main], report).reward == pytest.approx(reward)
+
+
+@pytest.mark.parametrize(
+    ("aux", "main", "needed", "suffices"),
+    [
+        (AUX, "def f(x):\n    return aux(x) + 1", 1.0, 0.0),
+        (AUX, "def f(x):\n    return aux(aux(x))", 1.0, 0.0),
+        (AUX, "def f(x):\n    print(aux(x))\n    return x + 2", 0.0, 0.0),
+        (AUX, "def f(x):\n    y = aux(x)\n    return (y or 0) * 0 + x + 2", 0.0, 0.0),
+        ("def aux(x):\n    return x + 2", "def f(x):\n    return aux(x) + 1 - 1", 1.0, 1.0),
+        ("def aux(x):\n    return 3", "def f(x):\n    return aux(x)", 1.0, 1.0),  # one of two tests
+        (AUX, "def f(x):\n    return aux(x)", 0.0, 0.0),  # no test passes
+        (AUX, "def f(x):\n    return x + 2", 0.0, 0.0),  # not called
+        ("", "def f(x):\n    return aux(x) or x + 2", 0.0, 0.0),
+        ("def aux(x):\n    x.append(2)", "def f(x):\n    y = [x]\n    aux(y)\n    return sum(y)", 1.0, 0.0),
+    ],
+)
+def test_what_helpers_are_worth(sandbox: Sandbox, aux: str, main: str, needed: float, suffices: float) -> None:
+    environment = CodeGeneration(2)
+    report = sandbox.run(environment.program(TASK, [aux, main]))
+    probes = environment.probes(TASK, [aux, main], report)
+    found = environment.probed(report, sandbox.run_batch(probes))
+    assert found == {"helper_needed": needed, "helper_suffices": suffices}
+
+
+def test_what_several_helpers_are_worth(sandbox: Sandbox) -> None:
+    environment = CodeGeneration(3)
+    joint = [
+        AUX.replace("aux", "aux_1"),
+        AUX.replace("aux", "aux_2"),
+        "def f(x):\n    aux_2(x)\n    return aux_1(x) + 1",
+    ]
+    report = sandbox.run(environment.program(TASK, joint))
+    probes = environment.probes(TASK, joint, report)
+    assert len(probes) == 4
+    assert environment.probed(report, sandbox.run_batch(probes)) == {"helper_needed": 0.5, "helper_suffices": 0.0}
+    assert CodeGeneration(1).probes(TASK, ["def f(x):\n    return x + 2"], report) == []
+    assert CodeGeneration(1).probed(report, []) == {}
 
 
 @pytest.mark.parametrize(

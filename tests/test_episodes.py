@@ -82,11 +82,12 @@ def config(**settings: object) -> Config:
     return from_tree({"model": {"name": "m"}, "dataset": {"name": "humaneval"}, "magrpo": base}, "magrpo")
 
 
-def play(run: Config, executor: object, aux: Scripted, main: Scripted) -> Episode:
+def play(run: Config, executor: object, aux: Scripted, main: Scripted, *, evaluation: bool = False) -> Episode:
     environment = CodeGeneration(2)
     transition = ExternalTransition(run.external, environment)
     player = EpisodePlayer(run, environment, transition, [aux, main], executor)  # type: ignore[list-item, arg-type]
-    (episode,) = asyncio.run(player.play_all([TASK], run.algorithm.num_generations, "train", 0))
+    group = run.algorithm.num_generations
+    (episode,) = asyncio.run(player.play_all([TASK], group, "train", 0, evaluation=evaluation))
     return episode
 
 
@@ -130,7 +131,7 @@ def test_an_expert_that_cannot_be_heard_is_a_metric(sandbox: Sandbox, monkeypatc
     run.external.expert_base_url, run.external.expert_retries = "http://127.0.0.1:9/v1", 0
     episode = play(run, Direct(sandbox), *pair())
     assert len(episode.nodes) == 2
-    assert episode_metrics([episode], discount=1.0)["expert/failures"] == 1.0
+    assert episode_metrics([episode], discount=1.0, num_turns=2)["expert/failures"] == 1.0
 
 
 def test_random_handoff_follows_its_stream(sandbox: Sandbox) -> None:
@@ -172,6 +173,40 @@ def test_an_episode_ends_early_above_the_threshold(sandbox: Sandbox) -> None:
     assert len(play(config(early_termination_threshold=3.0), Direct(sandbox), *pair()).nodes) == 2
 
 
+def test_an_evaluation_plays_all_turns(sandbox: Sandbox) -> None:
+    episode = play(config(early_termination_threshold=2.0), Direct(sandbox), *pair(), evaluation=True)
+    assert (len(episode.nodes), episode.stopped) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("setting", "evaluation", "probed"),
+    [("off", True, False), ("eval", False, False), ("eval", True, True), ("always", False, True)],
+)
+def test_helpers_are_probed_when_asked(sandbox: Sandbox, setting: str, evaluation: bool, probed: bool) -> None:
+    run = config(num_turns=1)
+    run.output.probe_helpers = setting  # type: ignore[assignment]
+    row = episode_metrics([play(run, Direct(sandbox), *pair(), evaluation=evaluation)], 1.0, 1)
+    assert row.get("turn_1/helper_needed") == (pytest.approx(2 / 3) if probed else None)
+    assert row.get("turn_1/helper_suffices") == (0.0 if probed else None)
+
+
+def test_later_turns_count_an_ended_episode_with_its_last_node(sandbox: Sandbox) -> None:
+    run = config(early_termination_threshold=2.0)
+    ended = play(run, Direct(sandbox), *pair())
+    going_on = play(run, Direct(sandbox), Scripted("", "", ""), Scripted(BROKEN, BROKEN, BROKEN))
+    stuck = play(run, Direct(sandbox), Scripted("", "", ""), Scripted(*[BROKEN] * 3, too_long_from_turn=1))
+    mean = (0.4 + 3.5 + 4.0) / 3
+    row = episode_metrics([ended, going_on, stuck], 0.5, num_turns=3)
+    assert row["turn_1/reward_mean"] == pytest.approx(mean / 3)
+    assert row["turn_2/reward_mean"] == pytest.approx(mean / 2)  # one prompt no longer fitted
+    assert row["turn_2/all_passed"] == pytest.approx(1 / 6)
+    assert row["turn_3/reward_mean"] == pytest.approx(mean)
+    assert [row[f"turn_{turn}/ended_early"] for turn in (2, 3)] == [0.5, 1.0]
+    assert row["turn_1/expected_return"] == pytest.approx(mean / 3)  # nothing came after it
+    assert joint_samples([ended, going_on, stuck]) == 3 + 6 + 3
+    assert "turn_1/ended_early" not in row
+
+
 def test_a_prompt_that_does_not_fit_ends_its_episode_only(sandbox: Sandbox) -> None:
     main = Scripted(BROKEN, WRONG, GOOD, too_long_from_turn=1)
     episode = play(config(), Direct(sandbox), Scripted(AUX, AUX, AUX), main)
@@ -195,13 +230,14 @@ def test_learners_get_a_group_for_every_node(sandbox: Sandbox) -> None:
 
 def test_metrics_are_means_over_turns(sandbox: Sandbox) -> None:
     episode = play(config(), Direct(sandbox), *pair())
-    row = episode_metrics([episode], discount=0.5)
+    row = episode_metrics([episode], discount=0.5, num_turns=2)
     mean = (0.4 + 3.5 + 4.0) / 3
     assert row["turn_1/reward_mean"] == pytest.approx(mean)
     assert row["turn_1/expected_return"] == pytest.approx(1.5 * mean)
     assert row["turn_2/expected_return"] == pytest.approx(mean)
     assert row["turn_1/all_passed"] == pytest.approx(1 / 3)
     assert row["turn_1/syntax_ok"] == pytest.approx(2 / 3)
+    assert row["turn_2/ended_early"] == 0.0
     assert joint_samples([episode]) == 6
     assert rollout_metrics([episode], 2.0)["rollout/tokens_per_s"] == 12.0
 
@@ -211,7 +247,7 @@ def test_records_are_plain_readable_and_can_be_taken_back(sandbox: Sandbox, tmp_
     record = Record(tmp_path)
     for step in (1, 2, 3):
         record.metrics(
-            {"step": step, "env_steps": step * 6, "agent_0/loss": float("nan")} | episode_metrics([episode], 1.0)
+            {"step": step, "env_steps": step * 6, "agent_0/loss": float("nan")} | episode_metrics([episode], 1.0, 2)
         )
         record.episodes(step, "train", [episode])
     with (tmp_path / "metrics.jsonl").open("a") as file:

@@ -89,6 +89,33 @@ def test_original_prompt_and_previous_response() -> None:
     assert turn(mode="plain", previous_response=False) == [REVISE_AUX, REVISE_MAIN]
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return sum(map(aux, [x]))", "OK"),
+        ("return int(aux(x)) + 0", "thin wrapper"),
+        ("return x\n    return aux(x)", "aux not called"),
+        ("y = aux(x)\n    z = y\n    return x", "result thrown away"),
+    ],
+)
+def test_main_hears_how_it_uses_the_helper(body: str, said: str) -> None:
+    aux, main = turn([AUX, f"def grow(x):\n    {body}"])
+    assert f"\naux use: {said}\n" in main
+    assert "aux use" not in aux
+
+
+def test_agents_hear_what_is_missing_and_where_it_does_not_parse() -> None:
+    aux, _ = turn(["I cannot help.", MAIN])
+    assert "aux: missing (no function of that name)\ngrow: found\n" in aux
+    assert aux.startswith("Your previous answer:\nI cannot help.\n")
+    broken = "def aux(x)\n    return x"
+    aux, _ = turn([f"Sure!\n```python\n{broken}\n```\nDone.", MAIN])
+    assert "aux: missing (does not parse)\n" in aux
+    assert aux.startswith(f"Your previous answer:\n{broken}\n")
+    aux, _ = turn(["def aux(x):\n    x.sort()", MAIN])
+    assert "aux: missing (no return value)\n" in aux
+
+
 def test_other_modes() -> None:
     assert "Feedback:\nNot all levels passed\n" in turn(mode="passed")[0]
     # The slice decides what feedback may know: the last test alone has passed.

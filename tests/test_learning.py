@@ -26,9 +26,9 @@ from transformers import (
 )
 
 from marl_ray.learning.attention import PACKED
-from marl_ray.learning.batching import micro_batches, split_row, to_rows
+from marl_ray.learning.batching import NO_TOKEN, micro_batches, split_row, to_rows
 from marl_ray.learning.learner import schedule_factor
-from marl_ray.learning.policy import check_packing, token_logprobs
+from marl_ray.learning.policy import choose_layout, token_logprobs
 from marl_ray.learning.returns import expected_returns
 from marl_ray.messages import Completion, Group
 
@@ -124,8 +124,8 @@ def test_log_probabilities_are_those_of_each_completion_alone(
     rows = to_rows(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum")
     parts = [part for row in rows for part in split_row(row, max_tokens)]
     got = []
-    for batch in micro_batches(rows, max_tokens):
-        assert len(batch.input_ids) <= max_tokens or len(batch.groups) == 1
+    for batch in micro_batches(rows, max_tokens, "packed"):
+        assert batch.input_ids.shape[1] <= max_tokens or len(batch.groups) == 1
         got.append(token_logprobs(packed, batch, 0.7))
     expected = [plain_logprobs(model, row.prompt_ids, s.token_ids, 0.7) for row in parts for s in row.samples]
     assert len(expected) == sum(len(row.samples) for row in rows)
@@ -138,7 +138,7 @@ def test_other_architectures_and_checkpointing_agree_with_the_plain_forward(make
     plain = make().double()
     packed = with_packed_attention(plain).train()
     packed.gradient_checkpointing_enable()
-    (batch,) = micro_batches(to_rows(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum"), 10_000)
+    (batch,) = micro_batches(to_rows(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum"), 10_000, "packed")
     got = token_logprobs(packed, batch, 1.0)
     got.sum().backward()
     expected = torch.cat([plain_logprobs(plain, g.prompt_ids, c.token_ids, 1.0) for g in groups() for c in kept(g)])
@@ -152,7 +152,9 @@ def test_skewed_groups_agree_with_the_plain_forward(model: Qwen2ForCausalLM, pac
     lengths = (1, 14, 2)
     skewed = Group(0, (5, 6), tuple(completion(*range(3, 3 + n)) for n in lengths), (1.0, 2.0, 3.0))
     even = Group(0, (7, 8, 9), (completion(1, 2), completion(3, 4)), (1.0, 2.0))
-    (batch,) = micro_batches(to_rows([even, skewed, even], [1.0], "mareinforce", False, "sequence_sum"), 10_000)
+    (batch,) = micro_batches(
+        to_rows([even, skewed, even], [1.0], "mareinforce", False, "sequence_sum"), 10_000, "packed"
+    )
     assert [group.stack is None for group in batch.groups] == [False, True, False]
     expected = [
         plain_logprobs(model, g.prompt_ids, c.token_ids, 1.0) for g in (even, skewed, even) for c in g.completions
@@ -167,28 +169,54 @@ def test_skewed_groups_agree_with_the_plain_forward(model: Qwen2ForCausalLM, pac
         torch.testing.assert_close(mine.grad, parameter.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_models_that_cannot_be_packed_are_refused(packed: Qwen2ForCausalLM) -> None:
+def test_models_that_cannot_be_packed_are_padded(model: Qwen2ForCausalLM) -> None:
+    def chosen(given: Any, max_length: int = 100) -> tuple[str, str]:
+        return choose_layout(given, torch.device("cpu"), max_length)
+
+    assert chosen(copy.deepcopy(model)) == ("packed", "")
+    assert chosen(gemma3(sliding_window=100)) == ("packed", "")
+    assert chosen(gemma3(sliding_window=100), 101) == (
+        "padded",
+        "its attention looks back 100 tokens, less than model.max_length 101",
+    )
+    softcapped = gemma2()
+    layout, why = chosen(softcapped)
+    assert layout == "padded"
+    assert "softcap" in why
+    assert softcapped.config._attn_implementation == "eager", "the fused attention leaves softcapping out"
+    assert chosen(gptj())[0] == "padded"
+    looking_back = copy.deepcopy(model)
+    looking_back.model.layers[0].mlp.register_forward_hook(lambda _module, _inputs, output: output.cumsum(1))
+    layout, why = chosen(looking_back)
+    assert layout == "padded"
+    assert "mix tokens outside of the attention" in why
+
+
+def test_models_that_no_layout_fits_are_refused(model: Qwen2ForCausalLM) -> None:
     cpu = torch.device("cpu")
-    check_packing(packed, cpu, 100)
-    leaking = with_packed_attention(packed)
-    leaking.model.layers[0].mlp.register_forward_hook(lambda _module, _inputs, output: output.cumsum(1))
-    with pytest.raises(ValueError, match="its layers mix tokens outside of the attention"):
-        check_packing(leaking, cpu, 100)
-    windowed = with_packed_attention(gemma3(sliding_window=4))
-    (batch,) = micro_batches(to_rows(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum"), 10_000)
-    with pytest.raises(ValueError, match=r"sliding window of 4: lower model\.max_length"):
-        token_logprobs(windowed, batch, 1.0)
-    fitting = with_packed_attention(gemma3(sliding_window=100))
-    check_packing(fitting, cpu, 100)
-    with pytest.raises(ValueError, match="101 tokens do not fit into its sliding window of 100"):
-        check_packing(fitting, cpu, 101)
-    with pytest.raises(ValueError, match=r"Gemma2ForCausalLM cannot be trained here: .*softcap"):
-        check_packing(with_packed_attention(gemma2()), cpu, 100)
-    with pytest.raises(ValueError, match="GPTJForCausalLM cannot be trained here"):
-        check_packing(with_packed_attention(gptj()), cpu, 100)
-    stretched = with_packed_attention(llama(rope_type="dynamic", factor=2.0, rope_theta=10_000.0))
-    with pytest.raises(ValueError, match="changes beyond 2048 tokens"):
-        check_packing(stretched, cpu, 2049)
+    looking_ahead = copy.deepcopy(model)
+    looking_ahead.model.layers[0].mlp.register_forward_hook(
+        lambda _module, _inputs, output: output + output.mean(1, True)
+    )
+    with pytest.raises(ValueError, match=r"Qwen2ForCausalLM cannot be trained here: .* beside or after it"):
+        choose_layout(looking_ahead, cpu, 100)
+    stretched = llama(rope_type="dynamic", factor=2.0, rope_theta=10_000.0)
+    with pytest.raises(ValueError, match=r"changes beyond 2048 tokens: lower model\.max_length"):
+        choose_layout(stretched, cpu, 2049)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 20, 10_000])
+def test_padded_batches_hold_every_token_once_and_stay_small(max_tokens: int) -> None:
+    rows = to_rows(shifted(groups()), [1.0, 1.0], "mareinforce", False, "sequence_sum")
+    batches = list(micro_batches(rows, max_tokens, "padded"))
+    for batch in batches:
+        assert batch.input_ids.numel() <= max_tokens or len(batch.input_ids) == 1
+        assert len(batch.tokens) == len(batch.input_ids) * len(batch.columns)
+        nothing = batch.tokens == NO_TOKEN
+        assert not batch.weights[nothing].any()
+        assert not batch.behaviour_logprobs[nothing].any()
+    predicted = [t for batch in batches for t in batch.tokens[batch.tokens != NO_TOKEN].tolist()]
+    assert sorted(predicted) == sorted(t for g in groups() for c in g.completions for t in c.token_ids)
 
 
 def test_completions_without_a_gradient_are_left_out() -> None:
@@ -209,7 +237,7 @@ def test_gradient_is_that_of_the_definition(
     turn_weights, temperature = [1.5, 0.5], 0.9
     packed.zero_grad()
     rows = to_rows(groups(), turn_weights, "magrpo", False, aggregation)
-    for batch in micro_batches(rows, 30):
+    for batch in micro_batches(rows, 30, "packed"):
         (-(batch.weights * token_logprobs(packed, batch, temperature)).sum()).backward()
     got = [p.grad.clone() for p in packed.parameters()]
 
@@ -229,7 +257,7 @@ def test_gradient_is_that_of_the_definition(
 
 def test_every_sampled_token_counts_eos_included() -> None:
     rows = to_rows(shifted(groups()), [1.0, 1.0], "mareinforce", False, "sequence_sum")
-    (batch,) = micro_batches(rows, 10_000)
+    (batch,) = micro_batches(rows, 10_000, "packed")
     assert batch.tokens.tolist() == [t for g in groups() for c in g.completions for t in c.token_ids]
     assert batch.weights.all()
 

@@ -97,7 +97,7 @@ async def launch(config: Config, total_steps: int) -> tuple[Fleet, Plan, list[st
             *(learner_name(a) for a in range(len(fleet.learners))),
         ]
         actors = [*(g for replicas in fleet.generators for g in replicas), *fleet.learners]
-        lines, *_ = await together(
+        answers = await together(
             within(deadlines.start_s, "the sandbox workers to start", "start_s", fleet.sandbox.start()),
             *(
                 within(deadlines.start_s, f"{name} to start", "start_s", actor.ready.remote())
@@ -107,7 +107,7 @@ async def launch(config: Config, total_steps: int) -> tuple[Fleet, Plan, list[st
     except BaseException:
         await fleet.close()
         raise
-    return fleet, plan, list(lines)
+    return fleet, plan, [line for lines in answers for line in lines]
 
 
 async def _reserve(plan: Plan, deadline_s: float) -> PlacementGroup:

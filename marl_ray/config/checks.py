@@ -5,10 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from marl_ray.arithmetic import counted
-from marl_ray.config.schema import AlgorithmConfig, Config, ConfigError, OutputConfig, ResourcesConfig
+from marl_ray.config.schema import AlgorithmConfig, Config, ConfigError, ModelConfig, OutputConfig, ResourcesConfig
 
 EQUIVALENT_WHEN_WHITENED = ("marloo", "maremax")
 NEEDS_A_GROUP = ("magrpo", "marloo", "maremax", "grpo")
+TOKENIZER_VALUES = {
+    "padding_side": ("left", "right"),
+    "truncation_side": ("left", "right"),
+    "backend": ("tokenizers", "sentencepiece"),
+    "add_eos_token": (False, None),
+    **dict.fromkeys(
+        ("use_fast", "legacy", "add_bos_token", "add_prefix_space", "local_files_only"), (True, False, None)
+    ),
+}
+"""Of common arguments of tokenizers; an EOS behind the prompt would be its end."""
 
 
 def resolve(config: Config) -> None:
@@ -26,6 +36,7 @@ def resolve(config: Config) -> None:
     if algorithm.turn_gradient_weights is None:
         algorithm.turn_gradient_weights = [1.0] * max(algorithm.num_turns, 0)
     _check_agents(config)
+    _check_tokenizer(config.model)
     _check_algorithm(algorithm, section)
     _check_numbers(config)
     _check_output(config.output)
@@ -52,6 +63,25 @@ def _check_agents(config: Config) -> None:
     )
     _require(all(config.model_names), "no model: set model.name, or agents with one name an agent, or --model_name")
     _require(bool(config.dataset.name), "no dataset: set dataset.name")
+
+
+def _check_tokenizer(model: ModelConfig) -> None:
+    given, name = model.tokenizer_kwargs, "model.tokenizer_kwargs"
+    trust = given.pop("trust_remote_code", model.model_kwargs.trust_remote_code)
+    _require(
+        trust == model.model_kwargs.trust_remote_code,
+        f"{name}.trust_remote_code is {trust}, and it is one setting for model and tokenizer: set "
+        "model.model_kwargs.trust_remote_code",
+    )
+    for key in given:
+        _require(key.isidentifier(), f"{name} has the argument '{key}', which is no name: write name: value")
+    for key in ("token", "use_auth_token"):
+        _require(key not in given, f"{name}.{key} would be written into the run folder: set the variable HF_TOKEN")
+    for key in ("pretrained_model_name_or_path", "config"):
+        _require(key not in given, f"{name}.{key} should be left away: model.name says what is loaded")
+    for key, values in TOKENIZER_VALUES.items():
+        options = ", ".join(str(value).lower() for value in values if value is not None)
+        _require(given.get(key, values[0]) in values, f"{name}.{key} should be {options}, got {given.get(key)!r}")
 
 
 def _check_algorithm(algorithm: AlgorithmConfig, section: str) -> None:

@@ -45,10 +45,11 @@ class ModelConfig:
     """Number of most likely tokens to sample from; null, 0 or -1: all."""
     max_length: int = 2048
     """Tokens of a prompt and its completion together."""
-    use_chat_template: bool = True
-    """Put prompts through the tokenizer's chat template when it has one."""
+    use_chat_template: bool | None = None
+    """Put prompts through the tokenizer's chat template. null: if it is a chat model, that is if it stops where the
+    template ends an answer; base models get the text as it is. The start of a run says which it is for each agent."""
     tokenizer_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Passed to `AutoTokenizer.from_pretrained`."""
+    """Passed to `AutoTokenizer.from_pretrained`. `trust_remote_code` here is that of model_kwargs."""
     special_tokens: dict[str, str | list[str]] = field(default_factory=dict)
     """Passed to `tokenizer.add_special_tokens`; only tokens the vocabulary already has. A list for
     `additional_special_tokens`."""
@@ -83,6 +84,9 @@ class OutputConfig:
     """How many checkpoints to keep; older ones are deleted."""
     episodes_per_step: int = 2
     """How many episodes of a step are written, with all texts, to episodes.jsonl."""
+    probe_helpers: Literal["off", "eval", "always"] = "off"
+    """Measure by execution what helpers are worth: metrics helper_needed and helper_suffices, at evaluations or at
+    every step. Costs two more executions a helper for each distinct program that passes a test and calls it."""
     verbose: bool = False
     """Show the logs of Ray and vLLM."""
 
@@ -141,7 +145,7 @@ class AlgorithmConfig:
     turn_gradient_weights: list[float] | None = None
     """One weight a turn for the loss, not all 0; null: all 1."""
     early_termination_threshold: float | None = None
-    """An episode ends at a node whose mean reward is above this."""
+    """In training an episode ends at a node whose mean reward is above this; evaluation plays all turns."""
     rollout_buffer_size: int = 8
     """Tasks in one step: their episodes are played at the same time."""
     train_batch_size: int | None = None

@@ -9,16 +9,22 @@ Reward, the same for all agents, at most 4.0 (2.1 for a single agent, which has 
 2. 0.5 the joint program compiles, else stop.
 3. the share of tests passed.
 4. only if a test passed, for a helper that exists: 0.5 main calls it, 1.0 more if main is not a thin wrapper,
-   less 0.5 if main throws a result away.
+   less 0.5 if main throws a result away. `marl_ray.environments.usage` says what these words mean.
 
-With several helpers each one's part of levels 1 and 4 counts in equal shares.
+A helper exists when the joint program defines it, with or without a `return`: one that changes a list in place, or
+prints, earns the bonus of being called, though not the 0.4 of level 1. With several helpers each one's part of
+levels 1 and 4 counts in equal shares.
+
+The joint program is, in this order: the problem's imports and finished definitions, each helper, main; of each
+answer only the function that was asked for, with the imports it mentions (see `marl_ray.environments.extraction`).
+A function that mentions `math` finds it, imported by an agent or not, as in CoMLRL's programs; nothing else is added.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from marl_ray.environments import prompts
 from marl_ray.environments.diagnosis import Diagnosis, FunctionStatus, SandboxSlice, SyntaxProblem, sliced
@@ -91,19 +97,50 @@ class CodeGeneration:
             "all_passed": float(rate == 1.0),
         }
         if helpers:
-            present = [helper.name for helper in helpers if helper.defined]
-            called = [name for name in present if name in use.called]
+            defined = sum(helper.defined for helper in helpers)
+            called = [helper.name for helper in helpers if helper.exists and helper.name in use.called]
             misused = [name for name in called if name in use.misused]
             earned = share if rate > 0 else 0.0
-            levels["aux"] = AUX_DEFINED * share * len(present)
+            levels["aux"] = AUX_DEFINED * share * defined
             levels["aux_called"] = AUX_CALLED * earned * len(called)
             levels["not_thin"] = 0.0 if use.thin_wrapper else NOT_THIN * earned * len(called)
             levels["misused"] = 0.0 - MISUSED * earned * len(misused)
-            metrics["aux_defined"] = share * len(present)
+            metrics["aux_defined"] = share * defined
             metrics["aux_called"] = share * len(called)
             metrics["thin_wrapper"] = float(use.thin_wrapper)
             metrics["aux_misused"] = share * len(misused)
         return Assessment(math.fsum(levels.values()), levels, metrics)
+
+    def probes(self, task: Task, responses: Sequence[str], report: ExecutionReport) -> list[Program]:
+        """Programs that show what the helpers in use are worth; none for a program that passes no test.
+
+        For each helper that main calls two: the joint program where the helper returns None, and the one where the
+        helper stands in main's place.
+        """
+        *helpers, main = self._parts(task, responses)
+        if not report.passed:
+            return []
+        called = helper_use(main, self.helpers).called
+        names = [helper.name for helper in helpers if helper.exists and helper.name in called]
+        whole = self.program(task, responses)
+        return [
+            replace(whole, source=f"{whole.source}\n\n{change}\n")
+            for name in names
+            for change in (f"def {name}(*args, **kwargs):\n    return None", f"{task.entry_point} = {name}")
+        ]
+
+    def probed(self, report: ExecutionReport, probes: Sequence[ExecutionReport]) -> dict[str, float]:
+        """Metrics from the reports of `probes`, each the mean over helpers.
+
+        `helper_needed`: without it a test no longer passes. `helper_suffices`: it passes as much alone, so that
+        main adds nothing. Both are 0 for a helper that is not in use.
+        """
+        if not self.helpers:
+            return {}
+        passed = _passing(report)
+        needed = sum(not r.infra_error and not passed <= _passing(r) for r in probes[0::2])
+        suffices = sum(passed <= _passing(r) for r in probes[1::2])
+        return {"helper_needed": needed / len(self.helpers), "helper_suffices": suffices / len(self.helpers)}
 
     def diagnose(
         self,
@@ -131,7 +168,8 @@ class CodeGeneration:
     def _join(self, task: Task, parts: Sequence[Contribution]) -> _Joint:
         given = preamble(task.prompt, frozenset(self.function_names(task)))
         future = dict.fromkeys(line for part in (given, *parts) for line in part.future)
-        source = "\n".join([*future, given.code] if given.code else future)
+        math = any(part.mentions("math") for part in parts) and not any("math" in part.imported for part in parts)
+        source = "\n".join([*future, *["import math"] * math, *[given.code] * bool(given.code)])
         starts = []
         for part in parts:
             if source and part.code:
@@ -151,3 +189,8 @@ class CodeGeneration:
             if error.line is not None and 0 < start <= error.line:
                 return SyntaxProblem(part.name, error.line - start + 1, error.column, error.message)
         return SyntaxProblem(None, error.line, error.column, error.message)
+
+
+def _passing(report: ExecutionReport) -> frozenset[int]:
+    """Which tests pass, by their place."""
+    return frozenset(i for i, test in enumerate(report.tests) if test.status == "pass")

@@ -65,7 +65,17 @@ class Contribution:
 
     @property
     def defined(self) -> bool:
+        """The function is there and returns a value."""
         return not self.problem
+
+    @property
+    def exists(self) -> bool:
+        """The function is there."""
+        return self.function is not None
+
+    def mentions(self, name: str) -> bool:
+        """Whether the function reads or binds a variable of that name."""
+        return self.function is not None and name in _mentioned(self.function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +98,7 @@ def contribution(response: str, name: str) -> Contribution:
         return Contribution(name, problem="no function of that name")
     if best.function is None:
         return Contribution(name, code=best.source, problem="does not parse")
-    mentioned = {node.id for node in ast.walk(best.function) if isinstance(node, ast.Name)}
+    mentioned = _mentioned(best.function)
     future = tuple(ast.unparse(node) for node in best.imports if _is_future(node))
     imports = [node for node in best.imports if not _is_future(node) and _binds(node) & (mentioned | {"*"})]
     code = "\n".join([*dict.fromkeys(ast.unparse(node) for node in imports), best.source])
@@ -317,6 +327,10 @@ def _import_lines(lines: list[str]) -> Iterator[ast.Import | ast.ImportFrom]:
             line = "\n".join(lines[index : index + MAX_IMPORTS]).partition(")")[0] + ")"
         tree = parse(line)
         yield from (node for node in (tree.body if tree else []) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def _mentioned(function: ast.FunctionDef) -> set[str]:
+    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
 
 
 def _binds(node: ast.Import | ast.ImportFrom) -> set[str]:

@@ -92,6 +92,7 @@ def packed_attention(
 
     `longest`: tokens of the longest sequence to come, if that is not in `groups`. Raises ValueError for what it
     cannot compute: masks and biases of the model's own, softcapping, attention sinks, a window shorter than a sequence.
+    Such models are trained in padded batches (see `marl_ray.learning.policy.choose_layout`).
     """
     unknown = [name for name in ("softcap", "s_aux", "position_bias") if other.get(name) is not None]
     if not groups:
@@ -101,9 +102,7 @@ def packed_attention(
         raise ValueError(f"its attention has a mask, bias or sinks of its own ({what})")
     longest = max(longest, *(group.longest for group in groups))
     if sliding_window is not None and longest > sliding_window:
-        raise ValueError(
-            f"{longest} tokens do not fit into its sliding window of {sliding_window}: lower model.max_length"
-        )
+        raise ValueError(f"its attention looks back {sliding_window} tokens, less than model.max_length {longest}")
     query, key = query.to(value.dtype), key.to(value.dtype)  # rotary embeddings leave autocast's dtype
     outputs = []
     for group in groups:

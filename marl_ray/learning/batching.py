@@ -1,21 +1,31 @@
-"""From groups of completions to micro-batches that compute each prompt once.
+"""From groups of completions to micro-batches, in one of two layouts.
 
-A micro-batch is one packed sequence (see `marl_ray.learning.attention`): the rows one after another, each a prompt
-and behind it its completions. The positions of a completion go on from the prompt's end, so that it has the same
-log-probabilities as alone (up to rounding). With G completions this takes P + G C tokens instead of G (P + C); only
-attention pads completions to the longest of their group.
+packed: one sequence (see `marl_ray.learning.attention`): the rows one after another, each a prompt and behind it its
+completions. The positions of a completion go on from the prompt's end, so that it has the same log-probabilities as
+alone (up to rounding). With G completions this takes P + G C tokens instead of G (P + C); only attention pads
+completions to the longest of their group.
+
+padded: every completion behind a prompt of its own, a row of a rectangle, filled up on the right. It needs no mask: in
+a model that looks only back, nothing depends on what comes after. So it serves every decoder, whatever its layers are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
 from marl_ray.learning.advantages import group_advantages
 from marl_ray.learning.attention import PackedGroup
 from marl_ray.messages import Group
+
+Layout = Literal["packed", "padded"]
+NO_TOKEN = -100
+"""In `MicroBatch.tokens` where nothing is predicted; cross_entropy leaves it out."""
+PADDING = 0
+"""Any id: what follows a sequence changes nothing in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +52,32 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A packed sequence of T tokens, N of them in completions.
+    """B sequences of L tokens (packed: one), and what their logits at C columns predict.
 
-    input_ids, position_ids: [T]; groups: where each row lies; predictors: [N], the token whose logits predict each
-    completion token; tokens, behaviour_logprobs: [N]; weights: [N], the loss weight of the token's completion.
+    input_ids: [B, L]; columns: [C]; tokens: [B * C], the completion token predicted there, or NO_TOKEN;
+    behaviour_logprobs, weights: [B * C], the token's log-probability and the loss weight of its completion, else 0.
+    Packed ones have position_ids [1, L], and `groups`, where each row lies; padded ones have neither.
     """
 
     input_ids: torch.Tensor
-    position_ids: torch.Tensor
-    groups: tuple[PackedGroup, ...]
-    predictors: torch.Tensor
+    columns: torch.Tensor
     tokens: torch.Tensor
     behaviour_logprobs: torch.Tensor
     weights: torch.Tensor
+    position_ids: torch.Tensor | None = None
+    groups: tuple[PackedGroup, ...] = ()
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same on `device`."""
-        return MicroBatch(
+        return replace(
+            self,
             input_ids=self.input_ids.to(device),
-            position_ids=self.position_ids.to(device),
-            groups=tuple(group.to(device) for group in self.groups),
-            predictors=self.predictors.to(device),
+            columns=self.columns.to(device),
             tokens=self.tokens.to(device),
             behaviour_logprobs=self.behaviour_logprobs.to(device),
             weights=self.weights.to(device),
+            position_ids=None if self.position_ids is None else self.position_ids.to(device),
+            groups=tuple(group.to(device) for group in self.groups),
         )
 
 
@@ -102,8 +114,13 @@ def to_rows(
     return rows
 
 
-def micro_batches(rows: Sequence[Row], max_tokens: int) -> Iterator[MicroBatch]:
-    """Rows packed into micro-batches of at most `max_tokens` tokens (or one completion), in their order."""
+def micro_batches(rows: Sequence[Row], max_tokens: int, layout: Layout) -> Iterator[MicroBatch]:
+    """All rows in micro-batches of at most `max_tokens` tokens, padding counted (or one completion)."""
+    return _packed(rows, max_tokens) if layout == "packed" else _padded(rows, max_tokens)
+
+
+def _packed(rows: Sequence[Row], max_tokens: int) -> Iterator[MicroBatch]:
+    """In their order."""
     pending: list[Row] = []
     size = 0
     for row in rows:
@@ -115,6 +132,19 @@ def micro_batches(rows: Sequence[Row], max_tokens: int) -> Iterator[MicroBatch]:
             size += part.size
     if pending:
         yield pack(pending)
+
+
+def _padded(rows: Sequence[Row], max_tokens: int) -> Iterator[MicroBatch]:
+    """From the shortest to the longest, so that there is little to fill up."""
+    single = [Row(row.prompt_ids, (sample,)) for row in rows for sample in row.samples]
+    pending: list[Row] = []
+    for row in sorted(single, key=lambda row: row.size):
+        if pending and (len(pending) + 1) * row.size > max_tokens:
+            yield pad(pending)
+            pending = []
+        pending.append(row)
+    if pending:
+        yield pad(pending)
 
 
 def split_row(row: Row, max_tokens: int) -> Iterator[Row]:
@@ -134,7 +164,7 @@ def pack(rows: Sequence[Row]) -> MicroBatch:
     """The rows as one packed sequence."""
     input_ids: list[int] = []
     position_ids: list[int] = []
-    predictors: list[int] = []
+    columns: list[int] = []
     groups = []
     samples = [sample for row in rows for sample in row.samples]
     for row in rows:
@@ -144,15 +174,40 @@ def pack(rows: Sequence[Row]) -> MicroBatch:
         position_ids += range(length)
         for sample in row.samples:
             first, size = len(input_ids), len(sample.token_ids)
-            predictors += [start + length - 1, *range(first, first + size - 1)]
+            columns += [start + length - 1, *range(first, first + size - 1)]
             position_ids += range(length, length + size)
             input_ids += sample.token_ids
     return MicroBatch(
-        input_ids=torch.tensor(input_ids),
-        position_ids=torch.tensor(position_ids),
-        groups=tuple(groups),
-        predictors=torch.tensor(predictors),
+        input_ids=torch.tensor([input_ids]),
+        columns=torch.tensor(columns),
         tokens=torch.tensor([token for sample in samples for token in sample.token_ids]),
         behaviour_logprobs=torch.tensor([value for sample in samples for value in sample.behaviour_logprobs]),
         weights=torch.tensor([sample.weight for sample in samples for _ in sample.token_ids]),
+        position_ids=torch.tensor([position_ids]),
+        groups=tuple(groups),
+    )
+
+
+def pad(rows: Sequence[Row]) -> MicroBatch:
+    """Rows of one completion each as a rectangle. A completion's last token predicts nothing and is left out."""
+    first = min(len(row.prompt_ids) for row in rows) - 1
+    width = max(row.size for row in rows) - 1
+    input_ids = torch.full((len(rows), width), PADDING)
+    tokens = torch.full((len(rows), width - first), NO_TOKEN)
+    behaviour_logprobs, weights = torch.zeros(tokens.shape), torch.zeros(tokens.shape)
+    for i, row in enumerate(rows):
+        (sample,) = row.samples
+        ids = torch.tensor(row.prompt_ids + sample.token_ids)
+        input_ids[i, : len(ids) - 1] = ids[:-1]
+        begin = len(row.prompt_ids) - 1 - first
+        predicted = slice(begin, begin + len(sample.token_ids))
+        tokens[i, predicted] = torch.tensor(sample.token_ids)
+        behaviour_logprobs[i, predicted] = torch.tensor(sample.behaviour_logprobs)
+        weights[i, predicted] = sample.weight
+    return MicroBatch(
+        input_ids=input_ids,
+        columns=torch.arange(first, width),
+        tokens=tokens.flatten(),
+        behaviour_logprobs=behaviour_logprobs.flatten(),
+        weights=weights.flatten(),
     )

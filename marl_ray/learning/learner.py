@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from marl_ray.config.schema import AlgorithmConfig, ModelConfig
-from marl_ray.learning.batching import micro_batches, to_rows
-from marl_ray.learning.policy import check_packing, compute_in, load_policy, token_logprobs
+from marl_ray.learning.batching import NO_TOKEN, Row, micro_batches, to_rows
+from marl_ray.learning.policy import choose_layout, compute_in, load_policy, token_logprobs
 from marl_ray.messages import Group, UpdateStats, WeightVersion
 from marl_ray.tokenization import fingerprint, load_tokenizer
 from marl_ray.weights.transport import GeneratorClient, Publisher, TransportName
@@ -41,7 +41,7 @@ class Learner:
         self.tokenizer = load_tokenizer(model_name, model)
         self.model_kwargs = model.model_kwargs
         self.policy = load_policy(model_name, self.model_kwargs.trust_remote_code, self.device)
-        check_packing(self.policy, self.device, model.max_length)
+        self.layout, self.why_padded = choose_layout(self.policy, self.device, model.max_length)
         if algorithm.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         self.optimizer = torch.optim.AdamW(
@@ -56,9 +56,14 @@ class Learner:
         self.publisher: Publisher | None = None
         self.probe_texts: list[str] = []
 
-    def ready(self) -> str:
-        """Answers once the model is loaded."""
-        return f"agent {self.agent} learner"
+    def ready(self) -> list[str]:
+        """Answers once the model is loaded, with what people should know of it."""
+        if self.layout == "packed":
+            return []
+        return [
+            f"agent {self.agent}: learns in padded batches with the model's own attention, which takes longer: "
+            f"{self.why_padded}"
+        ]
 
     def tokenizer_fingerprint(self, texts: list[str]) -> str:
         """See `marl_ray.tokenization.fingerprint`."""
@@ -79,28 +84,46 @@ class Learner:
         assert self.publisher is not None, "connect comes first"
         return self.publisher.publish(version)
 
+    def relabel(self, version: WeightVersion) -> int:
+        """Let the generators serve the weights that they have as `version`; returns the acknowledged checksum."""
+        assert self.publisher is not None, "connect comes first"
+        return self.publisher.relabel(version)
+
     def update(self, groups: list[Group]) -> UpdateStats:
-        """One pass over `groups` in mini-batches of `train_batch_size` groups, an optimizer step each."""
-        size = self.algorithm.train_batch_size or max(len(groups), 1)
-        losses, norms, gaps, informative, skipped, steps = [], [], [], 0, 0, 0
+        """One pass over `groups` in mini-batches of `train_batch_size` groups.
+
+        An optimizer step each; one without a gradient changes nothing and is none: AdamW would go on with its momentum.
+        """
+        algorithm = self.algorithm
+        size = algorithm.train_batch_size or max(len(groups), 1)
+        losses, norms, gaps, skipped, taken = [], [], [], 0, 0
         learning_rate = float(self.schedule.get_last_lr()[0])
         for start in range(0, len(groups), size):
-            loss, norm, gap, has_gradient = self._optimizer_step(groups[start : start + size])
-            steps += 1
+            rows = to_rows(
+                groups[start : start + size],
+                algorithm.turn_gradient_weights or [],
+                algorithm.estimator or "magrpo",
+                algorithm.normalize_advantages,
+                algorithm.loss_aggregation,
+            )
+            if not rows:
+                losses.append(0.0)
+                norms.append(0.0)
+                continue
+            loss, norm, gap = self._optimizer_step(rows)
             gaps.append(gap)
             if math.isfinite(loss) and math.isfinite(norm):
                 losses.append(loss)
                 norms.append(norm)
-                informative += has_gradient
+                taken += 1
             else:
                 skipped += 1
         return UpdateStats(
             loss=_mean(losses),
             grad_norm=_mean(norms),
             learning_rate=learning_rate,
-            logprob_gap=gaps[0] if gaps else math.nan,
-            optimizer_steps=steps - skipped,
-            informative_steps=informative,
+            logprob_gap=gaps[0] if gaps else None,
+            optimizer_steps=taken,
             skipped_steps=skipped,
         )
 
@@ -142,27 +165,22 @@ class Learner:
 
         Raises RuntimeError if the saved tokenizer, loaded again, gives other ids than the one trained with.
         """
-        weights = {name: tensor.to(self.dtype) for name, tensor in self.policy.state_dict().items()}
+        weights = {
+            name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in self.policy.state_dict().items()
+        }
         self.policy.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
         saved = load_tokenizer(folder, ModelConfig(model_kwargs=self.model_kwargs))
         if fingerprint(saved, self.probe_texts) != fingerprint(self.tokenizer, self.probe_texts):
             raise RuntimeError(f"the tokenizer saved in {folder} splits text differently when it is loaded again")
 
-    def _optimizer_step(self, groups: Sequence[Group]) -> tuple[float, float, float, bool]:
-        """Returns loss, gradient norm, log-probability gap, and whether there was a gradient."""
-        algorithm = self.algorithm
-        rows = to_rows(
-            groups,
-            algorithm.turn_gradient_weights or [],
-            algorithm.estimator or "magrpo",
-            algorithm.normalize_advantages,
-            algorithm.loss_aggregation,
-        )
+    def _optimizer_step(self, rows: Sequence[Row]) -> tuple[float, float, float]:
+        """Returns loss, gradient norm and log-probability gap. What is not finite is left out."""
         loss, gap, tokens = 0.0, 0.0, 0
-        for parameter in self.policy.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        for batch in micro_batches(rows, algorithm.microbatch_tokens):
+        self.optimizer.zero_grad()
+        for batch in micro_batches(rows, self.algorithm.microbatch_tokens, self.layout):
+            tokens += int((batch.tokens != NO_TOKEN).sum())
             batch = batch.to(self.device)
             with compute_in(self.dtype, self.device):
                 logprobs = token_logprobs(self.policy, batch, self.temperature)
@@ -170,12 +188,11 @@ class Learner:
             part.backward()
             loss += part.item()
             gap += (logprobs.detach() - batch.behaviour_logprobs).abs().sum().item()
-            tokens += len(batch.tokens)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), algorithm.max_grad_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.algorithm.max_grad_norm))
         if math.isfinite(loss) and math.isfinite(norm):
             self.optimizer.step()
             self.schedule.step()
-        return loss, norm, gap / tokens if tokens else 0.0, bool(rows)
+        return loss, norm, gap / tokens
 
 
 def schedule_factor(name: str, warmup_steps: int, total_steps: int) -> Callable[[int], float]:

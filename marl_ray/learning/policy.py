@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from marl_ray.learning.attention import PACKED
-from marl_ray.learning.batching import MicroBatch, Row, Sample, pack
+from marl_ray.learning.batching import NO_TOKEN, Layout, MicroBatch, Row, Sample, pack, pad
 
 
 def load_policy(name: str, trust_remote_code: bool, device: torch.device) -> Any:
-    """The model with float32 master weights and no dropout, so that it agrees with the sampler."""
-    from transformers import AutoModelForCausalLM
+    """The model with float32 master weights and nothing random in it, so that it agrees with the sampler."""
+    from transformers import AutoConfig, AutoModelForCausalLM
 
+    config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+    remove_noise(config)
     model: Any = AutoModelForCausalLM.from_pretrained(
-        name, dtype=torch.float32, trust_remote_code=trust_remote_code, attn_implementation=PACKED
+        name, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code
     )
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    for key, value in vars(model.config).items():
-        if key.endswith(("dropout", "pdrop", "dropout_prob")) and isinstance(value, float):
-            setattr(model.config, key, 0.0)
     return model.to(device).train()
+
+
+def remove_noise(config: Any) -> None:
+    """No dropout and no jitter of routers, in place, the configurations inside included."""
+    from transformers import PreTrainedConfig
+
+    for key, value in list(vars(config).items()):
+        if isinstance(value, PreTrainedConfig):
+            remove_noise(value)
+        elif isinstance(value, float) and ("drop" in key or "jitter" in key):
+            setattr(config, key, 0.0)
 
 
 def compute_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager:
@@ -35,55 +43,89 @@ def compute_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManag
 
 
 def token_logprobs(model: Any, batch: MicroBatch, temperature: float, longest: int = 0) -> torch.Tensor:
-    """log pi(token_k | prompt, tokens before k) at the sampling temperature, [N].
+    """log pi(token_k | prompt, tokens before k) at the sampling temperature, [B * C]; 0 where nothing is predicted.
 
     `longest`: see `marl_ray.learning.attention.packed_attention`.
     """
-    logits = model(
-        input_ids=batch.input_ids.unsqueeze(0),
-        position_ids=batch.position_ids.unsqueeze(0),
-        groups=batch.groups,
-        longest=longest,
-        logits_to_keep=batch.predictors,
-        use_cache=False,
-    ).logits[0]
-    return -torch.nn.functional.cross_entropy(logits.float() / temperature, batch.tokens, reduction="none")
+    arguments: dict[str, Any] = {"input_ids": batch.input_ids, "use_cache": False}
+    if batch.groups:
+        arguments |= {"position_ids": batch.position_ids, "groups": batch.groups, "longest": longest}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        logits = model(**arguments, logits_to_keep=batch.columns).logits
+    else:
+        logits = model(**arguments).logits[:, batch.columns]
+    scores = logits.flatten(0, 1).float() / temperature
+    return -torch.nn.functional.cross_entropy(scores, batch.tokens, ignore_index=NO_TOKEN, reduction="none")
 
 
-def check_packing(model: Any, device: torch.device, max_length: int) -> None:
-    """Raises ValueError if packed log-probabilities are not those that the model gives for a sequence alone.
+def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[Layout, str]:
+    """How micro-batches of this model are laid out, and why if they are not packed; sets the model's attention.
 
-    So it is with layers that mix tokens elsewhere than in attention, with attention that cannot be chosen, and with
-    what changes for sequences of up to `max_length` tokens: windows, chunks, rotary embeddings.
+    Both layouts are proven on two short completions, against the model's own attention over each alone. Packing fails
+    for layers that mix tokens elsewhere than in attention, for attention that cannot be chosen or does more than
+    comparing keys, and for windows or chunks shorter than `max_length`. Raises ValueError for a model that fails both,
+    and for rotary embeddings that depend on the length of a batch.
     """
-    name = type(model).__name__
-    first, second = (3, 2, 1, 0), (2, 3, 1)
-    batch = pack([Row((0, 1), tuple(Sample(ids, (), 0.0) for ids in (first, second)))]).to(device)
-    alone = torch.tensor([[0, 1, *second]], device=device)
+    config = model.config.get_text_config()
+    _check_rotary(config, max_length)
+    own = _own_attention(model)
+    model.set_attn_implementation(own)
+    completions = ((3, 2, 1, 0), (2, 3, 1))
+    rows = [Row((0, 1), (Sample(ids, (0.0,) * len(ids), 0.0),)) for ids in completions]
+    with torch.no_grad():
+        alone = torch.cat([token_logprobs(model, pad([row]).to(device), 1.0) for row in rows])
+    together = Row((0, 1), tuple(sample for row in rows for sample in row.samples))
     try:
-        _check_lengths(model.config, max_length)
+        _check_reach(config, max_length)
+        model.set_attn_implementation(PACKED)
         with torch.no_grad():
-            packed = token_logprobs(model, batch, 1.0, longest=max_length)[-len(second) :]
-            model.set_attn_implementation("eager")
-            scores = model(input_ids=alone, use_cache=False).logits[0, 1:-1].float().log_softmax(-1)
-            model.set_attn_implementation(PACKED)
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"{name} cannot be trained here: {error}") from error
-    if not torch.allclose(scores.gather(1, alone[0, 2:].unsqueeze(1)).squeeze(1), packed, rtol=1e-4, atol=1e-4):
+            packed = token_logprobs(model, pack([together]).to(device), 1.0, longest=max_length)
+        if _close(packed, alone):
+            return "packed", ""
+        reason = "its layers mix tokens outside of the attention that transformers lets one choose"
+    except ValueError as error:
+        reason = str(error)
+    except (AttributeError, KeyError, RuntimeError, TypeError):
+        reason = "its layers do not take what packed attention needs"
+    model.set_attn_implementation(own)
+    batch = pad(rows).to(device)
+    with torch.no_grad():
+        padded = token_logprobs(model, batch, 1.0)[batch.tokens != NO_TOKEN]
+    if not _close(padded, alone):
         raise ValueError(
-            f"{name} cannot be trained here: packed in a group, its log-probabilities change, so its layers mix tokens "
-            "outside of the attention that transformers lets one choose"
+            f"{type(model).__name__} cannot be trained here: the log-probabilities of a sequence change with what is "
+            "computed beside or after it"
         )
+    return "padded", reason
 
 
-def _check_lengths(config: Any, max_length: int) -> None:
-    chunk = getattr(config, "attention_chunk_size", None)
-    if chunk is not None and max_length > chunk:
-        raise ValueError(f"it attends in chunks of {chunk}: lower model.max_length")
+def _close(some: torch.Tensor, others: torch.Tensor) -> bool:
+    return torch.allclose(some, others, rtol=1e-4, atol=1e-4)
+
+
+def _own_attention(model: Any) -> str:
+    """What transformers chose for it, but for softcapping, which its fused attention leaves out without a word."""
+    softcap = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
+    return "eager" if softcap is not None else model.config._attn_implementation
+
+
+def _check_reach(config: Any, max_length: int) -> None:
+    """Windows and chunks, also those that a model puts into masks and its attention never hears of."""
+    for name in ("sliding_window", "attention_chunk_size"):
+        reach = getattr(config, name, None)
+        if reach is not None and max_length > reach:
+            raise ValueError(f"its attention looks back {reach} tokens, less than model.max_length {max_length}")
+
+
+def _check_rotary(config: Any, max_length: int) -> None:
+    """Engines choose such embeddings once, not for each batch."""
     rope = getattr(config, "rope_parameters", None) or {}
     for settings in (rope, *(value for value in rope.values() if isinstance(value, dict))):
         if settings.get("rope_type") not in ("dynamic", "longrope"):
             continue
         original = settings.get("original_max_position_embeddings") or config.max_position_embeddings
         if max_length > original:
-            raise ValueError(f"its rotary embedding changes beyond {original} tokens: lower model.max_length")
+            raise ValueError(
+                f"{type(config).__name__.removesuffix('Config')} cannot be trained here: its rotary embedding changes "
+                f"beyond {original} tokens: lower model.max_length"
+            )

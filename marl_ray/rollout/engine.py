@@ -79,9 +79,12 @@ class Engine:
 
     All calls into vLLM happen on that thread, between two steps, in the order they were asked for. A failure
     in the engine fails every request in flight and every later one.
+
+    A completion ends at `eos` (the tokenizer's, which settings may have changed), or at one that the model's
+    generation config lists, which vLLM adds by itself.
     """
 
-    def __init__(self, spec: EngineSpec) -> None:
+    def __init__(self, spec: EngineSpec, eos: int | None) -> None:
         from vllm import EngineArgs, LLMEngine
         from vllm.config.weight_transfer import WeightTransferConfig
 
@@ -114,6 +117,7 @@ class Engine:
                 "max_num_batched_tokens": max(CPU_BATCHED_TOKENS, spec.max_length),
             }
         self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        self._stops = [] if eos is None else [eos]
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._waiting: dict[str, Future] = {}
         self._requests = 0
@@ -167,6 +171,7 @@ class Engine:
             top_p=sampling.top_p,
             top_k=sampling.top_k or 0,
             seed=sampling.seed,
+            stop_token_ids=self._stops,
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,

@@ -8,6 +8,7 @@ across tasks, agents and turns, and no episode waits for another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from marl_ray.config.schema import Config
@@ -28,6 +29,10 @@ class Environment(Protocol):
     def program(self, task: Task, responses: Sequence[str], sandbox_slice: SandboxSlice) -> Program: ...
 
     def assess(self, task: Task, responses: Sequence[str], report: ExecutionReport) -> Assessment: ...
+
+    def probes(self, task: Task, responses: Sequence[str], report: ExecutionReport) -> list[Program]: ...
+
+    def probed(self, report: ExecutionReport, probes: Sequence[ExecutionReport]) -> dict[str, float]: ...
 
 
 class Transition(Protocol):
@@ -78,13 +83,20 @@ class EpisodePlayer:
         self.agents = agents
         self.sandbox = sandbox
 
-    async def play_all(self, tasks: Sequence[Task], num_generations: int, *key: str | int) -> list[Episode]:
-        """One episode a task, all at the same time, in the tasks' order. `key` names the random stream."""
-        return await together(*(self.play(task, num_generations, *key) for task in tasks))
+    async def play_all(
+        self, tasks: Sequence[Task], num_generations: int, *key: str | int, evaluation: bool = False
+    ) -> list[Episode]:
+        """One episode a task, all at the same time, in the tasks' order. `key` names the random stream.
 
-    async def play(self, task: Task, num_generations: int, *key: str | int) -> Episode:
+        In an evaluation no episode ends early for a good reward: every turn is measured on all tasks.
+        """
+        return await together(*(self.play(task, num_generations, *key, evaluation=evaluation) for task in tasks))
+
+    async def play(self, task: Task, num_generations: int, *key: str | int, evaluation: bool = False) -> Episode:
         """One episode."""
         algorithm = self.config.algorithm
+        threshold = None if evaluation else algorithm.early_termination_threshold
+        probe = self.config.output.probe_helpers in (("eval", "always") if evaluation else ("always",))
         first_prompts = self.environment.first_prompts(task)
         prompts = first_prompts
         episode = Episode(task, [])
@@ -100,7 +112,7 @@ class EpisodePlayer:
                 return episode
             last = turn + 1 == algorithm.num_turns
             told: SandboxSlice = "all" if last else self.config.external.sandbox_slice
-            actions = await self._act(task, [g.completions for g in generations], told)
+            actions = await self._act(task, [g.completions for g in generations], told, probe)
             failure = next((a.report.infra_error for a in actions if a.report.infra_error), None)
             if failure is not None:
                 episode.stopped, episode.detail = "infra_error", failure
@@ -113,7 +125,6 @@ class EpisodePlayer:
                 joint_actions=actions,
             )
             episode.nodes.append(node)
-            threshold = algorithm.early_termination_threshold
             if last:
                 return episode
             if threshold is not None and sum(a.reward for a in actions) / len(actions) > threshold:
@@ -126,16 +137,32 @@ class EpisodePlayer:
             prompts, node.transition = heard.prompts, heard.metrics
         return episode
 
-    async def _act(self, task: Task, groups: Sequence[Sequence[Completion]], told: SandboxSlice) -> list[JointAction]:
+    async def _act(
+        self, task: Task, groups: Sequence[Sequence[Completion]], told: SandboxSlice, probe: bool
+    ) -> list[JointAction]:
         """Aligned joint actions of the agents' groups, executed and assessed. `told`: tests that feedback tells of."""
         tuples = [(g,) * len(groups) for g in range(len(groups[0]))]
         responses = [responses_of(groups, indices) for indices in tuples]
         reports = await self.sandbox.execute([self.environment.program(task, r, told) for r in responses])
-        actions = []
-        for indices, texts, report in zip(tuples, responses, reports, strict=True):
-            assessment = self.environment.assess(task, texts, report)
-            actions.append(JointAction(indices, report, assessment, self._reward(assessment)))
-        return actions
+        assessments = [self.environment.assess(task, t, r) for t, r in zip(responses, reports, strict=True)]
+        if probe:
+            found = await self._probe(task, responses, reports)
+            assessments = [replace(a, metrics=a.metrics | m) for a, m in zip(assessments, found, strict=True)]
+        return [
+            JointAction(indices, report, assessment, self._reward(assessment))
+            for indices, report, assessment in zip(tuples, reports, assessments, strict=True)
+        ]
+
+    async def _probe(
+        self, task: Task, responses: Sequence[Sequence[str]], reports: Sequence[ExecutionReport]
+    ) -> list[dict[str, float]]:
+        """Each joint action's further metrics, from executing its probes."""
+        probes = [self.environment.probes(task, t, r) for t, r in zip(responses, reports, strict=True)]
+        answers = iter(await self.sandbox.execute([program for several in probes for program in several]))
+        return [
+            self.environment.probed(report, [next(answers) for _ in several])
+            for report, several in zip(reports, probes, strict=True)
+        ]
 
     def _reward(self, assessment: Assessment) -> float:
         processor = self.config.reward_processor

@@ -12,7 +12,7 @@ from typing import Any
 from marl_ray.config.schema import ModelConfig
 from marl_ray.messages import Completion, WeightVersion
 from marl_ray.rollout.engine import Engine, EngineSpec, SamplingSpec, to_completion
-from marl_ray.tokenization import encode_prompt, fingerprint, load_tokenizer
+from marl_ray.tokenization import decide_template, encode_prompt, fingerprint, load_tokenizer, prompt_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,15 @@ class Generator:
     def __init__(self, agent: int, replica: int, spec: EngineSpec, model: ModelConfig) -> None:
         self.name = f"agent {agent} generator {replica}"
         self.spec = spec
-        self.model = model
         self.tokenizer = load_tokenizer(spec.model, model)
-        self.engine = Engine(spec)
+        self.through_template, why = decide_template(spec.model, self.tokenizer, model)
+        self.notes = [prompt_note(agent, self.through_template, why)] if replica == 0 else []
+        self.engine = Engine(spec, self.tokenizer.eos_token_id)
         self.version: WeightVersion | None = None
 
-    async def ready(self) -> str:
-        """Answers once the engine is up."""
-        return self.name
+    async def ready(self) -> list[str]:
+        """Answers once the engine is up, with what people should know of it."""
+        return self.notes
 
     async def prompt_lengths(self, prompts: list[str]) -> list[int]:
         """Number of tokens of each prompt."""
@@ -92,4 +93,4 @@ class Generator:
         return self.version, checksum
 
     def _encode(self, prompt: str) -> list[int]:
-        return encode_prompt(self.tokenizer, prompt, self.model.use_chat_template)
+        return encode_prompt(self.tokenizer, prompt, self.through_template)

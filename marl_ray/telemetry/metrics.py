@@ -17,15 +17,22 @@ def joint_samples(episodes: Sequence[Episode]) -> int:
     return sum(len(node.joint_actions) for episode in episodes for node in episode.nodes)
 
 
-def episode_metrics(episodes: Sequence[Episode], discount: float) -> Row:
-    """Means over episodes, for each turn: rewards, expected returns, and the environment's code metrics."""
+def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int) -> Row:
+    """Means over episodes, for each turn: rewards, expected returns, and the environment's code metrics.
+
+    An episode that was good enough to end early counts in the turns it did not play with its last node, so that
+    a turn's numbers speak of all tasks, not of the unsolved ones. `ended_early` is the share of such episodes.
+    """
     by_turn: dict[int, list[TurnNode]] = defaultdict(list)
     returns: dict[int, list[float]] = defaultdict(list)
     for episode in episodes:
         means = [statistics.fmean(a.reward for a in node.joint_actions) for node in episode.nodes]
-        for node, value in zip(episode.nodes, expected_returns(means, discount), strict=True):
-            by_turn[node.turn].append(node)
-            returns[node.turn].append(value)
+        played = list(zip(episode.nodes, expected_returns(means, discount), strict=True))
+        if episode.stopped == "early_termination":
+            played += played[-1:] * (num_turns - len(played))
+        for turn, (node, value) in enumerate(played):
+            by_turn[turn].append(node)
+            returns[turn].append(value)
     row: Row = {}
     for turn, nodes in sorted(by_turn.items()):
         name = f"turn_{turn + 1}"
@@ -36,6 +43,8 @@ def episode_metrics(episodes: Sequence[Episode], discount: float) -> Row:
         row[f"{name}/reward_max_mean"] = statistics.fmean(max(group) for group in groups)
         row[f"{name}/group_std_mean"] = statistics.fmean(statistics.pstdev(group) for group in groups)
         row[f"{name}/expected_return"] = statistics.fmean(returns[turn])
+        if turn:
+            row[f"{name}/ended_early"] = statistics.fmean(node.turn < turn for node in nodes)
         assessments = [a.assessment for node in nodes for a in node.joint_actions]
         for key in assessments[0].metrics:
             row[f"{name}/{key}"] = statistics.fmean(a.metrics[key] for a in assessments)
@@ -79,14 +88,16 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> Row:
 
 
 def update_metrics(agent: int, stats: UpdateStats, version: int) -> Row:
-    """One agent's part of a step's row."""
+    """One agent's part of a step's row; without a gradient there is no logprob_gap."""
     name = f"agent_{agent}"
-    return {
+    row: Row = {
         f"{name}/loss": stats.loss,
         f"{name}/grad_norm": stats.grad_norm,
         f"{name}/learning_rate": stats.learning_rate,
-        f"{name}/logprob_gap": stats.logprob_gap,
         f"{name}/optimizer_steps": stats.optimizer_steps,
         f"{name}/skipped_steps": stats.skipped_steps,
         f"{name}/weight_version": version,
     }
+    if stats.logprob_gap is not None:
+        row[f"{name}/logprob_gap"] = stats.logprob_gap
+    return row

@@ -92,6 +92,8 @@ class Publisher:
         self.source = CastSource(model, wire_dtype)
         self.client = client
         self.transport = transport
+        self.checksum = 0
+        """Of the weights last sent."""
         self._vllm_engine = None if transport == "store" else self._join(transport)
 
     def publish(self, version: WeightVersion) -> int:
@@ -110,13 +112,22 @@ class Publisher:
             for _ in checksum.watch(self.source):
                 pass
             self._vllm_engine.send_weights()
+        self.checksum = checksum.value
+        return self._commit(version)
+
+    def relabel(self, version: WeightVersion) -> int:
+        """What was sent last is `version` too; returns its checksum. Raises SyncError."""
+        self.client.begin()
+        return self._commit(version)
+
+    def _commit(self, version: WeightVersion) -> int:
         for index, (got_version, got) in enumerate(self.client.commit(version)):
-            if (got_version, got) != (version, checksum.value):
+            if (got_version, got) != (version, self.checksum):
                 raise SyncError(
                     f"generator {index} acknowledged version {got_version} with checksum {got}, the learner "
-                    f"sent version {version} with {checksum.value}"
+                    f"sent version {version} with {self.checksum}"
                 )
-        return checksum.value
+        return self.checksum
 
     def _join(self, transport: TransportName) -> Any:
         from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
@@ -139,19 +150,38 @@ class Publisher:
 
 
 class CastSource:
-    """The parameters, detached and cast to the wire dtype, in a fixed order (vLLM's `WeightSource`)."""
+    """The parameters, detached and cast to the wire dtype, in a fixed order (vLLM's `WeightSource`).
+
+    Under the names of the model's files, which are those that engines load: transformers may have given them others
+    (gpt_neox), or have stacked them (experts).
+    """
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
         self.model, self.dtype = model, dtype
+        shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in model.named_parameters()}
+        self.shapes = self._as_in_files(shapes)
+        self.same_names = set(self.shapes) == set(shapes)
 
     def metadata(self) -> list[Any]:
         from vllm.distributed.weight_transfer.base import ParamMeta
 
-        return [ParamMeta(n, self.dtype, tuple(p.shape)) for n, p in self.model.named_parameters()]
+        return [ParamMeta(name, self.dtype, tuple(shape.shape)) for name, shape in self.shapes.items()]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, parameter in self.model.named_parameters():
-            yield name, parameter.detach().to(self.dtype).contiguous()
+        if self.same_names:
+            parameters = dict(self.model.named_parameters())
+            for name in self.shapes:
+                yield name, parameters[name].detach().to(self.dtype).contiguous()
+        else:
+            cast = {name: parameter.detach().to(self.dtype) for name, parameter in self.model.named_parameters()}
+            for name, tensor in self._as_in_files(cast).items():
+                yield name, tensor.contiguous()
+
+    def _as_in_files(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        from transformers.core_model_loading import revert_weight_conversion
+
+        model: Any = self.model
+        return revert_weight_conversion(model, tensors)
 
 
 def _dtype_name(tensor: torch.Tensor) -> str:

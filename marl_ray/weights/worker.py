@@ -84,10 +84,16 @@ class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
         pass
 
     def start_weight_update(self) -> None:
+        # vLLM's CPU kernels multiply by repacked experts too, and repack only when they are set up.
+        self.experts = [module for module in self.model.modules() if getattr(module, "moe_kernel", None) is not None]
+        for module in self.experts:
+            module.moe_kernel = None  # type: ignore[assignment]
         initialize_layerwise_reload(self.model)
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
+        if any(module.moe_kernel is None for module in self.experts):
+            raise RuntimeError(f"vLLM cannot give new weights to the experts of {type(self.model).__name__} on a CPU")
         # vLLM's CPU kernels multiply by a repacked copy of the output layer. Reloading renews it only when
         # weights arrive under the layer's own name, which those tied to the embedding never do.
         for module in self.model.modules():

@@ -26,22 +26,28 @@ SAMPLING = SamplingSpec(num_generations=6, max_new_tokens=48, temperature=0.9, t
 PROMPTS = [CodeGeneration(2).first_prompts(task)[1] for task in load_tasks("bundled:toy", "train")[:6]]
 
 
-def new_learner(**settings: Any) -> Any:
+def new_learner(folder: str = str(BASE_PATH), **settings: Any) -> Any:
     algorithm = AlgorithmConfig(learning_rate=1e-2, estimator="magrpo", turn_gradient_weights=[1.0])
     for name, value in settings.items():
         setattr(algorithm, name, value)
-    return ray.remote(Learner).options(num_cpus=0).remote(0, str(BASE_PATH), MODEL, algorithm, "float32", 10, 1)
+    return ray.remote(Learner).options(num_cpus=0).remote(0, folder, MODEL, algorithm, "float32", 10, 1)
+
+
+def start_generator(folder: str) -> Any:
+    environment = engine_environment(1, False, True, False)
+    return (
+        ray.remote(Generator)
+        .options(num_cpus=0, max_concurrency=1000, runtime_env={"env_vars": environment})
+        .remote(0, 0, replace(SPEC, model=folder), MODEL)
+    )
 
 
 @pytest.fixture(scope="module")
 def generator(local_ray: None) -> Iterator[Any]:
-    environment = engine_environment(1, False, True, False)
-    actor = (
-        ray.remote(Generator)
-        .options(num_cpus=0, max_concurrency=1000, runtime_env={"env_vars": environment})
-        .remote(0, 0, SPEC, MODEL)
-    )
-    ray.get(actor.ready.remote(), timeout=300)
+    actor = start_generator(str(BASE_PATH))
+    assert ray.get(actor.ready.remote(), timeout=300) == [
+        "agent 0: prompts go to the model as they are (its tokenizer has no chat template)"
+    ]
     with pytest.raises(ray.exceptions.RayTaskError, match="has not received any weights yet"):
         ray.get(actor.generate.remote(PROMPTS[0], SAMPLING), timeout=60)
     yield actor
@@ -75,7 +81,7 @@ def test_sampled_tokens_train_and_the_new_weights_are_served(generator: Any, lea
     assert {c.weight_version for g in before for c in g.completions} == {0}
 
     stats = ray.get(learner.update.remote(as_groups(before)), timeout=120)
-    assert stats.informative_steps == 1
+    assert stats.optimizer_steps == 1
     assert stats.grad_norm > 0
     assert stats.logprob_gap < 1e-4, "engine and learner hold the same weights before the update"
 
@@ -87,6 +93,20 @@ def test_sampled_tokens_train_and_the_new_weights_are_served(generator: Any, lea
     # A gap after an update that changed every layer would mean that some layer of the engine kept old weights.
     gap = ray.get(learner.update.remote(as_groups(after)), timeout=120).logprob_gap
     assert gap < 1e-4
+
+
+def test_weights_that_did_not_change_are_served_under_a_new_version(generator: Any, learner: Any) -> None:
+    checksum = ray.get(learner.publish.remote(2), timeout=60)
+    before = sample(generator)
+    equal = [replace(group, returns=(1.0,) * len(group.returns)) for group in as_groups(before)]
+    stats = ray.get(learner.update.remote(equal), timeout=120)
+    assert (stats.optimizer_steps, stats.logprob_gap) == (0, None)
+    assert ray.get(learner.relabel.remote(3), timeout=60) == checksum
+    after = sample(generator)
+    assert {c.weight_version for g in after for c in g.completions} == {3}
+    assert [[c.token_ids for c in g.completions] for g in after] == [
+        [c.token_ids for c in g.completions] for g in before
+    ]
 
 
 def test_completions_keep_the_final_eos_and_nothing_after_it(generator: Any, learner: Any) -> None:

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
+from marl_ray.toy import BASE_PATH
 from tests.end_to_end.conftest import HUMANEVAL, QUICK, rows, train
 
 SMALL = ["magrpo.rollout_buffer_size=4", "magrpo.num_generations=8", "magrpo.eval_num_samples=2"]
@@ -122,3 +125,21 @@ def test_a_resumed_run_takes_the_same_steps(tmp_path: Path) -> None:
     again = train(*common, "output.run_name=half")
     assert again.returncode == 1
     assert "already holds a run: resume it" in again.stderr
+
+
+def test_steps_without_a_gradient_leave_the_policies_alone(tmp_path: Path) -> None:
+    settings = ["magrpo.max_new_tokens=1", "magrpo.weight_decay=0.1", "magrpo.max_steps=2"]
+    result = train(*QUICK, *SMALL, *settings, f"output.base_dir={tmp_path}", "output.run_name=r")
+    assert result.returncode == 1
+    assert "no optimizer step up to step 2 had a gradient" in result.stderr.strip().splitlines()[-1]
+    assert "agent 1: prompts go to the model as they are (its tokenizer has no chat template)" in result.stderr
+    for step, row in enumerate(rows(tmp_path / "r", "step"), start=1):
+        for agent in (0, 1):
+            assert row[f"agent_{agent}/weight_version"] == step
+            assert row[f"agent_{agent}/optimizer_steps"] == row[f"agent_{agent}/grad_norm"] == 0
+            assert f"agent_{agent}/logprob_gap" not in row
+    state = json.loads((tmp_path / "r" / "checkpoints" / "step_000002" / "trainer.json").read_text())
+    assert (state["weight_versions"], state["learned"]) == ([2, 2], 0)
+    before = load_file(BASE_PATH / "model.safetensors")
+    after = load_file(tmp_path / "r" / "checkpoints" / "step_000002" / "agent_1" / "model.safetensors")
+    assert all(torch.equal(before[name].float(), after[name]) for name in after)
