@@ -297,6 +297,20 @@ def test_what_is_dear_to_compile_is_left_to_the_guest(sandbox: Sandbox, more: st
     assert statuses(report) == (["error"] if "finally" in more else ["pass"])
 
 
+def test_messages_do_not_depend_on_what_objects_say(sandbox: Sandbox) -> None:
+    source = (
+        "class T:\n    def __str__(self): raise KeyError('no')\n    __repr__ = __str__\n"
+        "class L(list):\n    def __repr__(self): raise KeyError('no')\ndef f(x): return T() if x else L([1, 2])\n"
+    )
+    tests = ("assert 1 == 2, f(1)", "raise_it = f(1)\nassert f(0) == [3]", "x = f(1)\nraise ValueError(x)\nassert x")
+    restarts = sandbox.restarts
+    report = sandbox.run(Program(source, tests, "f"))
+    assert statuses(report) == ["fail", "fail", "error"]
+    assert report.tests[1].message == "got [1, 2], expected [3]"
+    assert report.tests[2].error_type == "ValueError"
+    assert sandbox.restarts == restarts, "the judge did not survive it"
+
+
 def test_tests_leave_nothing_in_the_judge(sandbox: Sandbox) -> None:
     """What the tests of one problem change is as before for the next, the judge's own timer included."""
     changes = (

@@ -108,14 +108,17 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
     reasons, definitions = _places(blocks, demands)
     plain = ["\n".join(ast.unparse(node) for node in block) for block in blocks]
     preamble = tuple(ast.unparse(node) for node in (*helpers, *definitions))
-    instrument = Instrument(demands)
+    compares = [demands.compares(block) for block in blocks]
+    instrument = Instrument(demands)  # changes the blocks
     cases = [
         Case(
-            text, _compiled([instrument.visit(node) for node in block], number), source, "", "", None, reason, compares
+            source=shown[number],
+            code=_compiled([instrument.visit(node) for node in block], number + 1),
+            plain=plain[number],
+            in_guest=reasons[number],
+            compares=compares[number],
         )
-        for number, (text, block, source, reason, compares) in enumerate(
-            zip(shown, blocks, plain, reasons, map(demands.compares, blocks), strict=True), 1
-        )
+        for number, block in enumerate(blocks)
     ]
     return Suite(
         form="asserts" if whole_items else "check",

@@ -252,6 +252,12 @@ _REDUCTIONS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 )
 """Subclass -> base value, by the base's own methods: those of the subclass may do or return anything."""
 
+
+def reduced(value: Any) -> Any:
+    """The base value of a subclass's instance."""
+    return next((reduce(value) for base, reduce in _REDUCTIONS if isinstance(value, base)), value)
+
+
 _ENCODERS_OF_BASES: dict[type, Encoder] = {
     **_ENCODERS,
     **{kind: encode for kind in (int, float, str)},

@@ -59,5 +59,13 @@ def clean_text(text: Any, limit: int = 500) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
+def text_of(error: BaseException) -> str:
+    """What an exception says; nothing if it cannot (its arguments may be objects of the program)."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def clean_line(line: Any) -> int | None:
     return line if type(line) is int and 0 < line < 1 << 31 else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from .codec import ProtocolError
 from .decoding import decode
-from .notes import clean_line, clean_text
+from .notes import clean_line, clean_text, text_of
 from .suite import Suite
 from .zygote_link import GuestLimits
 
@@ -79,7 +79,7 @@ def reported(answer: list[Any]) -> tuple[str, str, int | None]:
 
 def local(error: BaseException) -> tuple[str, str, None]:
     """An exception of the test itself, raised here."""
-    return type(error).__name__, clean_text(str(error), _MESSAGE), None
+    return type(error).__name__, clean_text(text_of(error), _MESSAGE), None
 
 
 def unit_verdict(wire: Any) -> Verdict:

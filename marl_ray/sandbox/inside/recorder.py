@@ -7,9 +7,10 @@ import reprlib
 from collections.abc import Callable
 from typing import Any
 
+from .codec import reduced
 from .handles import Handle, describe, drained, place_of
-from .notes import NOTES, clean_text
-from .subclasses import original_of
+from .notes import NOTES, clean_text, text_of
+from .subclasses import home_of, original_of
 from .suite import ALL, COMPARE, SAME, TRUTH
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -41,7 +42,9 @@ class _Short(reprlib.Repr):
         self._left -= 1
         if self._left < 0:
             return "..."
-        return f"<{describe(x)}>" if isinstance(x, Handle) else super().repr1(x, level)
+        if isinstance(x, Handle):
+            return f"<{describe(x)}>"
+        return super().repr1(x if home_of(x) is None else reduced(x), level)
 
     def shortened(self, value: Any) -> str:
         """Lists in lists that are the same over and over are small in memory and endless to write."""
@@ -61,7 +64,7 @@ def shorten(value: Any) -> str:
     """A value for a message, at most _VALUE_LENGTH characters."""
     try:
         text = _short.shortened(value)
-    except (ValueError, TypeError, RecursionError):
+    except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _VALUE_LENGTH else text[: _VALUE_LENGTH - 3] + "..."
 
@@ -129,5 +132,5 @@ class Recorder:
 
     def explain(self, error: AssertionError) -> str:
         """The message of a failed assertion: the test's own, then what was compared."""
-        own = clean_text(str(error), 120)
+        own = clean_text(text_of(error), 120)
         return ": ".join(part for part in (own, self._last) if part) or "assertion failed"
