@@ -25,6 +25,7 @@ PLAIN = (
     *(Counter, OrderedDict, defaultdict),
     *(type(None), bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, range, deque),
     *(Decimal, Fraction, datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
+    slice,
 )
 
 hashables = st.recursive(
@@ -106,6 +107,8 @@ def all_plain(value: Any) -> bool:
     """Only exact builtin types and classes made in the judge, all the way down."""
     if type(value) not in PLAIN and type(value).__module__ != "solution":
         return False
+    if isinstance(value, slice):
+        return all(map(all_plain, (value.start, value.stop, value.step)))
     if isinstance(value, list | tuple | set | frozenset | deque):
         return all(map(all_plain, value))
     return not isinstance(value, dict) or all(all_plain(part) for pair in value.items() for part in pair)
