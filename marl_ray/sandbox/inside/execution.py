@@ -15,7 +15,7 @@ from .outcome import Outcome, Request, Verdict, local, reported, unit_verdict
 from .process import anonymous_file
 from .recorder import Recorder
 from .remote import Session
-from .stdio import first_difference, input_file, lines, read_output
+from .stdio import first_difference, input_file, is_full, lines, read_output
 from .testforms import Case
 from .watch import Watch
 from .zygote_link import ZygoteClient, ZygoteError, explained
@@ -309,7 +309,8 @@ class Execution:
         fault = self._guarded(run)
         self._session = None
         self._outcome.cpu_s += session.cpu_s()
-        printed = read_output(session.guest.output, self._guest_limits.output)
+        most = self._guest_limits.output
+        printed, full = read_output(session.guest.output, most), is_full(session.guest.output, most)
         status = self._zygote.bury_and_wait(session.guest)
         if fault is not None and fault.error_type != "ProcessExit":
             return fault
@@ -323,6 +324,8 @@ class Execution:
             return Verdict("crash", "ProcessExit", explained(status))
         if status:
             return Verdict("error", "SystemExit", explained(status))
+        if full:
+            return Verdict("fail", "WrongOutput", f"more than {most} bytes were printed")
         if lines(printed) == lines(case.stdout):
             return Verdict("pass")
         return Verdict("fail", "WrongOutput", first_difference(lines(printed), lines(case.stdout)))

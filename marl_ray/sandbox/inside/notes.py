@@ -60,10 +60,14 @@ def clean_text(text: Any, limit: int = 500) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says; nothing if it cannot (its arguments may be objects of the program)."""
+    """What an exception says; nothing if it cannot (its arguments may be objects of the program, which may answer with
+    any exception).
+    """
     try:
         return str(error)
-    except Exception:
+    except Fault:
+        raise
+    except BaseException:
         return ""
 
 
