@@ -84,7 +84,12 @@ def _read(algorithm: str, options: argparse.Namespace) -> Config:
 
         if options.config is not None:
             raise ConfigError("--resume reads the run's own config.yaml: leave --config away, use --override")
-        return saved_config(options.resume, overrides, say)
+        saved = saved_config(options.resume, overrides, say)
+        if saved.algorithm_name != algorithm:
+            raise ConfigError(
+                f"{options.resume} is a run of {saved.algorithm_name}: resume it with that, not {algorithm}"
+            )
+        return saved
     if options.config is None:
         raise ConfigError("no config: give --config FILE, or --resume RUN_DIR")
     return load(options.config, algorithm, overrides, say)
@@ -123,7 +128,7 @@ def _dry_run(config: Config, resume: Path | None) -> int:
         else:
             from marl_ray.run import check_resume
 
-            check_resume(config, resume)
+            check_resume(config, resume, len(problem.train_tasks))
     except ValueError as error:
         return _fail(error)
     sys.stdout.write(to_yaml(config))
