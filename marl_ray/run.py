@@ -105,7 +105,8 @@ def check_resume(config: Config, run_dir: Path, num_tasks: int) -> None:
         algorithm = config.algorithm
         raise ValueError(
             f"{run_dir} has done all of its {state.step} steps: to go on, raise "
-            f"{config.algorithm_name}.num_train_epochs (now {algorithm.num_train_epochs}) and max_steps (now {algorithm.max_steps or 'null'}) with --override"
+            f"{config.algorithm_name}.num_train_epochs (now {algorithm.num_train_epochs}) and max_steps "
+            f"(now {algorithm.max_steps or 'null'}) with --override"
         )
 
 
