@@ -84,6 +84,19 @@ def test_what_one_side_changes_the_other_sees() -> None:
     assert (theirs[1]["x"] is theirs[9], theirs[8]) == (True, [])
 
 
+def test_a_bytearray_changes_in_place_under_its_views() -> None:
+    sides = Sides()
+    mine = bytearray(2)
+    with memoryview(mine) as view:
+        (theirs,) = sides.send(mine)
+        theirs[0] = 1
+        sides.send(back=True)
+        assert bytes(view) == b"\1\0"
+    theirs.extend(b"ab")
+    sides.send(back=True)
+    assert mine == b"\1\0ab"
+
+
 def test_what_nobody_holds_is_forgotten_after_its_last_change() -> None:
     sides = Sides()
     (theirs,) = sides.send([[1], [2]])

@@ -67,7 +67,7 @@ def fill(made: Any, payload: Wire, context: Context, depth: int) -> None:
     """
     base = base_of(made)
     if base is bytearray:
-        bytearray.extend(made, bytes.fromhex(_exactly(str, payload)))
+        bytearray.__setitem__(made, slice(None), bytes.fromhex(_exactly(str, payload)))  # views of it may exist
     elif base is dict or base is collections.OrderedDict:
         for pair in _exactly(list, payload):
             key, item = pair

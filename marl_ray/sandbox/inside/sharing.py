@@ -142,7 +142,8 @@ class Shared(Context):
                 raise ProtocolError("change of an unknown object")
             changed.append(entry)
             entry.before = None
-            base.clear(entry.value)
+            if base is not bytearray:
+                base.clear(entry.value)
             guarded(fill, entry.value, change[1], self, 1)
         self._check([entry.value for entry in changed])
 
