@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.sandbox.inside.codec import MUTABLE, ProtocolError, Unsupported
-from marl_ray.sandbox.inside.sharing import Shared
+from marl_ray.sandbox.inside.sharing import _MOST_NODES, Shared
 
 Pair = namedtuple("Pair", "left right")
 
@@ -293,6 +293,37 @@ def test_what_is_endless_when_written_out_is_refused() -> None:
             changed = number
     assert changed > 40
     assert time.monotonic() - started < 20
+
+
+def test_what_holds_the_changed_is_written_out_too() -> None:
+    """Every change is small; it is the lists that hold the changed one, and do not change, that become endless."""
+    judge = Shared()
+    chain: list[Any] = [[] for _ in range(30)]
+    judge.encoded(*chain)
+    judge.settle()
+    with pytest.raises(ProtocolError):
+        for number in range(29):
+            judge.apply([[number, [{"@": number + 1}] * 10]])
+            judge.settle()
+    assert number < 8
+    judge = Shared()
+    rows = [[0]] * 1000
+    judge.encoded(rows)
+    judge.settle()
+    with pytest.raises(ProtocolError):
+        judge.apply([[1, [0] * 10_000]])
+
+
+def test_what_is_there_once_may_be_large() -> None:
+    sides = Sides()
+    large: list[Any] = [0] * (_MOST_NODES + 1)
+    circle: list[Any] = [1]
+    circle.append(circle)
+    sides.send(circle, [large])
+    (theirs,) = sides.send(circle)
+    theirs.append(2)
+    sides.send(back=True)
+    assert circle[2] == 2
 
 
 def test_a_list_may_contain_itself() -> None:
