@@ -13,6 +13,7 @@ arguments in plain Python.
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from collections import OrderedDict, deque
@@ -20,11 +21,14 @@ from typing import Any
 
 from .codec import Context, ProtocolError, Unsupported, Wire, base_of, contents, encode
 from .decoding import decode, fill, guarded
+from .subclasses import named_tuple, subclass
 
 _MOST_NODES = 1 << 21
 """Nodes of a value with everything it refers to written out: ten lists of ten of the same lists, and so on, are small
 on the wire and in memory and endless to compare. What there really is does not count.
 """
+
+_MOST_CLASSES = 256
 
 
 class _Entry:
@@ -46,6 +50,9 @@ class Shared(Context):
         self._nested = False
         """Whether something may be in more than one place."""
         self._told: list[_Entry] = []
+        # Classes are remembered as long as their program: they are of its making.
+        self.subclass = functools.lru_cache(_MOST_CLASSES)(subclass)
+        self.named_tuple = functools.lru_cache(_MOST_CLASSES)(named_tuple)
 
     # --- the codec's context ---
 
@@ -58,8 +65,9 @@ class Shared(Context):
         return number
 
     def add(self, value: Any) -> None:
-        self._numbers[id(value)] = self._next
-        self._entries[self._next] = _Entry(value)
+        key, entry = id(value), _Entry(value)  # or neither, at the end of the stack
+        self._numbers[key] = self._next
+        self._entries[self._next] = entry
         self._next += 1
 
     def shared(self, number: Wire) -> Any:
