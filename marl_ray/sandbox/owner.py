@@ -84,6 +84,8 @@ class Sandbox:
         self._launch: Launch | None = None
         self._facts: dict[str, Any] = {}
         self._numbers = itertools.count(1)
+        self.unanswered: set[int] = set()
+        """For the batch: numbers of the programs that have been sent and have no report yet."""
         self._refused: list[str] = []
 
     def __enter__(self) -> Sandbox:
@@ -162,6 +164,7 @@ class Sandbox:
         if "ready" not in answer:
             raise OSError(str(answer.get("failed")))
         self._facts = answer["ready"]
+        self.unanswered.clear()
 
     def _disconnect(self) -> None:
         connection, self.connection = self.connection, None
@@ -245,19 +248,24 @@ class _Batch:
         return True
 
     def _report(self, item: _Item) -> ExecutionReport:
-        """Once more in a fresh sandbox if this one breaks; breaking two is the program's doing."""
+        """Once more in a fresh sandbox if this one dies; two deaths, or a judge that is stuck, are the program's doing.
+        (Not if the judge may be busy with a program of a batch that was given up.)
+        """
         started = time.monotonic()
         for attempt in (1, 2):
             try:
                 return self._attempt(item, ahead=attempt == 1)
             except Broken as error:
                 broken = error
+                guilty = error.stuck and item.number == min(self._sandbox.unanswered, default=None)
                 for other in self._items:
                     other.sent = False
                 try:
                     self._sandbox.restart()
                 except SandboxUnavailable as failure:
                     return failed_report(item.program, self._sandbox.level, infra_error=str(failure))
+                if guilty:
+                    break
         if broken.infra:
             return failed_report(item.program, self._sandbox.level, infra_error=str(broken))
         return failed_report(
@@ -275,9 +283,11 @@ class _Batch:
         self._send(item, deadline)
         if ahead and (len(self._items) > 1 or self._take()) and len(self._items[1].frame) <= _AHEAD_BYTES:
             self._send(self._items[1], deadline)
-        answer: dict[str, Any] = {}
-        while answer.pop("number", None) != item.number:  # others are left from a batch that was given up
+        number = None
+        while number != item.number:  # others are left from a batch that was given up
             answer = self._connection().receive(deadline)
+            number = answer.pop("number", None)
+            self._sandbox.unanswered.discard(number)
         if answer.get("infra_error") is not None:
             raise Broken(answer["infra_error"], infra=True)
         level = self._sandbox.level
@@ -290,6 +300,7 @@ class _Batch:
     def _send(self, item: _Item, deadline: float) -> None:
         if not item.sent:
             self._connection().send(item.frame, deadline)
+            self._sandbox.unanswered.add(item.number)
             item.sent = True
 
     def _connection(self) -> Connection:

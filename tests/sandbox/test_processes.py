@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox, library
+from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox, library, owner
 
 _THREADS = """
 import threading
@@ -114,6 +114,34 @@ def test_the_exit_status_of_a_script_counts(sandbox: Sandbox, leave: str, status
     source = f"import os, sys\nprint(input(), flush=True)\n{leave.format(status)}\n"
     report = sandbox.run(Program(source, ('{"stdin": "a", "stdout": "a"}',), ""))
     assert statuses(report) == [verdict], report.tests
+
+
+_STUCK = Program(
+    "def f(x): return 1\n",
+    ("import itertools\nassert f(1) in itertools.repeat(0)",),  # in C, where no timer reaches it
+    "f",
+    limits=Limits(test_wall_s=0.2, program_wall_s=0.2),
+)
+
+
+def test_a_judge_gets_stuck_once(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner, "_GRACE_S", 0.5)
+    restarts = sandbox.restarts
+    good = Program("def f(x): return x\n", ("assert f(1) == 1",), "f")
+    reports = sandbox.run_batch([_STUCK, good])
+    assert [statuses(report) for report in reports] == [["timeout"], ["pass"]]
+    assert sandbox.restarts == restarts + 1
+
+
+def test_a_program_is_not_blamed_for_a_judge_that_was_stuck(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = Program("def f(x): return x\n", ("assert f(1) == 1",), "f", limits=Limits(program_wall_s=3.0))
+    batch = sandbox.run_each([good, _STUCK])
+    assert statuses(next(batch)) == ["pass"]
+    batch.close()  # type: ignore[attr-defined]
+    monkeypatch.setattr(owner, "_GRACE_S", 0.5)
+    restarts = sandbox.restarts
+    assert statuses(sandbox.run(good)) == ["pass"]
+    assert sandbox.restarts == restarts + 1
 
 
 def _prefix(folder: Path) -> Path:

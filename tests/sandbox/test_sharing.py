@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import json
 import math
 import time
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
@@ -15,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.sandbox.inside.codec import MUTABLE, ProtocolError, Unsupported
-from marl_ray.sandbox.inside.sharing import Shared
+from marl_ray.sandbox.inside.sharing import _MOST_NODES, Shared
 
 Pair = namedtuple("Pair", "left right")
 
@@ -82,6 +84,19 @@ def test_what_one_side_changes_the_other_sees() -> None:
     del mine[8][:]
     sides.send()
     assert (theirs[1]["x"] is theirs[9], theirs[8]) == (True, [])
+
+
+def test_a_bytearray_changes_in_place_under_its_views() -> None:
+    sides = Sides()
+    mine = bytearray(2)
+    with memoryview(mine) as view:
+        (theirs,) = sides.send(mine)
+        theirs[0] = 1
+        sides.send(back=True)
+        assert bytes(view) == b"\1\0"
+    theirs.extend(b"ab")
+    sides.send(back=True)
+    assert mine == b"\1\0ab"
 
 
 def test_what_nobody_holds_is_forgotten_after_its_last_change() -> None:
@@ -280,6 +295,56 @@ def test_what_is_endless_when_written_out_is_refused() -> None:
             changed = number
     assert changed > 40
     assert time.monotonic() - started < 20
+
+
+def test_what_holds_the_changed_is_written_out_too() -> None:
+    """Every change is small; it is the lists that hold the changed one, and do not change, that become endless."""
+    judge = Shared()
+    chain: list[Any] = [[] for _ in range(30)]
+    judge.encoded(*chain)
+    judge.settle()
+    for number in range(6):
+        judge.apply([[number, [{"@": number + 1}] * 10]])
+        judge.settle()
+    with pytest.raises(ProtocolError):
+        judge.apply([[6, [{"@": 7}] * 10]])
+    judge = Shared()
+    rows = [[0]] * 1000
+    judge.encoded(rows)
+    judge.settle()
+    with pytest.raises(ProtocolError):
+        judge.apply([[1, [0] * 10_000]])
+
+
+def test_what_is_there_once_may_be_large() -> None:
+    sides = Sides()
+    large: list[Any] = [0] * (_MOST_NODES + 1)
+    circle: list[Any] = [1]
+    circle.append(circle)
+    sides.send(circle, [large])
+    (theirs,) = sides.send(circle)
+    theirs.append(2)
+    sides.send(back=True)
+    assert circle[2] == 2
+
+
+def test_classes_are_remembered_by_clean_names_and_no_longer_than_their_program() -> None:
+    program = Shared()
+    for wire in ({"S": ["T" * 5000 + "?", 1, 0, None]}, {"N": ["P" * 5000 + "?", ["x"], [1], 0, None]}):
+        wires = [json.loads(json.dumps(wire).replace("?", end)) for end in "ab"]
+        one, other = (type(program.decoded(wire)) for wire in wires)
+        assert one is other
+        assert len(one.__name__) == 100
+        made = weakref.ref(one)
+        program = Shared()
+        del one, other
+        gc.collect()
+        assert made() is None
+    for fields in (["x" * 101], [f"x{n}" for n in range(256)], ["x", "x"], ["x", []]):
+        with pytest.raises(ProtocolError):
+            program.decoded({"N": ["P", fields, [1] * len(fields), 0, None]})
+    long = namedtuple("long", ["x" * 101])
+    assert Sides().send(long(1)) == [(1,)]
 
 
 def test_a_list_may_contain_itself() -> None:

@@ -41,7 +41,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .subclasses import named_tuple
+from .subclasses import are_fields, named_tuple, subclass
 
 Wire = Any
 """JSON as `json.loads` returns it."""
@@ -66,6 +66,8 @@ class ProtocolError(Exception):
 
 class Context:
     """What a conversation adds to the codec. This one: nothing, so only plain data may cross."""
+
+    subclass, named_tuple = staticmethod(subclass), staticmethod(named_tuple)
 
     def refer(self, value: Any) -> Wire:
         """The tagged form of an object that is not plain data, or Unsupported."""
@@ -168,10 +170,10 @@ def _encode_subclass(value: Any, base: type, reduce: Callable[[Any], Any], conte
             return {"@": number}
     kind = type(value)
     home, overridden = context.home(value), context.overridden(kind, base)
-    fields = getattr(kind, "_fields", None) if base is tuple else None
-    if type(fields) is tuple and all(type(name) is str for name in fields):
+    fields: Any = getattr(kind, "_fields", None) if base is tuple else None
+    if are_fields(fields):
         values = reduce(value)
-        if named_tuple("", fields, 0) is not None and len(values) == len(fields):
+        if len(values) == len(fields):
             return {"N": [kind.__name__, list(fields), _items(values, context, depth + 1), overridden, home]}
     return {"S": [kind.__name__, _ENCODERS_OF_BASES[base](reduce(value), context, depth + 1), overridden, home]}
 

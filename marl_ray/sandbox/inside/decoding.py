@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .codec import MAX_DEPTH, MAX_DIGITS, MAX_EXPONENT, MAX_RANGE, PLAIN, Context, ProtocolError, Wire, base_of
-from .subclasses import ALL_OVERRIDDEN, named_tuple, subclass
+from .subclasses import ALL_OVERRIDDEN, are_fields, clean_name
 
 
 def decode(wire: Wire, context: Context = PLAIN) -> Any:
@@ -67,7 +67,7 @@ def fill(made: Any, payload: Wire, context: Context, depth: int) -> None:
     """
     base = base_of(made)
     if base is bytearray:
-        bytearray.extend(made, bytes.fromhex(_exactly(str, payload)))
+        bytearray.__setitem__(made, slice(None), bytes.fromhex(_exactly(str, payload)))  # views of it may exist
     elif base is dict or base is collections.OrderedDict:
         for pair in _exactly(list, payload):
             key, item = pair
@@ -118,9 +118,10 @@ def _decode_defaultdict(payload: list[Wire], context: Context, depth: int) -> An
 
 def _decode_named(payload: list[Wire], context: Context, depth: int) -> Any:
     name, fields, values, overridden, home = payload
-    kind = named_tuple(_exactly(str, name), tuple(_exactly(list, fields)), _overridden(overridden))
-    if kind is None or len(_exactly(list, values)) != len(fields):
+    fields = tuple(_exactly(list, fields))
+    if not are_fields(fields) or len(_exactly(list, values)) != len(fields):
         raise ProtocolError("malformed namedtuple")
+    kind = context.named_tuple(clean_name(_exactly(str, name)), fields, _overridden(overridden))
     made: Any = tuple.__new__(kind, _decode_list(values, context, depth))
     context.adopt(made, home)
     return made
@@ -129,11 +130,11 @@ def _decode_named(payload: list[Wire], context: Context, depth: int) -> Any:
 def _decode_subclass(payload: list[Wire], context: Context, depth: int) -> Any:
     """Of what can be changed the instance is numbered, as the sender has done before looking into it."""
     name, wire, overridden, home = payload
-    mask = _overridden(overridden)
+    name, mask = clean_name(_exactly(str, name)), _overridden(overridden)
     tag = "list" if type(wire) is list else next(iter(wire), "") if type(wire) is dict else ""
     base = _CONTAINERS.get(tag)
     if base is not None:
-        made = subclass(_exactly(str, name), base, mask)()
+        made = context.subclass(name, base, mask)()
         context.add(made)
         payload_ = wire if tag == "list" else wire[tag]
         fill(made, payload_[0] if tag == "q" else payload_, context, depth)
@@ -142,7 +143,7 @@ def _decode_subclass(payload: list[Wire], context: Context, depth: int) -> Any:
         if type(value) not in _BASES:
             raise ProtocolError("malformed subclass")
         plain: Any = type(value)
-        made = subclass(_exactly(str, name), plain, mask)(value)
+        made = context.subclass(name, plain, mask)(value)
     context.adopt(made, home)
     return made
 

@@ -17,7 +17,7 @@ from .handles import Handle, handle_class, make_handle, place_of, target_of
 from .notes import NOTES, Fault, clean_line, clean_text
 from .sharing import Shared
 from .standard import FROM_GUEST, standard_name
-from .subclasses import HOME, home_of
+from .subclasses import HOME, clean_name, home_of
 from .zygote_link import Process
 
 __all__ = ["Fault", "Session", "clean_line", "clean_text"]
@@ -40,7 +40,6 @@ class Session:
         """Goes up with everything a test does that may change what the program's objects answer."""
         self.decoding = False
         self._objects = _Objects(self)
-        self._dropped: list[int] = []
         self._connection = guest.connection
         self._max_frame = max_reply + 4096
         self._clock = (~guest.pid << 3) | 2  # the process's CPU clock, as in clock_getcpuclockid(3)
@@ -84,7 +83,7 @@ class Session:
             raise self.fail("crash", "ProcessExit", "") from None
         except ProtocolError as error:
             raise self.fail("crash", "ProtocolError", str(error)) from None
-        except (ValueError, RecursionError) as error:
+        except Exception as error:  # out of memory, say: the rest of it would be taken for another answer
             raise self.fail("crash", "ProtocolError", f"answer is not JSON ({type(error).__name__})") from None
         if type(answer) is not list or len(answer) < 2 or answer[0] != nonce:
             raise self.fail("crash", "ProtocolError", "answer to another question")
@@ -102,12 +101,16 @@ class Session:
         except Unsupported as error:
             objects.cancel(first)
             raise NOTES.refuse(f"{error}, so it cannot be given to the program") from None
-        objects.settle()
-        self._dropped += objects.collect()
-        news = [self._dropped, changes] if changes or self._dropped else None
-        frame = frames.pack([nonce, operation, news, *plain, *wires])
-        self._dropped = []
-        return frame
+        except BaseException:  # a test at the end of its stack, or of the memory
+            objects.cancel(first)
+            raise
+        try:
+            objects.settle()
+            dropped = objects.collect()
+            news = [dropped, changes] if changes or dropped else None
+            return frames.pack([nonce, operation, news, *plain, *wires])
+        except Exception as error:  # the guest will not hear of what is settled
+            raise self.fail("crash", "ProtocolError", f"request cannot be sent ({type(error).__name__})") from None
 
     def _receive(self) -> bytes:
         """One frame and nothing behind it; bounded before it is read."""
@@ -153,13 +156,13 @@ class Session:
                 result = objects.decoded(answer[1])
             else:
                 raise ProtocolError("answer of the wrong kind")
+            objects.settle()
         except ProtocolError as error:
             raise self.fail("crash", "ProtocolError", str(error)) from None
         except Exception as error:  # too large or too deep, say: nothing of it may get into the test
             raise self.fail("crash", "ProtocolError", f"malformed answer ({type(error).__name__})") from None
         finally:
             self.decoding = False
-        objects.settle()
         if answer[0] == "raise":
             raise result
         return result
@@ -193,6 +196,7 @@ class _Objects(Shared):
         if kinds[:3] not in ([int, str, int], [str, str, int]) or len(kinds) != 4:
             raise ProtocolError("malformed reference")
         target, name, mask, hash_value = payload
+        name = clean_name(name)
         if not 0 <= mask <= ALL or kinds[3] not in (int, type(None)) or not -(1 << 63) <= (hash_value or 0) < 1 << 63:
             raise ProtocolError("malformed reference")
         made = self._handles.get(target)

@@ -13,6 +13,7 @@ arguments in plain Python.
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from collections import OrderedDict, deque
@@ -20,11 +21,14 @@ from typing import Any
 
 from .codec import Context, ProtocolError, Unsupported, Wire, base_of, contents, encode
 from .decoding import decode, fill, guarded
+from .subclasses import named_tuple, subclass
 
 _MOST_NODES = 1 << 21
 """Nodes of a value with everything it refers to written out: ten lists of ten of the same lists, and so on, are small
-on the wire and in memory and endless to compare.
+on the wire and in memory and endless to compare. What there really is does not count.
 """
+
+_MOST_CLASSES = 256
 
 
 class _Entry:
@@ -44,7 +48,11 @@ class Shared(Context):
         self._entries: dict[int, _Entry] = {}
         self._next = 0
         self._nested = False
+        """Whether something may be in more than one place."""
         self._told: list[_Entry] = []
+        # Classes are remembered as long as their program: they are of its making.
+        self.subclass = functools.lru_cache(_MOST_CLASSES)(subclass)
+        self.named_tuple = functools.lru_cache(_MOST_CLASSES)(named_tuple)
 
     # --- the codec's context ---
 
@@ -57,8 +65,9 @@ class Shared(Context):
         return number
 
     def add(self, value: Any) -> None:
-        self._numbers[id(value)] = self._next
-        self._entries[self._next] = _Entry(value)
+        key, entry = id(value), _Entry(value)  # or neither, at the end of the stack
+        self._numbers[key] = self._next
+        self._entries[self._next] = entry
         self._next += 1
 
     def shared(self, number: Wire) -> Any:
@@ -73,7 +82,6 @@ class Shared(Context):
     def encoded(self, *values: Any) -> list[Wire]:
         """The wire forms of some values, in one message. What `encode` raises; then nothing has been numbered."""
         first = self._next
-        self._nested = False
         try:
             wires = [encode(value, self) for value in values]
             if self._nested:
@@ -116,11 +124,10 @@ class Shared(Context):
         changed = [(number, entry) for number, entry in self._entries.items() if _changed(entry)]
         if not changed:
             return []
-        self._nested = False
         try:
             found = [[number, contents(entry.value, self)] for number, entry in changed]
             if self._nested:
-                check_shape([entry.value for _, entry in changed])
+                check_shape(self._all())
         except BaseException:
             self.take_back(first)
             raise
@@ -131,8 +138,6 @@ class Shared(Context):
         """Take over what the other side has changed. ProtocolError."""
         if type(changes) is not list:
             raise ProtocolError("malformed changes")
-        self._nested = False
-        changed = []
         for change in changes:
             if type(change) is not list or len(change) != 2 or type(change[0]) is not int:
                 raise ProtocolError("malformed change")
@@ -140,18 +145,22 @@ class Shared(Context):
             base = None if entry is None else base_of(entry.value)
             if entry is None or base is None:
                 raise ProtocolError("change of an unknown object")
-            changed.append(entry)
             entry.before = None
-            base.clear(entry.value)
+            if base is not bytearray:
+                base.clear(entry.value)
             guarded(fill, entry.value, change[1], self, 1)
-        self._check([entry.value for entry in changed])
+        if changes:
+            self._check(self._all())
 
     def decoded(self, wire: Wire) -> Any:
         """The value of a wire form. ProtocolError."""
-        self._nested = False
         value = decode(wire, self)
         self._check([value])
         return value
+
+    def _all(self) -> list[Any]:
+        """Every object of the table: what has not changed may hold what has."""
+        return [entry.value for entry in self._entries.values()]
 
     def _check(self, values: list[Any]) -> None:
         if self._nested:
@@ -170,6 +179,7 @@ class Shared(Context):
                 dropped.append(number)
                 del self._entries[number], self._numbers[id(entry.value)]
                 entry.value = entry.before = None
+        self._nested = self._nested and bool(self._entries)
         return dropped
 
     def forget(self, numbers: list[int]) -> None:
@@ -178,6 +188,7 @@ class Shared(Context):
             entry = self._entries.pop(number, None)
             if entry is not None:
                 self._numbers.pop(id(entry.value), None)
+        self._nested = self._nested and bool(self._entries)
 
 
 def _copy(value: Any) -> Any:
@@ -212,27 +223,39 @@ def check_shape(values: Any) -> None:
     """Unsupported for values that are beyond _MOST_NODES when written out. A value that contains itself is compared to
     the depth at which Python gives up, so it may be a thousand times smaller.
     """
-    most = _MOST_NODES
+    there = 0
     sizes: dict[int, int] = {}
+    circular: set[int] = set()
     open_: set[int] = set()
-    todo: list[tuple[Any, bool]] = [(value, False) for value in values]
+    todo: list[tuple[Any, list[Any] | None]] = [(value, None) for value in values]
     while todo:
-        value, entered = todo.pop()
+        value, parents = todo.pop()
         key = id(value)
-        if entered:
-            sizes[key] = 1 + sum(sizes.get(id(part), 1) for part in _parts(value))
+        if parents is not None:
+            keys = [id(part) for part in parents]
+            sizes[key] += sum(sizes[part] for part in keys)
+            if any(part in open_ or part in circular for part in keys):
+                circular.add(key)
             open_.discard(key)
-            if sizes[key] > most:
+            if sizes[key] > (_MOST_NODES // 1000 if key in circular else _MOST_NODES + there):
                 raise Unsupported("the value is too large once everything it refers to is written out")
-        elif key in open_:
-            most = _MOST_NODES // 1000
         elif key not in sizes:
+            parts = _parts(value)
+            parents = _parents(parts)
+            sizes[key] = 1 + len(parts) - len(parents)
+            there += sizes[key]
             open_.add(key)
-            todo.append((value, True))
-            todo += [(part, False) for part in _parts(value) if isinstance(part, _PARENTS)]
+            todo.append((value, parents))
+            todo += [(part, None) for part in parents]
 
 
 _PARENTS = (list, tuple, dict, set, frozenset, deque)
+
+
+def _parents(parts: list[Any]) -> list[Any]:
+    """Those that have parts themselves."""
+    kinds = {kind for kind in set(map(type, parts)) if issubclass(kind, _PARENTS)}
+    return [part for part in parts if type(part) in kinds] if kinds else []
 
 
 def _parts(value: Any) -> list[Any]:

@@ -67,6 +67,7 @@ def _at_home(perform: Any, mirrored: bool = False) -> Any:
 
 
 _MOST_FIELDS = 255
+_LONGEST_NAME = 100
 
 
 def home_of(value: Any) -> Any:
@@ -98,26 +99,31 @@ def _tell_home(self: Any, name: str, value: Any) -> None:
         setattr(home, name, value)
 
 
-@functools.lru_cache(maxsize=256)
 def subclass(name: str, base: Any, mask: int) -> Any:
-    """A subclass of a builtin type."""
+    """A subclass of a builtin type; its name is clean (`clean_name`)."""
     own = {"__getattr__": _ask_home, "__setattr__": _tell_home, "__module__": "solution"}
-    return type(_clean(name), (base,), {**_methods(mask, base), **own})
+    return type(name, (base,), {**_methods(mask, base), **own})
 
 
-@functools.lru_cache(maxsize=256)
-def named_tuple(name: str, fields: tuple[Any, ...], mask: int) -> type | None:
-    """A namedtuple class; None for what cannot be its field names.
+def are_fields(fields: Any) -> bool:
+    """Whether this is a tuple of field names of a namedtuple, neither too long nor too many."""
+    if type(fields) is not tuple or len(fields) > _MOST_FIELDS:
+        return False
+    for field in fields:
+        if type(field) is not str or len(field) > _LONGEST_NAME or not field.isidentifier():
+            return False
+        if field.startswith("_") or keyword.iskeyword(field):
+            return False
+    return len(set(fields)) == len(fields)
+
+
+def named_tuple(name: str, fields: tuple[str, ...], mask: int) -> Any:
+    """A namedtuple class; its name is clean and its fields are some (`are_fields`).
 
     Not by `collections.namedtuple`, which runs source made of them.
     """
-    if len(fields) > _MOST_FIELDS or len(set(fields)) != len(fields):
-        return None
-    for field in fields:
-        if type(field) is not str or not field.isidentifier() or field.startswith("_") or keyword.iskeyword(field):
-            return None
     names: dict[str, Any] = {field: property(operator.itemgetter(at)) for at, field in enumerate(fields)}
-    return type(_clean(name), (_NamedTuple,), {**_methods(mask), **names, "_fields": fields, "__match_args__": fields})
+    return type(name, (_NamedTuple,), {**_methods(mask), **names, "_fields": fields, "__match_args__": fields})
 
 
 class _NamedTuple(tuple):  # type: ignore[type-arg]
@@ -153,6 +159,7 @@ class _NamedTuple(tuple):  # type: ignore[type-arg]
         return cls(*values)
 
 
-def _clean(name: str) -> str:
-    text = name[:80].encode("utf-8", "replace").decode()
+def clean_name(name: str) -> str:
+    """The name of a program's class, fit to be one and to be remembered: it may be as long as an answer."""
+    text = name[:_LONGEST_NAME].encode("utf-8", "replace").decode()
     return "".join(c if c.isprintable() else "?" for c in text) or "?"
