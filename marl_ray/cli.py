@@ -145,10 +145,14 @@ def _report(run_dir: Path) -> int:
         rows = read_metrics(run_dir)
     except ValueError as error:
         return _fail(error)
+    last = max((row["step"] for row in rows), default=0)
     for row in rows:
-        if "eval/turn_1/reward_mean" in row:
-            turns = [f"{v:.2f}" for k, v in row.items() if k.startswith("eval/turn_") and k.endswith("/reward_mean")]
-            print(f"step {row['step']:>5}  {row['env_steps']:>8} joint samples  eval reward {' '.join(turns)}")
+        for prefix, what in (("eval/", "held-out"), ("", "training")):
+            turns = [
+                f"{v:.2f}" for k, v in row.items() if k.startswith(f"{prefix}turn_") and k.endswith("/reward_mean")
+            ]
+            if turns and (prefix or row["step"] == last):
+                print(f"step {row['step']:>5}  {row['env_steps']:>8} joint samples  {what} reward {' '.join(turns)}")
     plot_returns(rows, run_dir / PLOT, run_dir.name)
     print(run_dir / PLOT)
     return 0
