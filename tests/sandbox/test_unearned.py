@@ -278,6 +278,13 @@ def test_operators_on_instances_that_the_test_makes(sandbox: Sandbox) -> None:
         ("box = {}\nassert g() == 1", "box['ok'] = f(1) == f(2)\nassert g() == 1", "assert box['ok']"),
         ("def told(): return ok\nok = f(1) == f(2)\nassert g() == 1", "assert told()"),
         ("def tell():\n    global ok\n    ok = f(1) == f(2)\ntell()\nassert g() == 1", "assert ok"),
+        (
+            "ok = g()\nassert ok",
+            "def tell():\n    global ok\n    ok = f(1) == f(2)\ntell()\nassert g() == 1",
+            "assert ok",
+        ),
+        ("ok = 0\nassert not ok", "def tell():\n    global ok\n    ok = f(1) == f(2)\ntell()\nassert g()", "assert ok"),
+        ("ok = f(1) == f(2)\nassert g() == 1", "y = [ok for ok in [0]]\nassert ok"),
         ("def keep(x, xs=[]):\n    xs.append(x)\n    return xs\nassert keep(f(1) == f(2))", "assert keep(3)[0]"),
         ("import math\nmath.ok = f(1) == f(2)\nassert g() == 1", "assert math.ok"),
         ("p = P(1)\nd = abs(p - 5.0)\nassert g() == 1", "assert d < 1e-6"),

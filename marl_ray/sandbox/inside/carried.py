@@ -29,7 +29,8 @@ def variables(blocks: Sequence[Sequence[ast.stmt]], patches: bool) -> list[Varia
     statements = [[Statement(number, node) for node in block] for number, block in enumerate(blocks)]
     everything = [statement for block in statements for statement in block]
     bound = set().union(*(each.binds | _stored(each.node) for each in everything))
-    times = Counter(name for each in everything for name in each.binds)
+    times = Counter(name for name, _ in {(name, ast.unparse(each.node)) for each in everything for name in each.binds})
+    times.update(name for each in everything for name in _declared_global(each.node))
     constant = {
         name
         for each in everything
@@ -56,7 +57,7 @@ def variables(blocks: Sequence[Sequence[ast.stmt]], patches: bool) -> list[Varia
 
     groups: dict[str, set[str]] = {}
     for each in everything:
-        together = expanded({*each.binds, *each.uses})
+        together = expanded(_mentioned(each))
         merged = together.union(*(groups.get(name, ()) for name in together))
         groups |= dict.fromkeys(merged, merged)
     found = []
@@ -64,10 +65,18 @@ def variables(blocks: Sequence[Sequence[ast.stmt]], patches: bool) -> list[Varia
         live: set[str] = set()
         for statement in reversed(block):
             live = statement.before(live)
-        names = expanded({name for each in block for name in (*each.binds, *each.uses)})
+        names = expanded(set().union(*map(_mentioned, block)))
         touches = frozenset(names.union(*(groups[name] for name in names)))
         found.append(Variables(frozenset(expanded(live)), touches))
     return found
+
+
+def _mentioned(statement: Statement) -> set[str]:
+    return {*statement.binds, *statement.uses, *_declared_global(statement.node)}
+
+
+def _declared_global(node: ast.AST) -> set[str]:
+    return {name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names}
 
 
 def _stored(node: ast.AST) -> set[str]:
@@ -89,7 +98,6 @@ def _is_plain(node: ast.FunctionDef, patches: bool) -> bool:
 
 def _free(node: ast.FunctionDef) -> set[str]:
     """The names that a function has from outside."""
-    inside = [part for part in ast.walk(node) if isinstance(part, ast.Name | ast.arg | ast.Global)]
-    outer = {name for part in inside if isinstance(part, ast.Global) for name in part.names}
-    own = {part.arg for part in inside if isinstance(part, ast.arg)} | _stored(node)
-    return {part.id for part in inside if isinstance(part, ast.Name)} - own | outer
+    used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    arguments = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+    return used - arguments - _stored(node) | _declared_global(node)

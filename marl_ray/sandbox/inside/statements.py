@@ -18,7 +18,6 @@ class Statement:
     def __init__(self, case: int, node: ast.stmt) -> None:
         self.case = case
         self.node = node
-        imports = isinstance(node, ast.Import | ast.ImportFrom)
         names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
         self.binds: Set[str]
         if isinstance(node, _SCOPES):
@@ -29,7 +28,10 @@ class Statement:
             self.binds = {part.id for part in names if _is_target(part)}
         self.uses = {part.id for part in names if not _is_target(part)} - set(_own(node))
         self.kills: Set[str] = set()
-        if imports or isinstance(node, (*_SCOPES, ast.Assign)):
+        if isinstance(node, ast.Assign):
+            targets = [part for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+            self.kills = {part.id for part in targets if _is_target(part)} - self.uses
+        elif isinstance(node, (*_SCOPES, ast.Import, ast.ImportFrom)):
             self.kills = self.binds - self.uses
 
     def before(self, live: Set[str]) -> set[str]:
