@@ -306,6 +306,51 @@ def test_operators_on_instances_that_the_test_makes(sandbox: Sandbox) -> None:
     assert statuses(given) == ["error"] * 3
 
 
+@pytest.mark.parametrize(
+    "tests",
+    [
+        ("ok = f(1) == f(2)\nassert g() == 1", "assert ok"),
+        ("ok = f(1) == f(2)\nassert g() == 1", "both = [ok]\nassert g() == 1", "assert both[0]"),
+        (
+            "seen = []\nagain = seen\nassert g() == 1",
+            "seen.append(f(1) == f(2))\nassert g() == 1",
+            "assert again == [True]",
+        ),
+        ("box = {}\nassert g() == 1", "box['ok'] = f(1) == f(2)\nassert g() == 1", "assert box['ok']"),
+        ("def told(): return ok\nok = f(1) == f(2)\nassert g() == 1", "assert told()"),
+        ("def tell():\n    global ok\n    ok = f(1) == f(2)\ntell()\nassert g() == 1", "assert ok"),
+        (
+            "ok = g()\nassert ok",
+            "def tell():\n    global ok\n    ok = f(1) == f(2)\ntell()\nassert g() == 1",
+            "assert ok",
+        ),
+        ("ok = 0\nassert not ok", "def tell():\n    global ok\n    ok = f(1) == f(2)\ntell()\nassert g()", "assert ok"),
+        ("ok = f(1) == f(2)\nassert g() == 1", "y = [ok for ok in [0]]\nassert ok"),
+        ("def keep(x, xs=[]):\n    xs.append(x)\n    return xs\nassert keep(f(1) == f(2))", "assert keep(3)[0]"),
+        ("import math\nmath.ok = f(1) == f(2)\nassert g() == 1", "assert math.ok"),
+        ("p = P(1)\nd = abs(p - 5.0)\nassert g() == 1", "assert d < 1e-6"),
+        ("ok = f(1) == f(2)\nassert g() == 2", "assert ok"),
+        ("ok = f(1) == f(2)\ng('end')\nassert g() == 1", "assert ok"),
+        ("for x in [1]:\n    ok = f(x) == f(2)\nassert g() == 1", "if ok:\n    y = 1\nassert y == 1"),
+    ],
+)
+def test_what_an_untrusted_test_hands_on_is_not_trusted(sandbox: Sandbox, tests: tuple[str, ...]) -> None:
+    source = (
+        "class P:\n    def __init__(self, x): pass\n    def __eq__(self, o): return True\n"
+        "    def __sub__(self, o): return 0.0\ndef f(x): return P(x)\n"
+        "def g(x=None):\n    if x == 'end':\n        import os\n        os._exit(0)\n    return 1\n"
+    )
+    # Variables of the same name that are the test's own, constants and functions do no harm.
+    own = (
+        "import json\none = 1\ndef add(x): return x + one\nok = g()\nassert add(ok) == 2",
+        "ok = [x for x in [g()]]\nassert ok == [one]",
+    )
+    report = run(sandbox, source, own[0], *tests, own[1], "assert add(g()) == 2 and json")
+    assert statuses(report)[-3:] == ["pass"] * 3, report.tests
+    assert [test.trusted for test in report.tests][-3:] == [False, True, True], report.tests
+    assert report.tests[0].trusted
+
+
 SELF = (
     "seen = []\nclass S:\n    def __init__(self, *a): self.seen = seen\n    def pow(self, *a): return self\n"
     "    __round__ = pow\n    def __sub__(self, o):\n        seen.append(o)\n        return 0.0\n"

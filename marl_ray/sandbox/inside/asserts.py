@@ -12,6 +12,7 @@ import copy
 from collections.abc import Sequence
 from types import CodeType
 
+from .carried import variables
 from .demands import Demands, names_in, patches_modules, standard_names
 from .instances import Instances
 from .instrument import Instrument
@@ -109,6 +110,8 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
     reasons, definitions = _places(blocks, demands)
     plain = ["\n".join(ast.unparse(node) for node in block) for block in blocks]
     preamble = tuple(ast.unparse(node) for node in (*helpers, *definitions))
+    patches = patches_modules(everything)
+    handed = variables([helpers, *blocks], patches)[1:]
     compares = [demands.compares(block) for block in blocks]
     instrument = Instrument(demands, Instances([*statements, *helpers], remote))  # changes the blocks
     cases = [
@@ -118,6 +121,7 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
             plain=plain[number],
             in_guest=reasons[number],
             compares=compares[number],
+            variables=handed[number],
         )
         for number, block in enumerate(blocks)
     ]
@@ -129,7 +133,7 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
         preamble=preamble,
         standard=standard,
         draws=any("random" in source for source in (*plain, *preamble)),
-        patches=patches_modules(everything),
+        patches=patches,
     )
 
 

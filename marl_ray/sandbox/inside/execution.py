@@ -49,6 +49,7 @@ class Execution:
         self._last: Verdict | None = None
         self._recorder = Recorder()
         self._named: dict[str, Any] = {}
+        self._doubtful: frozenset[str] = frozenset()
         self._names = _Names(self._find)
 
     def run(self) -> Outcome:
@@ -248,13 +249,16 @@ class Execution:
                 verdict = Verdict("error", *(remote or local(error)))
 
         fault = self._guarded(evaluate)
+        untrusted = NOTES.untrusted or bool(case.variables.reads & self._doubtful)
+        if untrusted:
+            self._doubtful |= case.variables.touches
         if fault is not None:
             return fault
         if self._session is not session or session.closed:
             return Verdict("error", "Unfinished", "the program's process was replaced during the test")
         if NOTES.refusal is not None and (verdict.status != "error" or verdict.error_type == "Refused"):
             return Verdict("error", "TypeError", NOTES.refusal)
-        verdict.trusted = not NOTES.untrusted
+        verdict.trusted = not untrusted
         return verdict
 
     # --- tests that run in the guest ---

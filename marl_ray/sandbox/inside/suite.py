@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Literal
 
+from .carried import Variables
+
 Form = Literal["auto", "check", "asserts", "stdio", "unittest"]
 
 COMPARE = "__sandbox_compare__"
@@ -23,7 +25,7 @@ class Case:
 
     The form "stdio" has `stdin` and `stdout` instead of code, "unittest" has the `unit` (class, method). `in_guest`
     says why the judge cannot evaluate this test, or is empty. `compares`: whether it compares the program's objects
-    with each other, so that the program has to be asked.
+    with each other, so that the program has to be asked. `variables`: what it may hand on to others.
     """
 
     source: str
@@ -34,6 +36,7 @@ class Case:
     unit: tuple[str, str] | None = None
     in_guest: str = ""
     compares: bool = False
+    variables: Variables = field(default_factory=Variables)
 
 
 @dataclass(frozen=True, slots=True)

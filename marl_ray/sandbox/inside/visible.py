@@ -12,17 +12,16 @@ from __future__ import annotations
 import ast
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
+from .statements import Statement
 from .suite import Form, Suite
 from .testforms import parse_tests
 from .units import only_units
 
 Part = tuple[tuple[int, ...], Suite]
 """The numbers of the cases in the whole suite, and a suite of these alone."""
-
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @functools.lru_cache(maxsize=256)
@@ -50,7 +49,7 @@ def _part(suite: Suite, chosen: Sequence[int], entry_point: str, prompt: str) ->
     if suite.form == "stdio":
         return replace(suite, cases=tuple(cases))
     statements = [
-        _Statement(number, node) for number, case in enumerate(suite.cases) for node in ast.parse(case.plain).body
+        Statement(number, node) for number, case in enumerate(suite.cases) for node in ast.parse(case.plain).body
     ]
     borrowed = _borrowed(statements, set(chosen))
     items = ["\n".join([*borrowed[number], suite.cases[number].plain]) for number in chosen]
@@ -59,69 +58,7 @@ def _part(suite: Suite, chosen: Sequence[int], entry_point: str, prompt: str) ->
     return replace(alone, cases=shown)
 
 
-class _Statement:
-    """A top-level statement of the tests, and the case it belongs to.
-
-    `binds`: names that it gives a meaning, surely or perhaps. `uses`: names whose meaning before it matters to it.
-    `kills`: names whose meaning before it matters to nobody behind it.
-    """
-
-    def __init__(self, case: int, node: ast.stmt) -> None:
-        self.case = case
-        self.node = node
-        imports = isinstance(node, ast.Import | ast.ImportFrom)
-        names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
-        self.binds: Set[str]
-        if isinstance(node, _SCOPES):
-            self.binds = {node.name}
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            self.binds = {(item.asname or item.name).partition(".")[0] for item in node.names}
-        else:
-            self.binds = {part.id for part in names if _is_target(part)}
-        self.uses = {part.id for part in names if not _is_target(part)} - set(_own(node))
-        self.kills: Set[str] = set()
-        if imports or isinstance(node, (*_SCOPES, ast.Assign)):
-            self.kills = self.binds - self.uses
-
-    def before(self, live: Set[str]) -> set[str]:
-        """The names that matter before it, from those that matter behind it."""
-        return {*(live - self.kills), *self.uses}
-
-    def is_definition(self) -> bool:
-        """Whether it binds names to what nobody changes afterwards."""
-        if isinstance(self.node, ast.Assign):
-            return isinstance(self.node.value, ast.Name | ast.Attribute | ast.Constant | ast.Lambda)
-        return isinstance(self.node, (*_SCOPES, ast.Import, ast.ImportFrom))
-
-    def source(self) -> str:
-        """What to run where another part's test needs this: its own failure is not that test's."""
-        if self.is_definition():
-            return ast.unparse(self.node)
-        node = _WithoutAsserts().visit(ast.parse(ast.unparse(self.node)).body[0])
-        caught = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
-        return ast.unparse(ast.fix_missing_locations(ast.Try([node], [caught], [], [])))
-
-
-def _is_target(node: ast.Name) -> bool:
-    return not isinstance(node.ctx, ast.Load)
-
-
-def _own(statement: ast.stmt) -> Iterator[str]:
-    """Names that a statement binds before it uses them: targets of loops, arguments, and the like."""
-    for node in ast.walk(statement):
-        targets: Iterable[ast.AST] = ()
-        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
-            targets = [node.target]
-        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-            targets = [node.optional_vars]
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            yield node.name
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        yield from (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
-
-
-def _borrowed(statements: Sequence[_Statement], chosen: Set[int]) -> dict[int, list[str]]:
+def _borrowed(statements: Sequence[Statement], chosen: Set[int]) -> dict[int, list[str]]:
     """For each chosen case the sources, in order, of what it needs of the cases that are not chosen."""
     times = Counter(name for statement in statements for name in statement.binds)
     definitions = [statement for statement in statements if statement.is_definition()]
@@ -142,10 +79,3 @@ def _borrowed(statements: Sequence[_Statement], chosen: Set[int]) -> dict[int, l
         there.update(needed)
         found[number] = [statement.source() for statement in reversed(needed)]
     return found
-
-
-class _WithoutAsserts(ast.NodeTransformer):
-    """Evaluates what is asserted, without a verdict."""
-
-    def visit_Assert(self, node: ast.Assert) -> ast.Expr:
-        return ast.Expr(node.test)
