@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.sandbox.inside.codec import MUTABLE, ProtocolError, Unsupported
-from marl_ray.sandbox.inside.sharing import _MOST_NODES, Shared
+from marl_ray.sandbox.inside.sharing import _MOST_NODES, Shared, restore
 
 Pair = namedtuple("Pair", "left right")
 
@@ -112,6 +112,30 @@ def test_what_nobody_holds_is_forgotten_after_its_last_change() -> None:
     sides.collect()
     assert theirs == [[1, 3], [2]], "changed before it was forgotten"
     assert sides.here._entries == sides.there._entries == {}
+
+
+def test_what_the_other_side_has_changed_can_be_restored() -> None:
+    sides = Sides()
+    mine: list[Any] = [[1, [2]], {2: 3}, {4}, bytearray(b"a"), deque([5], 3), Counter("b"), OrderedDict(c=1, d=2)]
+    before = copy.deepcopy(mine)
+    (theirs,) = sides.send(mine)
+    for turn in range(2):
+        for part in theirs:
+            part.clear()
+        theirs[0].append(turn)
+        theirs[1][turn] = turn
+        sides.send(back=True)
+    assert mine[:2] == [[1], {1: 1}]
+    other = [1]
+    (made,) = sides.send(other, back=True)
+    other.append(2)
+    sides.send(back=True)
+    assert made == [1, 2]
+    assert not any(value is made for value, _ in sides.here.changed()), "keys of the other side's making may be slow"
+    for value, content in reversed(sides.here.changed()):
+        restore(value, content)
+    assert mine == before
+    assert sides.there.changed() == []
 
 
 def test_a_message_that_fails_numbers_nothing() -> None:

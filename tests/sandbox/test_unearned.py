@@ -166,6 +166,27 @@ def test_tests_that_share_what_only_the_guest_has_run_there_together(sandbox: Sa
 # --- what belongs to the tests ---
 
 
+def test_what_a_program_does_to_the_standard_library_is_undone(sandbox: Sandbox) -> None:
+    tests = (
+        "import keyword, heapq, calendar\nx = [1, 2]",
+        "assert f(keyword.kwlist) is f(keyword.kwlist) and f(calendar.mdays) == []",
+        "assert f(keyword.softkwlist) == [] and f(heapq.__all__) == []\nassert f(errno.errorcode) == {}",
+        "import html.entities as e\nassert f(e.codepoint2name) == {} and f(x) == [] and f(1) == 1",
+        "f('exit')",
+        "assert x == [] and keyword.kwlist == [] and f(keyword.kwlist) == []",
+        "keyword.kwlist.append('own')\nassert f(keyword.kwlist) == []",
+    )
+    source = "import os\ndef f(x):\n    if x == 'exit': os._exit(0)\n    if x != 1: x.clear()\n    return x\n"
+    report = run(sandbox, source, *(f"import errno\n{test}\nassert f(1) == 1" for test in tests))
+    assert statuses(report) == ["pass"] * 4 + ["crash"] + ["pass"] * 2, report
+    looks = (
+        "import keyword\nassert len(f(keyword.kwlist)) > 30 and keyword.kwlist[0] == 'False' and 'own' not in keyword.kwlist",
+        "import calendar, heapq\nassert len(f(calendar.mdays)) == 13 and 'heappush' in f(heapq.__all__)",
+        "import keyword, errno, html.entities as e\nassert 'match' in keyword.softkwlist and f(errno.errorcode)[2] == 'ENOENT' and e.codepoint2name[38] == 'amp'",
+    )
+    assert run(sandbox, "def f(x): return x\n", *looks).passed == 3
+
+
 @pytest.mark.parametrize(
     ("lie", "test"),
     [

@@ -65,6 +65,10 @@ class Session:
             raise NOTES.refuse("an object of the program was lost when its process ended")
         return self
 
+    def changed(self) -> list[tuple[Any, Any]]:
+        """What the program has changed of the tests' objects, with copies of what they were (see `sharing.restore`)."""
+        return self._objects.changed()
+
     # --- messages ---
 
     def request(self, operation: str, *plain: Wire, values: Sequence[Any] = ()) -> list[Wire]:
