@@ -108,7 +108,9 @@ class Shared(Context):
     def take_back(self, first: int) -> None:
         """Forget what has been numbered from `first` on."""
         for number in range(first, self._next):
-            del self._numbers[id(self._entries.pop(number).value)]
+            entry = self._entries.pop(number, None)
+            if entry is not None:  # it may have been collected
+                del self._numbers[id(entry.value)]
         self._next = first
 
     # --- changes ---
