@@ -84,7 +84,12 @@ def _read(algorithm: str, options: argparse.Namespace) -> Config:
 
         if options.config is not None:
             raise ConfigError("--resume reads the run's own config.yaml: leave --config away, use --override")
-        return saved_config(options.resume, overrides, say)
+        saved = saved_config(options.resume, overrides, say)
+        if saved.algorithm_name != algorithm:
+            raise ConfigError(
+                f"{options.resume} is a run of {saved.algorithm_name}: resume it with that, not {algorithm}"
+            )
+        return saved
     if options.config is None:
         raise ConfigError("no config: give --config FILE, or --resume RUN_DIR")
     return load(options.config, algorithm, overrides, say)
@@ -123,7 +128,7 @@ def _dry_run(config: Config, resume: Path | None) -> int:
         else:
             from marl_ray.run import check_resume
 
-            check_resume(config, resume)
+            check_resume(config, resume, len(problem.train_tasks))
     except ValueError as error:
         return _fail(error)
     sys.stdout.write(to_yaml(config))
@@ -140,10 +145,14 @@ def _report(run_dir: Path) -> int:
         rows = read_metrics(run_dir)
     except ValueError as error:
         return _fail(error)
+    last = max((row["step"] for row in rows), default=0)
     for row in rows:
-        if "eval/turn_1/reward_mean" in row:
-            turns = [f"{v:.2f}" for k, v in row.items() if k.startswith("eval/turn_") and k.endswith("/reward_mean")]
-            print(f"step {row['step']:>5}  {row['env_steps']:>8} joint samples  eval reward {' '.join(turns)}")
+        for prefix, what in (("eval/", "held-out"), ("", "training")):
+            turns = [
+                f"{v:.2f}" for k, v in row.items() if k.startswith(f"{prefix}turn_") and k.endswith("/reward_mean")
+            ]
+            if turns and (prefix or row["step"] == last):
+                print(f"step {row['step']:>5}  {row['env_steps']:>8} joint samples  {what} reward {' '.join(turns)}")
     plot_returns(rows, run_dir / PLOT, run_dir.name)
     print(run_dir / PLOT)
     return 0

@@ -40,7 +40,7 @@ def smollm2_folder() -> Path:
     folder = cache_folder() / FOLDER
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing and not folder.is_dir():
-        raise ValueError(f"this model needs {' and '.join(missing)}: pip install 'marl-ray[smollm2]'")
+        raise ValueError(f"this model needs {' and '.join(missing)}: pip install -e '.[smollm2]'")
     return folder
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from marl_ray.arithmetic import counted, describe
+from marl_ray.arithmetic import arithmetic, counted, describe
 from marl_ray.check import check, check_run_dir, dataset_type
 from marl_ray.checkpoint import Checkpoints
 from marl_ray.cluster.plan import PlacementError, make_plan
@@ -38,7 +38,7 @@ def train(config: Config, resume: Path | None) -> None:
         problem = check(config)
         check_local_gpus(config)
         if resume is not None:
-            check_resume(config, resume)
+            check_resume(config, resume, len(problem.train_tasks))
         run_dir = new_run_dir(config) if resume is None else resume.expanduser().absolute()
         trainer = Trainer(config, problem, run_dir, resume is not None)
         if resume is None:
@@ -59,7 +59,8 @@ def train(config: Config, resume: Path | None) -> None:
         outcome = _on_ray(config, trainer)
     except KeyboardInterrupt:
         if trainer.checkpoints.all():
-            say(f"stopped at step {trainer.step}; --resume {run_dir} goes on from the last checkpoint")
+            saved = trainer.checkpoints.latest()[1].step
+            say(f"stopped at step {trainer.step}; --resume {run_dir} goes on from the last checkpoint, step {saved}")
         else:
             say(f"stopped at step {trainer.step}, before the first checkpoint")
         raise
@@ -96,19 +97,28 @@ def new_run_dir(config: Config) -> Path:
     return path
 
 
-def check_resume(config: Config, run_dir: Path) -> None:
-    """`config` may go on from the checkpoints of `run_dir`. Raises ValueError."""
+def check_resume(config: Config, run_dir: Path, num_tasks: int) -> None:
+    """`config` may go on from the checkpoints of `run_dir`. `num_tasks` 0: not known. Raises ValueError."""
     check_same_run(config, saved_config(run_dir, {}))
-    Checkpoints(run_dir.expanduser().absolute(), config.output.keep_checkpoints).latest()
+    _, state = Checkpoints(run_dir.expanduser().absolute(), config.output.keep_checkpoints).latest()
+    if num_tasks and state.step >= arithmetic(config, num_tasks).total_steps:
+        algorithm = config.algorithm
+        raise ValueError(
+            f"{run_dir} has done all of its {state.step} steps: to go on, raise "
+            f"{config.algorithm_name}.num_train_epochs (now {algorithm.num_train_epochs}) and max_steps "
+            f"(now {algorithm.max_steps or 'null'}) with --override"
+        )
 
 
 def check_same_run(config: Config, saved: Config) -> None:
-    """The place in the data follows from these, so a resumed run keeps them. Raises ValueError."""
+    """Folder, checkpoints and place in the data follow from these, so a resumed run keeps them. Raises ValueError."""
     for name, now, before in (
         ("seed", config.seed, saved.seed),
         ("dataset", config.dataset, saved.dataset),
         ("rollout_buffer_size", config.algorithm.rollout_buffer_size, saved.algorithm.rollout_buffer_size),
         ("num_agents", config.num_agents, saved.num_agents),
+        ("models", config.model_names, saved.model_names),
+        ("run_name", config.output.run_name, saved.output.run_name),
     ):
         if now != before:
             raise ValueError(f"a resumed run keeps its {name}: start a new run to change it")

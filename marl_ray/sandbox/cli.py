@@ -20,7 +20,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run programs given as JSON on standard input",
-        description="Reads {program, tests, entry_point, prompt?, form?, stdin?, limits?}, or a list of such "
+        description="Reads {program, tests, entry_point, prompt?, form?, stdin?, limits?, visible?}, or a list of such "
         "objects, as JSON on standard input; writes the report, or the list of reports in order, as JSON. Statements "
         "of the tests without an assert run with the next one that has one; after the last assert nothing is run.",
     )

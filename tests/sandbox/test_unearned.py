@@ -328,6 +328,64 @@ def test_operators_on_instances_that_the_test_makes(sandbox: Sandbox) -> None:
     assert statuses(given) == ["error"] * 3
 
 
+SELF = (
+    "seen = []\nclass S:\n    def __init__(self, *a): self.seen = seen\n    def pow(self, *a): return self\n"
+    "    __round__ = pow\n    def __sub__(self, o):\n        seen.append(o)\n        return 0.0\n"
+    "    __rsub__ = __mod__ = __isub__ = __sub__\n    def __contains__(self, x): return bool(self.__sub__(x)) or True\n"
+    "    def __add__(self, o): return self\n    __radd__ = __add__\ndef f(x): return x\n"
+    "class K(int):\n    def __sub__(self, o): return 0.0\n"
+)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "s = S()\nassert abs(s.pow(2) - 1024.0) < 1e-5",
+        "s = S()\nassert abs(1024.0 - s.pow(2)) < 1e-5",
+        "assert 1024.0 in S().pow(2)",
+        "assert not (1024.0 not in S().pow(2))",
+        "s = S()\nassert s.pow(2) % 1024.0 == 0",
+        "s = S()\nr = s.pow(2)\nassert abs(r - 1024.0) < 1e-5",
+        "s = S()\ns = s.pow(2)\nassert abs(s - 1024.0) < 1e-5",
+        "s = S()\nr = s.pow(2)\nr -= 1024.0\nassert r == 0",
+        "s = S()\nassert abs(round(s, 2) - 1024.0) < 1e-5",
+        "assert abs(f(S()) - 1024.0) < 1e-5",
+        "s = S()\ndef g(s): return abs(s - 1024.0)\nassert g(f(s)) < 1e-5",
+        "s = S()\nfor s in [s.pow(2)]:\n    assert abs(s - 1024.0) < 1e-5",
+        "s, t = S().pow(2), S()\nassert abs(s - 1024.0) < 1e-5",
+        "s = S()\nwith f(s) as s:\n    assert abs(s - 1024.0) < 1e-5",
+        "assert (lambda s: s - 1024.0)(f(S())) == 0",
+        "assert [s - 1024.0 for s in [S().pow(2)]] == [0]",
+        "k = K(3)\nassert abs(f(k) - 1024.0) < 1e-5",
+    ],
+)
+def test_what_functions_return_is_no_instance_that_the_test_makes(sandbox: Sandbox, test: str) -> None:
+    """Whatever the program returns there: the instance itself, say."""
+    report = run(sandbox, SELF, test, "assert S().seen == [1024.0]", name="S")
+    assert [test.status == "pass" for test in report.tests] == [False, False], report.tests
+    assert report.trusted, "it was not asked"
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "s = t = S()\nassert s - 1 == 0",
+        "s, t = S(), S()\nassert 1 - t == 0",
+        "x = 5\nx -= S()\nassert x == 0",
+        "assert [s % 2 for s in (S(), S())] == [0, 0]",
+        "s = S() + 1\ns = s + S()\nassert s - 3 == 0",
+        "T = S\nassert T() - 3 == 0",
+        "assert sum([S(), S()]).seen == []",
+        "assert sum((S(n) for n in range(3)), 5).seen == []",
+        "def g():\n    s = S()\n    s -= 1\n    return s\nassert g() == 0",
+        "assert 3 in S() and not 3 not in S()",
+    ],
+)
+def test_what_counts_as_an_instance_that_the_test_makes(sandbox: Sandbox, test: str) -> None:
+    report = run(sandbox, SELF, test, name="S")
+    assert [(test.status, test.trusted) for test in report.tests] == [("pass", False)], report.tests
+
+
 def test_random_numbers_of_tests_are_not_those_of_programs(sandbox: Sandbox) -> None:
     """The program draws what the test would draw next if both had started from one seed."""
     source = "import random\ndef f():\n    return [random.random() for _ in range(5)]\n"

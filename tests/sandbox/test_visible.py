@@ -52,6 +52,46 @@ def test_a_program_with_state_cannot_tell_of_hidden_tests(sandbox: Sandbox, form
     ] == [True] * 4, "verdicts come in the tests' order"
 
 
+UNITS = """
+import unittest
+class Base(unittest.TestCase):
+    limit = 3
+    def setUp(self): self.one = f(0) and 1
+    def helped(self, x): self.assertEqual(f(x), x)
+    def test_base(self): self.helped("hidden base")
+class A(Base):
+    def test_first(self): self.helped(self.one)
+    def test_second(self): self.assertEqual(f("hidden second"), "hidden second")
+    @unittest.skipIf(f is None, "hidden reason")
+    def test_third(self): self.helped("hidden third")
+class B(unittest.TestCase):
+    table = ["hidden table"]
+    def test_fourth(self): self.assertEqual([f(x) for x in self.table], self.table)
+class C(A):
+    def test_fifth(self): self.test_first()
+"""
+LOOKS_AROUND = """
+import gc, types
+def f(x):
+    found = [o.co_consts for o in gc.get_objects() if isinstance(o, types.CodeType)]
+    found += [o.__code__.co_consts for o in gc.get_objects() if isinstance(o, types.FunctionType)]
+    found += [vars(o) for o in gc.get_objects() if isinstance(o, type)]
+    found = [s for s in map(str, found) if "hidden" in s and "gc" not in s]
+    return f"found {found}" if found else x or 1
+"""
+
+
+@pytest.mark.parametrize("visible", [1, -1])
+def test_the_source_of_hidden_unittest_methods_is_not_in_the_guest(sandbox: Sandbox, visible: int) -> None:
+    tests = UNITS.replace('self.helped("hidden base")', "self.helped(self.one)") if visible == 1 else UNITS
+    report = sandbox.run(Program(LOOKS_AROUND, tests, "f", visible=visible))
+    shown = report.tests[0 if visible == 1 else -1]
+    assert (shown.source, shown.status) == ("Base.test_base" if visible == 1 else "C.test_fifth", "pass"), shown.message
+    assert report.passed < report.total, "what it looks for is there in the other part"
+    report = sandbox.run(Program("def f(x): return x\n", tests, "f", visible=visible))
+    assert report.passed == report.total == 11
+
+
 def test_hidden_tests_do_not_use_up_what_visible_ones_need(sandbox: Sandbox) -> None:
     tests = tuple(f"assert f({number}) == {number}" for number in (1, 1, 2, 3))
     before = sandbox.run(Program(STUCK_AT_FIRST, tests, "f", limits=SHORT))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from types import CodeType
 
 from .demands import Demands, names_in, patches_modules, standard_names
+from .instances import Instances
 from .instrument import Instrument
 from .suite import Case, Suite
 
@@ -109,7 +110,7 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
     plain = ["\n".join(ast.unparse(node) for node in block) for block in blocks]
     preamble = tuple(ast.unparse(node) for node in (*helpers, *definitions))
     compares = [demands.compares(block) for block in blocks]
-    instrument = Instrument(demands)  # changes the blocks
+    instrument = Instrument(demands, Instances([*statements, *helpers], remote))  # changes the blocks
     cases = [
         Case(
             source=shown[number],

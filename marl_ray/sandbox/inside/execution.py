@@ -17,7 +17,7 @@ from .process import anonymous_file
 from .recorder import Recorder
 from .remote import Session
 from .sharing import restore
-from .stdio import first_difference, input_file, lines, read_output
+from .stdio import first_difference, input_file, is_full, lines, read_output
 from .testforms import Case
 from .watch import Watch
 from .zygote_link import ZygoteClient, ZygoteError, explained
@@ -320,7 +320,8 @@ class Execution:
         fault = self._guarded(run)
         self._session = None
         self._outcome.cpu_s += session.cpu_s()
-        printed = read_output(session.guest.output, self._guest_limits.output)
+        most = self._guest_limits.output
+        printed, full = read_output(session.guest.output, most), is_full(session.guest.output, most)
         status = self._zygote.bury_and_wait(session.guest)
         if fault is not None and fault.error_type != "ProcessExit":
             return fault
@@ -334,6 +335,8 @@ class Execution:
             return Verdict("crash", "ProcessExit", explained(status))
         if status:
             return Verdict("error", "SystemExit", explained(status))
+        if full:
+            return Verdict("fail", "WrongOutput", f"more than {most} bytes were printed")
         if lines(printed) == lines(case.stdout):
             return Verdict("pass")
         return Verdict("fail", "WrongOutput", first_difference(lines(printed), lines(case.stdout)))

@@ -3,10 +3,10 @@
 A `Handle` can be called, iterated, measured, and its attributes can be used, as far as the object can (see
 `abilities`). It has no word on whether the program's answer is right: it is neither equal to nor in order with plain
 data, and arithmetic is allowed between two handles only, since `handle - expected` would hand the expected value to
-the program. (Except for instances that the test itself has made of the program's class: `Vec(1, 2) * 3` says that it is
-about the class's operators, and the verdict is marked as not trusted.) Two handles are compared by the program itself
-where the test compares its objects with each other; the verdict is then marked as not trusted. What is refused is
-noted, and a test that was refused something does not pass.
+the program. (Except where the test's text has an operator of an instance that it makes of the program's class, see
+`instances`: `Vec(1, 2) * 3` is about the class's operators, and the verdict is marked as not trusted.) Two handles are
+compared by the program itself where the test compares its objects with each other; the verdict is then marked as not
+trusted. What is refused is noted, and a test that was refused something does not pass.
 
 Each question (`len`, `str`, `float`, ...) is put once for each state of the program: until the test calls something
 or sets something, the answer stays what it was.
@@ -40,7 +40,7 @@ class Place(Protocol):
 class Handle:
     """See the module. Its class, made for it, has the name of the object's and the methods it can answer to."""
 
-    __slots__ = ("__answers", "__free", "__hash", "__mask", "__place", "__state", "__target", "__weakref__")
+    __slots__ = ("__answers", "__hash", "__mask", "__place", "__state", "__target", "__weakref__")
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Handle:
         raise NOTES.refuse(f"the class of {_named(cls)} is not here to be called")
@@ -98,11 +98,7 @@ class _Methods:
     """What a handle's class gets of these depends on the object."""
 
     def call(self, *arguments: Any, **keywords: Any) -> Any:
-        made = place_of(self).open().call(target_of(self), None, arguments, keywords)
-        name = target_of(self)
-        if isinstance(name, str) and name[:1].isupper() and isinstance(made, Handle):
-            object.__setattr__(made, "_Handle__free", True)
-        return made
+        return place_of(self).open().call(target_of(self), None, arguments, keywords)
 
     def iter(self) -> Any:
         if mask_of_handle(self) & BITS["self"]:
@@ -123,7 +119,7 @@ class _Methods:
         place_of(self).open().changing("operate", "delitem", values=[self, key])
 
     def contains(self, item: Any) -> bool:
-        if is_free(self):
+        if _is_operand(self):
             return bool(place_of(self).open().value("operate", "contains", values=[self, item]))
         if not mask_of_handle(self) & BITS["iter"]:
             raise NOTES.refuse(f"whether something is in {describe(self)} cannot be left to the program")
@@ -200,7 +196,6 @@ def make_handle(kind: type[Handle], place: Place, target: str | int, mask: int, 
     own(made, "_Handle__hash", hash_value)
     own(made, "_Handle__answers", {})
     own(made, "_Handle__state", -1)
-    own(made, "_Handle__free", False)
     return made
 
 
@@ -216,12 +211,11 @@ def mask_of_handle(handle: Any) -> int:
     return object.__getattribute__(handle, "_Handle__mask")  # type: ignore[no-any-return]
 
 
-def is_free(handle: Any) -> bool:
-    """Whether a test made this by calling a class by its name; if so, the program's word is noted."""
-    free: bool = object.__getattribute__(handle, "_Handle__free")
-    if free:
-        NOTES.untrusted = True
-    return free
+def _is_operand(handle: Any) -> bool:
+    """Whether the program may be asked about the operator that is being evaluated; if so, its word is noted."""
+    found = any(handle is operand for operand in NOTES.operands)
+    NOTES.untrusted |= found
+    return found
 
 
 def _named(kind: type) -> str:
@@ -273,13 +267,10 @@ def _unary(question: str) -> Callable[[Any], Any]:
 
 def _binary(operator: str, mirrored: bool = False) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        if not isinstance(other, Handle) and not is_free(self):
+        if not _is_operand(self) and not isinstance(other, Handle):
             raise NOTES.refuse(f"{describe(self)} cannot be combined with plain data here")
         values = [other, self] if mirrored else [self, other]
-        made = place_of(self).open().changing("operate", operator, values=values)
-        if is_free(self) and isinstance(made, Handle):
-            object.__setattr__(made, "_Handle__free", True)
-        return made
+        return place_of(self).open().changing("operate", operator, values=values)
 
     return method
 

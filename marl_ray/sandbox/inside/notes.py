@@ -28,7 +28,8 @@ class Notes:
 
     `refusal`: the first thing that was refused; such a test cannot pass, even if it catches `Refused`.
     `compares`: the test compares the program's objects with each other, so that the program may be asked.
-    `untrusted`: it has been.
+    `operands`: of the operator that is being evaluated, if it is one about which the program may be asked.
+    `untrusted`: the program has been asked.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,7 @@ class Notes:
         """Another test begins."""
         self.refusal: str | None = None
         self.compares = compares
+        self.operands: tuple[Any, ...] = ()
         self.untrusted = False
 
     def refuse(self, message: str) -> Refused:
@@ -60,10 +62,14 @@ def clean_text(text: Any, limit: int = 500) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says; nothing if it cannot (its arguments may be objects of the program)."""
+    """What an exception says; nothing if it cannot (its arguments may be objects of the program, which may answer with
+    any exception).
+    """
     try:
         return str(error)
-    except Exception:
+    except Fault:
+        raise
+    except BaseException:
         return ""
 
 

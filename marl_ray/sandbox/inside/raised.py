@@ -46,18 +46,44 @@ def _exception(description: list[Wire], decoded: Callable[[Wire], Any]) -> BaseE
         kind = RemoteError
     parts: _Details = (False, (message,), {}, None) if details is None else _details(details, decoded)
     exact, arguments, attributes, cause = parts
+    if issubclass(kind, _UNICODE) and not _in_bounds(arguments):
+        kind = UnicodeError
     if not (exact and kind.__name__ == name):
         kind = _subclass(name, kind)  # type: ignore[arg-type]
     error = _make(kind, arguments, name)
     for key, value in attributes.items():
-        if type(key) is str and not key.startswith("__") and not hasattr(BaseException, key):
-            with contextlib.suppress(TypeError, AttributeError, ValueError):  # some names are the builtin's own
+        if type(key) is str and not key.startswith("__") and _may_set(error, key, value):
+            with contextlib.suppress(TypeError, AttributeError, ValueError):
                 object.__setattr__(error, key, value)
     error.__cause__ = cause
     object.__setattr__(error, "remote", (name, clean_text(message), clean_line(line)))
     if hasattr(type(error), "program_text"):
         object.__setattr__(error, "program_text", message)
     return error
+
+
+_UNICODE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
+
+
+def _in_bounds(arguments: tuple[Any, ...]) -> bool:
+    """Whether start and end lie in the text: CPython's messages read what they point at, wherever that is."""
+    if len(arguments) not in (4, 5):
+        return False
+    text, start, end, _ = arguments[-4:]
+    if type(text) not in (bytes, str) or type(start) is not int or type(end) is not int:
+        return False
+    return 0 <= start < end <= len(text)
+
+
+def _may_set(error: BaseException, key: str, value: Any) -> bool:
+    """Any name of the program's own; of those that builtin exceptions have in C, plain values, and none of Unicode
+    errors (see `_in_bounds`).
+    """
+    if not hasattr(type(error), key):
+        return True
+    if hasattr(BaseException, key) or isinstance(error, UnicodeError):
+        return False
+    return type(value) in (str, int, bool, type(None))
 
 
 _Details = tuple[bool, tuple[Any, ...], dict[Any, Any], BaseException | None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import reprlib
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from .codec import reduced
 from .handles import Handle, describe, drained, place_of
 from .notes import NOTES, clean_text, text_of
 from .subclasses import home_of, original_of
-from .suite import ALL, COMPARE, SAME, TRUTH
+from .suite import ALL, COMPARE, OPERATE, SAME, TRUTH
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
@@ -80,12 +81,24 @@ class Recorder:
 
     def names(self) -> dict[str, Any]:
         """What instrumented tests call, and the builtins that have to know about handles."""
-        own = {COMPARE: self.compare, TRUTH: self.truth, SAME: self.same, ALL: drained}
+        own = {COMPARE: self.compare, TRUTH: self.truth, SAME: self.same, OPERATE: self.operate, ALL: drained}
         return own | {"isinstance": self.is_instance}
 
-    def compare(self, name: str, left: Any, right: Any, swapped: bool) -> bool:
-        """`left name right`. With `swapped` the value under test is on the right."""
-        if name in ("is", "is not"):
+    def operate(self, name: str, left: Any, right: Any) -> Any:
+        """An operator of an instance that the test has made: the program may be asked about these two."""
+        if name == "sum":
+            return functools.reduce(functools.partial(self.operate, "add"), drained(left), right)
+        NOTES.operands = (left, right)
+        try:
+            return (_COMPARE.get(name) or getattr(operator, name))(left, right)
+        finally:
+            NOTES.operands = ()
+
+    def compare(self, name: str, left: Any, right: Any, swapped: bool, made: bool = False) -> bool:
+        """`left name right`. With `swapped` the value under test is on the right; with `made` see `operate`."""
+        if made:
+            holds = bool(self.operate(name, left, right))
+        elif name in ("is", "is not"):
             holds = self.same(left, right) is (name == "is")
         else:
             holds = bool(_COMPARE[name](left, right))

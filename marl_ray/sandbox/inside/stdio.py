@@ -24,6 +24,11 @@ def read_output(descriptor: int, limit: int) -> str:
     return text.replace("\0", "?")
 
 
+def is_full(descriptor: int, limit: int) -> bool:
+    """Whether as much was printed as is kept, so that more may have been dropped."""
+    return os.fstat(descriptor).st_size >= limit
+
+
 def lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
 

@@ -6,6 +6,7 @@ What else the program's class defines is asked of the object itself, its home (s
 
 from __future__ import annotations
 
+import collections
 import functools
 import keyword
 import operator
@@ -31,11 +32,17 @@ def overridden(kind: type, base: type) -> int:
     return sum(1 << bit for bit, name in enumerate(_OVERRIDABLE) if f"__{name}__" in names)
 
 
-def _methods(mask: int) -> dict[str, Any]:
-    """What asks the home, for these bits."""
+_LOOKS_UP = ("getitem", "missing", *_BINARY)
+"""What a Counter compares and calculates with: in Python, item by item. Asked of the home these would be the program's
+word on equality, and would show it the keys of the other side.
+"""
+
+
+def _methods(mask: int, base: type = object) -> dict[str, Any]:
+    """What asks the home, for these bits of a subclass of `base`."""
     found: dict[str, Any] = {}
     for bit, name in enumerate(_OVERRIDABLE):
-        if not mask >> bit & 1:
+        if not mask >> bit & 1 or (base is collections.Counter and name in _LOOKS_UP):
             continue
         if name in ("and", "or"):
             perform: Any = getattr(operator, f"{name}_")
@@ -95,7 +102,7 @@ def _tell_home(self: Any, name: str, value: Any) -> None:
 def subclass(name: str, base: Any, mask: int) -> Any:
     """A subclass of a builtin type; its name is clean (`clean_name`)."""
     own = {"__getattr__": _ask_home, "__setattr__": _tell_home, "__module__": "solution"}
-    return type(name, (base,), {**_methods(mask), **own})
+    return type(name, (base,), {**_methods(mask, base), **own})
 
 
 def are_fields(fields: Any) -> bool:

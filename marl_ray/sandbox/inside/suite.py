@@ -12,6 +12,7 @@ Form = Literal["auto", "check", "asserts", "stdio", "unittest"]
 COMPARE = "__sandbox_compare__"
 TRUTH = "__sandbox_truth__"
 SAME = "__sandbox_same__"
+OPERATE = "__sandbox_operate__"
 ALL = "__sandbox_all__"
 """Names of the judge's own functions, which instrumented tests call."""
 

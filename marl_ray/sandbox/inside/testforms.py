@@ -95,15 +95,15 @@ def _is_test_class(node: ast.stmt) -> bool:
 
 def _unittest_suite(source: str) -> Suite:
     tree = parse_source(source)
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    classes = classes_in(tree)
     cases = []
     for name, node in classes.items():
-        ancestry = _ancestry(node, classes)
-        if not any(_is_test_class(ancestor) for ancestor in ancestry):
+        inherited = ancestry(node, classes)
+        if not any(_is_test_class(ancestor) for ancestor in inherited):
             continue
         methods = dict.fromkeys(
             item.name
-            for ancestor in reversed(ancestry)
+            for ancestor in reversed(inherited)
             for item in ancestor.body
             if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and item.name.startswith("test")
         )
@@ -111,7 +111,12 @@ def _unittest_suite(source: str) -> Suite:
     return Suite("unittest", tuple(cases), source=source)
 
 
-def _ancestry(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[ast.ClassDef]:
+def classes_in(tree: ast.Module) -> dict[str, ast.ClassDef]:
+    """The classes of a source, by name."""
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def ancestry(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[ast.ClassDef]:
     """The class and those of its bases that the same source defines, without repetition."""
     found = [node]
     for ancestor in found:

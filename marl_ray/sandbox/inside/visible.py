@@ -4,7 +4,7 @@ Otherwise a program could remember the inputs of the tests before them and tell 
 quotes, and tests before them could use up the program's budget. So a suite is cut in two. A part is given, of the
 statements that belong to the other part, only those that its own tests depend on: what binds a name that they use, and
 what mentions a variable that could have been changed there. (Tests that share a variable thus bring each other along;
-those that share only imports, functions and constants do not.)
+those that share only imports, functions and constants do not.) For unittest see `units`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from .suite import Form, Suite
 from .testforms import parse_tests
+from .units import only_units
 
 Part = tuple[tuple[int, ...], Suite]
 """The numbers of the cases in the whole suite, and a suite of these alone."""
@@ -43,7 +44,10 @@ def parts(
 
 def _part(suite: Suite, chosen: Sequence[int], entry_point: str, prompt: str) -> Suite:
     cases = [suite.cases[number] for number in chosen]
-    if suite.form in ("stdio", "unittest"):
+    if suite.form == "unittest":
+        units = [case.unit for case in cases if case.unit is not None]
+        return replace(suite, cases=tuple(cases), source=only_units(suite.source, units))
+    if suite.form == "stdio":
         return replace(suite, cases=tuple(cases))
     statements = [
         _Statement(number, node) for number, case in enumerate(suite.cases) for node in ast.parse(case.plain).body
