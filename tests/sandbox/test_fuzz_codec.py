@@ -188,6 +188,7 @@ def test_any_json_gives_plain_data_or_a_protocol_error(wire: Any) -> None:
         {"S": ["L", 1, None]},
         {"N": ["P", ["x"], [1], True, None]},
         {"sl": [1, 2]},
+        {"r": ["f" * 30_000, "0", "7"]},
         {"e": ["ValueError", []]},
     ],
 )

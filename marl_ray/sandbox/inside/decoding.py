@@ -177,6 +177,8 @@ _BASES = (int, float, str, tuple, frozenset, bytes)
 
 
 def _decode_range(payload: list[Wire], context: Context, depth: int) -> range:
+    if any(len(bound) > MAX_DIGITS for bound in payload):
+        raise ProtocolError("range too long")
     start, stop, step = (int(bound, 16) for bound in payload)
     if (stop - start) // step > MAX_RANGE:
         raise ProtocolError("range too long")

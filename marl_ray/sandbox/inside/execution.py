@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import time
@@ -15,6 +16,7 @@ from .outcome import Outcome, Request, Verdict, local, reported, unit_verdict
 from .process import anonymous_file
 from .recorder import Recorder
 from .remote import Session
+from .sharing import restore
 from .stdio import first_difference, input_file, is_full, lines, read_output
 from .testforms import Case
 from .watch import Watch
@@ -50,6 +52,7 @@ class Execution:
         self._recorder = Recorder()
         self._named: dict[str, Any] = {}
         self._doubtful: frozenset[str] = frozenset()
+        self._changed: list[tuple[Any, Any]] = []
         self._names = _Names(self._find)
 
     def run(self) -> Outcome:
@@ -72,6 +75,7 @@ class Execution:
                 verdicts |= self._each(inside, self._guest_case)
         finally:
             self._end_session()
+            self._restore()
         self._outcome.verdicts = [
             replace(verdicts[number], trusted=False) if case.in_guest else verdicts[number] for number, case in numbered
         ]
@@ -99,6 +103,12 @@ class Execution:
 
     def _wall_left(self) -> float:
         return self._limits["program_wall_s"] - (time.monotonic() - self._started)
+
+    def _restore(self) -> None:
+        """Undo what the program has done to objects of the tests: some may be the standard library's."""
+        for value, before in reversed(self._changed):
+            with contextlib.suppress(Exception):  # a view holds it, a key cannot be hashed: the tests have made it
+                restore(value, before)
 
     # --- the guest ---
 
@@ -184,6 +194,7 @@ class Execution:
         if session is None:
             return
         session.closed = True
+        self._changed += session.changed()
         self._outcome.cpu_s += session.cpu_s()
         limit = self._limits["max_output_bytes"] - sum(map(len, self._outcome.output))
         if self._suite.form != "stdio" and limit > 0:

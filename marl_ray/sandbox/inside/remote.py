@@ -40,6 +40,7 @@ class Session:
         """Goes up with everything a test does that may change what the program's objects answer."""
         self.decoding = False
         self._objects = _Objects(self)
+        self._dropped: list[int] = []
         self._connection = guest.connection
         self._max_frame = max_reply + 4096
         self._clock = (~guest.pid << 3) | 2  # the process's CPU clock, as in clock_getcpuclockid(3)
@@ -64,6 +65,10 @@ class Session:
         if self.closed:
             raise NOTES.refuse("an object of the program was lost when its process ended")
         return self
+
+    def changed(self) -> list[tuple[Any, Any]]:
+        """What the program has changed of the tests' objects, with copies of what they were (see `sharing.restore`)."""
+        return self._objects.changed()
 
     # --- messages ---
 
@@ -98,19 +103,22 @@ class Session:
         try:
             changes = objects.changes()
             wires = objects.encoded(*values)
+            self._dropped += objects.collect()
+            news = [self._dropped, changes] if changes or self._dropped else None
+            frame = frames.pack([nonce, operation, news, *plain, *wires])
         except Unsupported as error:
             objects.cancel(first)
             raise NOTES.refuse(f"{error}, so it cannot be given to the program") from None
         except BaseException:  # a test at the end of its stack, or of the memory
             objects.cancel(first)
+            self._dropped = [number for number in self._dropped if number < first]
             raise
+        self._dropped = []
         try:
             objects.settle()
-            dropped = objects.collect()
-            news = [dropped, changes] if changes or dropped else None
-            return frames.pack([nonce, operation, news, *plain, *wires])
         except Exception as error:  # the guest will not hear of what is settled
             raise self.fail("crash", "ProtocolError", f"request cannot be sent ({type(error).__name__})") from None
+        return frame
 
     def _receive(self) -> bytes:
         """One frame and nothing behind it; bounded before it is read."""

@@ -32,12 +32,16 @@ _MOST_CLASSES = 256
 
 
 class _Entry:
-    __slots__ = ("before", "value")
+    __slots__ = ("before", "first", "own", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value
+        self.own = False
+        """Whether this side has made it."""
         self.before: Any = None
         """A copy as the other side knows it; None until the message is complete."""
+        self.first: Any = None
+        """A copy from before the other side has changed it for the first time, of what is this side's own."""
 
 
 class Shared(Context):
@@ -60,6 +64,7 @@ class Shared(Context):
         number = self._numbers.get(id(value))
         if number is None:
             self.add(value)
+            self._entries[self._next - 1].own = True
         else:
             self._nested = True
         return number
@@ -103,7 +108,9 @@ class Shared(Context):
     def take_back(self, first: int) -> None:
         """Forget what has been numbered from `first` on."""
         for number in range(first, self._next):
-            del self._numbers[id(self._entries.pop(number).value)]
+            entry = self._entries.pop(number, None)
+            if entry is not None:  # it may have been collected
+                del self._numbers[id(entry.value)]
         self._next = first
 
     # --- changes ---
@@ -145,6 +152,8 @@ class Shared(Context):
             base = None if entry is None else base_of(entry.value)
             if entry is None or base is None:
                 raise ProtocolError("change of an unknown object")
+            if entry.own and entry.first is None:
+                entry.first = entry.before
             entry.before = None
             if base is not bytearray:
                 base.clear(entry.value)
@@ -182,6 +191,10 @@ class Shared(Context):
         self._nested = self._nested and bool(self._entries)
         return dropped
 
+    def changed(self) -> list[tuple[Any, Any]]:
+        """What the other side has changed of this one's own and somebody still holds, with a copy of what it was."""
+        return [(entry.value, entry.first) for entry in self._entries.values() if entry.first is not None]
+
     def forget(self, numbers: list[int]) -> None:
         """The other side has forgotten these."""
         for number in numbers:
@@ -205,6 +218,20 @@ def _copy(value: Any) -> Any:
     if base is set:
         return set(set.__iter__(value))
     return [*base.keys(value), *base.values(value)]
+
+
+def restore(value: Any, before: Any) -> None:
+    """Give a container the content of which this is the copy."""
+    base = base_of(value)
+    if base is bytearray:
+        bytearray.__setitem__(value, slice(None), before)
+        return
+    base.clear(value)
+    if base in (dict, OrderedDict):
+        for key, item in zip(before[: len(before) // 2], before[len(before) // 2 :], strict=True):
+            base.__setitem__(value, key, item)
+    else:
+        (base.update if base is set else base.extend)(value, before)
 
 
 def _changed(entry: _Entry) -> bool:
