@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -42,6 +44,7 @@ def test_ctrl_c_ends_everything_and_leaves_a_whole_checkpoint(tmp_path: Path, ch
         text=True,
         env=environment(),
         cwd=ROOT,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # who runs tests in the background ignores it
     )
     children.append(process)
     read_until(process, lambda line: line.startswith("step    3/"))
@@ -57,7 +60,10 @@ def test_ctrl_c_ends_everything_and_leaves_a_whole_checkpoint(tmp_path: Path, ch
 
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
+    deadline = threading.Timer(120, process.kill)
+    deadline.start()
     rest = process.stderr.read()
+    deadline.cancel()
     assert process.wait(timeout=30) == 130
     assert "goes on from the last checkpoint" in rest.strip().splitlines()[-1]
     _, alive = psutil.wait_procs(family, timeout=20)
