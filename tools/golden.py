@@ -84,9 +84,7 @@ def cases(data: Path, port: int) -> dict[str, list[tuple[str, ...]]]:
         "whitened": [
             (*MAGRPO, "--override", *QUICK, "magrpo.normalize_advantages=true", "magrpo.loss_aggregation=token_mean")
         ],
-        "no_baseline": [
-            (*MAGRPO, "--override", *QUICK, "magrpo.estimator=mareinforce", "magrpo.num_generations=1")
-        ],
+        "no_baseline": [(*MAGRPO, "--override", *QUICK, "magrpo.estimator=mareinforce", "magrpo.num_generations=1")],
         "leave_one_out": [(*MAGRPO, "--override", *QUICK, "magrpo.estimator=marloo", "magrpo.num_turns=3")],
     }
     for mode in MODES:

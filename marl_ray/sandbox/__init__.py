@@ -13,6 +13,7 @@ from .report import (
     SyntaxDiagnosis,
     TestResult,
     count_tests,
+    failed_report,
     stdio_tests,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "SyntaxDiagnosis",
     "TestResult",
     "count_tests",
+    "failed_report",
     "stdio_tests",
 ]
