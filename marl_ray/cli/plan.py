@@ -18,8 +18,8 @@ def main(argv: Sequence[str]) -> int:
     """The command. Returns the exit code."""
     parser = Parser(
         prog="marl-ray plan",
-        description="Check a config and start nothing. The resolved config goes to standard output, its arithmetic and\n"
-        "what it asks of a cluster to standard error.",
+        description="Check a config and start nothing. The resolved config goes to standard output; its arithmetic,\n"
+        "and what it asks of a cluster, to standard error.",
         epilog=EXAMPLES.format(prog="marl-ray plan magrpo", section="magrpo"),
     )
     parser.add_argument("algorithm", type=algorithm, help="magrpo, or grpo for a single agent")
