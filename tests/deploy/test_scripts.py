@@ -116,6 +116,7 @@ def test_the_upload_is_the_package_and_the_configs(tmp_path: Path) -> None:
     wanted += ["marl_ray/data/tables.py", "marl_ray/sandbox/owner.py", "deploy/submit.sh"]
     unwanted = [".git/config", ".venv/lib/torch.so", "runs/a/metrics.jsonl", "shared/data/x.parquet", "tests/test_x.py"]
     unwanted += [".mypy_cache/x", ".hypothesis/x", "marl_ray.egg-info/PKG-INFO", "docs/x.md", "build/lib/x.py"]
+    unwanted += ["tools/golden.py", "constraints/cpu.txt"]
     tree = tmp_path / "tree"
     for name in wanted + unwanted:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
