@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from marl_ray.config.schema import ExternalConfig
-from marl_ray.core.messages import Task
-from marl_ray.environments import CodeGeneration
-from marl_ray.external import ExternalTransition
+from marl_ray.core.tree import Task
+from marl_ray.environments.code_generation import CodeGeneration
+from marl_ray.environments.code_generation.diagnosis import diagnose
+from marl_ray.external.transition import Transition
 from marl_ray.sandbox import ExecutionReport, Program
 from tools.toy.demonstrations import (
     FIRST_TURN,
@@ -62,7 +63,8 @@ class Scene:
 
 def as_task(problem: Problem) -> Task:
     """The problem as the environment takes it."""
-    return Task(f"toy/{'-'.join(map(str, problem.key))}", problem.prompt, problem.entry_point, problem.tests())
+    fields = {"entry_point": problem.entry_point, "tests": problem.tests()}
+    return Task(f"toy/{'-'.join(map(str, problem.key))}", problem.prompt, fields)
 
 
 def first_scenes(problems: Sequence[Problem], count: int, demonstrations: int, rng: random.Random) -> list[Scene]:
@@ -89,7 +91,7 @@ def second_scenes(
         (skill,) = rng.choices([skill for _, skill in AUTHORS], [weight for weight, _ in AUTHORS])
         (config,) = rng.choices([config for _, config in MODES], [weight for weight, _ in MODES])
         attempts = [attempt(problem, role, skill, rng) for role in team]
-        program = CodeGeneration(len(team)).program(as_task(problem), [a.text for a in attempts])
+        program = CodeGeneration(len(team)).attempt(as_task(problem), [a.text for a in attempts], last=True).program
         acts.append((problem, attempts, config, program))
         planned += len(team)
     distinct = {program.key: program for *_, program in acts}
@@ -110,13 +112,13 @@ def _second(
     rng: random.Random,
 ) -> list[Scene]:
     """The second turn of one joint action, every agent's scene."""
-    environment, task = CodeGeneration(len(attempts)), as_task(problem)
-    responses = [a.text for a in attempts]
-    transition = ExternalTransition(config, environment)
-    heard = asyncio.run(transition.next_prompts(task, environment.first_prompts(task), responses, report))
+    environment, task = CodeGeneration(len(attempts), sandbox_slice=config.sandbox_slice), as_task(problem)
+    joint = environment.attempt(task, [a.text for a in attempts], last=True)
+    outcome, first_prompts = environment.outcome(joint, report), environment.first_prompts(task)
+    heard = asyncio.run(Transition(config, environment).next_prompts(task, first_prompts, joint, outcome))
     failing = None
     if config.mode != "plain":
-        failing = not environment.diagnose(task, responses, report, config.sandbox_slice).all_passed
+        failing = not diagnose(joint, report, config.sandbox_slice).all_passed
     skill = SECOND_TURN.better(0.5) if failing is False else SECOND_TURN
     return [
         Scene(
