@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +89,7 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
     import asyncio
 
     import ray
+    from marl_ray.telemetry.metrics import Row
 
     from marl_ray.cluster.launch import connect
     from marl_ray.config.loading import from_tree
@@ -99,7 +99,6 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
     from marl_ray.environments.code_generation.attempt import CodeAttempt
     from marl_ray.external.transition import Transition
     from marl_ray.sandbox import ExecutionReport
-    from marl_ray.telemetry.metrics import Row
     from marl_ray.trainer import Problem, Trainer
 
     class VariedReward(CodeGeneration):
