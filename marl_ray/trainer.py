@@ -18,12 +18,11 @@ weights, so the first rollout comes after them.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from marl_ray.actors.team import Team, start_team
-from marl_ray.config import to_yaml
+from marl_ray.actors.learners import LearnerGroup
+from marl_ray.actors.team import Team
 from marl_ray.config.arithmetic import arithmetic
 from marl_ray.config.schema import Config
 from marl_ray.core.batch import Batch, UpdateStats
@@ -33,143 +32,112 @@ from marl_ray.core.waiting import together
 from marl_ray.credit.batches import batch_of_agent
 from marl_ray.rollout.player import EpisodePlayer
 from marl_ray.runs.check import Problem
-from marl_ray.runs.checkpoints import TrainerState
+from marl_ray.runs.checkpoints import TrainerState, save_checkpoint
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.health import Health
-from marl_ray.telemetry.console import say
 from marl_ray.telemetry.rows import Row, evaluation_row, joint_samples, step_row
-from marl_ray.telemetry.stream import open_stream
+from marl_ray.telemetry.stream import RowStream
 
 
 @dataclass(slots=True)
 class Result:
-    """What a run came to: where it stands, where it began, and its last evaluation."""
+    """The last evaluation of a run; without eval tasks there is none."""
 
-    state: TrainerState
-    first_step: int
-    after: Row | None = None
-    eval_episodes: list[Episode] = field(default_factory=list)
+    row: Row | None = None
+    episodes: list[Episode] = field(default_factory=list)
 
 
 class Trainer:
-    """One run, from its first weights to its last checkpoint. `resumed`: a checkpoint to go on from, and its state."""
+    """One run on a team whose generators have their first weights, from `state` to its last checkpoint."""
 
     def __init__(
-        self, config: Config, problem: Problem, folder: RunFolder, resumed: tuple[Path, TrainerState] | None
+        self, config: Config, problem: Problem, folder: RunFolder, state: TrainerState, team: Team, rows: RowStream
     ) -> None:
         self.config, self.problem, self.folder = config, problem, folder
-        self.arithmetic = arithmetic(config, len(problem.train_tasks))
-        self.resume_from, self.state = resumed or (None, TrainerState(0, 0, (0,) * config.num_agents, 0))
-        self.first = self.state
+        self.state, self.team, self.rows = state, team, rows
         self.health = Health(config)
-        self.result = Result(self.state, self.state.step)
+        self.player = EpisodePlayer(config, problem.environment, problem.transition, team.generators, team.sandbox)
+        self.last = Result()
 
     async def run(self) -> Result:
-        """Start the actors, train, and write everything. Raises UserError."""
-        started = time.monotonic()
-        self.team = await start_team(self.config, self.arithmetic.optimizer_steps, say)
-        try:
-            await self.prepare(self.team)
-            say(f"actors ready after {time.monotonic() - started:.0f} s; weights travel by {self.team.transport}")
-            self.folder.config.write_text(to_yaml(self.config))
-            self.player = EpisodePlayer(
-                self.config, self.problem.environment, self.problem.transition, self.team.generators, self.team.sandbox
-            )
-            total = self.arithmetic.total_steps
-            self.rows = open_stream(self.config, self.folder, self.state.step, total, fresh=self.resume_from is None)
-            try:
-                await self.loop(total)
-            finally:
-                self.rows.close()
-        finally:
-            await self.team.close()
-        self.health.check_learning(self.state.learned - self.first.learned, self.state.step)
-        return self.result
-
-    async def loop(self, total: int) -> None:
-        """Every step, with the evaluations and checkpoints between them."""
-        loop, interval = self.config.loop, self.config.evaluation.eval_interval
-        if self.resume_from is None:
+        """Every step, with the evaluations and checkpoints between them. Raises UserError."""
+        every, evaluate_every = self.config.loop.save_steps, self.config.evaluation.eval_interval
+        total = arithmetic(self.config, len(self.problem.train_tasks)).total_steps
+        learned = self.state.learned
+        if self.state.step == 0:
             await self.evaluate("before")
         while self.state.step < total:
             await self.step()
             step = self.state.step
-            if step % loop.save_steps == 0 and step < total:
-                await self.save()
-            if interval and step % interval == 0 and step < total:
+            if step % every == 0 and step < total:
+                await save_checkpoint(self.folder.checkpoints, self.team.learners, self.state)
+            if evaluate_every and step % evaluate_every == 0 and step < total:
                 await self.evaluate(f"step {step}")
-        await self.save()
+        await save_checkpoint(self.folder.checkpoints, self.team.learners, self.state)
         if self.config.output.save_final_model:
-            await self.export()
+            await together(*(x.export(str(self.folder.model(x.agent))) for x in self.team.learners))
         await self.evaluate("after")
+        self.health.check_learning(self.state.learned - learned, self.state.step)
+        return self.last
 
     async def step(self) -> None:
         """Rollout, credit, update, publish, record."""
         begun = time.monotonic()
         episodes = await self.rollout()
-        rollout_s = time.monotonic() - begun
-        batches = self.credit(episodes)
-        results = await together(*(self.update_and_publish(batch, agent) for agent, batch in enumerate(batches)))
-        updates = [stats for stats, _, _ in results]
-        seconds = {
-            "rollout": rollout_s,
-            "learn": max(learn_s for _, learn_s, _ in results),
-            "sync": max(sync_s for _, _, sync_s in results),
-        }
-        self.record(episodes, updates, seconds | {"step": time.monotonic() - begun})
+        rolled = time.monotonic()
+        updates = await together(*map(self.update_and_publish, self.credit(episodes), self.team.learners))
+        self.record(
+            episodes,
+            [stats for stats, _, _ in updates],
+            {
+                "rollout": rolled - begun,
+                "learn": max(learn_s for _, learn_s, _ in updates),
+                "sync": max(sync_s for _, _, sync_s in updates),
+                "step": time.monotonic() - begun,
+            },
+        )
 
     async def rollout(self) -> list[Episode]:
         """The trees of the step's tasks, at today's weights."""
-        tasks = self.problem.train_tasks
-        step, size = self.state.step, self.config.rollout.rollout_buffer_size
-        drawn = [tasks[i] for i in draw_tasks(len(tasks), size, step, self.config.seed)]
-        episodes = await self.player.rollout(drawn, step)
+        tasks, step = self.problem.train_tasks, self.state.step
+        drawn = draw_tasks(len(tasks), self.config.rollout.rollout_buffer_size, step, self.config.seed)
+        episodes = await self.player.rollout([tasks[i] for i in drawn], step)
         self.health.check_rollout(episodes, self.state.weight_versions, step + 1)
         return episodes
 
-    def credit(self, episodes: Sequence[Episode]) -> list[Batch]:
+    def credit(self, episodes: list[Episode]) -> list[Batch]:
         """Each agent's batch."""
-        agents = range(self.config.num_agents)
-        return [batch_of_agent(episodes, agent, self.state.step, self.config) for agent in agents]
+        return [
+            batch_of_agent(episodes, agent, self.state.step, self.config) for agent in range(self.config.num_agents)
+        ]
 
-    async def update_and_publish(self, batch: Batch, agent: int) -> tuple[UpdateStats, float, float]:
-        """One agent's update, then its weights to its generators. Returns stats, learn and sync seconds.
+    async def update_and_publish(self, batch: Batch, learner: LearnerGroup) -> tuple[UpdateStats, float, float]:
+        """One agent's update, then its weights to its own generators. Returns stats, seconds of each.
 
         Weights that did not change are not sent: the generators serve what they have under the next version.
         """
         begun = time.monotonic()
-        learner = self.team.learners[agent]
         stats = await learner.update(batch)
         learned = time.monotonic()
         publish = learner.publish if stats.optimizer_steps else learner.relabel
-        await publish(self.state.weight_versions[agent] + 1)
+        await publish(self.state.weight_versions[learner.agent] + 1)
         return stats, learned - begun, time.monotonic() - learned
 
     def record(self, episodes: list[Episode], updates: list[UpdateStats], seconds: dict[str, float]) -> None:
         """The step is done: count it, and tell of it."""
-        state = self.state
-        self.state = self.result.state = TrainerState(
-            step=state.step + 1,
-            env_steps=state.env_steps + joint_samples(episodes),
-            weight_versions=tuple(version + 1 for version in state.weight_versions),
-            learned=state.learned + sum(stats.optimizer_steps for stats in updates),
-        )
+        self.state = self.state.after(joint_samples(episodes), sum(stats.optimizer_steps for stats in updates))
         self.health.check_updates(updates, self.state.step)
         executions = self.team.sandbox.take_executions()
         self.rows.step(step_row(self.config, self.state, episodes, updates, seconds, executions), episodes)
 
     async def evaluate(self, name: str) -> None:
-        """Play the eval tasks and tell of it; without eval tasks nothing."""
+        """Play the eval tasks and tell of it."""
         tasks = self.problem.eval_tasks[: self.config.evaluation.eval_num_samples]
         if not tasks:
             return
         begun = time.monotonic()
         episodes = await self.player.evaluate(tasks, name)
+        self.team.sandbox.take_executions()  # a step's are its own
         row = evaluation_row(self.config, self.state, episodes, time.monotonic() - begun)
-        self.team.sandbox.take_executions()
         self.rows.evaluation(row, name, episodes)
-        self.result.after, self.result.eval_episodes = row, episodes
-
-    async def save(self) -> None: ...
-    async def export(self) -> None: ...
-    async def prepare(self, team: Team) -> None: ...
+        self.last = Result(row, episodes)
