@@ -18,8 +18,7 @@ weights, so the first rollout comes after them.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.team import Team
@@ -32,19 +31,22 @@ from marl_ray.core.waiting import together
 from marl_ray.credit.batches import batch_of_agent
 from marl_ray.rollout.player import EpisodePlayer
 from marl_ray.runs.check import Problem
-from marl_ray.runs.checkpoints import TrainerState, save_checkpoint
+from marl_ray.runs.checkpoints import TrainerState
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.health import Health
 from marl_ray.telemetry.rows import Row, evaluation_row, joint_samples, step_row
 from marl_ray.telemetry.stream import RowStream
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Result:
-    """The last evaluation of a run; without eval tasks there is none."""
+    """Where a run ended and began, and its last evaluation; without eval tasks there is none."""
 
-    row: Row | None = None
-    episodes: list[Episode] = field(default_factory=list)
+    step: int
+    env_steps: int
+    first_step: int
+    after: Row | None
+    eval_episodes: list[Episode]
 
 
 class Trainer:
@@ -54,31 +56,34 @@ class Trainer:
         self, config: Config, problem: Problem, folder: RunFolder, state: TrainerState, team: Team, rows: RowStream
     ) -> None:
         self.config, self.problem, self.folder = config, problem, folder
-        self.state, self.team, self.rows = state, team, rows
+        self.first = self.state = state
+        self.team, self.rows = team, rows
         self.health = Health(config)
+        self._horizon = (config.credit.discount, config.rollout.num_turns)
         self.player = EpisodePlayer(config, problem.environment, problem.transition, team.generators, team.sandbox)
-        self.last = Result()
+        self.after: Row | None = None
+        self.eval_episodes: list[Episode] = []
 
     async def run(self) -> Result:
         """Every step, with the evaluations and checkpoints between them. Raises UserError."""
         every, evaluate_every = self.config.loop.save_steps, self.config.evaluation.eval_interval
         total = arithmetic(self.config, len(self.problem.train_tasks)).total_steps
-        learned = self.state.learned
         if self.state.step == 0:
             await self.evaluate("before")
         while self.state.step < total:
             await self.step()
             step = self.state.step
             if step % every == 0 and step < total:
-                await save_checkpoint(self.folder.checkpoints, self.team.learners, self.state)
+                await self.save()
             if evaluate_every and step % evaluate_every == 0 and step < total:
                 await self.evaluate(f"step {step}")
-        await save_checkpoint(self.folder.checkpoints, self.team.learners, self.state)
+        await self.save()
         if self.config.output.save_final_model:
             await together(*(x.export(str(self.folder.model(x.agent))) for x in self.team.learners))
         await self.evaluate("after")
-        self.health.check_learning(self.state.learned - learned, self.state.step)
-        return self.last
+        state = self.state
+        self.health.check_learning(state.learned - self.first.learned, state.step)
+        return Result(state.step, state.env_steps, self.first.step, self.after, self.eval_episodes)
 
     async def step(self) -> None:
         """Rollout, credit, update, publish, record."""
@@ -127,8 +132,11 @@ class Trainer:
         """The step is done: count it, and tell of it."""
         self.state = self.state.after(joint_samples(episodes), sum(stats.optimizer_steps for stats in updates))
         self.health.check_updates(updates, self.state.step)
-        executions = self.team.sandbox.take_executions()
-        self.rows.step(step_row(self.config, self.state, episodes, updates, seconds, executions), episodes)
+        state, executions = self.state, self.team.sandbox.take_executions()
+        row = step_row(
+            state.step, state.env_steps, episodes, updates, state.weight_versions, seconds, executions, *self._horizon
+        )
+        self.rows.step(row, episodes)
 
     async def evaluate(self, name: str) -> None:
         """Play the eval tasks and tell of it."""
@@ -138,6 +146,14 @@ class Trainer:
         begun = time.monotonic()
         episodes = await self.player.evaluate(tasks, name)
         self.team.sandbox.take_executions()  # a step's are its own
-        row = evaluation_row(self.config, self.state, episodes, time.monotonic() - begun)
+        seconds = time.monotonic() - begun
+        row = evaluation_row(self.state.step, self.state.env_steps, episodes, seconds, *self._horizon)
         self.rows.evaluation(row, name, episodes)
-        self.last = Result(row, episodes)
+        self.after, self.eval_episodes = row, episodes
+
+    async def save(self) -> None:
+        """A checkpoint: complete, or invisible."""
+        checkpoints, learners = self.folder.checkpoints, self.team.learners
+        path = checkpoints.begin(self.state.step, len(learners))
+        await together(*(x.save(str(checkpoints.agent_folder(path, x.agent))) for x in learners))
+        checkpoints.commit(path, self.state, self.config.output.keep_checkpoints)

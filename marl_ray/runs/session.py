@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 from marl_ray.actors.team import Team, start_team
-from marl_ray.config import to_yaml
 from marl_ray.config.arithmetic import arithmetic
 from marl_ray.config.schema import Config
 from marl_ray.core.waiting import together
@@ -27,24 +26,19 @@ class Session:
     ) -> None:
         self.config, self.problem, self.folder = config, problem, folder
         self.checkpoint, self.first = resumed or (None, TrainerState(0, 0, (0,) * config.num_agents, 0))
-        self.state = self.first
-        """Where the loop stands."""
 
     async def run(self) -> Result:
-        """Start the actors, train, and write everything. Raises UserError."""
+        """Start the actors, train, and end them. Raises UserError."""
         started = time.monotonic()
         numbers = arithmetic(self.config, len(self.problem.train_tasks))
         team = await start_team(self.config, numbers.optimizer_steps, say)
         try:
             await self._make_ready(team)
             say(f"actors ready after {time.monotonic() - started:.0f} s; weights travel by {team.transport}")
-            self.folder.config.write_text(to_yaml(self.config))
             rows = open_stream(self.config, self.folder, self.first.step, numbers.total_steps)
-            trainer = Trainer(self.config, self.problem, self.folder, self.first, team, rows)
             try:
-                return await trainer.run()
+                return await Trainer(self.config, self.problem, self.folder, self.first, team, rows).run()
             finally:
-                self.state = trainer.state
                 rows.close()
         finally:
             await team.close()
