@@ -8,9 +8,9 @@ from marl_ray.cluster.launch import Fleet
 from marl_ray.cluster.plan import generator_name, learner_name
 from marl_ray.config.schema import Config
 from marl_ray.core.messages import Task
+from marl_ray.core.waiting import together, within
 from marl_ray.rollout.player import Environment
 from marl_ray.telemetry.console import say
-from marl_ray.core.waiting import together, within
 
 PROBE_TEXTS = 64
 
