@@ -1,4 +1,4 @@
-"""Makes the quickstart's base policy, `base/`: `python -m marl_ray.toy.make_base`.
+"""Makes the quickstart's base policy, `marl_ray/toy/base/`: `python -m tools.toy.make_base`.
 
 A Qwen2 of 0.85 M parameters and a byte-level BPE, trained from nothing on noisy demonstrations of both roles of a
 pair and of a single agent, first and second turn, in the very prompts that the environment and the external modes
@@ -34,8 +34,8 @@ from marl_ray.environments import CodeGeneration
 from marl_ray.external import ExternalTransition
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox
 from marl_ray.toy import BASE_PATH
-from marl_ray.toy.families import Problem, split_problems
-from marl_ray.toy.scenes import Run, Scene, as_task, first_scenes, second_scenes
+from tools.toy.families import Problem, split_problems
+from tools.toy.scenes import Run, Scene, as_task, first_scenes, second_scenes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

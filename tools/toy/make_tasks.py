@@ -1,4 +1,4 @@
-"""Writes `tasks.jsonl`, the quickstart's task set: `python -m marl_ray.toy.make_tasks`.
+"""Writes `marl_ray/toy/tasks.jsonl`, the quickstart's task set: `python -m tools.toy.make_tasks`.
 
 The file is deterministic; HumanEval's fields, plus `split` (train or eval) and the two functions of a full-reward
 joint answer (`aux_solution`, `main_solution`), which tests use and no agent sees.
@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from marl_ray.toy import TASKS_PATH
-from marl_ray.toy.families import Problem, split_problems
+from tools.toy.families import Problem, split_problems
 
 
 def task_row(problem: Problem, number: int, split: str) -> dict[str, str]:

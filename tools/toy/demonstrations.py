@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from marl_ray.toy.families import CONSTANTS, Problem
+from tools.toy.families import CONSTANTS, Problem
 
 Role = Literal["aux", "main", "single"]
 

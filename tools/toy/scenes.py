@@ -16,7 +16,7 @@ from marl_ray.core.messages import Task
 from marl_ray.environments import CodeGeneration
 from marl_ray.external import ExternalTransition
 from marl_ray.sandbox import ExecutionReport, Program
-from marl_ray.toy.demonstrations import (
+from tools.toy.demonstrations import (
     FIRST_TURN,
     PERFECT,
     SECOND_TURN,
@@ -26,7 +26,7 @@ from marl_ray.toy.demonstrations import (
     attempt,
     second_attempt,
 )
-from marl_ray.toy.families import Problem
+from tools.toy.families import Problem
 
 Run = Callable[[list[Program]], list[ExecutionReport]]
 
