@@ -147,7 +147,7 @@ def sandbox(data: Path) -> dict[str, Any]:
     settings = SandboxSettings(limits=Limits(test_cpu_s=5.0))
     programs = list(dataset_programs(data))
     with Sandbox(settings) as box:
-        reports = box.run([program for _, program in programs])
+        reports = box.run_batch([program for _, program in programs])
     return {name: timeless(report.to_dict()) for (name, _), report in zip(programs, reports, strict=True)}
 
 

@@ -10,8 +10,9 @@ import ray
 
 from marl_ray.actors.engine import EngineSpec, engine_environment
 from marl_ray.actors.generator import Generator
-from marl_ray.actors.groups import GeneratorGroup, LearnerGroup
+from marl_ray.actors.generators import GeneratorGroup
 from marl_ray.actors.learner import LearnerActor
+from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.actors.supervisor import Recipe
@@ -102,7 +103,7 @@ def _generators(config: Config, number: int, places: Places) -> GeneratorGroup:
             "scheduling_strategy": places.of(name),
         }
         recipes.append(Recipe(name, Generator, (name, spec, config.model), options))
-    return GeneratorGroup(recipes, agent.generator.tensor_parallel, config.resources.deadlines)
+    return GeneratorGroup(number, recipes, agent.generator.tensor_parallel, config.resources.deadlines)
 
 
 def _learner(config: Config, number: int, places: Places, optimizer_steps: int) -> LearnerGroup:
@@ -126,7 +127,7 @@ def _learner(config: Config, number: int, places: Places, optimizer_steps: int) 
         "scheduling_strategy": places.of(name),
     }
     recipe = Recipe(name, LearnerActor, arguments, options)
-    return LearnerGroup([recipe], plan.transport, config.resources.deadlines)
+    return LearnerGroup(number, [recipe], plan.transport, config.resources.deadlines)
 
 
 def _sandbox(config: Config, places: Places) -> SandboxPool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from marl_ray.actors.team import Team
@@ -12,6 +12,7 @@ from marl_ray.core.ids import ActorId
 from marl_ray.core.tree import Task
 from marl_ray.core.waiting import together
 from marl_ray.environments.base import Environment
+from marl_ray.telemetry.console import say
 
 PROBE_TEXTS = 64
 
@@ -22,18 +23,13 @@ def probe_texts(environment: Environment, tasks: Sequence[Task], agent: int) -> 
 
 
 async def check_team(
-    config: Config,
-    team: Team,
-    environment: Environment,
-    tasks: Sequence[Task],
-    folder: Path,
-    say: Callable[[str], None],
+    config: Config, team: Team, environment: Environment, tasks: Sequence[Task], folder: Path
 ) -> None:
     """Every learner sees the run folder; an agent's learner and generators load one tokenizer; prompts fit.
 
     Prompts that are too long are counted and will be skipped. Raises UserError, also when all are.
     """
-    seen = await together(*(learner.sees(folder) for learner in team.learners))
+    seen = await together(*(learner.sees(str(folder)) for learner in team.learners))
     for agent, sees in enumerate(seen):
         if not sees:
             raise UserError(
