@@ -18,7 +18,8 @@ from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Task
 from marl_ray.core.words import counted
-from marl_ray.data import check_dataset, load_tasks, needs_download
+from marl_ray.data.loading import load_tasks
+from marl_ray.data.tables import check_dataset, needs_download
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.transition import Transition
 from marl_ray.models.names import check_model, resolve_model
@@ -117,10 +118,10 @@ def _content(task: Task) -> tuple[Any, ...]:
 
 def _check_local_gpus(config: Config) -> None:
     """Without a cluster's address the run is on this machine. Raises UserError for GPUs that it has not."""
-    import torch
+    from marl_ray.cluster.local import local_gpus  # a dry run needs no Ray
 
     if not os.environ.get("RAY_ADDRESS"):
-        make_plan(config, cluster_has_gpus=torch.cuda.device_count() > 0)
+        make_plan(config, cluster_has_gpus=local_gpus() > 0)
 
 
 def _check_new_folder(folder: RunFolder) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from marl_ray.core.tree import Task
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 
-from marl_ray.core.messages import Task
 from marl_ray.environments import CodeGeneration
 from marl_ray.sandbox import Program, Sandbox
 from marl_ray.toy import BASE_PATH, TASKS_PATH

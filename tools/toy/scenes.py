@@ -11,8 +11,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from marl_ray.core.tree import Task
+
 from marl_ray.config.schema import ExternalConfig
-from marl_ray.core.messages import Task
 from marl_ray.environments import CodeGeneration
 from marl_ray.external import ExternalTransition
 from marl_ray.sandbox import ExecutionReport, Program
