@@ -89,9 +89,8 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
     import asyncio
 
     import ray
-    from marl_ray.telemetry.metrics import Row
 
-    from marl_ray.cluster.launch import connect
+    from marl_ray.cluster.local import connect
     from marl_ray.config.loading import from_tree
     from marl_ray.core.tree import Outcome
     from marl_ray.data.loading import load_tasks
@@ -99,6 +98,7 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
     from marl_ray.environments.code_generation.attempt import CodeAttempt
     from marl_ray.external.transition import Transition
     from marl_ray.sandbox import ExecutionReport
+    from marl_ray.telemetry.metrics import Row
     from marl_ray.trainer import Problem, Trainer
 
     class VariedReward(CodeGeneration):

@@ -34,6 +34,7 @@ from marl_ray.runs.check import Problem
 from marl_ray.runs.checkpoints import TrainerState
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.health import Health
+from marl_ray.runs.preflight import probe_texts
 from marl_ray.telemetry.rows import Row, evaluation_row, joint_samples, step_row
 from marl_ray.telemetry.stream import RowStream
 
@@ -78,7 +79,7 @@ class Trainer:
                 await self.evaluate(f"step {step}")
         await self.save()
         if self.config.output.save_final_model:
-            await together(*(x.export(str(self.folder.model(x.agent))) for x in self.team.learners))
+            await self.export()
         await self.evaluate("after")
         state = self.state
         self.health.check_learning(state.learned - self.first.learned, state.step)
@@ -140,3 +141,10 @@ class Trainer:
         path = checkpoints.begin(self.state.step, len(learners))
         await together(*(x.save(str(checkpoints.agent_folder(path, x.agent))) for x in learners))
         checkpoints.commit(path, self.state, self.config.output.keep_checkpoints)
+
+    async def export(self) -> None:
+        """The trained models, as transformers loads them."""
+        environment, tasks = self.problem.environment, self.problem.train_tasks
+        folders = [str(self.folder.model(x.agent)) for x in self.team.learners]
+        texts = [probe_texts(environment, tasks, x.agent) for x in self.team.learners]
+        await together(*(x.export(f, t) for x, f, t in zip(self.team.learners, folders, texts, strict=True)))

@@ -66,9 +66,7 @@ class Generator:
 
     async def refit(self, version: WeightVersion, weights: Any) -> Acknowledgement:
         """A whole update, and its commit: one command of the engine's thread."""
-        return self._serve(
-            await self.engine.call(lambda engine: receiving.refit(engine, self.id, version, weights))
-        )
+        return self._serve(await self.engine.call(lambda engine: receiving.refit(engine, self.id, version, weights)))
 
     async def commit(self, version: WeightVersion) -> Acknowledgement:
         """Serve the weights that were received last as `version`."""

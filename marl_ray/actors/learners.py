@@ -29,7 +29,9 @@ class LearnerGroup:
     Every method waits no longer than `resources.deadlines` says, and raises what `marl_ray.actors.handle` lists.
     """
 
-    def __init__(self, agent: int, recipes: Sequence[Recipe[LearnerActor]], transport: Transport, deadlines: Deadlines) -> None:
+    def __init__(
+        self, agent: int, recipes: Sequence[Recipe[LearnerActor]], transport: Transport, deadlines: Deadlines
+    ) -> None:
         self.agent = agent
         self.ranks = Supervisor(recipes, Deadline(deadlines.start_s, "start_s", "to start"))
         self.transport = transport

@@ -165,5 +165,3 @@ class Supervisor(Generic[A]):
         if handle is not None:
             with contextlib.suppress(RayError):
                 handle.kill()
-
-

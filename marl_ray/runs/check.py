@@ -118,10 +118,10 @@ def _content(task: Task) -> tuple[Any, ...]:
 
 def _check_local_gpus(config: Config) -> None:
     """Without a cluster's address the run is on this machine. Raises UserError for GPUs that it has not."""
-    import torch
+    from marl_ray.cluster.local import local_gpus  # a dry run needs no Ray
 
     if not os.environ.get("RAY_ADDRESS"):
-        make_plan(config, cluster_has_gpus=torch.cuda.device_count() > 0)
+        make_plan(config, cluster_has_gpus=local_gpus() > 0)
 
 
 def _check_new_folder(folder: RunFolder) -> None:
