@@ -58,8 +58,8 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
     demands(config)
     templates = _check_models(config, dry)
     train_tasks, eval_tasks = _load_tasks(config, dry)
-    if transition.expert is not None:
-        say(f"expert: {transition.expert}, with the key in {transition.expert.key_variable}")
+    if transition.note:
+        say(transition.note)
     _warn_of_overlap(config, train_tasks, eval_tasks)
     if not dry:
         _check_local_gpus(config)
