@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from marl_ray.cli import train_main
+from marl_ray.cli.train import train_main
 from marl_ray.config import from_tree, load, to_tree, to_yaml
 from marl_ray.runs.check import check
 
