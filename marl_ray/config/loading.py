@@ -246,7 +246,9 @@ def _assemble(cls: type, place: tuple[str, ...], values: Mapping[tuple[str, ...]
     fields = {}
     for field in dataclasses.fields(cls):
         here, hint = (*place, field.name), hints[field.name]
-        fields[field.name] = _assemble(typing.cast(type, hint), here, values) if dataclasses.is_dataclass(hint) else values[here]
+        fields[field.name] = (
+            _assemble(typing.cast(type, hint), here, values) if dataclasses.is_dataclass(hint) else values[here]
+        )
     return cls(**fields)
 
 

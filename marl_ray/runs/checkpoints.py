@@ -30,6 +30,11 @@ class TrainerState:
     learned: int
     """Optimizer steps, over all agents."""
 
+    def after(self, joint_samples: int, optimizer_steps: int) -> TrainerState:
+        """One step further, in which these were taken. Every agent has a new version, with or without a gradient."""
+        versions = tuple(version + 1 for version in self.weight_versions)
+        return TrainerState(self.step + 1, self.env_steps + joint_samples, versions, self.learned + optimizer_steps)
+
 
 class Checkpoints:
     """The checkpoints of one run, in a folder of their own."""

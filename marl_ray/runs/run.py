@@ -19,8 +19,9 @@ from marl_ray.reports.summary import conclude, rows_of
 from marl_ray.runs.check import check, dataset_type, folder_of
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.resume import SavedRun
+from marl_ray.runs.session import Session
 from marl_ray.telemetry.console import say
-from marl_ray.trainer import Result, Trainer
+from marl_ray.trainer import Result
 
 RAY_PACKAGE = "_ray_pkg_"
 """In the path of the copy of --working-dir that a Ray job runs in."""
@@ -38,7 +39,7 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
     _introduce(config, folder, len(problem.train_tasks))
     folder.error.unlink(missing_ok=True)
     try:
-        result = _on_ray(config, Trainer(config, problem, folder, resumed))
+        result = _on_ray(config, Session(config, problem, folder, resumed))
         for line in conclude(config, dataset_type(config), folder, result, time.monotonic() - begun):
             say(line)
     except KeyboardInterrupt:
@@ -74,11 +75,11 @@ def _introduce(config: Config, folder: RunFolder, num_tasks: int) -> None:
     say(f"results go to {folder}")
 
 
-def _on_ray(config: Config, trainer: Trainer) -> Result:
+def _on_ray(config: Config, session: Session) -> Result:
     """The loop, on the cluster or on this machine."""
     try:
         say(connect(config.output.verbose))
-        return asyncio.run(_until_stopped(trainer.run()))
+        return asyncio.run(_until_stopped(session.run()))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:

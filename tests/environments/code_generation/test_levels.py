@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from marl_ray.core.messages import Assessment, Task
-from marl_ray.environments import CodeGeneration, make_environment
+from marl_ray.config import from_tree
+from marl_ray.core.tree import Outcome, Task
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.sandbox import ExecutionReport, SyntaxDiagnosis, TestResult
 
-TASK = Task("toy/1", 'def f(x):\n    """Add 2."""\n', "f", ("assert f(1) == 3", "assert f(2) == 4"))
+TESTS = ("assert f(1) == 3", "assert f(2) == 4")
+TASK = Task("toy/1", 'def f(x):\n    """Add 2."""\n', {"entry_point": "f", "tests": TESTS})
 AUX = "def aux(x):\n    return x + 1"
 MAIN = "def f(x):\n    return aux(x) + 1"
 
@@ -21,9 +24,13 @@ def report(passed: int, total: int = 2, syntax: SyntaxDiagnosis | None = None) -
     return ExecutionReport(tests, syntax, "", 0.0, 0.0, "none", True)
 
 
-def assess(*responses: str, passed: int = 2, syntax: SyntaxDiagnosis | None = None) -> Assessment:
+def outcome(environment: CodeGeneration, responses: list[str], found: ExecutionReport) -> Outcome:
+    return environment.outcome(environment.attempt(TASK, responses, last=True), found)
+
+
+def assess(*responses: str, passed: int = 2, syntax: SyntaxDiagnosis | None = None) -> Outcome:
     environment = CodeGeneration(len(responses))
-    found = environment.assess(TASK, responses, report(passed, syntax=syntax))
+    found = outcome(environment, list(responses), report(passed, syntax=syntax))
     assert found.reward == pytest.approx(sum(found.levels.values()))
     assert found.reward <= environment.max_reward
     return found
@@ -32,15 +39,15 @@ def assess(*responses: str, passed: int = 2, syntax: SyntaxDiagnosis | None = No
 def test_passes_that_could_be_forged_count_by_a_setting() -> None:
     tests = tuple(TestResult("pass", None, None, None, "assert f(1) == 3", trusted) for trusted in (True, False))
     mixed = ExecutionReport(tests, None, "", 0.0, 0.0, "none", False)
-    all_count = make_environment("mbpp", 2).assess(TASK, [AUX, MAIN], mixed)
-    some_count = make_environment("mbpp", 2, count_untrusted=False).assess(TASK, [AUX, MAIN], mixed)
+    all_count = outcome(CodeGeneration(2), [AUX, MAIN], mixed)
+    some_count = outcome(CodeGeneration(2, count_untrusted=False), [AUX, MAIN], mixed)
     assert (all_count.levels["tests"], some_count.levels["tests"]) == (1.0, 0.5)
 
 
 def test_roles_and_maximum() -> None:
-    assert CodeGeneration(1).roles == ["main"]
-    assert CodeGeneration(2).roles == ["aux", "main"]
-    assert CodeGeneration(3).roles == ["aux_1", "aux_2", "main"]
+    assert CodeGeneration(1).roles(TASK) == ["f"]
+    assert CodeGeneration(2).roles(TASK) == ["aux", "f"]
+    assert CodeGeneration(3).roles(TASK) == ["aux_1", "aux_2", "f"]
     assert (CodeGeneration(1).max_reward, CodeGeneration(2).max_reward) == (2.1, 4.0)
     with pytest.raises(ValueError, match="num_agents must be at least 1"):
         CodeGeneration(0)
@@ -121,19 +128,44 @@ def test_helpers_share_their_levels() -> None:
 
 
 def test_an_empty_report_earns_no_tests() -> None:
-    found = CodeGeneration(2).assess(TASK, [AUX, MAIN], report(0, 0))
+    found = outcome(CodeGeneration(2), [AUX, MAIN], report(0, 0))
     assert found.reward == pytest.approx(1.5)
     assert found.metrics["all_passed"] == 0.0
 
 
 def test_the_number_of_responses_must_fit() -> None:
     with pytest.raises(ValueError, match="zip"):
-        CodeGeneration(2).program(TASK, [MAIN])
+        CodeGeneration(2).attempt(TASK, [MAIN], last=True)
 
 
-def test_make_environment() -> None:
-    assert make_environment("mbpp", 3).roles == ["aux_1", "aux_2", "main"]
-    with pytest.raises(ValueError, match="'classeval' is not available yet"):
-        make_environment("classeval", 2)
-    with pytest.raises(ValueError, match="'humanevil' is not known"):
-        make_environment("humanevil", 2)
+def test_what_is_counted_and_kept() -> None:
+    slow = TestResult("timeout", None, "took long", None, "assert f(1) == 3", trusted=False)
+    found = outcome(CodeGeneration(2), [AUX, MAIN], ExecutionReport((slow,), None, "", 0.0, 0.0, "none", False))
+    assert found.counts == {"sandbox/untrusted": 1, "sandbox/timeouts": 1}
+    assert found.evidence is not None
+    assert found.evidence.data()["report"]["tests"][0]["status"] == "timeout"
+    assert found.evidence.lines() == ["[sandbox] 0 of 1 tests passed", "    timeout: assert f(1) == 3    took long"]
+    fine = outcome(CodeGeneration(2), [AUX, MAIN], report(2))
+    assert fine.counts == {"sandbox/untrusted": 0, "sandbox/timeouts": 0}
+    broken = outcome(CodeGeneration(2), [AUX, MAIN], report(0, syntax=SyntaxDiagnosis("no", 1, 1)))
+    assert broken.evidence is not None
+    assert broken.evidence.lines()[0] == "[sandbox] syntax error: no"
+
+
+def test_a_fault_of_the_sandbox_is_no_verdict() -> None:
+    lost = ExecutionReport((), None, "", 0.0, 0.0, "none", True, infra_error="no worker")
+    found = outcome(CodeGeneration(2), [AUX, MAIN], lost)
+    assert (found.failure, found.reward, found.metrics) == ("no worker", 0.0, {})
+    assert assess(AUX, MAIN).failure == ""
+
+
+def test_the_environment_of_a_config() -> None:
+    tree = {"magrpo": {"num_agents": 3}, "sandbox": {"count_untrusted": False}, "external": {"sandbox_slice": -2}}
+    config = from_tree({"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}} | tree, "magrpo")
+    environment = ENVIRONMENTS.get("code_generation").from_config(config)
+    assert environment.roles(TASK) == ["aux_1", "aux_2", "f"]
+    assert environment.attempt(TASK, ["", "", MAIN], last=False).program.visible == -2
+    assert environment.attempt(TASK, ["", "", MAIN], last=True).program.visible is None
+    forged = TestResult("pass", None, None, None, "assert f(1) == 3", trusted=False)
+    found = outcome(environment, ["", "", MAIN], ExecutionReport((forged,), None, "", 0.0, 0.0, "none", False))
+    assert found.levels["tests"] == 0.0

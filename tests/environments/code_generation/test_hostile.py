@@ -8,25 +8,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.core.messages import Task
-from marl_ray.environments import CodeGeneration
+from marl_ray.core.tree import Task
+from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.sandbox import ExecutionReport
 
-TASK = Task("t", "from typing import List\n\n\ndef f(x: List) -> int:\n    '''Do.'''\n", "f", ("assert f(1)",))
+TASK = Task(
+    "t",
+    "from typing import List\n\n\ndef f(x: List) -> int:\n    '''Do.'''\n",
+    {"entry_point": "f", "tests": ("assert f(1)",)},
+)
 REPORT = ExecutionReport((), None, "", 0.0, 0.0, "none", True)
 
 
 def play(*responses: str) -> None:
     """All that is done with responses. None of it may raise; the program is what a file can hold."""
     environment = CodeGeneration(len(responses))
-    program = environment.program(TASK, responses)
-    program.source.encode("utf-8")
-    assert "\0" not in program.source
-    reward = environment.assess(TASK, responses, REPORT).reward
-    assert 0.0 <= reward <= environment.max_reward
-    environment.diagnose(TASK, responses, REPORT, 1)
-    for previous in environment.previous_answers(TASK, responses):
-        previous.encode("utf-8")
+    attempt = environment.attempt(TASK, responses, last=False)
+    attempt.program.source.encode("utf-8")
+    assert "\0" not in attempt.program.source
+    outcome = environment.outcome(attempt, REPORT)
+    assert 0.0 <= outcome.reward <= environment.max_reward
+    for mode in environment.modes:
+        environment.feedback(attempt, outcome, mode, len(responses) - 1)
+    for text in (*environment.previous_answers(attempt), environment.question(TASK, attempt)):
+        text.encode("utf-8")
 
 
 # fmt: off

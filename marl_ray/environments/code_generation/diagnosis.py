@@ -1,13 +1,13 @@
-"""What an environment found out about one joint action, as facts: the external modes put them into words."""
+"""What is found out about one joint action, as facts: `feedback` puts them into words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from marl_ray.sandbox import TestResult
+from marl_ray.environments.code_generation.attempt import CodeAttempt
+from marl_ray.sandbox import ExecutionReport, TestResult
 
 SandboxSlice = int | Literal["all"] | None
 
@@ -67,6 +67,31 @@ class Diagnosis:
     def all_passed(self) -> bool:
         """Syntax, main and every visible test, of which there is at least one."""
         return self.syntax is None and self.main.found and 0 < len(self.tests) == self.passed
+
+
+def diagnose(attempt: CodeAttempt, report: ExecutionReport, sandbox_slice: SandboxSlice) -> Diagnosis:
+    """The facts that feedback may tell of: all of them, but of the tests only those in the slice."""
+    *helpers, _ = parts = attempt.parts
+    use = attempt.use
+    return Diagnosis(
+        functions=tuple(FunctionStatus(part.name, part.problem) for part in parts),
+        syntax=_syntax_problem(attempt, report),
+        tests=sliced(report.tests, sandbox_slice),
+        not_called=tuple(helper.name for helper in helpers if helper.name not in use.called),
+        thin_wrapper=use.thin_wrapper,
+        aux_misused=bool(use.misused),
+    )
+
+
+def _syntax_problem(attempt: CodeAttempt, report: ExecutionReport) -> SyntaxProblem | None:
+    """The report's syntax error, its line counted in the code of the agent who wrote it."""
+    error = report.syntax_error
+    if error is None:
+        return None
+    for part, start in reversed(list(zip(attempt.parts, attempt.starts, strict=True))):
+        if error.line is not None and 0 < start <= error.line:
+            return SyntaxProblem(part.name, error.line - start + 1, error.column, error.message)
+    return SyntaxProblem(None, error.line, error.column, error.message)
 
 
 def sliced(tests: Sequence[TestResult], sandbox_slice: SandboxSlice) -> tuple[TestResult, ...]:

@@ -8,20 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.core.messages import Task
-from marl_ray.data import load_tasks
-from marl_ray.environments import CodeGeneration
+from marl_ray.core.tree import Outcome, Task
+from marl_ray.data.loading import load_tasks
+from marl_ray.environments.code_generation import CodeGeneration
+from marl_ray.environments.code_generation.attempt import CodeAttempt
+from marl_ray.environments.code_generation.diagnosis import diagnose
 from marl_ray.sandbox import Sandbox
 
-HUMANEVAL = Path(__file__).parents[3] / "shared" / "data" / "humaneval.jsonl"
+HUMANEVAL = Path(__file__).parents[4] / "shared" / "data" / "humaneval.jsonl"
 AUX = "def aux(x):\n    return x + 1"
-TASK = Task("t", "def f(x):\n    '''Add 2.'''\n", "f", ("assert f(1) == 3", "assert f(2) == 4"))
+FIELDS = {"entry_point": "f", "tests": ("assert f(1) == 3", "assert f(2) == 4")}
+TASK = Task("t", "def f(x):\n    '''Add 2.'''\n", FIELDS)
 
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     with Sandbox() as running:
         yield running
+
+
+def outcomes(sandbox: Sandbox, environment: CodeGeneration, attempts: list[CodeAttempt]) -> list[Outcome]:
+    reports = sandbox.run_batch([attempt.program for attempt in attempts])
+    return [environment.outcome(attempt, report) for attempt, report in zip(attempts, reports, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -44,8 +52,8 @@ def sandbox() -> Iterator[Sandbox]:
 )
 def test_rewards(sandbox: Sandbox, aux: str, main: str, reward: float) -> None:
     environment = CodeGeneration(2)
-    report = sandbox.run(environment.program(TASK, [aux, main]))
-    assert environment.assess(TASK, [aux, main], report).reward == pytest.approx(reward)
+    attempt = environment.attempt(TASK, [aux, main], last=True)
+    assert environment.outcome(attempt, sandbox.run(attempt.program)).reward == pytest.approx(reward)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +73,10 @@ def test_rewards(sandbox: Sandbox, aux: str, main: str, reward: float) -> None:
 )
 def test_what_helpers_are_worth(sandbox: Sandbox, aux: str, main: str, needed: float, suffices: float) -> None:
     environment = CodeGeneration(2)
-    report = sandbox.run(environment.program(TASK, [aux, main]))
-    probes = environment.probes(TASK, [aux, main], report)
-    found = environment.probed(report, sandbox.run_batch(probes))
+    attempt = environment.attempt(TASK, [aux, main], last=False)
+    report = sandbox.run(attempt.program)
+    probes = environment.probes(attempt, report)
+    found = environment.probed(attempt, report, sandbox.run_batch(probes))
     assert found == {"helper_needed": needed, "helper_suffices": suffices}
 
 
@@ -78,12 +87,15 @@ def test_what_several_helpers_are_worth(sandbox: Sandbox) -> None:
         AUX.replace("aux", "aux_2"),
         "def f(x):\n    aux_2(x)\n    return aux_1(x) + 1",
     ]
-    report = sandbox.run(environment.program(TASK, joint))
-    probes = environment.probes(TASK, joint, report)
+    attempt = environment.attempt(TASK, joint, last=True)
+    report = sandbox.run(attempt.program)
+    probes = environment.probes(attempt, report)
     assert len(probes) == 4
-    assert environment.probed(report, sandbox.run_batch(probes)) == {"helper_needed": 0.5, "helper_suffices": 0.0}
-    assert CodeGeneration(1).probes(TASK, ["def f(x):\n    return x + 2"], report) == []
-    assert CodeGeneration(1).probed(report, []) == {}
+    found = environment.probed(attempt, report, sandbox.run_batch(probes))
+    assert found == {"helper_needed": 0.5, "helper_suffices": 0.0}
+    alone = CodeGeneration(1).attempt(TASK, ["def f(x):\n    return x + 2"], last=True)
+    assert CodeGeneration(1).probes(alone, report) == []
+    assert CodeGeneration(1).probed(alone, report, []) == {}
 
 
 @pytest.mark.parametrize(
@@ -100,10 +112,9 @@ def test_what_several_helpers_are_worth(sandbox: Sandbox) -> None:
 def test_syntax_errors_are_in_their_authors_lines(
     sandbox: Sandbox, aux: str, main: str, function: str | None, line: int | None
 ) -> None:
-    environment = CodeGeneration(2)
-    task = Task(TASK.id, "import os\nimport re\n\n" + TASK.prompt, "f", TASK.tests)
-    report = sandbox.run(environment.program(task, [aux, main]))
-    syntax = environment.diagnose(task, [aux, main], report).syntax
+    task = Task(TASK.id, "import os\nimport re\n\n" + TASK.prompt, FIELDS)
+    attempt = CodeGeneration(2).attempt(task, [aux, main], last=True)
+    syntax = diagnose(attempt, sandbox.run(attempt.program), "all").syntax
     found = (None, None) if syntax is None else (syntax.function, syntax.line)
     assert found == (function, line)
 
@@ -116,10 +127,9 @@ def test_solutions_of_humaneval_earn_all_that_one_agent_can(sandbox: Sandbox) ->
     }
     tasks = load_tasks(str(HUMANEVAL), "test")
     environment = CodeGeneration(1)
-    programs = [environment.program(task, [solutions[task.id]]) for task in tasks]
-    for task, report in zip(tasks, sandbox.run_batch(programs), strict=True):
-        reward = environment.assess(task, [solutions[task.id]], report).reward
-        assert reward == pytest.approx(environment.max_reward), (task.id, report)
+    attempts = [environment.attempt(task, [solutions[task.id]], last=True) for task in tasks]
+    for task, found in zip(tasks, outcomes(sandbox, environment, attempts), strict=True):
+        assert found.reward == pytest.approx(environment.max_reward), (task.id, found.evidence)
 
 
 def test_solutions_of_the_bundled_tasks_earn_everything(sandbox: Sandbox) -> None:
@@ -130,6 +140,6 @@ def test_solutions_of_the_bundled_tasks_earn_everything(sandbox: Sandbox) -> Non
     for split in ("train", "eval"):
         tasks = load_tasks("bundled:toy", split)
         joint = [[rows[task.id]["aux_solution"], rows[task.id]["main_solution"]] for task in tasks]
-        programs = [environment.program(task, both) for task, both in zip(tasks, joint, strict=True)]
-        for task, both, report in zip(tasks, joint, sandbox.run_batch(programs), strict=True):
-            assert environment.assess(task, both, report).reward == 4.0, (task.id, report)
+        attempts = [environment.attempt(task, both, last=True) for task, both in zip(tasks, joint, strict=True)]
+        for task, found in zip(tasks, outcomes(sandbox, environment, attempts), strict=True):
+            assert found.reward == 4.0, (task.id, found.evidence)

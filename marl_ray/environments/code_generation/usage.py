@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from marl_ray.environments.expressions import TooMuchWork
-from marl_ray.environments.extraction import Contribution
-from marl_ray.environments.flow import Flow
+from marl_ray.environments.code_generation.expressions import TooMuchWork
+from marl_ray.environments.code_generation.extraction import Contribution
+from marl_ray.environments.code_generation.flow import Flow
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from marl_ray.environments.extraction import contribution
-from marl_ray.environments.usage import HelperUse, helper_use
+from marl_ray.environments.code_generation.extraction import contribution
+from marl_ray.environments.code_generation.usage import HelperUse, helper_use
 
 
 def use(body: str, head: str = "def f(x, xs=()):", before: str = "") -> HelperUse:

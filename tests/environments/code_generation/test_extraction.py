@@ -8,13 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.core.messages import Task
-from marl_ray.environments import CodeGeneration
-from marl_ray.environments.extraction import MAX_CHARS, clean, contribution, preamble
+from marl_ray.core.tree import Task
+from marl_ray.environments.code_generation import CodeGeneration
+from marl_ray.environments.code_generation.extraction import MAX_CHARS, clean, contribution, preamble
+from marl_ray.sandbox import Program
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "humaneval.jsonl"
+DATA = Path(__file__).parents[4] / "shared" / "data" / "humaneval.jsonl"
 GOOD = "def f(x):\n    return x"
-TASK = Task("t", "from typing import List\n\n\ndef f(x: List) -> int:\n    '''Do.'''\n", "f", ("assert f(1)",))
+TASK = Task(
+    "t",
+    "from typing import List\n\n\ndef f(x: List) -> int:\n    '''Do.'''\n",
+    {"entry_point": "f", "tests": ("assert f(1)",)},
+)
+
+
+def joint_program(task: Task, responses: list[str]) -> Program:
+    return CodeGeneration(len(responses)).attempt(task, responses, last=True).program
 
 
 INDENTED = GOOD.replace("def", "    def").replace("\n", "\n    ")
@@ -221,32 +230,32 @@ def test_the_best_definition_is_taken_and_the_last_of_equals(first: str, second:
 def test_joint_program() -> None:
     aux = "from __future__ import annotations\nimport math\n\ndef aux(x: Unknown):\n    return math.floor(x)"
     main = "def f(x: List) -> int:\n    return aux(x) + 1"
-    program = CodeGeneration(2).program(TASK, [aux, main])
+    program = joint_program(TASK, [aux, main])
     assert program.source == (
         "from __future__ import annotations\n"
         "from typing import List\n\n"
         "import math\ndef aux(x: Unknown):\n    return math.floor(x)\n\n"
         "def f(x: List) -> int:\n    return aux(x) + 1\n"
     )
-    assert (program.tests, program.entry_point, program.prompt) == (TASK.tests, "f", TASK.prompt)
+    assert (program.tests, program.entry_point, program.prompt) == (("assert f(1)",), "f", TASK.prompt)
     exec(compile(program.source, "<program>", "exec"), {})
 
 
 def test_math_is_there_without_an_import() -> None:
     main = "def f(x):\n    return math.floor(x)"
     imports = "from typing import List"
-    assert CodeGeneration(1).program(TASK, [main]).source == f"import math\n{imports}\n\n{main}\n"
-    imported = CodeGeneration(1).program(TASK, [f"import math\n{main}"]).source
+    assert joint_program(TASK, [main]).source == f"import math\n{imports}\n\n{main}\n"
+    imported = joint_program(TASK, [f"import math\n{main}"]).source
     assert imported == f"{imports}\n\nimport math\n{main}\n"
-    future = CodeGeneration(1).program(TASK, [f"from __future__ import annotations\n{main}"]).source
+    future = joint_program(TASK, [f"from __future__ import annotations\n{main}"]).source
     compile(future, "<program>", "exec")
-    assert "import math" not in CodeGeneration(1).program(TASK, ["def f(x):\n    return 'math'"]).source
+    assert "import math" not in joint_program(TASK, ["def f(x):\n    return 'math'"]).source
 
 
 def test_joint_program_of_nothing() -> None:
-    assert CodeGeneration(2).program(TASK, ["", ""]).source == "from typing import List\n"
-    empty = Task("t", "Say hello.", "f", ("assert f(1)",))
-    assert CodeGeneration(3).program(empty, ["", "", ""]).source == "\n"
+    assert joint_program(TASK, ["", ""]).source == "from typing import List\n"
+    empty = Task("t", "Say hello.", {"entry_point": "f", "tests": ("assert f(1)",)})
+    assert joint_program(empty, ["", "", ""]).source == "\n"
 
 
 def test_a_problem_gives_its_finished_definitions() -> None:
@@ -261,7 +270,7 @@ def test_a_problem_gives_its_finished_definitions() -> None:
 
 
 def test_a_syntax_error_that_only_the_compiler_sees_is_in_the_program() -> None:
-    source = CodeGeneration(2).program(TASK, ["def aux(a, a):\n    return a", GOOD]).source
+    source = joint_program(TASK, ["def aux(a, a):\n    return a", GOOD]).source
     ast.parse(source)
     with pytest.raises(SyntaxError):
         compile(source, "<program>", "exec")
@@ -275,8 +284,8 @@ def test_the_solutions_of_humaneval_are_whole() -> None:
         found = contribution(f"Here it is:\n```python\n{solution}\n```\nDone.", row["entry_point"])
         assert found.defined, row["task_id"]
         assert found.code.rstrip().split("\n")[-1] in solution.rstrip().split("\n")[-1], row["task_id"]
-        task = Task(row["task_id"], row["prompt"], row["entry_point"], row["test"])
-        compile(CodeGeneration(2).program(task, ["", solution]).source, row["task_id"], "exec")
+        task = Task(row["task_id"], row["prompt"], {"entry_point": row["entry_point"], "tests": row["test"]})
+        compile(joint_program(task, ["", solution]).source, row["task_id"], "exec")
 
 
 def test_clean_cuts_what_is_too_long() -> None:

@@ -1,4 +1,4 @@
-"""Which way the values of a function take: its expressions. The statements are in `marl_ray.environments.flow`."""
+"""Which way the values of a function take: its expressions. The statements are in `flow`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 
-from marl_ray.environments.scopes import COMPREHENSIONS, Function, stored_names
-from marl_ray.environments.values import (
+from marl_ray.environments.code_generation.scopes import COMPREHENSIONS, Function, stored_names
+from marl_ray.environments.code_generation.values import (
     CONSTANTS,
     UNKNOWN,
     Scope,

@@ -5,37 +5,13 @@ Like the prompts, these texts are what a bundled policy was trained on: a golden
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from marl_ray.environments.diagnosis import Diagnosis
-
-if TYPE_CHECKING:
-    from marl_ray.sandbox import TestResult
+from marl_ray.environments.code_generation.diagnosis import Diagnosis
+from marl_ray.sandbox import TestResult
 
 LINE_CHARS = 100
 """A test's source, and its error with message, are each cut to this."""
-
-
-def next_prompt(
-    *,
-    first_prompt: str | None,
-    previous: str | None,
-    feedback: list[str],
-    edit: str | None,
-    instruction: str,
-) -> str:
-    """One agent's prompt of a later turn: what was, what came of it, what to do. Parts not given stay out."""
-    parts = []
-    if first_prompt is not None:
-        parts.append(first_prompt.strip("\n"))
-    if previous is not None:
-        parts.append("Your previous answer:\n" + (previous.strip("\n") or "(empty)"))
-    if feedback:
-        parts.append("Feedback:\n" + "\n".join(feedback))
-    if edit:
-        parts.append("An expert suggests:\n" + edit.strip("\n"))
-    parts.append(instruction)
-    return "\n\n".join(parts) + "\n"
 
 
 def level_feedback(diagnosis: Diagnosis, agent: int) -> list[str]:
@@ -70,11 +46,6 @@ def level_passed(diagnosis: Diagnosis, agent: int) -> list[str]:
 def passed(diagnosis: Diagnosis, agent: int) -> list[str]:
     """One bit."""
     return ["All levels passed" if diagnosis.all_passed else "Not all levels passed"]
-
-
-def plain(diagnosis: Diagnosis, agent: int) -> list[str]:
-    """No signal at all."""
-    return []
 
 
 def _status(problem: str) -> str:
@@ -114,3 +85,11 @@ def _cut(text: str) -> str:
     """On one line, at most LINE_CHARS characters."""
     text = " ".join(text.split())
     return text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 3] + "..."
+
+
+WORDS: dict[str, Callable[[Diagnosis, int], list[str]]] = {
+    "level_feedback": level_feedback,
+    "level_passed": level_passed,
+    "passed": passed,
+}
+"""By external mode."""

@@ -1,6 +1,6 @@
 """What is known of a value in a function that is read but not run, and the rules by which values combine.
 
-`marl_ray.environments.flow` moves these values through a function.
+`marl_ray.environments.code_generation.flow` moves these values through a function.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from marl_ray.environments.scopes import Function
+from marl_ray.environments.code_generation.scopes import Function
 
 UNKNOWN: Any = object()
 CONSTANTS = (type(None), bool, int, float, str, bytes)

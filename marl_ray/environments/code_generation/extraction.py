@@ -26,7 +26,6 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 MAX_CHARS = 32_000
 """Longer responses are cut. Some 8,000 tokens, far above any function."""
@@ -46,7 +45,7 @@ FENCE = re.compile(r"(?:`+|~~~+)[ \t]*(?:[Pp]ython\d?\b|py\b)?[ \t]*")
 LIST_MARK = re.compile(r"(?m)^[ \t]*(?:[-*+>]|\d{1,3}[.)])[ \t]+(?=(?:def|from|import|@)\b)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Contribution:
     """What one response brings to the joint program.
 
@@ -88,7 +87,6 @@ class _Definition:
     imports: tuple[ast.Import | ast.ImportFrom, ...] = ()
 
 
-@lru_cache(maxsize=512)
 def contribution(response: str, name: str) -> Contribution:
     """The contribution of a response that was asked for the function `name`."""
     if not clean(response):

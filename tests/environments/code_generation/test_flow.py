@@ -7,8 +7,8 @@ import textwrap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.environments.extraction import contribution
-from marl_ray.environments.flow import Flow
+from marl_ray.environments.code_generation.extraction import contribution
+from marl_ray.environments.code_generation.flow import Flow
 
 
 def expressions(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:

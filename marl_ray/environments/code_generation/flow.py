@@ -11,8 +11,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Sequence
 
-from marl_ray.environments.expressions import Arguments, Expressions
-from marl_ray.environments.scopes import (
+from marl_ray.environments.code_generation.expressions import Arguments, Expressions
+from marl_ray.environments.code_generation.scopes import (
     Function,
     bound_names,
     captured_names,
@@ -20,7 +20,7 @@ from marl_ray.environments.scopes import (
     own_names,
     parameters,
 )
-from marl_ray.environments.values import NONE, Scope, Value, derived, element, join, join_envs, operate
+from marl_ray.environments.code_generation.values import NONE, Scope, Value, derived, element, join, join_envs, operate
 
 MAX_ROUNDS = 4
 MAX_CALLS = 8

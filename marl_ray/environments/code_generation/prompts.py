@@ -1,4 +1,4 @@
-"""The texts that agents of code generation read: first turn, and the instruction to revise.
+"""The texts that agents of code generation read, first turn and the instruction to revise, and an expert's question.
 
 Short and regular, because tiny policies read them too: the problem first, then what to do. A bundled policy
 is trained on these exact texts, so a change of wording is a change of that policy's world (a golden test
@@ -12,16 +12,38 @@ from collections.abc import Sequence
 CODE_ONLY = "Answer with the function only: no markdown, no explanation, no tests."
 
 
-def role_names(num_agents: int) -> list[str]:
-    """Roles, in agent order: helpers first, `main` last.
+SEVERAL = """\
+Several programmers each write one function of a Python program, without seeing each other's work.
 
-    `["main"]`, `["aux", "main"]`, `["aux_1", "aux_2", "main"]`... A helper's role is its function's name too.
-    """
+Problem:
+{problem}
+
+Their program:
+{program}
+
+Suggest an edit for each of these functions: {names}. Reply with one JSON object and nothing else. Its keys \
+are the functions' names, its values are strings: a short suggestion, or the corrected function."""
+
+ONE = """\
+A programmer writes one function of a Python program.
+
+Problem:
+{problem}
+
+The program:
+{program}
+
+Suggest an edit for the function {names}. Reply with one JSON object and nothing else. Its key is the function's \
+name, its value is a string: a short suggestion, or the corrected function."""
+
+
+def helper_names(num_agents: int) -> tuple[str, ...]:
+    """The helpers' functions, one for every agent but the last: `()`, `("aux",)`, `("aux_1", "aux_2")`..."""
     if num_agents < 1:
         raise ValueError(f"num_agents must be at least 1, not {num_agents}")
     if num_agents == 2:
-        return ["aux", "main"]
-    return [f"aux_{index}" for index in range(1, num_agents)] + ["main"]
+        return ("aux",)
+    return tuple(f"aux_{index}" for index in range(1, num_agents))
 
 
 def first_prompts(problem: str, entry_point: str, helpers: Sequence[str]) -> list[str]:
@@ -37,6 +59,12 @@ def revisions(entry_point: str, helpers: Sequence[str]) -> list[str]:
     lines = [f"Revise your helper function `{helper}`, which `{entry_point}` may call." for helper in helpers]
     lines.append(f"Revise your function `{entry_point}`.{_permission(helpers)}")
     return [f"{line} {CODE_ONLY}" for line in lines]
+
+
+def question(problem: str, program: str, names: Sequence[str]) -> str:
+    """What an expert is asked about a joint program: an edit for each of the functions."""
+    request = ONE if len(names) == 1 else SEVERAL
+    return request.format(problem=problem.strip(), program=program.strip(), names=", ".join(names))
 
 
 def _first_helper(helper: str, entry_point: str, helpers: Sequence[str]) -> str:
