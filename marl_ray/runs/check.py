@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marl_ray.actors.sandbox_settings import sandbox_settings
+from marl_ray.actors.sandbox_settings import check_sandbox
 from marl_ray.cluster.plan import demands, make_plan
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
@@ -26,7 +26,6 @@ from marl_ray.external.transition import Transition
 from marl_ray.models.names import check_model, describe_prompts, resolve_model
 from marl_ray.runs.folder import RunFolder, new_folder
 from marl_ray.runs.resume import SavedRun, check_resume
-from marl_ray.sandbox import SandboxUnavailable
 from marl_ray.telemetry.console import say
 from marl_ray.telemetry.wandb import require_wandb
 
@@ -52,7 +51,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     transition = Transition(config.external, environment)
     require_wandb(config)
-    _check_sandbox(config)
+    check_sandbox(config)
     demands(config)
     templates = _check_models(config, dry)
     train_tasks, eval_tasks = _load_tasks(config, dry)
@@ -79,13 +78,6 @@ def dataset_type(config: Config) -> str:
     return config.dataset.type or infer_type(config.dataset.name)
 
 
-def _check_sandbox(config: Config) -> None:
-    try:
-        sandbox_settings(config).candidates()
-    except SandboxUnavailable as error:
-        raise UserError(f"sandbox: {error}") from None
-
-
 def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
     """By name: whether prompts go through the chat template, and why; not for what a dry run would have to fetch."""
     places = {agent.name: resolve_model(agent.name, fetch=False) for agent in config.agents}
@@ -99,8 +91,8 @@ def _load_tasks(config: Config, dry: bool) -> tuple[list[Task], list[Task]]:
     check_dataset(dataset.name, [split for split in (dataset.train_split, dataset.eval_split) if split])
     if dry and needs_download(dataset.name):
         return [], []
-    evaluation = load_tasks(dataset.name, dataset.eval_split, dataset.type) if dataset.eval_split else []
-    return load_tasks(dataset.name, dataset.train_split, dataset.type), evaluation
+    train = load_tasks(dataset.name, dataset.train_split, dataset.type)
+    return train, load_tasks(dataset.name, dataset.eval_split, dataset.type) if dataset.eval_split else []
 
 
 def _warn_of_overlap(config: Config, train_tasks: list[Task], eval_tasks: list[Task]) -> None:

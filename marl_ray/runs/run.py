@@ -9,9 +9,7 @@ import traceback
 from collections.abc import Coroutine
 from typing import Any
 
-import ray
-
-from marl_ray.cluster.local import connect
+from marl_ray.cluster.local import connect, disconnect
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.arithmetic import describe
 from marl_ray.core.errors import UserError
@@ -83,7 +81,7 @@ def _on_ray(config: Config, session: Session) -> Result:
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:
-        ray.shutdown()
+        disconnect()
 
 
 async def _until_stopped(work: Coroutine[Any, Any, Result]) -> Result:
