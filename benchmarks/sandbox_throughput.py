@@ -24,8 +24,8 @@ from pathlib import Path
 
 from marl_ray.sandbox import Program, Sandbox, SandboxSettings
 from marl_ray.sandbox.bench import side_by_side
-from marl_ray.sandbox.inside import preload
-from marl_ray.sandbox.launch import plan
+from marl_ray.sandbox.inside.zygote import preload
+from marl_ray.sandbox.owner.launch import plan
 
 from .sandbox_programs import honest
 

@@ -20,8 +20,7 @@ from marl_ray.messages import Completion, Episode, Task
 from marl_ray.rollout.engine import SamplingSpec
 from marl_ray.rollout.episodes import EpisodePlayer
 from marl_ray.rollout.generator import Generation
-from marl_ray.sandbox import ExecutionReport, Program, Sandbox
-from marl_ray.sandbox.report import failed_report
+from marl_ray.sandbox import ExecutionReport, Program, Sandbox, failed_report
 from marl_ray.telemetry.metrics import episode_metrics, joint_samples, rollout_metrics
 from marl_ray.telemetry.plots import plot_returns
 from marl_ray.telemetry.record import Record, read_metrics, readable

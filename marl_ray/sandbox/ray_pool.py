@@ -29,9 +29,15 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from .owner import SandboxSettings, SandboxUnavailable
-from .report import ExecutionReport, Program, count_tests, failed_report
-from .worker import BatchResult, BatchWorker
+from marl_ray.sandbox import (
+    ExecutionReport,
+    Program,
+    SandboxSettings,
+    SandboxUnavailable,
+    count_tests,
+    failed_report,
+)
+from marl_ray.sandbox.worker import BatchResult, BatchWorker
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .owner import Sandbox, SandboxSettings
-from .report import ExecutionReport, Program
+from marl_ray.sandbox import ExecutionReport, Program, Sandbox, SandboxSettings
 
 PATIENCE_S = 1.0
 SLICE_S = 2.0

@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (lines of the hostile programs)
 from __future__ import annotations
 
-from marl_ray.sandbox.inside.abilities import ALL, BITS
+from marl_ray.sandbox.inside.wire.abilities import ALL, BITS
 
 from .attack import Attack
 from .attacks_wire import forged

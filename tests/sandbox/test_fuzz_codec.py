@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.sandbox.inside.codec import MAX_DEPTH, Context, ProtocolError, Unsupported, encode
-from marl_ray.sandbox.inside.decoding import decode
-from marl_ray.sandbox.inside.zygote import RECURSION
+from marl_ray.sandbox.inside.wire.codec import MAX_DEPTH, Context, ProtocolError, Unsupported, encode
+from marl_ray.sandbox.inside.wire.decoding import decode
+from marl_ray.sandbox.inside.zygote.zygote import RECURSION
 
 FUZZ = settings(max_examples=400, deadline=None)
 PLAIN = (

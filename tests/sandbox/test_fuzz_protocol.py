@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -18,14 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.sandbox import Limits, Program, Sandbox
-from marl_ray.sandbox.inside import frames
-from marl_ray.sandbox.inside.abilities import ALL
-from marl_ray.sandbox.inside.execution import Execution
-from marl_ray.sandbox.inside.outcome import Request
-from marl_ray.sandbox.inside.process import anonymous_file
-from marl_ray.sandbox.inside.testforms import parse_tests
-from marl_ray.sandbox.inside.watch import Watch
-from marl_ray.sandbox.inside.zygote_link import GuestLimits, Process
+from marl_ray.sandbox.inside.judge.execution import Execution
+from marl_ray.sandbox.inside.judge.findings import Request
+from marl_ray.sandbox.inside.judge.watch import Watch
+from marl_ray.sandbox.inside.judge.zygote_client import GuestProcess
+from marl_ray.sandbox.inside.suites.parsing import parse_tests
+from marl_ray.sandbox.inside.wall.process import anonymous_file
+from marl_ray.sandbox.inside.wire import frames
+from marl_ray.sandbox.inside.wire.abilities import ALL
+from marl_ray.sandbox.inside.wire.forks import Resources
 
 from .test_fuzz_codec import wires
 
@@ -101,11 +101,11 @@ class GarbageZygote:
         self.script, self.load, self.silent = list(script), load, silent
         self.open: list[socket.socket] = []
 
-    def fork(self, limits: GuestLimits, *streams: int) -> Process:
+    def fork(self, resources: Resources, *streams: int) -> GuestProcess:
         ours, theirs = socket.socketpair()
         self.open.append(theirs)
         threading.Thread(target=self.speak, args=(theirs,), daemon=True).start()
-        return Process(os.getpid(), ours, anonymous_file("output"), limits)
+        return GuestProcess(os.getpid(), ours, anonymous_file("output"), resources)
 
     def speak(self, connection: socket.socket) -> None:
         stream = connection.makefile("rb")
@@ -124,13 +124,13 @@ class GarbageZygote:
         if not self.silent:
             connection.close()
 
-    def prepare_spare(self, limits: GuestLimits) -> None:
+    def prepare_spare(self, resources: Resources) -> None:
         pass
 
-    def bury(self, guest: Process) -> None:
+    def bury(self, guest: GuestProcess) -> None:
         guest.release()
 
-    def bury_and_wait(self, guest: Process) -> int:
+    def bury_and_wait(self, guest: GuestProcess) -> int:
         guest.release()
         return 0
 
@@ -147,16 +147,16 @@ def watch() -> Iterator[Watch]:
 def verdicts(watch: Watch, script: list[Reply], tests: Any, form: Any, load: bool, silent: bool) -> list[str]:
     zygote = GarbageZygote(script, load, silent)
     suite = parse_tests(tests, "f", form)
-    request = Request("source", None, suite, asdict(LIMITS), None)
+    request = Request("source", None, suite, LIMITS, None)
     started = time.monotonic()
     with watch.ticking():
-        outcome = Execution(zygote, watch, request, started).run()  # type: ignore[arg-type]
+        findings = Execution(zygote, watch, request, started).run()  # type: ignore[arg-type]
     for connection in zygote.open:
         connection.close()
     assert time.monotonic() - started < LIMITS.program_wall_s + 4.0, "the judge waited past its deadline"
-    assert len(outcome.verdicts) == len(suite.cases)
-    json.dumps([asdict(verdict) for verdict in outcome.verdicts]).encode("ascii")
-    return [verdict.status for verdict in outcome.verdicts]
+    assert len(findings.verdicts) == len(suite.cases)
+    json.dumps([verdict.to_dict() for verdict in findings.verdicts]).encode("ascii")
+    return [verdict.status for verdict in findings.verdicts]
 
 
 @settings(max_examples=300, deadline=None)

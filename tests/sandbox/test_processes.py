@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox, library, owner
+from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox
+from marl_ray.sandbox.owner import batch, library
 
 _THREADS = """
 import threading
@@ -125,7 +126,7 @@ _STUCK = Program(
 
 
 def test_a_judge_gets_stuck_once(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner, "_GRACE_S", 0.5)
+    monkeypatch.setattr(batch, "_GRACE_S", 0.5)
     restarts = sandbox.restarts
     good = Program("def f(x): return x\n", ("assert f(1) == 1",), "f")
     reports = sandbox.run_batch([_STUCK, good])
@@ -138,7 +139,7 @@ def test_a_program_is_not_blamed_for_a_judge_that_was_stuck(sandbox: Sandbox, mo
     batch = sandbox.run_each([good, _STUCK])
     assert statuses(next(batch)) == ["pass"]
     batch.close()  # type: ignore[attr-defined]
-    monkeypatch.setattr(owner, "_GRACE_S", 0.5)
+    monkeypatch.setattr(batch, "_GRACE_S", 0.5)
     restarts = sandbox.restarts
     assert statuses(sandbox.run(good)) == ["pass"]
     assert sandbox.restarts == restarts + 1

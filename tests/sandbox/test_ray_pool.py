@@ -23,11 +23,11 @@ from marl_ray.sandbox import (  # noqa: E402
     Program,
     SandboxSettings,
     SandboxUnavailable,
+    failed_report,
 )
 from marl_ray.sandbox import ray_pool as pool_module  # noqa: E402
 from marl_ray.sandbox import worker as worker_module  # noqa: E402
 from marl_ray.sandbox.ray_pool import SandboxPool  # noqa: E402
-from marl_ray.sandbox.report import failed_report  # noqa: E402
 from marl_ray.sandbox.worker import BatchResult  # noqa: E402
 
 from .benchmark_modules import sandbox_programs, sandbox_soak  # noqa: E402

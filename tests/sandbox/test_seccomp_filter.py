@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from marl_ray.sandbox.inside import seccomp, syscalls
+from marl_ray.sandbox.inside.wall import seccomp, syscalls
 
 pytestmark = pytest.mark.skipif(not syscalls.supported(), reason="no seccomp filter for this machine")
 ALLOW, EPERM, KILL = 0x7FFF0000, 0x00050001, 0x80000000

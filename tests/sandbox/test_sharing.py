@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.sandbox.inside.codec import ProtocolError, Unsupported
-from marl_ray.sandbox.inside.sharing import Shared, restore
+from marl_ray.sandbox.inside.wire.codec import ProtocolError, Unsupported
+from marl_ray.sandbox.inside.wire.sharing import Shared, restore
 
 Pair = namedtuple("Pair", "left right")
 

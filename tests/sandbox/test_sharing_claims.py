@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from marl_ray.sandbox.inside.codec import MUTABLE, ProtocolError
-from marl_ray.sandbox.inside.sharing import _MOST_NODES, Shared
+from marl_ray.sandbox.inside.wire.codec import MUTABLE, ProtocolError
+from marl_ray.sandbox.inside.wire.sharing import _MOST_NODES, Shared
 
 from .test_sharing import Sides
 

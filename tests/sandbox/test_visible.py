@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox
-from marl_ray.sandbox.inside.visible import parts
+from marl_ray.sandbox.inside.suites.visible import parts
 
 from .datasets import humaneval, load
 
