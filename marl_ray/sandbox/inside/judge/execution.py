@@ -210,7 +210,9 @@ class Execution:
 
     def _replace(self, old: TestResult, new: TestResult) -> None:
         """Every test that has one verdict gets another."""
-        self._verdicts = {number: new if verdict is old else verdict for number, verdict in self._verdicts.items()}
+        for number, verdict in self._verdicts.items():
+            if verdict is old:
+                self._verdicts[number] = new
         self._stuck = new if self._stuck is old else self._stuck
 
     def _guarded(self, action: Callable[[], object]) -> TestResult | None:
