@@ -136,9 +136,9 @@ def test_a_judge_gets_stuck_once(sandbox: Sandbox, monkeypatch: pytest.MonkeyPat
 
 def test_a_program_is_not_blamed_for_a_judge_that_was_stuck(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     good = Program("def f(x): return x\n", ("assert f(1) == 1",), "f", limits=Limits(program_wall_s=3.0))
-    batch = sandbox.run_each([good, _STUCK])
-    assert statuses(next(batch)) == ["pass"]
-    batch.close()  # type: ignore[attr-defined]
+    reports = sandbox.run_each([good, _STUCK])
+    assert statuses(next(reports)) == ["pass"]
+    reports.close()  # type: ignore[attr-defined]
     monkeypatch.setattr(batch, "_GRACE_S", 0.5)
     restarts = sandbox.restarts
     assert statuses(sandbox.run(good)) == ["pass"]
