@@ -22,8 +22,8 @@ from typing import Any
 
 import ray
 
+from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.sandbox import SandboxSettings
-from marl_ray.sandbox.ray_pool import SandboxPool
 
 from .sandbox_programs import Case, mixture
 

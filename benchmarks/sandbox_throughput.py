@@ -192,7 +192,7 @@ async def _with_ray(
 ) -> list[Round]:
     import ray
 
-    from marl_ray.sandbox.ray_pool import SandboxPool
+    from marl_ray.actors.sandbox_pool import SandboxPool
 
     ray.init(
         address="local",

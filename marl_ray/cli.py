@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from marl_ray.arithmetic import describe
 from marl_ray.config import Config, ConfigError, load, parse_overrides, to_yaml
+from marl_ray.config.arithmetic import describe
 from marl_ray.config.schema import ALGORITHMS
 from marl_ray.telemetry.console import say
 
@@ -80,7 +80,7 @@ def _read(algorithm: str, options: argparse.Namespace) -> Config:
     overrides = {key: value for key, value in parse_overrides(options.override).items() if key not in flags}
     overrides |= flags  # last, so that a flag beats an override
     if options.resume is not None:
-        from marl_ray.run import saved_config
+        from marl_ray.runs.run import saved_config
 
         if options.config is not None:
             raise ConfigError("--resume reads the run's own config.yaml: leave --config away, use --override")
@@ -102,7 +102,7 @@ def _train(algorithm: str, options: argparse.Namespace, dry_run: bool) -> int:
         config = _read(algorithm, options)
         if dry_run:
             return _dry_run(config, options.resume)
-        from marl_ray.run import RunError, train
+        from marl_ray.runs.run import RunError, train
 
         try:
             train(config, options.resume)
@@ -117,16 +117,16 @@ def _train(algorithm: str, options: argparse.Namespace, dry_run: bool) -> int:
 
 def _dry_run(config: Config, resume: Path | None) -> int:
     """All that can be said and checked without a download and without starting anything."""
-    from marl_ray.check import check, check_run_dir
     from marl_ray.cluster.plan import demands
-    from marl_ray.models import describe_prompts
+    from marl_ray.models.names import describe_prompts
+    from marl_ray.runs.check import check, check_run_dir
 
     try:
         problem = check(config, download=False)
         if resume is None:
             check_run_dir(config)
         else:
-            from marl_ray.run import check_resume
+            from marl_ray.runs.run import check_resume
 
             check_resume(config, resume, len(problem.train_tasks))
     except ValueError as error:
@@ -138,7 +138,7 @@ def _dry_run(config: Config, resume: Path | None) -> int:
 
 
 def _report(run_dir: Path) -> int:
-    from marl_ray.telemetry.plots import PLOT, plot_returns
+    from marl_ray.reports.plots import PLOT, plot_returns
     from marl_ray.telemetry.record import read_metrics
 
     try:

@@ -21,23 +21,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from marl_ray.arithmetic import Arithmetic, arithmetic
-from marl_ray.check import Problem
-from marl_ray.checkpoint import Checkpoints, TrainerState
 from marl_ray.cluster.launch import Fleet, launch
 from marl_ray.cluster.plan import Plan, learner_name
 from marl_ray.config import to_yaml
+from marl_ray.config.arithmetic import Arithmetic, arithmetic
 from marl_ray.config.schema import Config
-from marl_ray.learning.returns import groups_of_agent
-from marl_ray.messages import Episode, UpdateStats
-from marl_ray.preflight import check_fleet
-from marl_ray.rollout.episodes import EpisodePlayer
-from marl_ray.streams import draw_tasks
+from marl_ray.core.messages import Episode, UpdateStats
+from marl_ray.core.streams import draw_tasks
+from marl_ray.core.waiting import together, within
+from marl_ray.credit.returns import groups_of_agent
+from marl_ray.rollout.player import EpisodePlayer
+from marl_ray.runs.check import Problem
+from marl_ray.runs.checkpoints import Checkpoints, TrainerState
+from marl_ray.runs.preflight import check_fleet
 from marl_ray.telemetry.console import Console, say
 from marl_ray.telemetry.metrics import Row, episode_metrics, joint_samples, rollout_metrics, update_metrics
 from marl_ray.telemetry.record import CONFIG_FILE, Record
 from marl_ray.telemetry.wandb import Wandb
-from marl_ray.waiting import together, within
 
 GAP_WORTH_A_WARNING = 0.05
 TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}

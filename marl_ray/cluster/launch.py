@@ -14,7 +14,10 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from marl_ray.arithmetic import counted
+from marl_ray.actors.engine import EngineSpec, engine_environment
+from marl_ray.actors.generator import Generator
+from marl_ray.actors.sandbox_pool import SandboxPool
+from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.cluster.plan import (
     PlacementError,
     Plan,
@@ -25,15 +28,12 @@ from marl_ray.cluster.plan import (
     sandbox_name,
     shortage,
 )
-from marl_ray.cluster.sandbox import sandbox_settings
 from marl_ray.config.schema import Config
+from marl_ray.core.waiting import together, within
+from marl_ray.core.words import counted
 from marl_ray.learning.learner import Learner
-from marl_ray.models import resolve_model
-from marl_ray.rollout.engine import EngineSpec, engine_environment
-from marl_ray.rollout.episodes import AgentGenerators
-from marl_ray.rollout.generator import Generator
-from marl_ray.sandbox.ray_pool import SandboxPool
-from marl_ray.waiting import together, within
+from marl_ray.models.names import resolve_model
+from marl_ray.rollout.player import AgentGenerators
 
 
 @dataclass(slots=True)

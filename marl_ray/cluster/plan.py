@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from marl_ray.arithmetic import counted
 from marl_ray.config.schema import Config
+from marl_ray.core.words import counted
 
 
 @dataclass(frozen=True, slots=True)

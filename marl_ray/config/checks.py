@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from marl_ray.arithmetic import counted
 from marl_ray.config.schema import AlgorithmConfig, Config, ConfigError, ModelConfig, OutputConfig, ResourcesConfig
+from marl_ray.core.words import counted
 
 EQUIVALENT_WHEN_WHITENED = ("marloo", "maremax")
 NEEDS_A_GROUP = ("magrpo", "marloo", "maremax", "grpo")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from marl_ray.core.messages import Task
 from marl_ray.data.convert import to_task
 from marl_ray.data.tables import DataError, check_dataset, load_rows, needs_download
 from marl_ray.environments import DATASET_TYPES, PLANNED_TYPES
-from marl_ray.messages import Task
 
 _TYPE_BY_NAME = {
     "coophumaneval": "coophumaneval",  # before "humaneval", which its name contains

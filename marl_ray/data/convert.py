@@ -7,9 +7,9 @@ import keyword
 from collections import Counter
 from typing import Any
 
+from marl_ray.core.messages import Task
 from marl_ray.data.tables import DataError, Row
 from marl_ray.environments.extraction import parse
-from marl_ray.messages import Task
 from marl_ray.sandbox import count_tests
 
 

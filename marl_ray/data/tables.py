@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_ray.hub import is_hub_id
+from marl_ray.models.hub import is_hub_id
 
 Row = Mapping[str, Any]
 

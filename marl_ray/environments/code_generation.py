@@ -26,11 +26,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from marl_ray.core.messages import Assessment, Task
 from marl_ray.environments import prompts
 from marl_ray.environments.diagnosis import Diagnosis, FunctionStatus, SandboxSlice, SyntaxProblem, sliced
 from marl_ray.environments.extraction import Contribution, clean, contribution, preamble
 from marl_ray.environments.usage import helper_use
-from marl_ray.messages import Assessment, Task
 from marl_ray.sandbox import ExecutionReport, Program
 
 AUX_DEFINED, MAIN_DEFINED, SYNTAX_OK, TESTS = 0.4, 0.6, 0.5, 1.0

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from marl_ray.config.schema import ExternalConfig
+from marl_ray.core.messages import Observations, Task
 from marl_ray.environments.diagnosis import Diagnosis, SandboxSlice
 from marl_ray.external import feedback
 from marl_ray.external.endpoints import endpoint_of
 from marl_ray.external.expert import Expert
-from marl_ray.messages import Observations, Task
 from marl_ray.sandbox import ExecutionReport, Program
 
 FEEDBACK_MODES: dict[str, Callable[[Diagnosis, int], list[str]]] = {

@@ -17,9 +17,9 @@ from typing import Literal
 
 import torch
 
-from marl_ray.learning.advantages import group_advantages
+from marl_ray.core.messages import Group
+from marl_ray.credit.estimators import group_advantages
 from marl_ray.learning.attention import PackedGroup
-from marl_ray.messages import Group
 
 Layout = Literal["packed", "padded"]
 NO_TOKEN = -100

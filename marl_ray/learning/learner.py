@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from marl_ray.config.schema import AlgorithmConfig, ModelConfig
+from marl_ray.core.messages import Group, UpdateStats, WeightVersion
 from marl_ray.learning.batching import NO_TOKEN, Row, micro_batches, to_rows
 from marl_ray.learning.policy import choose_layout, compute_in, load_policy, token_logprobs
-from marl_ray.messages import Group, UpdateStats, WeightVersion
-from marl_ray.tokenization import fingerprint, load_tokenizer
+from marl_ray.models.tokenization import fingerprint, load_tokenizer
 from marl_ray.weights.transport import GeneratorClient, Publisher, TransportName
 
 STATE_FILE = "learner.pt"
@@ -66,7 +66,7 @@ class Learner:
         ]
 
     def tokenizer_fingerprint(self, texts: list[str]) -> str:
-        """See `marl_ray.tokenization.fingerprint`."""
+        """See `marl_ray.models.tokenization.fingerprint`."""
         self.probe_texts = texts
         return fingerprint(self.tokenizer, texts)
 

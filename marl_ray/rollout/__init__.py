@@ -1,1 +1,1 @@
-"""Generation actors and the episodes they play."""
+"""Playing episodes."""

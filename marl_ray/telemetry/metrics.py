@@ -6,8 +6,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from marl_ray.learning.returns import expected_returns
-from marl_ray.messages import Episode, TurnNode, UpdateStats
+from marl_ray.core.messages import Episode, TurnNode, UpdateStats
+from marl_ray.credit.returns import expected_returns
 
 Row = dict[str, float | int | str]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_ray.messages import Episode
+from marl_ray.core.messages import Episode
 from marl_ray.telemetry.metrics import Row
 
 CONFIG_FILE = "config.yaml"

@@ -28,8 +28,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
-from marl_ray.arithmetic import counted
 from marl_ray.config.schema import ExternalConfig
+from marl_ray.core.words import counted
 from marl_ray.environments import CodeGeneration
 from marl_ray.external import ExternalTransition
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox

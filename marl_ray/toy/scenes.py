@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from marl_ray.config.schema import ExternalConfig
+from marl_ray.core.messages import Task
 from marl_ray.environments import CodeGeneration
 from marl_ray.external import ExternalTransition
-from marl_ray.messages import Task
 from marl_ray.sandbox import ExecutionReport, Program
 from marl_ray.toy.demonstrations import (
     FIRST_TURN,

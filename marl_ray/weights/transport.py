@@ -15,7 +15,7 @@ from typing import Any, Literal
 import ray
 import torch
 
-from marl_ray.messages import WeightVersion
+from marl_ray.core.messages import WeightVersion
 from marl_ray.weights.checksum import Checksum
 
 TransportName = Literal["store", "nccl", "ipc"]

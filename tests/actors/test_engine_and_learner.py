@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import ray
 
+from marl_ray.actors.engine import EngineSpec, SamplingSpec, engine_environment
+from marl_ray.actors.generator import Generation, Generator
 from marl_ray.config import AlgorithmConfig, ModelConfig
+from marl_ray.core.messages import Group
 from marl_ray.data import load_tasks
 from marl_ray.environments import CodeGeneration
 from marl_ray.learning.learner import Learner
-from marl_ray.messages import Group
-from marl_ray.rollout.engine import EngineSpec, SamplingSpec, engine_environment
-from marl_ray.rollout.generator import Generation, Generator
 from marl_ray.toy import BASE_PATH
 from marl_ray.weights.transport import GeneratorClient, SyncError
 
@@ -111,7 +111,7 @@ def test_weights_that_did_not_change_are_served_under_a_new_version(generator: A
 
 def test_completions_keep_the_final_eos_and_nothing_after_it(generator: Any, learner: Any) -> None:
     ray.get(learner.publish.remote(5), timeout=60)
-    from marl_ray.tokenization import load_tokenizer
+    from marl_ray.models.tokenization import load_tokenizer
 
     eos = load_tokenizer(str(BASE_PATH), MODEL).eos_token_id
     completions = [c for g in sample(generator) for c in g.completions]

@@ -11,7 +11,7 @@ import pytest
 import ray
 import torch
 
-from marl_ray.tokenization import load_tokenizer
+from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
 from tests.actors.test_engine_and_learner import MODEL, PROMPTS, as_groups, new_learner, sample, start_generator
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.models import SMOLLM2, resolve_model
+from marl_ray.models.names import SMOLLM2, resolve_model
 from tests.end_to_end.conftest import ROOT, rows, train
 
 pytestmark = pytest.mark.real_model

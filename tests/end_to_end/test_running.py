@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from marl_ray.checkpoint import Checkpoints
+from marl_ray.runs.checkpoints import Checkpoints
 from tests.end_to_end.conftest import QUICK, ROOT, command, environment, rows
 
 RAY = Path(sys.executable).with_name("ray")

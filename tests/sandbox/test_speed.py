@@ -22,7 +22,7 @@ LATENCY_VS_FORK = 8.0
 
 def test_speed_of_library_and_ray_workers() -> None:
     ray = pytest.importorskip("ray")
-    from marl_ray.sandbox.ray_pool import SandboxPool
+    from marl_ray.actors.sandbox_pool import SandboxPool
 
     async def scenario() -> dict[str, float]:
         settings = SandboxSettings()

@@ -1,0 +1,1 @@
+"""What runs as a Ray actor, and how the driver holds it."""

@@ -1,0 +1,220 @@
+"""One vLLM engine in this process, driven by one thread, with continuous batching over all requests.
+
+The only module that knows vLLM's engine; `marl_ray.weights` knows its weight transfer. In-process
+(`VLLM_ENABLE_V1_MULTIPROCESSING=0`) because on CPU the extra processes of the asynchronous front end halve
+the throughput, and one actor is one engine anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from marl_ray.core.messages import Completion, WeightVersion
+
+COMMON_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+}
+CPU_BATCHED_TOKENS = 8192
+CPU_BLOCK_TOKENS = 32
+
+
+def engine_environment(cpus: float, on_gpu: bool, local_model: bool, verbose: bool) -> dict[str, str]:
+    """Variables that must be set before anything imports vLLM.
+
+    On CPU: no compilation (the first generation would compile C++ for 20 s), threads not bound to one NUMA
+    node, as many threads as the actor has cores.
+    """
+    environment = dict(COMMON_ENVIRONMENT)
+    if not verbose:
+        environment["VLLM_LOGGING_LEVEL"] = "WARNING"
+    if local_model:
+        environment["HF_HUB_OFFLINE"] = "1"
+    if not on_gpu:
+        environment |= {
+            "TORCHDYNAMO_DISABLE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(max(1, round(cpus))),
+        }
+    return environment
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """What an engine is made from. `transport` is the weight transport of `marl_ray.weights`."""
+
+    model: str
+    dtype: str
+    max_length: int
+    trust_remote_code: bool
+    on_gpu: bool
+    tensor_parallel: int
+    gpu_memory_utilization: float
+    kv_cache_mb: int
+    max_num_seqs: int
+    transport: str
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSpec:
+    """How a group is sampled. `seed` makes it reproducible whatever else is in flight."""
+
+    num_generations: int
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int | None
+    seed: int
+
+
+class Engine:
+    """A vLLM engine and the thread that steps it.
+
+    All calls into vLLM happen on that thread, between two steps, in the order they were asked for. A failure
+    in the engine fails every request in flight and every later one.
+
+    A completion ends at `eos` (the tokenizer's, which settings may have changed), or at one that the model's
+    generation config lists, which vLLM adds by itself.
+    """
+
+    def __init__(self, spec: EngineSpec, eos: int | None) -> None:
+        from vllm import EngineArgs, LLMEngine
+        from vllm.config.weight_transfer import WeightTransferConfig
+
+        from marl_ray.weights.worker import BACKENDS
+
+        arguments: dict[str, Any] = {
+            "model": spec.model,
+            "dtype": spec.dtype,
+            "max_model_len": spec.max_length,
+            "max_num_seqs": spec.max_num_seqs,
+            "trust_remote_code": spec.trust_remote_code,
+            "tensor_parallel_size": spec.tensor_parallel,
+            # Not Ray, which vLLM would choose inside a placement group: the actor holds all of its GPUs itself.
+            "distributed_executor_backend": "mp" if spec.tensor_parallel > 1 else "uni",
+            "logprobs_mode": "processed_logprobs",
+            "disable_log_stats": True,
+            "worker_extension_cls": "marl_ray.weights.worker.ChecksumExtension",
+            "weight_transfer_config": WeightTransferConfig(backend=BACKENDS[spec.transport]),
+        }
+        if spec.on_gpu:
+            arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
+        else:
+            # A prefill in pieces rewinds the requests' generators, which CPU generators cannot do. Blocks smaller
+            # than vLLM's default let the G requests of a group share more of their prompt.
+            arguments |= {
+                "enforce_eager": True,
+                "block_size": CPU_BLOCK_TOKENS,
+                "kv_cache_memory_bytes": spec.kv_cache_mb * 2**20,
+                "enable_chunked_prefill": False,
+                "max_num_batched_tokens": max(CPU_BATCHED_TOKENS, spec.max_length),
+            }
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        self._stops = [] if eos is None else [eos]
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._waiting: dict[str, Future] = {}
+        self._requests = 0
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
+        self._thread.start()
+
+    def generate(self, prompt_ids: list[int], sampling: SamplingSpec) -> asyncio.Future:
+        """Sample a group; resolves to a list of (token ids, log-probabilities, finish reason, version)."""
+        future: Future = Future()
+        self._inbox.put(lambda: self._add(prompt_ids, sampling, future))
+        return asyncio.wrap_future(future)
+
+    def call(self, method: Callable[[Any], Any]) -> asyncio.Future:
+        """Run `method(llm_engine)` on the engine's thread; resolves to its result."""
+        future: Future = Future()
+
+        def command() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(method(self._engine))
+            except Exception as error:
+                future.set_exception(error)
+
+        self._inbox.put(command)
+        return asyncio.wrap_future(future)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                command = self._inbox.get(block=not self._waiting)
+            except queue.Empty:
+                self._step()
+                continue
+            command()
+
+    def _add(self, prompt_ids: list[int], sampling: SamplingSpec, future: Future) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        if not future.set_running_or_notify_cancel():
+            return
+        if self._failure is not None:
+            future.set_exception(RuntimeError(f"the engine has failed: {self._failure}"))
+            return
+        parameters = SamplingParams(
+            n=sampling.num_generations,
+            max_tokens=sampling.max_new_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k or 0,
+            seed=sampling.seed,
+            stop_token_ids=self._stops,
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        self._requests += 1
+        name = str(self._requests)
+        try:
+            self._engine.add_request(name, {"prompt_token_ids": prompt_ids}, parameters)
+        except Exception as error:  # vLLM refused this request: its caller must know, the engine goes on
+            future.set_exception(error)
+            return
+        self._waiting[name] = future
+
+    def _step(self) -> None:
+        try:
+            outputs: list[Any] = self._engine.step()
+            for output in outputs:
+                if output.finished:
+                    group = [_sample(o) for o in sorted(output.outputs, key=lambda o: o.index)]
+                    self._waiting.pop(output.request_id).set_result(group)
+        except Exception as error:  # whatever it is, the engine is unusable and everyone must know
+            self._failure = error
+            for future in self._waiting.values():
+                future.set_exception(RuntimeError(f"the engine failed in a step: {error}"))
+            self._waiting.clear()
+
+
+Sample = tuple[tuple[int, ...], tuple[float, ...], str, WeightVersion]
+
+
+def _sample(output: Any) -> Sample:
+    """What is kept of vLLM's output: with log-probabilities asked for as 0 there is one entry a token."""
+    versions = output.weight_versions or []
+    oldest = min((int(span.version) for span in versions if span.version.isdigit()), default=-1)
+    ids = tuple(output.token_ids)
+    logprobs = tuple(output.logprobs.logprobs)
+    if len(logprobs) != len(ids):
+        raise RuntimeError(f"vLLM returned {len(logprobs)} log-probabilities for {len(ids)} tokens")
+    return ids, logprobs, output.finish_reason or "", oldest
+
+
+def to_completion(sample: Sample, text: str) -> Completion:
+    """A `Completion` from an engine's sample and its decoded text."""
+    ids, logprobs, finish_reason, version = sample
+    return Completion(ids, text, logprobs, finish_reason, version)

@@ -1,0 +1,67 @@
+"""The arithmetic of a run in one unit, joint samples: what a config amounts to before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from marl_ray.config.schema import Config
+from marl_ray.core.words import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """Upper bounds: an episode that ends early has fewer turns."""
+
+    steps_per_epoch: int
+    total_steps: int
+    groups_per_step: int
+    """Groups each agent's learner gets."""
+    joint_samples_per_step: int
+    optimizer_steps_per_step: int
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Of one agent over the whole run."""
+        return self.total_steps * self.optimizer_steps_per_step
+
+
+def arithmetic(config: Config, num_tasks: int) -> Arithmetic:
+    """For a training set of `num_tasks`."""
+    algorithm = config.algorithm
+    tasks = min(algorithm.rollout_buffer_size, num_tasks)
+    steps_per_epoch = -(-num_tasks // algorithm.rollout_buffer_size)
+    total = steps_per_epoch * algorithm.num_train_epochs
+    if algorithm.max_steps is not None:
+        total = min(total, algorithm.max_steps)
+    groups = tasks * algorithm.num_turns
+    return Arithmetic(
+        steps_per_epoch=steps_per_epoch,
+        total_steps=total,
+        groups_per_step=groups,
+        joint_samples_per_step=groups * algorithm.num_generations,
+        optimizer_steps_per_step=-(-groups // (algorithm.train_batch_size or groups)),
+    )
+
+
+def describe(config: Config, num_tasks: int | None) -> str:
+    """For people. Without a number of tasks (nothing has been downloaded) a step is described alone."""
+    algorithm = config.algorithm
+    known = arithmetic(config, num_tasks if num_tasks is not None else algorithm.rollout_buffer_size)
+    tasks = algorithm.rollout_buffer_size if num_tasks is None else min(algorithm.rollout_buffer_size, num_tasks)
+    lines = [
+        f"one step: {counted(tasks, 'task')} x {counted(algorithm.num_turns, 'turn')} = "
+        f"{counted(known.groups_per_step, 'group')} an agent; x {counted(algorithm.num_generations, 'generation')} = "
+        f"{counted(known.joint_samples_per_step, 'joint sample')} ({counted(config.num_agents, 'completion')} each); "
+        f"{counted(known.optimizer_steps_per_step, 'optimizer step')} an agent"
+    ]
+    if num_tasks is None:
+        lines.append(
+            f"steps: one for every {counted(tasks, 'task')} of {config.dataset.name}, not counted in a dry run"
+        )
+    else:
+        lines.append(
+            f"run: {counted(num_tasks, 'task')}, {counted(known.steps_per_epoch, 'step')} an epoch, "
+            f"{counted(known.total_steps, 'step')}, at most "
+            f"{counted(known.total_steps * known.joint_samples_per_step, 'joint sample')}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,10 @@
+"""The one kind of error that is a person's to mend."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """The text is one line that says what to change. Whatever else ends a run is a bug, and shows its traceback."""
+
+    def __init__(self, text: object) -> None:
+        super().__init__(" ".join(str(text).split()))

@@ -1,0 +1,1 @@
+"""Which model a name means, where its files are, and its tokenizer."""

@@ -1,0 +1,355 @@
+"""The pool of sandbox workers: order, one run per distinct program, and workers that die, hang or hold secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ray = pytest.importorskip("ray")
+
+from marl_ray.actors import sandbox_pool as pool_module  # noqa: E402
+from marl_ray.actors import sandbox_worker as worker_module  # noqa: E402
+from marl_ray.actors.sandbox_pool import SandboxPool  # noqa: E402
+from marl_ray.actors.sandbox_worker import BatchResult  # noqa: E402
+from marl_ray.sandbox import (  # noqa: E402
+    ExecutionReport,
+    Limits,
+    Program,
+    SandboxSettings,
+    SandboxUnavailable,
+    failed_report,
+)
+from tests.sandbox.benchmark_modules import sandbox_programs, sandbox_soak  # noqa: E402
+
+SECRET = "SECRET-" + secrets.token_hex(12)
+LIMITS = Limits(test_cpu_s=2.0, test_wall_s=10.0, program_wall_s=20.0)
+PATIENCE = 90.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """A Ray of our own, whose processes inherit a secret."""
+    if ray.is_initialized():
+        ray.shutdown()
+    os.environ["MARL_RAY_TEST_API_KEY"] = SECRET
+    try:
+        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        yield
+        ray.shutdown()
+    finally:
+        del os.environ["MARL_RAY_TEST_API_KEY"]
+
+
+@asynccontextmanager
+async def pool_of(workers: int = 2, **options: Any) -> AsyncIterator[SandboxPool]:
+    pool = SandboxPool(SandboxSettings(limits=LIMITS), workers, num_cpus_per_worker=0.5, **options)
+    try:
+        lines = await pool.start()
+        assert len(lines) == 1, "one line per node"
+        yield pool
+    finally:
+        await pool.close()
+
+
+def numbered(number: int, sleep_s: float = 0.0) -> Program:
+    source = f"import time\nprint({number})\ndef f():\n    time.sleep({sleep_s / 2})\n    return {number}\n"
+    return Program(source, (f"assert f() == {number}", f"assert f() == {number % 3}"), "f")
+
+
+def right(reports: list[ExecutionReport], numbers: list[int]) -> bool:
+    """Every report belongs to its program: it printed its number, and passed one of its tests or two."""
+    seen = [(r.stdout.strip(), r.passed, r.total, r.infra_error) for r in reports]
+    return seen == [(str(n), 1 + (n < 3), 2, None) for n in numbers]
+
+
+async def until(condition: Any, what: str, seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        await asyncio.sleep(0.01)
+
+
+def test_order_duplicates_and_cache() -> None:
+    async def scenario() -> None:
+        async with pool_of(batch_size=4, cache_size=8) as pool:
+            numbers = [n % 20 for n in range(60)]
+            reports = await pool.execute([numbered(n) for n in numbers])
+            assert right(reports, numbers)
+            assert pool.executions == 20, "equal programs run once"
+
+            few = [numbered(n) for n in range(6)]
+            await pool.execute(few)
+            before, hits = pool.executions, pool.cache_hits
+            assert right(await pool.execute(few), list(range(6)))
+            assert (pool.executions, pool.cache_hits) == (before, hits + 6), "recent programs are remembered"
+            assert right(await pool.execute([numbered(n) for n in range(20)]), list(range(20)))
+            assert pool.executions >= before + 12, "the cache is bounded"
+
+            before = pool.executions
+            twice = await asyncio.gather(*(pool.execute([numbered(99, 0.2)]) for _ in range(3)))
+            assert pool.executions == before + 1, "a program that is running is not started again"
+            assert all(right(reports, [99]) for reports in twice)
+
+            same_source = Program(numbered(5).source, ("assert f() == 6",), "f")
+            assert [r.passed for r in await pool.execute([same_source])] == [0], "the tests are part of the key"
+            assert await pool.execute([]) == []
+
+    asyncio.run(scenario())
+
+
+def test_unusable_tests_are_refused_before_anything_runs() -> None:
+    async def scenario() -> None:
+        async with pool_of(1) as pool:
+            with pytest.raises(ValueError, match="test"):
+                await pool.execute([numbered(1), Program("def f(): pass", "def check(c): pass", "f")])
+            assert pool.executions == 0
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_had_is_said_at_start() -> None:
+    async def scenario() -> None:
+        settings = SandboxSettings(isolation="auto", require="bwrap")
+        pool = SandboxPool(settings, 1, num_cpus_per_worker=0.5, without=("bwrap",))
+        with pytest.raises(SandboxUnavailable, match="bwrap"):
+            await pool.start()
+
+    asyncio.run(scenario())
+    assert sandbox_soak.wait_for_no_workers() == []
+
+
+def test_hostile_neighbours_do_no_harm() -> None:
+    async def scenario() -> None:
+        async with pool_of(batch_size=16) as pool:
+            hostile = sandbox_programs.HOSTILE
+            programs = []
+            for number, source in enumerate(hostile.values()):
+                tests = ("assert f(1, 1) == 'never'",)
+                programs += [Program(source, tests, "f", limits=sandbox_programs.LIMITS), numbered(1000 + number)]
+            reports = await pool.execute(programs)
+            assert [r.passed for r in reports[::2]] == [0] * len(hostile)
+            assert [r.infra_error for r in reports] == [None] * len(reports)
+            assert right(reports[1::2], [1000 + n for n in range(len(hostile))])
+
+    asyncio.run(scenario())
+
+
+def test_slow_batches_are_not_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker answers in parts when a batch takes long, and may be busy with the next when asked for the rest."""
+    monkeypatch.setattr("marl_ray.actors.sandbox_worker.SLICE_S", 0.2)
+    worker = worker_module.BatchWorker(SandboxSettings(limits=LIMITS))
+    worker.start()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(worker.run, [numbered(n, 0.02) for n in range(100)]).result(timeout=PATIENCE)
+        assert first.running is not None
+        second = threads.submit(worker.run, [numbered(n, 0.02) for n in range(100, 200)]).result(timeout=PATIENCE)
+        assert second.running is not None
+        rest = [worker.finish(second.running), worker.finish(first.running)]
+    for begin, parts in ((100, (second, rest[0])), (0, (first, rest[1]))):
+        for part in parts:
+            assert part.reports
+            assert right(list(part.reports.values()), [begin + position for position in part.reports])
+    worker._sandbox.close()
+
+
+def test_a_dead_worker_is_replaced_and_its_programs_run_elsewhere() -> None:
+    async def scenario() -> None:
+        async with pool_of(batch_size=4) as pool:
+            numbers = list(range(24))
+            running = asyncio.create_task(pool.execute([numbered(n, 0.1) for n in numbers]))
+            await until(lambda: pool.executions >= 1, "the first report")
+            workers = sandbox_soak.worker_pids()
+            assert len(workers) == 2
+            behind = sandbox_soak.descendants(workers[0])
+            os.kill(workers[0], signal.SIGKILL)
+            assert right(await asyncio.wait_for(running, PATIENCE), numbers)
+            await until(lambda: pool.replacements == 1, "the replacement")
+            await until(lambda: len(set(sandbox_soak.worker_pids()) - {workers[0]}) == 2, "a second worker")
+            await until(lambda: not any(map(alive, behind)), "the dead worker's processes to end")
+            assert right(await pool.execute([numbered(n) for n in range(50, 60)]), list(range(50, 60)))
+
+    asyncio.run(scenario())
+
+
+def test_a_stuck_worker_is_replaced() -> None:
+    async def scenario() -> None:
+        async with pool_of(batch_size=4, deadline_s=4.0) as pool:
+            numbers = list(range(12))
+            running = asyncio.create_task(pool.execute([numbered(n, 0.1) for n in numbers]))
+            await until(lambda: pool.executions >= 1, "the first report")
+            stopped = sandbox_soak.worker_pids()[0]
+            behind = sandbox_soak.descendants(stopped)
+            os.kill(stopped, signal.SIGSTOP)
+            try:
+                assert right(await asyncio.wait_for(running, PATIENCE), numbers)
+                assert pool.replacements == 1
+                await until(lambda: not alive(stopped), "the stuck worker to be killed")
+                await until(lambda: not any(map(alive, behind)), "its processes to end")
+            finally:
+                if alive(stopped):
+                    os.kill(stopped, signal.SIGKILL)
+
+    asyncio.run(scenario())
+
+
+def test_a_slow_program_does_not_look_like_a_stuck_worker() -> None:
+    async def scenario() -> None:
+        async with pool_of(deadline_s=4.0) as pool:
+            assert right(await asyncio.wait_for(pool.execute([numbered(1, 12.0)]), PATIENCE), [1])
+            assert pool.replacements == 0
+            running = asyncio.create_task(pool.execute([numbered(2, 12.0)]))
+            await until(lambda: any(slot.held_up for slot in pool._slots), "a worker that says it is busy")
+            (busy,) = (slot for slot in pool._slots if slot.held_up)
+            stopped = await busy.actor.__ray_call__.remote(lambda worker: os.getpid())
+            os.kill(stopped, signal.SIGSTOP)
+            try:
+                assert right(await asyncio.wait_for(running, PATIENCE), [2])
+                assert pool.replacements == 1, "stuck while it was busy"
+            finally:
+                if alive(stopped):
+                    os.kill(stopped, signal.SIGKILL)
+
+    asyncio.run(scenario())
+
+
+def test_programs_are_not_blamed_for_dying_workers() -> None:
+    async def scenario() -> None:
+        async with pool_of(1) as pool:
+            running = asyncio.create_task(pool.execute([numbered(1, 1.0)]))
+            for killed in range(2):
+                await until(lambda life=killed + 1: pool._slots[0].ready and pool._slots[0].life == life, "a worker")
+                (pid,) = sandbox_soak.worker_pids()
+                os.kill(pid, signal.SIGKILL)
+                await until(lambda pid=pid: not alive(pid), "its end")
+            (report,) = await asyncio.wait_for(running, PATIENCE)
+            assert report.infra_error
+            assert report.passed == 0
+            assert "crash" not in {test.status for test in report.tests}
+            again = await asyncio.wait_for(pool.execute([numbered(1, 1.0)]), PATIENCE)
+            assert right(again, [1]), "what was not run is not remembered"
+
+    asyncio.run(scenario())
+
+
+def test_closing_gives_an_answer_to_those_who_wait() -> None:
+    async def scenario() -> None:
+        async with pool_of(1) as pool:
+            running = asyncio.create_task(pool.execute([numbered(1, 5.0)]))
+            await asyncio.sleep(0)
+            await pool.close()
+            (report,) = await asyncio.wait_for(running, 10)
+            assert report.infra_error
+
+    asyncio.run(scenario())
+    assert sandbox_soak.wait_for_no_workers() == []
+
+
+def test_secrets_cannot_be_reached() -> None:
+    source = (
+        "import os, gc\nWORD = '-TERCES'[::-1]\ndef f(pids):\n    found = []\n"
+        "    if WORD in repr(os.environ): found.append('environment')\n"
+        "    for pid in pids:\n        for name in ('environ', 'cmdline', 'mem', 'maps'):\n"
+        "            try: open(f'/proc/{pid}/{name}', 'rb').read(1)\n            except OSError: continue\n"
+        "            found.append((pid, name))\n"
+        "    return found\n"
+    )
+
+    async def scenario() -> None:
+        async with pool_of(1) as pool:
+            (worker,) = sandbox_soak.worker_pids()
+            assert SECRET.encode() in Path(f"/proc/{worker}/environ").read_bytes(), "the secret is where it starts"
+            pids = [worker, os.getpid(), 1, *range(2, 30)]
+            (report,) = await pool.execute([Program(source, (f"assert f({pids}) == []",), "f")])
+            assert report.passed == 1, report.tests
+            looked_at = 0
+            for pid in sandbox_soak.descendants(worker):
+                try:
+                    texts = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline")]
+                    links = links_of_ray(pid)
+                except OSError:  # a guest that has ended meanwhile
+                    continue
+                looked_at += 1
+                assert all(SECRET.encode() not in text for text in texts)
+                assert links == [], "nothing of Ray is open behind the wall"
+            assert looked_at >= 2, "zygote and judge at least"
+            assert links_of_ray(worker), "while the worker itself has such files"
+
+    asyncio.run(scenario())
+
+
+def test_short_soak() -> None:
+    async def scenario() -> None:
+        async with pool_of(2) as pool:
+            cases = list(sandbox_programs.mixture(500, hostile_share=0.1, seed=7))
+            result = await sandbox_soak.soak(pool, cases, chunk=50)
+            assert result.wrong == []
+            assert result.infra_errors == result.replacements == 0
+            assert result.hostile > 25
+            assert result.after.processes <= result.before.processes
+            assert result.after.descriptors <= result.before.descriptors + sandbox_soak.DESCRIPTORS_OF_RAY
+            assert result.memory_growth < 0.25, "the caches are still filling, but not like this"
+            assert pool.executions == 500
+
+    asyncio.run(scenario())
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def links_of_ray(pid: int) -> list[str]:
+    """Open files and mapped memory that belong to Ray: logs, sockets by path, the object store."""
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            link = os.readlink(f"/proc/{pid}/fd/{fd}")
+        except OSError:
+            continue
+        if "/ray" in link or "plasma" in link:
+            found.append(link)
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    return found + [line for line in maps.splitlines() if "plasma" in line or "_raylet" in line]
+
+
+def test_a_failure_that_a_busy_worker_repeats_counts_once() -> None:
+    """With a stub for the worker: real ones fail on a program too seldom to be waited for."""
+    programs = [Program(f"def f(x): return {n}", ("assert f(1) == 1",), "f") for n in range(2)]
+    failed = failed_report(programs[0], "bwrap", infra_error="no memory")
+    answers = [
+        BatchResult({0: failed}, running=7),
+        BatchResult({0: failed}, running=7),
+        BatchResult({0: failed, 1: failed_report(programs[1], "bwrap")}),
+    ]
+
+    class Method:
+        async def remote(self, _argument: Any) -> BatchResult:
+            return answers.pop(0)
+
+    class Stub:
+        run = finish = Method()
+
+    async def play() -> list[int]:
+        pool = SandboxPool(SandboxSettings(), 2)
+        loop = asyncio.get_running_loop()
+        items = [pool_module._Item(str(n), program, loop.create_future()) for n, program in enumerate(programs)]
+        pool._dispatch = pool._queues.retries.clear  # type: ignore[method-assign]
+        slot = pool._slots[0]
+        slot.actor = Stub()
+        await pool._run_batch(slot, slot.life, items)
+        return [item.failures for item in items]
+
+    assert asyncio.run(play()) == [1, 0]
+    assert answers == []

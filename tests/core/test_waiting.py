@@ -1,0 +1,43 @@
+"""Waiting for several things at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from marl_ray.core.waiting import WaitExpired, together, within
+
+
+def test_together_keeps_the_order() -> None:
+    async def value(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    assert asyncio.run(together(*(value(n) for n in range(4)))) == [0, 1, 2, 3]
+    assert asyncio.run(together()) == []
+
+
+def test_the_first_failure_cancels_the_others() -> None:
+    ended = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("endless")
+
+    async def fails() -> None:
+        raise KeyError("first")
+
+    with pytest.raises(KeyError, match="first"):
+        asyncio.run(together(endless(), fails(), endless()))
+    assert ended == ["endless", "endless"]
+
+
+def test_a_wait_in_vain_names_who_and_the_setting() -> None:
+    async def wait() -> None:
+        await within(0.01, "the generators", "rollout_s", asyncio.Event().wait())
+
+    with pytest.raises(WaitExpired, match=r"waited 0.01 s for the generators, in vain \(resources.deadlines.rollout_s"):
+        asyncio.run(wait())

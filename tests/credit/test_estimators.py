@@ -1,0 +1,60 @@
+"""Advantage estimators against their definitions, written out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from marl_ray.credit.estimators import ESTIMATORS, group_advantages
+
+RETURNS = torch.tensor([[1.0, 2.0, 4.0, 1.0], [0.5, 0.5, 0.5, 0.5]], dtype=torch.float64)
+
+
+def test_magrpo_subtracts_the_mean() -> None:
+    expected = torch.tensor([[-1.0, 0.0, 2.0, -1.0], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(group_advantages(RETURNS, "magrpo"), expected)
+    torch.testing.assert_close(group_advantages(RETURNS, "grpo"), expected)
+
+
+def test_marloo_subtracts_the_mean_of_the_others() -> None:
+    got = group_advantages(RETURNS, "marloo")
+    for row, advantages in zip(RETURNS.tolist(), got.tolist(), strict=True):
+        for g, value in enumerate(row):
+            others = [r for h, r in enumerate(row) if h != g]
+            assert advantages[g] == pytest.approx(value - sum(others) / len(others))
+
+
+def test_maremax_subtracts_the_best() -> None:
+    got = group_advantages(RETURNS, "maremax")
+    torch.testing.assert_close(got[0], torch.tensor([-3.0, -2.0, 0.0, -3.0], dtype=torch.float64))
+
+
+def test_mareinforce_has_no_baseline_and_does_not_alias() -> None:
+    returns = RETURNS.clone()
+    got = group_advantages(returns, "mareinforce")
+    torch.testing.assert_close(got, RETURNS)
+    got.zero_()
+    torch.testing.assert_close(returns, RETURNS)
+
+
+def test_whitened_estimators_are_one_function() -> None:
+    whitened = [group_advantages(RETURNS, name, whiten=True) for name in ESTIMATORS]
+    for other in whitened[1:]:
+        torch.testing.assert_close(other, whitened[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(whitened[0][0].std(correction=0).item(), 1.0, rtol=1e-5, atol=1e-5)
+    assert whitened[0][1].abs().max() == 0
+
+
+def test_siblings_are_the_last_dimension() -> None:
+    tree = torch.randn(3, 5, 4, dtype=torch.float64)
+    for name in ESTIMATORS:
+        got = group_advantages(tree, name)
+        assert got.shape == tree.shape
+        torch.testing.assert_close(got[1, 2], group_advantages(tree[1, 2], name))
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown estimator 'ppo'"):
+        group_advantages(RETURNS, "ppo")
+    with pytest.raises(ValueError, match="at least 2"):
+        group_advantages(torch.tensor([1.0]), "marloo")

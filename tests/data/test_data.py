@@ -1,0 +1,268 @@
+"""Datasets by name and split: what is loaded, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_ray.data import DataError, infer_type, load_tasks
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
+
+
+def row(number: int, **changes: Any) -> dict[str, Any]:
+    fields = {
+        "task_id": f"t/{number}",
+        "prompt": f"def f(x):\n    '''Add {number}.'''\n",
+        "entry_point": "f",
+        "test": f"def check(candidate):\n    assert candidate(1) == {number + 1}\n",
+    }
+    return {**fields, **changes}
+
+
+def written(path: Path, rows: list[Any]) -> str:
+    path.write_text("\n".join(json.dumps(item) for item in rows) + "\n\n")
+    return str(path)
+
+
+@pytest.fixture
+def twenty(tmp_path: Path) -> str:
+    return written(tmp_path / "humaneval.jsonl", [row(number) for number in range(20)])
+
+
+def message(name: str, split: str = "test", dataset_type: str | None = "humaneval") -> str:
+    with pytest.raises(DataError) as caught:
+        load_tasks(name, split, dataset_type)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("split", "ids"),
+    [
+        ("test", range(20)),
+        ("train", range(20)),
+        ("test[3:6]", range(3, 6)),
+        ("test[:4]", range(4)),
+        ("test[16:]", range(16, 20)),
+        ("test[:]", range(20)),
+        ("test[-2:]", range(18, 20)),
+        ("test[:-18]", range(2)),
+        ("test[:10%]", range(2)),
+        ("test[90%:]", range(18, 20)),
+        ("test[:2]+train[19:]", [0, 1, 19]),
+    ],
+)
+def test_split_slices(twenty: str, split: str, ids: Any) -> None:
+    assert [task.id for task in load_tasks(twenty, split)] == [f"t/{number}" for number in ids]
+
+
+def test_slices_agree_with_those_of_datasets(twenty: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    whole = datasets.Dataset.from_list([row(number) for number in range(20)])
+    for slice_ in ("[3:6]", "[:33%]", "[12%:58%]", "[-7:-2]"):
+        read = datasets.ReadInstruction.from_spec(f"test{slice_}").to_absolute({"test": len(whole)})[0]
+        ids = [f"t/{number}" for number in range(read.from_ or 0, read.to)]
+        assert [task.id for task in load_tasks(twenty, f"test{slice_}")] == ids
+
+
+def test_a_row_becomes_a_task(twenty: str) -> None:
+    (task,) = load_tasks(twenty, "test[1:2]")
+    assert (task.id, task.entry_point, task.prompt, task.tests) == (
+        "t/1",
+        "f",
+        row(1)["prompt"],
+        row(1)["test"],
+    )
+
+
+def test_parquet(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "coophumaneval.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist([row(0), row(1)]), path)
+    assert [task.id for task in load_tasks(str(path), "train[1:]")] == ["t/1"]
+    path.write_bytes(b"nothing of the kind")
+    assert "is not Parquet" in message(str(path))
+
+
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [
+        ("tset", "has no split 'tset'; its splits: test, train"),
+        ("eval[:3]", "has no split 'eval'; its splits: test, train"),
+        ("test[5:5]", "split 'test[5:5]' holds no rows"),
+        ("test[8:3]", "split 'test[8:3]' holds no rows"),
+        ("test[:21]", "split 'test[:21]' reaches beyond its 20 rows"),
+        ("test[33:163]", "split 'test[33:163]' reaches beyond its 20 rows"),
+        ("test[:120%]", "reaches beyond"),
+        ("test[3]", "is not of the form"),
+        ("test[a:b]", "is not of the form"),
+        ("", "is not of the form"),
+    ],
+)
+def test_splits_that_are_not_there(twenty: str, split: str, said: str) -> None:
+    assert said in message(twenty, split)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path, twenty: str) -> None:
+    said = message(str(tmp_path / "humanevil.jsonl"))
+    assert "humanevil.jsonl does not exist" in said
+    assert said.endswith("humaneval.jsonl")
+    assert message(str(tmp_path / "no" / "x.jsonl")).endswith("x.jsonl does not exist")
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"task_id": 1}\n{"task_id"\n')
+    assert "broken.jsonl, line 2: not JSON" in message(str(broken))
+    assert "line 1: not a JSON object" in message(written(broken, [[1]]))
+    broken.write_bytes(b"\xff\xfe\n")
+    assert "line 1: not JSON" in message(str(broken))
+    broken.write_text("")
+    assert "holds no rows" in message(str(broken))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"test": ""}, "task t/1 has no tests"),
+        ({"test": None}, "task t/1 has no tests"),
+        ({"entry_point": None}, "task t/1 has no entry point"),
+        ({"entry_point": " "}, "task t/1 has no entry point"),
+        ({"entry_point": "f(x)"}, "task t/1: entry point 'f(x)' is not a function's name"),
+        ({"entry_point": "class"}, "is not a function's name"),
+        ({"prompt": ""}, "task t/1 has no problem text"),
+        ({"test": "def check(candidate):\n    assert ("}, "task t/1: "),
+        ({"test": "x = 1"}, "task t/1: "),
+        ({"test": "def check(candidate):\n    pass"}, "task t/1: "),
+        ({"task_id": "t/0"}, "rows 0 and 1 of 'test' are both t/0"),
+    ],
+)
+def test_rows_that_cannot_be_used(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    assert said in message(written(tmp_path / "x.jsonl", [row(0), row(1, **changes)]))
+
+
+def test_rows_without_an_id_are_named_by_their_number(tmp_path: Path) -> None:
+    name = written(tmp_path / "x.jsonl", [row(0, task_id=None), row(1, task_id=7)])
+    assert [task.id for task in load_tasks(name, "test", "humaneval")] == ["humaneval/row 0", "7"]
+
+
+MBPP = {
+    "task_id": 3,
+    "text": "Write a function to double a number and add k.",
+    "code": "def helper(x):\r\n  return 2 * x\r\ndef twice(x, k=0):\r\n  return helper(x) + k",
+    "test_list": ["assert twice(helper(1)) == 4", "assert twice(2, 1) == 5"],
+    "test_setup_code": "",
+}
+
+
+def test_mbpp_original_fields(tmp_path: Path) -> None:
+    path = tmp_path / "mbpp.jsonl"
+    (task,) = load_tasks(written(path, [MBPP]), "test")
+    assert (task.id, task.entry_point) == ("MBPP/3", "twice")
+    assert task.prompt == ("Write a function to double a number and add k.\nThe function is `twice(x, k=0)`.\n")
+    assert task.tests == ("assert twice(helper(1)) == 4", "assert twice(2, 1) == 5")
+    (task,) = load_tasks(written(path, [{**MBPP, "test_setup_code": "a = 1\r\nb = 2"}]), "test")
+    assert task.tests[0] == "a = 1\nb = 2"
+    sanitized = {key: value for key, value in MBPP.items() if key not in ("text", "test_setup_code")}
+    sanitized |= {"prompt": MBPP["text"], "test_imports": ["import math"]}
+    (task,) = load_tasks(written(path, [sanitized]), "test")
+    assert task.tests[0] == "import math"
+    assert task.prompt.startswith("Write a function to double")
+
+
+def test_mbpp_with_the_fields_of_humaneval(tmp_path: Path) -> None:
+    (task,) = load_tasks(written(tmp_path / "mbpp.jsonl", [row(4)]), "test")
+    assert (task.id, task.entry_point) == ("t/4", "f")
+    listed = row(5, test=None, test_list=["assert f(1) == 6"])
+    (task,) = load_tasks(written(tmp_path / "mbpp.jsonl", [listed]), "test")
+    assert task.tests == ("assert f(1) == 6",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"test_list": []}, "task MBPP/3 has no tests"),
+        ({"code": ""}, "task MBPP/3 has no entry point"),
+        ({"code": "def ("}, "task MBPP/3 has no entry point"),
+        ({"test_list": ["assert other(1) == 2"]}, "task MBPP/3 has no entry point"),
+        ({"test_list": ["assert twice(1) == 2", "assert ("]}, "task MBPP/3: "),
+        ({"text": ""}, "task MBPP/3 has no problem text"),
+    ],
+)
+def test_mbpp_rows_that_cannot_be_used(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    assert said in message(written(tmp_path / "x.jsonl", [{**MBPP, **changes}]), dataset_type="mbpp")
+
+
+def test_infer_type() -> None:
+    assert infer_type("openai/openai_humaneval") == "humaneval"
+    assert infer_type("OpenMLRL/CoopHumanEval") == "coophumaneval"
+    assert infer_type("google-research-datasets/mbpp") == "mbpp"
+    assert infer_type("bundled:toy") == "toy"
+    assert infer_type("/data/humaneval/mbpp.jsonl") == "mbpp"
+    assert infer_type("/data/humaneval/part1.jsonl") == "humaneval"
+    assert infer_type("FudanSELab/ClassEval") == "classeval"
+    with pytest.raises(DataError, match=r"dataset\.type cannot be told from the name 'some/thing'"):
+        infer_type("some/thing")
+
+
+def test_types_that_are_not_there() -> None:
+    assert "classeval is not available yet (available: humaneval," in message("x.jsonl", dataset_type="classeval")
+    assert "bugfix is not available yet" in message("quixbugs.jsonl", dataset_type=None)
+    assert "'humanevil' is not known" in message("x.jsonl", dataset_type="humanevil")
+
+
+def test_hub_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def load_dataset(name: str) -> Any:
+        if name != "some/humaneval":
+            raise FileNotFoundError(f"Couldn't find\n{name}")
+        return datasets.DatasetDict(
+            validation=datasets.Dataset.from_list([row(number) for number in range(5)]),
+            extra=datasets.Dataset.from_list([row(9)]),
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert [task.id for task in load_tasks("some/humaneval", "validation[3:]")] == ["t/3", "t/4"]
+    assert "has no split 'test'; its splits: validation, extra" in message("some/humaneval")
+    said = "cannot be loaded from the hub: FileNotFoundError: Couldn't find some/other"
+    assert message("some/other") == f"dataset some/other {said}; a local file ends in .jsonl or .parquet"
+
+
+def test_bundled_tasks() -> None:
+    train, held_out = load_tasks("bundled:toy", "train"), load_tasks("bundled:toy", "eval")
+    assert len(train) + len(held_out) >= 60
+    assert not {task.id for task in train} & {task.id for task in held_out}
+    assert len(load_tasks("bundled:toy", "eval[:4]", "toy")) == 4
+    assert "its splits: train, eval" in message("bundled:toy", "test", "toy")
+    assert "bundled with the package: bundled:toy" in message("bundled:tyo", "train", "toy")
+
+
+@needs_shared
+def test_the_whole_of_humaneval_and_mbpp() -> None:
+    humaneval = str(SHARED / "humaneval.jsonl")
+    assert len(load_tasks(humaneval, "test[33:163]")) == 130
+    assert [task.id for task in load_tasks(humaneval, "test[:2]")] == ["HumanEval/0", "HumanEval/1"]
+    mbpp = load_tasks(str(SHARED / "mbpp.jsonl"), "test")
+    assert len(mbpp) == 974
+    assert all(f"`{task.entry_point}(" in task.prompt for task in mbpp)
+
+
+def test_these_rooms_import_nothing_heavy() -> None:
+    code = (
+        "import sys, marl_ray.data, marl_ray.environments, marl_ray.external\n"
+        "marl_ray.data.load_tasks('bundled:toy', 'eval')\n"
+        "print(*{'ray', 'vllm', 'torch', 'datasets', 'transformers', 'pyarrow'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+@needs_shared
+def test_classeval_is_not_taken_for_something_else() -> None:
+    assert "not available yet" in message(str(SHARED / "classeval.jsonl"), dataset_type=None)

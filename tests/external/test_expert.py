@@ -1,0 +1,386 @@
+"""`expert_edits` against a real local HTTP server that speaks both protocols, asked by the vendors' own clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from marl_ray.config.schema import ExternalConfig
+from marl_ray.core.messages import Episode, Observations, Task, TurnNode
+from marl_ray.environments import CodeGeneration
+from marl_ray.external import ExternalTransition, expert
+from marl_ray.external.endpoints import endpoint_of
+from marl_ray.external.expert import Expert, ExpertError, ExpertRefused, parse_edits
+from marl_ray.sandbox import ExecutionReport
+from marl_ray.telemetry.metrics import transition_metrics
+
+KEY = "sk-very-secret"
+NAMES = ["aux", "grow"]
+JSON = {"content-type": "application/json"}
+EDITS = {"aux": "return n + 5", "grow": "multiply by 7"}
+
+
+class Server:
+    """Answers POSTs by a script: each item is a function of the handler, the last one repeats."""
+
+    def __init__(self) -> None:
+        self.script: list[Callable[[BaseHTTPRequestHandler], None]] = []
+        self.requests: list[SimpleNamespace] = []
+        self.lock = threading.Lock()
+        self.active = self.most_active = 0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                with outer.lock:
+                    outer.requests.append(SimpleNamespace(path=self.path, headers=self.headers, body=body))
+                    answer = outer.script.pop(0) if len(outer.script) > 1 else outer.script[0]
+                    outer.active += 1
+                    outer.most_active = max(outer.most_active, outer.active)
+                try:
+                    answer(self)
+                except OSError:
+                    pass
+                finally:
+                    with outer.lock:
+                        outer.active -= 1
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02})
+        self.thread.start()
+
+    def close(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+        self.thread.join()
+
+
+def send(handler: BaseHTTPRequestHandler, status: int, data: bytes, **headers: str) -> None:
+    handler.send_response(status)
+    for name, value in headers.items():
+        handler.send_header(name, value)
+    handler.send_header("content-length", str(len(data)))
+    handler.end_headers()
+    handler.wfile.write(data)
+
+
+def says(text: str, pause: float = 0.0) -> Callable[[BaseHTTPRequestHandler], None]:
+    """A reply with this text, in the protocol of the path that was asked."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(pause)
+        body: dict[str, Any]
+        if handler.path.endswith("/messages"):
+            body = {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": text}]}
+        else:
+            body = {"choices": [{"message": {"role": "assistant", "content": text}}]}
+        send(handler, 200, json.dumps(body).encode(), **JSON)
+
+    return answer
+
+
+def fails(status: int, body: bytes = b'{"error": "no, sk-very-secret"}', **headers: str) -> Callable[..., None]:
+    return lambda handler: send(handler, status, body, **{**JSON, **headers})
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    running = Server()
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{running.url}/v1/")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", running.url)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setattr(expert, "FIRST_PAUSE_S", 0.01)
+    yield running
+    running.close()
+
+
+def settings(model: str | None = "some-model", base_url: str | None = None) -> ExternalConfig:
+    return ExternalConfig(
+        mode="expert_edits", expert_model=model, expert_base_url=base_url, expert_retries=0, previous_response=False
+    )
+
+
+def ask(
+    model: str = "some-model", timeout_s: float = 5.0, retries: int = 3, names: list[str] = NAMES
+) -> dict[str, str] | None:
+    endpoint = endpoint_of(settings(model))
+    return asyncio.run(Expert(endpoint, timeout_s, retries).edits("Add 5.", "def aux(n): ...", names))
+
+
+def test_openai_protocol(server: Server) -> None:
+    server.script = [says(json.dumps(EDITS))]
+    assert ask() == EDITS
+    (request,) = server.requests
+    assert request.path == "/v1/chat/completions"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.body["model"] == "some-model"
+    (message,) = request.body["messages"]
+    assert "Add 5." in message["content"]
+    assert "def aux(n): ..." in message["content"]
+    assert "aux, grow" in message["content"]
+
+
+@pytest.mark.parametrize("model", ["claude-x", "anthropic:claude-x"])
+def test_anthropic_protocol(server: Server, model: str) -> None:
+    server.script = [says("Here:\n```json\n" + json.dumps(EDITS) + "\n```")]
+    assert ask(model) == EDITS
+    (request,) = server.requests
+    assert request.path == "/v1/messages"
+    assert KEY in (request.headers["x-api-key"], request.headers["authorization"].removeprefix("Bearer "))
+    assert request.headers["anthropic-version"]
+    assert request.body["model"] == "claude-x"
+    assert request.body["max_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        fails(429),
+        fails(500),
+        fails(529),
+        says("I would rather not."),
+        fails(200, b'{"choices": null}'),
+        fails(200, b'{"choices": [{"message": "text"}]}'),
+        fails(200, b"<html>", **{"content-type": "text/html"}),
+        fails(200, b"<html>"),
+        fails(200, b'{"choices": []}'),
+        fails(200, b'{"choices": [{"message": {"content": null}}]}'),
+        fails(200, b"[" * 100_000),
+        fails(200, b" " * 300_000),
+        lambda handler: handler.connection.close(),
+    ],
+)
+def test_trouble_that_passes_is_tried_again(server: Server, trouble: Callable[..., None]) -> None:
+    server.script = [trouble, trouble, says(json.dumps(EDITS))]
+    assert ask() == EDITS
+    assert len(server.requests) == 3
+
+
+def test_a_slow_reply_times_out_and_is_tried_again(server: Server) -> None:
+    server.script = [says("late", pause=1.0), says(json.dumps(EDITS))]
+    started = time.monotonic()
+    assert ask(timeout_s=0.3) == EDITS
+    assert time.monotonic() - started < 0.95
+
+
+def test_a_dripping_reply_times_out(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    def drip(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        for _ in range(20):
+            handler.wfile.write(b" ")
+            time.sleep(0.05)
+
+    server.script = [drip]
+    started = time.monotonic()
+    assert ask(timeout_s=0.2, retries=0) is None
+    assert time.monotonic() - started < 0.8
+    assert "timed out" in caplog.text
+
+
+@pytest.mark.parametrize("trouble", [fails(500), fails(429), says("no JSON")])
+def test_after_the_retries_there_is_no_edit_and_no_key_in_the_log(
+    server: Server, trouble: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    server.script = [trouble]
+    with caplog.at_level(logging.DEBUG):
+        assert ask(retries=2) is None
+    assert len(server.requests) == 3
+    assert caplog.text.count("gave no edit") == 1
+    assert KEY not in caplog.text
+
+
+@pytest.mark.parametrize("key", ["sk-very\nsecret", "sk-very-secrét"])
+def test_a_key_that_no_header_can_hold_is_not_shown(
+    server: Server, key: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with caplog.at_level(logging.DEBUG):
+        assert ask(retries=0) is None
+    assert "sk-very" not in caplog.text
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("status", [400, 404])
+def test_what_another_try_cannot_help_is_not_tried_again(server: Server, status: int) -> None:
+    server.script = [fails(status)]
+    assert ask() is None
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_ends_the_run_without_naming_it(server: Server, status: int) -> None:
+    server.script = [fails(status)]
+    with pytest.raises(ExpertRefused, match="refused the key in OPENAI_API_KEY") as error:
+        ask()
+    assert KEY not in str(error.value)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_redirects_are_not_followed_with_the_key(server: Server, status: int) -> None:
+    server.script = [fails(status, location=f"{server.url}/elsewhere")]
+    assert ask() is None
+    assert [request.path for request in server.requests] == ["/v1/chat/completions"]
+
+
+def test_no_server_and_no_address(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    assert ask(retries=1) is None
+    for address in ("file:///etc/passwd", "localhost:8000/v1", "http://localhost:port/v1", "http://"):
+        monkeypatch.setenv("OPENAI_BASE_URL", address)
+        with pytest.raises(ValueError, match=r"^OPENAI_BASE_URL is not an address like http://localhost:8000/v1$"):
+            endpoint_of(settings())
+
+
+def test_requests_in_flight_are_bounded(server: Server) -> None:
+    server.script = [says(json.dumps(EDITS), pause=0.05)]
+    asked = Expert(endpoint_of(settings()), 5.0, 0)
+
+    async def many() -> list[dict[str, str] | None]:
+        return await asyncio.gather(*(asked.edits("Add 5.", "", NAMES) for _ in range(40)))
+
+    assert asyncio.run(many()) == [EDITS] * 40
+    assert 1 < server.most_active <= expert.MAX_CONCURRENT
+
+
+def test_an_endless_error_reply_is_cut_off(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    sent = []
+
+    def flood(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(500)
+        handler.end_headers()
+        for _ in range(1000):
+            handler.wfile.write(b" " * 65536)
+            sent.append(1)
+
+    server.script = [flood]
+    assert ask(retries=0) is None
+    assert "reply too long" in caplog.text
+    server.close()
+    assert len(sent) < 500
+
+
+def test_the_request_speaks_of_as_many_programmers_as_there_are(server: Server) -> None:
+    server.script = [says(json.dumps({"grow": "n * 7"}))]
+    assert ask(names=["grow"]) == {"grow": "n * 7"}
+    ask()
+    alone, several = (request.body["messages"][0]["content"] for request in server.requests)
+    assert alone.startswith("A programmer writes one function")
+    assert "functions" not in alone
+    assert "Several" not in alone
+    assert several.startswith("Several programmers")
+
+
+def test_edits_join_the_prompts_and_failures_are_a_metric(server: Server) -> None:
+    server.script = [says('{"grow": "multiply by 7"}'), fails(400)]
+    task = Task("toy/1", "def grow(n):\n", "grow", ("assert grow(0) == 0",))
+    report = ExecutionReport((), None, "", 0.0, 0.0, "none", True)
+    change = ExternalTransition(settings(), CodeGeneration(2))
+
+    async def twice() -> list[Observations]:
+        program = ["def aux(n): ...", "def grow(n): ..."]
+        return [await change.next_prompts(task, ["", ""], program, report) for _ in range(2)]
+
+    heard, unheard = asyncio.run(twice())
+    assert "An expert suggests" not in heard.prompts[0]
+    assert heard.prompts[1].startswith("An expert suggests:\nmultiply by 7\n\n")
+    assert heard.metrics == {"expert/failures": 0.0}
+    assert all("An expert suggests" not in prompt for prompt in unheard.prompts)
+    assert unheard.metrics == {"expert/failures": 1.0}
+    nodes = [TurnNode(0, [], [], [], [], 0, heard.metrics), TurnNode(1, [], [], [], [], 0, unheard.metrics)]
+    assert transition_metrics([Episode(task, nodes)]) == {"expert/failures": 0.5}
+
+
+def test_parse_edits_is_tolerant() -> None:
+    assert parse_edits('{"aux": null, "grow": " x "}', NAMES) == {"grow": "x"}
+    assert parse_edits('For {this}: {"note": 1} {"aux": {"code": "y"}} end', NAMES) == {"aux": '{"code": "y"}'}
+    assert parse_edits('{"aux": "\\ud800"}', NAMES) == {"aux": "?"}
+    assert len(parse_edits(json.dumps({"aux": "x" * 9000}), NAMES)["aux"]) == expert.MAX_EDIT_CHARS
+    for text in ("", "{", "[]", '{"other": 1}', "{" * 3000, '{"a":' * 3000):
+        with pytest.raises(ExpertError):
+            parse_edits(text, NAMES)
+
+
+KEYS = {f"{name}_API_KEY": "k" for name in ("OPENAI", "ANTHROPIC", "DEEPSEEK", "DASHSCOPE")}
+LOCAL = "http://localhost:8000/v1"
+
+
+@pytest.mark.parametrize(
+    ("model", "variables", "base_url", "vendor", "asked", "host"),
+    [
+        ("some-model", {}, None, "openai", "some-model", "api.openai.com"),
+        ("deepseek-coder", {}, None, "deepseek", "deepseek-coder", "api.deepseek.com"),
+        ("DeepSeek-Coder", {}, None, "deepseek", "DeepSeek-Coder", "api.deepseek.com"),
+        ("qwen3-coder-plus", {}, None, "dashscope", "qwen3-coder-plus", "dashscope.aliyuncs.com"),
+        ("Claude-x", {}, None, "anthropic", "Claude-x", "api.anthropic.com"),
+        ("openai:claude-clone", {}, None, "openai", "claude-clone", "api.openai.com"),
+        # a server of one's own, whatever its model is called
+        ("qwen2.5-coder", {"OPENAI_BASE_URL": LOCAL}, None, "openai", "qwen2.5-coder", "localhost"),
+        ("qwen2.5-coder", {}, LOCAL, "openai", "qwen2.5-coder", "localhost"),
+        ("Qwen/Qwen2.5-7B", {"OPENAI_BASE_URL": LOCAL}, None, "openai", "Qwen/Qwen2.5-7B", "localhost"),
+        ("dashscope:qwen-max", {"OPENAI_BASE_URL": LOCAL}, None, "dashscope", "qwen-max", "dashscope.aliyuncs.com"),
+        ("claude-x", {"OPENAI_BASE_URL": LOCAL}, None, "anthropic", "claude-x", "api.anthropic.com"),
+        ("claude-x", {}, LOCAL, "anthropic", "claude-x", "http://localhost:8000"),
+        # OpenAI's own address says nothing, a vendor's own says more
+        ("qwen-max", {"OPENAI_BASE_URL": "https://api.openai.com/v1/"}, None, "dashscope", "qwen-max", "dashscope."),
+        (
+            "qwen-max",
+            {"OPENAI_BASE_URL": LOCAL, "DASHSCOPE_BASE_URL": "https://intl.example/v1"},
+            None,
+            "dashscope",
+            "qwen-max",
+            "intl.example",
+        ),
+    ],
+)
+def test_which_models_are_whose(
+    model: str, variables: dict[str, str], base_url: str | None, vendor: str, asked: str, host: str
+) -> None:
+    endpoint = endpoint_of(settings(model, base_url), KEYS | variables)
+    assert (endpoint.vendor.name, endpoint.model) == (vendor, asked)
+    assert host in endpoint.address
+    assert str(endpoint).startswith(f"{asked} at {host.removeprefix('http://')}")
+    assert vendor != "anthropic" or not endpoint.address.endswith("/v1")
+
+
+@pytest.mark.parametrize(
+    ("model", "variables", "says"),
+    [
+        (None, {}, "needs external.expert_model, the model that writes the edits"),
+        ("openai:", {}, "needs external.expert_model, the model that writes the edits"),
+        ("some-model", {}, "set the environment variable OPENAI_API_KEY"),
+        ("claude-x", {"ANTHROPIC_API_KEY": " "}, "set the environment variable ANTHROPIC_API_KEY"),
+        ("deepseek-coder", {"OPENAI_API_KEY": "k"}, "set the environment variable DEEPSEEK_API_KEY"),
+        ("Qwen-max", {"OPENAI_API_KEY": "k"}, "set the environment variable DASHSCOPE_API_KEY"),
+        ("qwen", {"OPENAI_BASE_URL": LOCAL}, "OPENAI_API_KEY (any word, if the server asks for none)"),
+        ("Qwen/Qwen2.5-7B", KEYS, "set external.expert_base_url to the server that does"),
+    ],
+)
+def test_what_is_missing_is_told_before_the_run(model: str | None, variables: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=r"^external\.") as missing:
+        endpoint_of(settings(model), variables)
+    assert str(missing.value).endswith(says)
+    assert "\n" not in str(missing.value)
+
+
+def test_an_address_with_a_password_is_not_shown() -> None:
+    endpoint = endpoint_of(settings("x", "http://me:hush@host:1/v1"), KEYS)
+    assert str(endpoint) == "x at host:1"

@@ -1,0 +1,158 @@
+"""Every external mode end to end: a joint action and its report in, each agent's next prompt out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from marl_ray.config.schema import ExternalConfig
+from marl_ray.core.messages import Task
+from marl_ray.environments import CodeGeneration
+from marl_ray.external import ExternalTransition
+from marl_ray.sandbox import ExecutionReport, SyntaxDiagnosis, TestResult
+
+TASK = Task(
+    "toy/1",
+    'def grow(n: int) -> int:\n    """Add 5 to n, then multiply by 7."""\n',
+    "grow",
+    "def check(candidate):\n    assert candidate(0) == 35\n    assert candidate(1) == 42\n",
+)
+AUX = "def aux(n):\n    return n + 5"
+MAIN = "def grow(n):\n    return aux(n)"
+ONLY = "Answer with the function only: no markdown, no explanation, no tests.\n"
+REVISE_AUX = "Revise your helper function `aux`, which `grow` may call. " + ONLY
+REVISE_MAIN = "Revise your function `grow`. You may call `aux(...)` but must not define it. " + ONLY
+
+
+def verdict(status: Any, test: str, message: str | None = None) -> TestResult:
+    return TestResult(status, "AssertionError" if status == "fail" else None, message, None, test)
+
+
+def report(*tests: TestResult, syntax: SyntaxDiagnosis | None = None) -> ExecutionReport:
+    return ExecutionReport(tests, syntax, "", 0.0, 0.0, "none", True)
+
+
+FAILED = report(
+    verdict("fail", "assert candidate(0) == 35", "got 5, expected 35"),
+    verdict("fail", "assert candidate(1) == 42", "got 6, expected 42"),
+    verdict("pass", "assert candidate(-5) == 0"),
+)
+
+
+def turn(
+    responses: list[str] | None = None, result: ExecutionReport = FAILED, agents: int = 2, **settings: Any
+) -> list[str]:
+    environment = CodeGeneration(agents)
+    change = ExternalTransition(ExternalConfig(**settings), environment)
+    first = environment.first_prompts(TASK)
+    return asyncio.run(change.next_prompts(TASK, first, responses or [AUX, MAIN], result)).prompts
+
+
+def test_level_feedback_by_default() -> None:
+    aux, main = turn()
+    facts = (
+        "Feedback:\naux: found\ngrow: found\nsyntax: OK\ntests: 0 of 1 passed\n"
+        "failed: assert candidate(0) == 35 -> AssertionError: got 5, expected 35\n"
+    )
+    assert aux == f"Your previous answer:\n{AUX}\n\n{facts}\n{REVISE_AUX}"
+    assert main == f"Your previous answer:\n{MAIN}\n\n{facts}aux use: thin wrapper\n\n{REVISE_MAIN}"
+
+
+@pytest.mark.parametrize(
+    ("cut", "shown", "count"),
+    [
+        (1, ["candidate(0)"], "0 of 1"),
+        (2, ["candidate(0)", "candidate(1)"], "0 of 2"),
+        (-1, [], "1 of 1"),
+        (-2, ["candidate(1)"], "1 of 2"),
+        (99, ["candidate(0)", "candidate(1)"], "1 of 3"),
+        (0, ["candidate(0)", "candidate(1)"], "1 of 3"),
+        (None, ["candidate(0)", "candidate(1)"], "1 of 3"),
+        ("all", ["candidate(0)", "candidate(1)"], "1 of 3"),
+    ],
+)
+def test_sandbox_slice(cut: Any, shown: list[str], count: str) -> None:
+    text = turn(sandbox_slice=cut)[0]
+    assert f"tests: {count} passed" in text
+    assert [call for call in ("candidate(0)", "candidate(1)", "candidate(-5)") if call in text] == shown
+
+
+def test_original_prompt_and_previous_response() -> None:
+    first = CodeGeneration(2).first_prompts(TASK)
+    with_both = turn(mode="plain", original_prompt=True)
+    assert with_both == [
+        f"{first[0]}\nYour previous answer:\n{AUX}\n\n{REVISE_AUX}",
+        f"{first[1]}\nYour previous answer:\n{MAIN}\n\n{REVISE_MAIN}",
+    ]
+    assert turn(mode="plain", previous_response=False) == [REVISE_AUX, REVISE_MAIN]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return sum(map(aux, [x]))", "OK"),
+        ("return int(aux(x)) + 0", "thin wrapper"),
+        ("return x\n    return aux(x)", "aux not called"),
+        ("y = aux(x)\n    z = y\n    return x", "result thrown away"),
+    ],
+)
+def test_main_hears_how_it_uses_the_helper(body: str, said: str) -> None:
+    aux, main = turn([AUX, f"def grow(x):\n    {body}"])
+    assert f"\naux use: {said}\n" in main
+    assert "aux use" not in aux
+
+
+def test_agents_hear_what_is_missing_and_where_it_does_not_parse() -> None:
+    aux, _ = turn(["I cannot help.", MAIN])
+    assert "aux: missing (no function of that name)\ngrow: found\n" in aux
+    assert aux.startswith("Your previous answer:\nI cannot help.\n")
+    broken = "def aux(x)\n    return x"
+    aux, _ = turn([f"Sure!\n```python\n{broken}\n```\nDone.", MAIN])
+    assert "aux: missing (does not parse)\n" in aux
+    assert aux.startswith(f"Your previous answer:\n{broken}\n")
+    aux, _ = turn(["def aux(x):\n    x.sort()", MAIN])
+    assert "aux: missing (no return value)\n" in aux
+
+
+def test_other_modes() -> None:
+    assert "Feedback:\nNot all levels passed\n" in turn(mode="passed")[0]
+    # The slice decides what feedback may know: the last test alone has passed.
+    assert "Feedback:\nAll levels passed\n" in turn(mode="passed", sandbox_slice=-1)[0]
+    levels = "Feedback:\nimplementation: OK\nsyntax: correct\ntests: passed 1 of 3\naux use: thin wrapper\n"
+    assert all(levels in text for text in turn(mode="level_passed", sandbox_slice="all"))
+    assert all("Feedback" not in text for text in turn(mode="plain"))
+
+
+def test_a_syntax_error_is_told_in_the_lines_of_its_author() -> None:
+    broken = "def grow(n)\n    return n"
+    source = CodeGeneration(2).program(TASK, [AUX, broken]).source
+    with pytest.raises(SyntaxError) as error:
+        compile(source, "<program>", "exec")
+    assert source.split("\n")[error.value.lineno - 1] == "def grow(n)"  # type: ignore[operator]
+    syntax = SyntaxDiagnosis("expected ':'", error.value.lineno, error.value.offset)
+    main = turn([AUX, broken], report(syntax=syntax))[1]
+    assert main.startswith(f"Your previous answer:\n{broken}\n\nFeedback:\naux: found\n")
+    assert "grow: missing (does not parse)\n" in main
+    assert "syntax: error in grow line 1 column 12: expected ':'\ntests: not run\n" in main
+
+
+def test_previous_answer_without_the_function_is_shown_as_it_was() -> None:
+    aux, main = turn(["```python\ndef helper(n):\n    return n\n```", ""])
+    assert aux.startswith("Your previous answer:\ndef helper(n):\n    return n\n\n")
+    assert "aux: missing (no function of that name)" in aux
+    assert main.startswith("Your previous answer:\n(empty)\n\n")
+    assert "grow: missing (empty answer)" in main
+
+
+def test_one_and_three_agents() -> None:
+    (alone,) = turn([MAIN], agents=1)
+    assert "aux" not in alone.replace(MAIN, "")
+    assert len(turn(["", "", MAIN], agents=3)) == 3
+
+
+def test_an_expert_without_a_key_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ValueError, match="OPENAI_API_KEY"):
+        turn(mode="expert_edits", expert_model="some-model")

@@ -1,0 +1,139 @@
+"""Which models get a chat template, how prompts become ids, and which arguments tokenizers take."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_ray.config import ConfigError, ModelConfig, from_tree
+from marl_ray.models.names import check_model, describe_prompts
+from marl_ray.models.tokenization import decide_template, encode_prompt, load_tokenizer
+from marl_ray.toy import BASE_PATH
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+WITH_EOS = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}{% endfor %}"
+REFUSING = "{{ raise_exception('no assistants here') }}"
+
+
+def model(parent: Path, name: str, template: str | None, eos: list[str], generation: list[str] | None = None) -> str:
+    """A model folder with the bundled tokenizer, a template, and its ends: the tokenizer's, and those of generation."""
+    folder = parent / name
+    shutil.copytree(BASE_PATH, folder)
+    tokenizer = load_tokenizer(str(folder), ModelConfig())
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.eos_token = eos[0]
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    ids = [tokenizer.convert_tokens_to_ids(token) for token in generation or eos]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    return str(folder)
+
+
+def decide(name: str, use: bool | None = None) -> tuple[bool, str]:
+    config = ModelConfig(use_chat_template=use)
+    return decide_template(name, load_tokenizer(name, config), config)
+
+
+def test_a_base_model_with_its_chat_models_template_gets_raw_text(tmp_path: Path) -> None:
+    name = model(tmp_path, "Coder-3B", CHATML, ["<|endoftext|>"])
+    through, why = decide(name)
+    assert not through
+    assert "stops at <|endoftext|>, not where its template ends an answer" in why
+    tokenizer = load_tokenizer(name, ModelConfig())
+    assert encode_prompt(tokenizer, "def f(x):", through) == tokenizer("def f(x):").input_ids
+
+
+@pytest.mark.parametrize(
+    ("eos", "generation"),
+    [(["<|im_end|>"], None), (["<|endoftext|>"], ["<|im_end|>", "<|endoftext|>"])],
+    ids=["the tokenizer's end", "one of several ends"],
+)
+def test_a_chat_model_is_told_by_where_it_stops(tmp_path: Path, eos: list[str], generation: list[str] | None) -> None:
+    name = model(tmp_path, "Coder-3B", CHATML, eos, generation)
+    through, why = decide(name)
+    assert through
+    assert "stops at <|im_end|>" in why
+    tokenizer = load_tokenizer(name, ModelConfig())
+    ids = encode_prompt(tokenizer, "def f(x):", through)
+    assert tokenizer.decode(ids) == "<|im_start|>user\ndef f(x):<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_one_token_for_both_ends_and_the_names_that_are_believed(tmp_path: Path) -> None:
+    assert decide(model(tmp_path, "Writer-7B-Chat", WITH_EOS, ["<|endoftext|>"]))[0]
+    for name in ("Writer-7B-Base", "writer-4b-pt"):
+        through, why = decide(model(tmp_path, name, WITH_EOS, ["<|endoftext|>"]))
+        assert not through
+        assert "its name says" in why
+
+
+def test_the_setting_decides_if_it_is_given(tmp_path: Path) -> None:
+    base = model(tmp_path, "Coder-3B", CHATML, ["<|endoftext|>"])
+    assert decide(base, False) == (False, "model.use_chat_template is false")
+    through, why = decide(base, True)
+    assert through
+    assert why.startswith("model.use_chat_template is true, though it is a base model")
+    chat = model(tmp_path, "Coder-3B-Instruct", CHATML, ["<|im_end|>"])
+    assert decide(chat, True) == (True, "model.use_chat_template is true")
+    through, why = decide(chat, False)
+    assert not through
+    assert why.startswith("model.use_chat_template is false, though it stops at <|im_end|>")
+
+
+def test_no_template_or_one_that_knows_no_assistant(tmp_path: Path) -> None:
+    plain = model(tmp_path, "Plain-Instruct", None, ["<|endoftext|>"])
+    assert decide(plain) == (False, "its tokenizer has no chat template")
+    with pytest.raises(ValueError, match=r"use_chat_template is true but .*Plain-Instruct has no chat template"):
+        check_model(plain, ModelConfig(use_chat_template=True))
+    assert not decide(model(tmp_path, "Odd", REFUSING, ["<|endoftext|>"]))[0]
+
+
+def test_agents_of_both_kinds_and_what_a_dry_run_says(tmp_path: Path) -> None:
+    base = model(tmp_path, "Coder-3B", CHATML, ["<|endoftext|>"])
+    chat = model(tmp_path, "Coder-3B-Instruct", CHATML, ["<|im_end|>"])
+    tree: dict[str, Any] = {"agents": [base, chat, "someone/elsewhere"], "dataset": {"name": "bundled:toy"}}
+    first, second, third = describe_prompts(from_tree(tree, "magrpo"))
+    assert first.startswith("agent 0: prompts go to the model as they are (")
+    assert second.startswith("agent 1: prompts go through the chat template (")
+    assert third == "agent 2: its tokenizer, not read in a dry run, decides on the chat template"
+    tree["model"] = {"use_chat_template": False}
+    assert describe_prompts(from_tree(tree, "magrpo"))[2] == (
+        "agent 2: prompts go to the model as they are (model.use_chat_template is false)"
+    )
+
+
+def tokenizer_config(**arguments: object) -> ModelConfig:
+    model = {"name": str(BASE_PATH), "tokenizer_kwargs": arguments, "model_kwargs": {"trust_remote_code": True}}
+    return from_tree({"model": model, "dataset": {"name": "bundled:toy"}}, "magrpo").model
+
+
+def test_trust_in_remote_code_is_one_setting() -> None:
+    config = tokenizer_config(trust_remote_code=True, padding_side="left", use_fast=True)
+    assert config.tokenizer_kwargs == {"padding_side": "left", "use_fast": True}
+    assert load_tokenizer(str(BASE_PATH), config).padding_side == "left"
+    assert not check_model(str(BASE_PATH), config)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"trust_remote_code": False}, "one setting for model and tokenizer: set model.model_kwargs.trust_remote_code"),
+        ({"trust_remote_code:true": None}, "'trust_remote_code:true', which is no name: write name: value"),
+        ({"padding_side": "middle"}, "padding_side should be left, right, got 'middle'"),
+        ({"use_fast": "yes"}, "use_fast should be true, false, got 'yes'"),
+        ({"add_eos_token": True}, "add_eos_token should be false, got True"),
+        ({"token": "hf_x"}, "set the variable HF_TOKEN"),
+        ({"config": "x"}, "model.name says what is loaded"),
+    ],
+)
+def test_arguments_of_tokenizers_that_cannot_be_are_refused_at_once(arguments: dict, says: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        tokenizer_config(**arguments)
+    assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
