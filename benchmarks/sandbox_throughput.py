@@ -78,7 +78,7 @@ class Programs:
 
 
 def fresh_interpreter(program: Program) -> bool:
-    """The plain way: program and asserts in a new `python -I -S`. -> whether all passed."""
+    """The plain way: program and asserts in a new `python -I -S`. Whether all passed."""
     script = program.source + "\n" + "\n".join(program.tests)
     command = [os.path.realpath(sys.executable), "-I", "-S", "-c", script]
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env={}).returncode == 0

@@ -7,8 +7,8 @@
 - `wire`: both ends of every conversation.
 - `wall`: what a process puts between itself and the machine.
 
-`zygote` imports `judge` and `guest`, which know nothing of each other; `judge` imports `suites`; all may import `wire`
-and `wall`, which import none of them. The zygote is started as a bare interpreter (no site-packages, empty
-environment) and imports this package by itself, under the name `inside`; so it has relative imports, and the
-standard library only.
+`zygote` imports `judge` and `guest`, which know nothing of each other; `judge` imports `suites`; these three import
+`wire`, and all but `guest` import `wall`. `suites`, `wire` and `wall` import none of the others. The zygote is started
+as a bare interpreter (no site-packages, empty environment) and imports this package by itself, under the name `inside`;
+so it has relative imports, and the standard library only.
 """

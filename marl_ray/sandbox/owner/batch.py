@@ -25,7 +25,7 @@ _AHEAD_BYTES = 65536
 
 
 @dataclass(slots=True)
-class _Sent:
+class _Queued:
     """A program on its way: what was sent for it, and under which number its report will come."""
 
     program: Program
@@ -41,7 +41,7 @@ class Batch:
     def __init__(self, sandbox: Sandbox, programs: Iterable[Program]) -> None:
         self._sandbox = sandbox
         self._programs = iter(programs)
-        self._items: deque[_Sent] = deque()
+        self._items: deque[_Queued] = deque()
 
     def reports(self) -> Iterator[ExecutionReport]:
         while self._items or self._take():
@@ -58,10 +58,10 @@ class Batch:
         limits = program.limits or self._sandbox.settings.limits
         number = self._sandbox.next_number()
         request = {**program.to_dict(), "limits": limits.to_dict(), "number": number}
-        self._items.append(_Sent(program, limits, frames.pack(request), number))
+        self._items.append(_Queued(program, limits, frames.pack(request), number))
         return True
 
-    def _report(self, item: _Sent) -> ExecutionReport:
+    def _report(self, item: _Queued) -> ExecutionReport:
         """Once more in a fresh sandbox if this one dies; two deaths, or a judge that is stuck, are the program's doing.
         (Not if the judge may be busy with a program of a batch that was given up.)
         """
@@ -91,7 +91,7 @@ class Batch:
             wall_s=time.monotonic() - started,
         )
 
-    def _attempt(self, item: _Sent, *, ahead: bool) -> ExecutionReport:
+    def _attempt(self, item: _Queued, *, ahead: bool) -> ExecutionReport:
         parts = 2 if item.program.visible else 1
         deadline = time.monotonic() + parts * item.limits.program_wall_s + _GRACE_S
         self._send(item, deadline)
@@ -111,7 +111,7 @@ class Batch:
                 test["trusted"] = False
         return ExecutionReport.from_dict({**answer, "isolation": level})
 
-    def _send(self, item: _Sent, deadline: float) -> None:
+    def _send(self, item: _Queued, deadline: float) -> None:
         if not item.sent:
             self._connection().send(item.frame, deadline)
             self._sandbox.unanswered.add(item.number)

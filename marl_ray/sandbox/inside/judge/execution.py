@@ -125,7 +125,7 @@ class Execution:
             finally:
                 for stream in streams:
                     os.close(stream)
-        self._watch.place.bring(guest.pid)
+        self._watch.cpu.bring(guest.pid)
         self._session = Session(guest, limits.reply)
         return self._session
 
@@ -199,7 +199,7 @@ class Execution:
         limit = self._limits.max_output_bytes - sum(map(len, self._findings.output))
         if self._suite.form != "stdio" and limit > 0:
             self._findings.output.append(read_output(session.guest.output, limit))
-        self._watch.place.leave(session.guest.pid)  # its end is work, which another CPU may have time for
+        self._watch.cpu.leave(session.guest.pid)  # its end is work, which another CPU may have time for
         if session.fault is None or session.fault.status == "timeout":
             self._zygote.bury(session.guest)
             return

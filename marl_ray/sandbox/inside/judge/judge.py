@@ -51,7 +51,7 @@ class Judge:
         infra_error = None
         findings = Findings()
         verdicts: dict[int, TestResult] = {}
-        self._watch.place.stay()
+        self._watch.cpu.stay()
         try:
             with self._watch.ticking():
                 program = self._compiler.compiled(message["program"])
@@ -64,7 +64,7 @@ class Judge:
         except ZygoteError as error:
             infra_error = str(error)
         finally:
-            self._watch.place.end(findings.cpu_s)
+            self._watch.cpu.end(findings.cpu_s)
         syntax_error = findings.syntax_error
         return {
             "number": message["number"],

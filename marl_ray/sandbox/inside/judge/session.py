@@ -55,7 +55,7 @@ class Session:
         return self.fault
 
     def open(self) -> Session:
-        """This session, for one of its objects. Refused once its guest is gone."""
+        """This session, for one of its objects. Raises Refused once its guest is gone."""
         if self.closed:
             raise NOTES.refuse("an object of the program was lost when its process ended")
         return self

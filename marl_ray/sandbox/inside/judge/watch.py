@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from .place import Place
+from .cpu import SharedCpu
 from .session import Session
 
 TICK_S = 0.02
@@ -22,10 +22,10 @@ class Watch:
     """Armed around everything that waits for a guest or handles its data."""
 
     def __init__(self) -> None:
-        self.place = Place()
+        self.cpu = SharedCpu()
         self._session: Session | None = None
-        self._wall = 0.0
-        self._cpu = 0.0
+        self._wall_end = 0.0
+        self._cpu_end = 0.0
         self._quiet_until = 0.0
         signal.signal(signal.SIGALRM, self._tick)
 
@@ -42,8 +42,8 @@ class Watch:
     @contextmanager
     def armed(self, session: Session, cpu_s: float, wall_s: float) -> Iterator[None]:
         """Raise a Fault in the body once the guest has used `cpu_s` more, or `wall_s` have passed."""
-        self._wall = time.monotonic() + wall_s
-        self._cpu = session.cpu_s() + cpu_s
+        self._wall_end = time.monotonic() + wall_s
+        self._cpu_end = session.cpu_s() + cpu_s
         self._quiet_until = 0.0
         self._session = session
         try:
@@ -53,15 +53,15 @@ class Watch:
 
     def _tick(self, number: int, frame: FrameType | None) -> None:
         session = self._session
-        self.place.leave(session.guest.pid if session is not None else 0)
+        self.cpu.leave(session.guest.pid if session is not None else 0)
         if session is None:
             return
         now = time.monotonic()
         if now < self._quiet_until:
             return
-        if session.cpu_s() >= self._cpu:
+        if session.cpu_s() >= self._cpu_end:
             fault = session.fail("timeout", "Timeout", "CPU time limit of the test")
-        elif now >= self._wall:
+        elif now >= self._wall_end:
             fault = session.fail("timeout", "Timeout", "wall time limit of the test")
         else:
             return

@@ -21,7 +21,7 @@ __all__ = ["Case", "Form", "Suite", "parse_tests"]
 
 @functools.lru_cache(maxsize=256)
 def parse_tests(tests: str | tuple[str, ...], entry_point: str, form: Form = "auto", prompt: str = "") -> Suite:
-    """Split the tests of one problem. ValueError, in one line, when they cannot be used."""
+    """Split the tests of one problem. Raises ValueError, in one line, when they cannot be used."""
     try:
         if form == "auto":
             form = _detect(tests)

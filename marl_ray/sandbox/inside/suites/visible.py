@@ -30,7 +30,7 @@ def parts(
 ) -> tuple[Part, ...]:
     """A suite in the order in which it is run. `visible` n: the first n tests; -n: the last n; 0 or None: all.
 
-    ValueError as of `parse_tests`.
+    Raises ValueError as `parse_tests` does.
     """
     suite = parse_tests(tests, entry_point, form, prompt)
     numbers = tuple(range(len(suite.cases)))

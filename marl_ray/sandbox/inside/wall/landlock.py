@@ -52,7 +52,7 @@ def abi() -> int:
 def make_ruleset(readable: Iterable[str]) -> int:
     """A ruleset under which only these files and folders can be read and nothing written: its descriptor.
 
-    Paths that do not exist are left out. OSError where the kernel has no Landlock.
+    Paths that do not exist are left out. Raises OSError where the kernel has no Landlock.
     """
     version = abi()
     if not version:

@@ -68,7 +68,7 @@ def undumpable() -> None:
 
 
 def drop_user(user: int) -> None:
-    """Become an ordinary user (and group) without supplementary groups. OSError where that is not allowed."""
+    """Become an ordinary user (and group) without supplementary groups. Raises OSError where that is not allowed."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)

@@ -110,7 +110,7 @@ def build_filter(*, may_open: bool, extra: Iterable[str] = (), may_seal: bool = 
 
     `may_open`: whether files may be opened for reading at all, and links be read (False where no path rule
     backs it up).
-    `extra`: further calls to allow. OSError where the architecture is not known.
+    `extra`: further calls to allow. Raises OSError where the architecture is not known.
     """
     if not syscalls.supported():
         raise OSError(errno.ENOSYS, f"no system call table for {syscalls.MACHINE}")

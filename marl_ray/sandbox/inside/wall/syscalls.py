@@ -171,7 +171,7 @@ def supported() -> bool:
 
 
 def number(name: str) -> int | None:
-    """The number of a call here; None where the architecture lacks it. OSError on an unknown architecture."""
+    """The number of a call here; None where the architecture lacks it. Raises OSError on an unknown architecture."""
     if _COLUMN is None:
         raise OSError(f"no system call table for {MACHINE}")
     return _NUMBERS[name][_COLUMN]

@@ -85,7 +85,7 @@ class Shared(Context):
     # --- values ---
 
     def encoded(self, *values: Any) -> list[Wire]:
-        """The wire forms of some values, in one message. What `encode` raises; then nothing has been numbered."""
+        """The wire forms of some values, in one message. Raises what `encode` does; then nothing has been numbered."""
         first = self._next
         try:
             wires = [encode(value, self) for value in values]
@@ -142,7 +142,7 @@ class Shared(Context):
         return found
 
     def apply(self, changes: Wire) -> None:
-        """Take over what the other side has changed. ProtocolError."""
+        """Take over what the other side has changed. Raises ProtocolError."""
         if type(changes) is not list:
             raise ProtocolError("malformed changes")
         for change in changes:
@@ -162,7 +162,7 @@ class Shared(Context):
             self._check(self._all())
 
     def decoded(self, wire: Wire) -> Any:
-        """The value of a wire form. ProtocolError."""
+        """The value of a wire form. Raises ProtocolError."""
         value = decode(wire, self)
         self._check([value])
         return value
@@ -247,8 +247,8 @@ def _changed(entry: _Entry) -> bool:
 
 
 def check_shape(values: Any) -> None:
-    """Unsupported for values that are beyond _MOST_NODES when written out. A value that contains itself is compared to
-    the depth at which Python gives up, so it may be a thousand times smaller.
+    """Raises Unsupported for values that are beyond _MOST_NODES when written out. A value that contains itself is
+    compared to the depth at which Python gives up, so it may be a thousand times smaller.
     """
     there = 0
     sizes: dict[int, int] = {}

@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (lines of the hostile programs)
 from __future__ import annotations
 
-from .attack import PRELUDE, SOCKETS, Attack
+from tests.sandbox.attacks.attack import PRELUDE, SOCKETS, Attack
 
 FIND_IN_OBJECTS = r'''
 def find(thing, depth=0, seen=None):

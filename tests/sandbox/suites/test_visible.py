@@ -6,8 +6,7 @@ import pytest
 
 from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox
 from marl_ray.sandbox.inside.suites.visible import parts
-
-from .datasets import humaneval, load
+from tests.sandbox.datasets import humaneval, load
 
 SHORT = Limits(test_cpu_s=0.3, test_wall_s=2.0, program_wall_s=8.0, max_timeouts=1, max_crashes=1)
 

@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (lines of the hostile programs)
 from __future__ import annotations
 
-from .attack import PRELUDE, Attack
+from tests.sandbox.attacks.attack import PRELUDE, Attack
 
 ATTACKS = (
     Attack(

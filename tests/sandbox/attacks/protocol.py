@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (lines of the hostile programs)
 from __future__ import annotations
 
-from .attack import SOCKETS, Attack
+from tests.sandbox.attacks.attack import SOCKETS, Attack
 
 BIG = {"test_cpu_s": 1.0, "test_wall_s": 2.0, "program_wall_s": 4.0}
 

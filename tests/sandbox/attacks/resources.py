@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .attack import PRELUDE, Attack
+from tests.sandbox.attacks.attack import PRELUDE, Attack
 
 ATTACKS = (
     Attack(

@@ -12,32 +12,32 @@ from typing import Any
 
 import pytest
 
-from . import (
-    attacks_answers,
-    attacks_escapes,
-    attacks_forgeries,
-    attacks_kernel,
-    attacks_objects,
-    attacks_protocol,
-    attacks_resources,
-    attacks_resources2,
-    attacks_scripts,
-    attacks_wire,
+from tests.sandbox.attacks import (
+    answers,
+    escapes,
+    forgeries,
+    kernel,
+    objects,
+    protocol,
+    resources,
+    scripts,
+    threads_and_output,
+    wire,
 )
-from .attack import REPORTING_LIMITS, SUITE_LIMITS, WANTED_PREFIX, Attack
-from .levels import VARIANTS, Variant, host_of, why_not
+from tests.sandbox.attacks.attack import REPORTING_LIMITS, SUITE_LIMITS, WANTED_PREFIX, Attack
+from tests.sandbox.attacks.levels import VARIANTS, Variant, host_of, why_not
 
 MODULES = (
-    attacks_resources,
-    attacks_resources2,
-    attacks_escapes,
-    attacks_kernel,
-    attacks_forgeries,
-    attacks_answers,
-    attacks_protocol,
-    attacks_wire,
-    attacks_objects,
-    attacks_scripts,
+    resources,
+    threads_and_output,
+    escapes,
+    kernel,
+    forgeries,
+    answers,
+    protocol,
+    wire,
+    objects,
+    scripts,
 )
 ATTACKS: tuple[Attack, ...] = tuple(attack for module in MODULES for attack in module.ATTACKS)
 HONEST_SOURCE = "def f(x):\n    print('honest')\n    return x + x\n"

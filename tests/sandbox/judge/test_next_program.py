@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from marl_ray.sandbox import Limits, Program, Sandbox
-
-from .test_unearned import run, statuses
+from tests.sandbox.judge.test_unearned import run, statuses
 
 RAW = """
 import os, struct, sys, time

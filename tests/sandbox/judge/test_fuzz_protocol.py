@@ -26,8 +26,7 @@ from marl_ray.sandbox.inside.wall.process import anonymous_file
 from marl_ray.sandbox.inside.wire import frames
 from marl_ray.sandbox.inside.wire.abilities import ALL
 from marl_ray.sandbox.inside.wire.forks import Resources
-
-from .test_fuzz_codec import wires
+from tests.sandbox.wire.test_fuzz_codec import wires
 
 WANTED = "WANT-3f9c0d1e"
 LIMITS = Limits(test_cpu_s=60.0, test_wall_s=0.12, program_wall_s=1.0, max_timeouts=1, max_crashes=2)

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .attack import SECRET_PREFIX, SUITE_LIMITS
+from tests.sandbox.attacks.attack import SECRET_PREFIX, SUITE_LIMITS
 
 HOST = Path(__file__).with_name("host.py")
-REPOSITORY = HOST.parents[2]
+REPOSITORY = HOST.parents[3]
 ORDINARY_UID = 61234
 
 

@@ -19,7 +19,7 @@ _SLACK_S = 0.001
 """A program has had to wait if it took longer than this many times its CPU time, and so much more."""
 
 
-class Place:
+class SharedCpu:
     """Of one judge, and of its guest of the moment."""
 
     def __init__(self) -> None:

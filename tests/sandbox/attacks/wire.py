@@ -7,7 +7,7 @@ of the one that is being sent.
 from __future__ import annotations
 
 # ruff: noqa: E501 (lines of the hostile programs)
-from .attack import Attack
+from tests.sandbox.attacks.attack import Attack
 
 ANSWER = r'''
 import json, struct, sys

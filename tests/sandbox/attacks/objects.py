@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from marl_ray.sandbox.inside.wire.abilities import ALL, BITS
-
-from .attack import Attack
-from .attacks_wire import forged
+from tests.sandbox.attacks.attack import Attack
+from tests.sandbox.attacks.wire import forged
 
 ITERATOR = BITS["iter"] | BITS["next"] | BITS["self"]
 HASHED = BITS["hash"] | BITS["eq"]

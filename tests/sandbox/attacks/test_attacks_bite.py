@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from .attack import SECRET_PREFIX, WANTED_PREFIX, Attack
-from .test_attacks import ATTACKS
+from tests.sandbox.attacks.attack import SECRET_PREFIX, WANTED_PREFIX, Attack
+from tests.sandbox.attacks.test_attacks import ATTACKS
 
 BY_NAME = {attack.name: attack for attack in ATTACKS}
 
@@ -88,7 +88,7 @@ def run_plainly(attack: Attack, folder: Path) -> tuple[int, str]:
         "@HOST_PID@": str(os.getpid()),
         "@PORT@": str(server.getsockname()[1]),
         "@ABSTRACT@": "nobody",
-        "@REPOSITORY@": str(Path(__file__).resolve().parents[2]),
+        "@REPOSITORY@": str(Path(__file__).resolve().parents[3]),
         "@SITE_PACKAGES@": next((path for path in sys.path if path.endswith("site-packages")), "/nowhere"),
         "@WANTED@": wanted,
     }

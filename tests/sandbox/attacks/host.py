@@ -27,7 +27,7 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 ERRNO_ENOSYS, ERRNO_EPERM = 38, 1
 _ARM = platform.machine() == "aarch64"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .attack import PRELUDE, SOCKETS, Attack
+from tests.sandbox.attacks.attack import PRELUDE, SOCKETS, Attack
 
 _PAIRS = ('{"stdin": "1\\n", "stdout": "@WANTED@\\n"}', '{"stdin": "2\\n", "stdout": "@WANTED@ @WANTED@\\n"}')
 

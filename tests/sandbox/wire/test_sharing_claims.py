@@ -15,8 +15,7 @@ import pytest
 
 from marl_ray.sandbox.inside.wire.codec import MUTABLE, ProtocolError
 from marl_ray.sandbox.inside.wire.sharing import _MOST_NODES, Shared
-
-from .test_sharing import Sides
+from tests.sandbox.wire.test_sharing import Sides
 
 
 @pytest.mark.parametrize(
