@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from ..wire.forks import Resources
 from ..wire.verdicts import SyntaxDiagnosis
+from .findings import syntax_diagnosis
 from .notes import Fault
 from .session import Session
-from .text import clean_line, clean_text
 from .watch import Watch
 from .zygote_client import ZygoteClient
 
@@ -60,6 +60,6 @@ class Compiler:
             self._zygote.bury(session.guest)
             return Compiled()
         if answer[0] == "syntax":
-            return Compiled(error=SyntaxDiagnosis(clean_text(answer[1]), clean_line(answer[2]), clean_line(answer[3])))
+            return Compiled(error=syntax_diagnosis(answer))
         code = answer[1] if answer[0] == "ok" else None
         return Compiled(code=code if type(code) is str else None)

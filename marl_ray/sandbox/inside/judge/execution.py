@@ -14,13 +14,12 @@ from ..suites.suite import Case
 from ..wall.process import anonymous_file
 from ..wire.codec import ProtocolError
 from ..wire.sharing import restore
-from ..wire.verdicts import SyntaxDiagnosis, TestResult
-from .findings import Findings, Request, local, reported, unit_verdict
+from ..wire.verdicts import TestResult
+from .findings import Findings, Request, local, reported, syntax_diagnosis, unit_verdict
 from .notes import NOTES, Fault
 from .recorder import Recorder
 from .session import Session
 from .stdio import first_difference, input_file, is_full, lines, read_output
-from .text import clean_line, clean_text
 from .watch import Watch
 from .zygote_client import ZygoteClient, ZygoteError, explained
 
@@ -184,9 +183,8 @@ class Execution:
         return self._session
 
     def _syntax_error(self, answer: list[Any]) -> TestResult:
-        message, line, column = clean_text(answer[1]), clean_line(answer[2]), clean_line(answer[3])
-        self._findings.syntax_error = SyntaxDiagnosis(message, line, column)
-        return TestResult("error", "SyntaxError", message, line)
+        error = self._findings.syntax_error = syntax_diagnosis(answer)
+        return TestResult("error", "SyntaxError", error.message, error.line)
 
     def _end_session(self) -> None:
         """Take over what the guest has printed and used, and have it buried."""

@@ -58,6 +58,11 @@ class Findings:
         self.cpu_s += part.cpu_s
 
 
+def syntax_diagnosis(answer: list[Any]) -> SyntaxDiagnosis:
+    """What a guest's `syntax` says."""
+    return SyntaxDiagnosis(clean_text(answer[1]), clean_line(answer[2]), clean_line(answer[3]))
+
+
 def reported(answer: list[Any]) -> tuple[str, str, int | None]:
     """Type, message and line of a guest's `raise`."""
     name, message, line = answer[1:4]

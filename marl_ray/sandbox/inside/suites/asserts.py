@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from types import CodeType
 
 from .carried import variables
-from .demands import Demands, names_in, patches_modules, standard_names
+from .demands import Demands, last_name, names_in, patches_modules, standard_names
 from .instances import Instances
 from .instrument import Instrument
+from .statements import bound_names, imported_name
 from .suite import Case, Suite
 
 _BUILTINS = frozenset(dir(builtins))
@@ -73,10 +74,7 @@ def _own_nodes(body: Sequence[ast.AST], kinds: tuple[type[ast.AST], ...]) -> boo
 
 def _called_name(node: ast.AST) -> str:
     """The last name of what is called: `f` for `f(x)`, `g` for `m.g(x)`, nothing when it is no call."""
-    if not isinstance(node, ast.Call):
-        return ""
-    function = node.func
-    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+    return last_name(node.func) if isinstance(node, ast.Call) else ""
 
 
 def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, whole_items: bool) -> Suite:
@@ -156,7 +154,7 @@ def _places(blocks: list[list[ast.stmt]], demands: Demands) -> tuple[list[str], 
     bound: dict[str, list[tuple[int, ast.stmt]]] = {}
     for number, block in enumerate(blocks):
         for node in block:
-            for name in _bound_names(node):
+            for name in bound_names(node):
                 bound.setdefault(name, []).append((number, node))
     order = [node for block in blocks for node in block]
     needed: list[list[ast.stmt]] = [[] for _ in blocks]
@@ -184,15 +182,6 @@ def _is_definition(node: ast.stmt, demands: Demands) -> bool:
     if isinstance(node, ast.Assign):
         return isinstance(node.value, ast.Name) or not demands.from_program(node.value)
     return isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)
-
-
-def _bound_names(node: ast.stmt) -> set[str]:
-    """Names that a statement binds at the top level."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {node.name}
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return {(item.asname or item.name).partition(".")[0] for item in node.names}
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
 
 
 def _says_nothing(node: ast.stmt) -> bool:
@@ -223,7 +212,7 @@ def _free_names(parts: Sequence[ast.AST]) -> set[str]:
         if isinstance(part, ast.Name):
             (used if isinstance(part.ctx, ast.Load) else defined).add(part.id)
         elif isinstance(part, ast.alias):
-            defined.add((part.asname or part.name).partition(".")[0])
+            defined.add(imported_name(part))
         elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             defined.add(part.name)
         elif isinstance(part, ast.arg):
@@ -249,7 +238,7 @@ def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # `nonlocal` at the top level, say
             continue
         if isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {(item.asname or item.name).partition(".")[0] for item in node.names}
+            names |= bound_names(node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if node.name == entry_point or _is_stub(node):
                 continue

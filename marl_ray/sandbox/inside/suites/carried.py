@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from .statements import Statement
+from .statements import Statement, stored_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ def variables(blocks: Sequence[Sequence[ast.stmt]], patches: bool) -> list[Varia
     """For each test, from its statements. `patches`: whether the tests may set attributes, those of modules too."""
     statements = [[Statement(number, node) for node in block] for number, block in enumerate(blocks)]
     everything = [statement for block in statements for statement in block]
-    bound = set().union(*(each.binds | _stored(each.node) for each in everything))
+    bound = set().union(*(each.binds | stored_names(each.node) for each in everything))
     times = Counter(name for name, _ in {(name, ast.unparse(each.node)) for each in everything for name in each.binds})
     times.update(name for each in everything for name in _declared_global(each.node))
     constant = {
@@ -79,10 +79,6 @@ def _declared_global(node: ast.AST) -> set[str]:
     return {name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names}
 
 
-def _stored(node: ast.AST) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
-
-
 def _is_constant(node: ast.stmt, bound: Set[str], patches: bool) -> bool:
     if isinstance(node, ast.Assign):
         value = node.value
@@ -100,4 +96,4 @@ def _free(node: ast.FunctionDef) -> set[str]:
     """The names that a function has from outside."""
     used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
     arguments = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
-    return used - arguments - _stored(node) | _declared_global(node)
+    return used - arguments - stored_names(node) | _declared_global(node)

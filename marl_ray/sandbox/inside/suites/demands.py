@@ -104,7 +104,7 @@ class Demands:
                     sides = [part.left, *part.comparators]
                     if sum(map(self.from_program, sides)) > 1:
                         return True
-                elif isinstance(part, ast.Call) and _last_name(part.func) in _COMPARING:
+                elif isinstance(part, ast.Call) and last_name(part.func) in _COMPARING:
                     if self.from_program(part):
                         return True
                 elif isinstance(part, ast.Set | ast.SetComp | ast.Dict | ast.DictComp) and self.from_program(part):
@@ -162,7 +162,7 @@ class Demands:
                 if isinstance(inner, ast.Name) and inner.id in self._own:
                     return inner.id
                 if isinstance(inner, ast.Call) and _is_lazy(inner, self._own):
-                    return f"what {_last_name(inner.func)} makes"
+                    return f"what {last_name(inner.func)} makes"
         return ""
 
     def _outside_calls(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -174,7 +174,7 @@ class Demands:
             part = todo.pop()
             yield part
             if isinstance(part, ast.Call):
-                todo += [] if self._own.get(_last_name(part.func)) == "function" else _data_of_class(part, self._own)
+                todo += [] if self._own.get(last_name(part.func)) == "function" else _data_of_class(part, self._own)
             elif isinstance(part, ast.Subscript):
                 todo.append(part.value)
             elif isinstance(part, ast.Compare | ast.Lambda | ast.GeneratorExp):
@@ -189,13 +189,14 @@ class Demands:
 
 def _data_of_class(call: ast.Call, own: dict[str, str]) -> list[ast.AST]:
     """What the arguments of containers' constructors end up in."""
-    if _last_name(call.func) in ("list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict", "Counter"):
+    if last_name(call.func) in ("list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict", "Counter"):
         first = [argument for argument in call.args if not isinstance(argument, ast.GeneratorExp | ast.Call)]
         return [*first, *(keyword.value for keyword in call.keywords)]
     return []
 
 
-def _last_name(function: ast.AST) -> str:
+def last_name(function: ast.AST) -> str:
+    """`f` for `f`, `g` for `m.g`, nothing for anything else."""
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
 
 
@@ -209,7 +210,7 @@ def _as_classes(part: ast.AST) -> Iterator[tuple[ast.AST | None, str]]:
     elif isinstance(part, ast.MatchClass):
         yield part.cls, "matches"
     elif isinstance(part, ast.Call):
-        name = _last_name(part.func)
+        name = last_name(part.func)
         if name in ("isinstance", "issubclass"):
             for argument in part.args[1:]:
                 yield argument, "asks for"
@@ -244,7 +245,7 @@ def _own_functions(statements: Sequence[ast.stmt]) -> dict[str, str]:
     for part in parts:
         if isinstance(part, ast.FunctionDef) and any(
             isinstance(inner, ast.Yield | ast.YieldFrom)
-            or (isinstance(inner, ast.Call) and found.get(_last_name(inner.func)) == "class")
+            or (isinstance(inner, ast.Call) and found.get(last_name(inner.func)) == "class")
             for inner in ast.walk(part)
         ):
             found[part.name] = "maker"
@@ -271,7 +272,7 @@ def _is_lazy(node: ast.AST, own: dict[str, str]) -> bool:
     if isinstance(function, ast.Name):
         return function.id in _MAKES_LAZY or own.get(function.id) in ("class", "maker")
     base = getattr(function, "value", None)
-    return _last_name(function) in _MAKES_LAZY and isinstance(base, ast.Name) and base.id in _LAZY_MODULES
+    return last_name(function) in _MAKES_LAZY and isinstance(base, ast.Name) and base.id in _LAZY_MODULES
 
 
 def _tainted(statements: Sequence[ast.stmt], remote: frozenset[str]) -> frozenset[str]:
@@ -288,8 +289,8 @@ def _tainted(statements: Sequence[ast.stmt], remote: frozenset[str]) -> frozense
         for part in ast.walk(statement):
             if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 bindings.append(({part.name}, part))
-            elif isinstance(part, ast.Call) and _last_name(part.func) in parameters:
-                bindings += [(parameters[_last_name(part.func)], argument) for argument in part.args]
+            elif isinstance(part, ast.Call) and last_name(part.func) in parameters:
+                bindings += [(parameters[last_name(part.func)], argument) for argument in part.args]
             elif isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and part.value:
                 targets = part.targets if isinstance(part, ast.Assign) else [part.target]
                 bindings.append((names_in(*targets), part.value))

@@ -11,6 +11,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 
+from .statements import imported_name
+
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 _Binding = tuple[str, ast.AST | None]
 """A name and what it is bound to; None for what is no expression."""
@@ -74,7 +76,7 @@ def _bindings(part: ast.AST) -> Iterator[_Binding]:
     elif isinstance(part, ast.arg):
         yield part.arg, None
     elif isinstance(part, ast.alias):
-        yield (part.asname or part.name).partition(".")[0], None
+        yield imported_name(part), None
     elif isinstance(part, _NAMED):
         yield part.name or "", None
     elif isinstance(part, ast.MatchMapping):

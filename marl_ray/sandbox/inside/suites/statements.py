@@ -18,19 +18,11 @@ class Statement:
     def __init__(self, case: int, node: ast.stmt) -> None:
         self.case = case
         self.node = node
-        names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
-        self.binds: Set[str]
-        if isinstance(node, _SCOPES):
-            self.binds = {node.name}
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            self.binds = {(item.asname or item.name).partition(".")[0] for item in node.names}
-        else:
-            self.binds = {part.id for part in names if _is_target(part)}
-        self.uses = {part.id for part in names if not _is_target(part)} - set(_own(node))
+        self.binds = bound_names(node)
+        self.uses = _loaded(node) - set(_own(node))
         self.kills: Set[str] = set()
         if isinstance(node, ast.Assign):
-            targets = [part for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
-            self.kills = {part.id for part in targets if _is_target(part)} - self.uses
+            self.kills = stored_names(*node.targets) - self.uses
         elif isinstance(node, (*_SCOPES, ast.Import, ast.ImportFrom)):
             self.kills = self.binds - self.uses
 
@@ -53,8 +45,28 @@ class Statement:
         return ast.unparse(ast.fix_missing_locations(ast.Try([node], [caught], [], [])))
 
 
-def _is_target(node: ast.Name) -> bool:
-    return not isinstance(node.ctx, ast.Load)
+def bound_names(node: ast.stmt) -> set[str]:
+    """Names that a statement binds at the top level."""
+    if isinstance(node, _SCOPES):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {imported_name(item) for item in node.names}
+    return stored_names(node)
+
+
+def stored_names(*nodes: ast.AST) -> set[str]:
+    """Names that are assigned to, or deleted, anywhere in some nodes."""
+    parts = (part for node in nodes for part in ast.walk(node))
+    return {part.id for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
+
+
+def imported_name(item: ast.alias) -> str:
+    """The name that an import binds."""
+    return (item.asname or item.name).partition(".")[0]
+
+
+def _loaded(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
 
 
 def _own(statement: ast.stmt) -> Iterator[str]:
