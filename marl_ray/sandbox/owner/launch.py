@@ -133,12 +133,7 @@ def _bubblewrap_options(prefix: str, root: bool) -> list[str]:
         for parent in reversed(Path(path).parents):
             name = str(parent)
             if name != "/" and name not in made and not any(name.startswith(folder + "/") for folder in bound):
-                options += [
-                    "--perms",
-                    "0755",
-                    "--dir",
-                    name,
-                ]  # without --perms they are 0700: closed to the guest
+                options += ["--perms", "0755", "--dir", name]  # otherwise 0700: closed to the guest
                 made.add(name)
         options += ["--ro-bind", path, path]
         bound.append(path)

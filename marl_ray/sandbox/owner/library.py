@@ -18,17 +18,8 @@ import tempfile
 from pathlib import Path
 
 _LEFT_OUT = shutil.ignore_patterns(
-    "site-packages",
-    "test",
-    "tests",
-    "idlelib",
-    "tkinter",
-    "turtledemo",
-    "ensurepip",
-    "config-*",
-    "_test*",
-    "_tkinter*",
-    "*.opt-?.pyc",
+    *("site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "config-*", "_test*"),
+    *("_tkinter*", "*.opt-?.pyc"),
 )
 _COMPLETE = "complete"
 """The file written last. It holds how many files there are: cleaners of /tmp take old ones away one by one."""

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..wire.abilities import BITS
+from ..wire.subclasses import BINARY
 from .notes import NOTES
 from .text import clean_text
 
@@ -280,23 +281,9 @@ _METHODS: dict[str, Any] = {
     **{name: method for name, method in vars(_Methods).items() if name in BITS},
     **{name: _unary(name) for name in ("len", "int", "float", "complex", "index", "abs", "neg", "pos", "invert")},
 }
-for _name in (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "and_",
-    "or_",
-    "xor",
-    "lshift",
-    "rshift",
-):
-    _plain = _name.rstrip("_")
-    setattr(Handle, f"__{_plain}__", _binary(_name))
-    setattr(Handle, f"__i{_plain}__", _binary(f"i{_plain}"))
-    setattr(Handle, f"__r{_plain}__", _binary(_name, mirrored=True))
-del _name, _plain
+for _name in BINARY:
+    _function = f"{_name}_" if _name in ("and", "or") else _name
+    setattr(Handle, f"__{_name}__", _binary(_function))
+    setattr(Handle, f"__i{_name}__", _binary(f"i{_name}"))
+    setattr(Handle, f"__r{_name}__", _binary(_function, mirrored=True))
+del _name, _function

@@ -38,20 +38,8 @@ _COMPARING = frozenset(("max", "min", "sorted", "sort", "set", "frozenset", "ind
 _OF_LISTS = ("sort", "append", "extend", "join")
 _PATCHERS = frozenset(
     (
-        *(
-            "setattr",
-            "delattr",
-            "patch",
-            "vars",
-            "globals",
-            "__dict__",
-            "exec",
-            "eval",
-            "__import__",
-            "reload",
-            "modules",
-        ),
-        *("__setattr__", "putenv", "unsetenv", "environ", "setitem", "path", "argv", "filters", "register"),
+        *("setattr", "delattr", "patch", "vars", "globals", "__dict__", "exec", "eval", "__import__", "reload"),
+        *("modules", "__setattr__", "putenv", "unsetenv", "environ", "setitem", "path", "argv", "filters", "register"),
     )
 )
 

@@ -80,18 +80,15 @@ class Instrument(ast.NodeTransformer):
 
     def _looks_into_instance(self, node: ast.Compare) -> bool:
         """Whether it is `x in v` of an instance that the test has made."""
-        return (
-            len(node.ops) == 1
-            and isinstance(node.ops[0], ast.In | ast.NotIn)
-            and self._instances.holds(node.comparators[0])
-        )
+        asks = len(node.ops) == 1 and isinstance(node.ops[0], ast.In | ast.NotIn)
+        return asks and self._instances.holds(node.comparators[0])
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         made = self._instances.holds(node)
         self.generic_visit(node)
-        return (
-            _call(OPERATE, [_constant(_CALCULATE[type(node.op)], node), node.left, node.right], node) if made else node
-        )
+        if not made:
+            return node
+        return _call(OPERATE, [_constant(_CALCULATE[type(node.op)], node), node.left, node.right], node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         made = self._instances.holds(node.target) or self._instances.holds(node.value)

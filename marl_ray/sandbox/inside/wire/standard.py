@@ -10,28 +10,14 @@ from typing import Any
 
 _KINDS = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 _FUNCTIONS: tuple[Any, ...] = (abs, all, any, chr, divmod, len, max, min, ord, round, sorted, sum)
-_TYPES: tuple[Any, ...] = (
-    int,
-    float,
-    complex,
-    bool,
-    str,
-    bytes,
-    bytearray,
-    list,
-    tuple,
-    set,
-    frozenset,
-    dict,
-    range,
-    object,
-)
+_NUMBERS: tuple[Any, ...] = (int, float, complex, bool)
+_CONTAINERS: tuple[Any, ...] = (str, bytes, bytearray, list, tuple, set, frozenset, dict, range)
 _EXCEPTIONS = [kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, Exception)]
 
 FROM_GUEST: dict[str, Any] = {
     "builtins:Ellipsis": Ellipsis,
     "builtins:NotImplemented": NotImplemented,
-    **{f"builtins:{thing.__name__}": thing for thing in (*_TYPES, *_EXCEPTIONS, *_FUNCTIONS)},
+    **{f"builtins:{thing.__name__}": thing for thing in (*_NUMBERS, *_CONTAINERS, object, *_EXCEPTIONS, *_FUNCTIONS)},
 }
 """What a program may name: calling it gives no more than what the program could have returned."""
 

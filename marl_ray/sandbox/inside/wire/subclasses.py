@@ -12,17 +12,17 @@ import operator
 from typing import Any
 
 HOME = "__sandbox_home__"
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
 _UNARY = ("neg", "pos", "abs", "invert", "str", "repr")
 _ITEMS = ("getitem", "setitem", "delitem", "missing", "call")
-OVERRIDABLE = (*_ITEMS, *_UNARY, *_BINARY)
+OVERRIDABLE = (*_ITEMS, *_UNARY, *BINARY)
 ALL_OVERRIDDEN = (1 << len(OVERRIDABLE)) - 1
 """Special methods that are asked of the home where a subclass defines them anew. Not among them is what decides
 verdicts: equality, order, truth, length, iteration and hash are those of the base value.
 """
 
 
-_LOOKS_UP = ("getitem", "missing", *_BINARY)
+_LOOKS_UP = ("getitem", "missing", *BINARY)
 """What a Counter compares and calculates with: in Python, item by item. Asked of the home these would be the program's
 word on equality, and would show it the keys of the other side.
 """
@@ -41,7 +41,7 @@ def _methods(mask: int, base: type = object) -> dict[str, Any]:
         else:
             perform = {"str": str, "repr": repr}.get(name) or getattr(operator, name)
         found[f"__{name}__"] = _at_home(perform)
-        if name in _BINARY:
+        if name in BINARY:
             found[f"__r{name}__"] = _at_home(perform, mirrored=True)
     return found
 
