@@ -22,10 +22,9 @@ from typing import Any
 
 import ray
 
+from benchmarks.sandbox_programs import KnownProgram, mixture
 from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.sandbox import SandboxSettings
-
-from .sandbox_programs import KnownProgram, mixture
 
 CHUNK = 250
 MEMORY_TOLERANCE = 0.10

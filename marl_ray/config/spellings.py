@@ -6,9 +6,10 @@ In the tables `{algorithm}` stands for the section `magrpo` or `grpo`.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
-from marl_ray.config.schema import ConfigError
+from marl_ray.core.errors import UserError
 
 SAME_SETTING = {
     "{algorithm}.external_original_prompt": "external.original_prompt",
@@ -29,10 +30,23 @@ SAME_VALUE: dict[str, dict[Any, Any]] = {
     "{algorithm}.joint_mode": {"align": "aligned"},
     "{algorithm}.estimator": {"mean": "magrpo", "rloo": "marloo", "max": "maremax", "raw": "mareinforce"},
     "model.top_k": {0: None, -1: None},
-    "reward_processor.shift": {None: 0.0},
-    "reward_processor.scale_factor": {None: 1.0},
+    "external.sandbox_slice": {None: "all"},
 }
 """Other values of a kept key (texts in lower case), and the one that is kept."""
+
+NAMES = ("environment", "dataset.type", "external.mode", "{algorithm}.estimator")
+"""Settings whose values are names, in lower case, or module:Attr."""
+
+NULL_IS_DEFAULT = (
+    "environment",
+    "{algorithm}.num_agents",
+    "{algorithm}.estimator",
+    "{algorithm}.learning_rate",
+    "{algorithm}.turn_gradient_weights",
+    "reward_processor.scale_factor",
+    "reward_processor.shift",
+)
+"""Settings for which null asks for the default. For others null has a meaning of its own, or is refused."""
 
 _REFERENCE_KL = re.compile(r"beta|(.+_)?(kl|ref|reference)(_.+)?")
 """How settings of a KL term to a reference policy are called."""
@@ -52,54 +66,48 @@ def other_names(section: str, algorithm: str) -> list[str]:
     return [name for place, _, name in places if place == section]
 
 
-def one_spelling(tree: dict[str, Any], algorithm: str) -> dict[str, Any]:
-    """A copy of the tree with every setting under the key and the value that are kept. Raises ConfigError.
+def kept_keys(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
+    """Values by dotted key, each under the key that is kept. Raises UserError where two spellings differ.
 
     A setting that asks for no KL term (0, null, false) is left out: that is what happens anyway.
     """
-    tree = {key: dict(value) if isinstance(value, dict) else value for key, value in tree.items()}
-    for other in SAME_SETTING:
-        _move(tree, other.format(algorithm=algorithm), kept_key(other.format(algorithm=algorithm), algorithm))
+    kept = {}
+    for key, value in flat.items():
+        place, _, name = key.rpartition(".")
+        if kept_key(key, algorithm) == key and not (place == algorithm and not value and _REFERENCE_KL.fullmatch(name)):
+            kept[key] = value
+    for other in (other.format(algorithm=algorithm) for other in SAME_SETTING):
+        if flat.get(other) is None:
+            continue
+        key, value = kept_key(other, algorithm), flat[other]
+        if other != "model_name" and kept.get(key) not in (None, value):
+            raise UserError(f"{other} and {key} are the same setting and differ: give one of them")
+        kept[key] = value
+    return kept
+
+
+def kept_values(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
+    """Values by kept key, each spelt as it is kept."""
+    kept = dict(flat)
+    for key in (key.format(algorithm=algorithm) for key in NAMES):
+        if isinstance(kept.get(key), str) and ":" not in kept[key]:
+            kept[key] = kept[key].lower()
     for key, values in SAME_VALUE.items():
-        section, name = key.format(algorithm=algorithm).split(".")
-        place = tree.get(section)
-        if isinstance(place, dict) and name in place:
-            place[name] = _kept_value(place[name], values)
-    place = tree.get(algorithm)
-    if isinstance(place, dict):
-        for name in [n for n, v in place.items() if not v and _REFERENCE_KL.fullmatch(str(n))]:
-            del place[name]
-    return tree
+        key = key.format(algorithm=algorithm)
+        if key in kept and not isinstance(kept[key], bool | list | dict):
+            value = kept[key].lower() if isinstance(kept[key], str) else kept[key]
+            kept[key] = values.get(value, kept[key])
+    return kept
+
+
+def null_is_default(key: str, algorithm: str) -> bool:
+    """Whether null asks for the default of this setting."""
+    return any(key == name.format(algorithm=algorithm) for name in NULL_IS_DEFAULT)
 
 
 def refuse_planned(name: str, where: str) -> None:
-    """Raise ConfigError for an unknown setting that is known to be missing."""
+    """Raise UserError for an unknown setting that is known to be missing."""
     if _REFERENCE_KL.fullmatch(name):
-        raise ConfigError(
+        raise UserError(
             f"{where}{name}: a KL term to a reference policy is not available yet: leave it out, or set it to 0"
         )
-
-
-def _move(tree: dict[str, Any], other: str, kept: str) -> None:
-    section, _, name = other.rpartition(".")
-    place = tree.get(section) if section else tree
-    if not isinstance(place, dict) or name not in place:
-        return
-    value = place.pop(name)
-    if value is None:
-        return
-    kept_section, kept_name = kept.split(".")
-    target = tree.get(kept_section)
-    if target is None:
-        target = tree[kept_section] = {}
-    if not isinstance(target, dict):
-        raise ConfigError(f"{kept}: '{kept_section}' is a single value, not a section")
-    if name != "model_name" and target.get(kept_name) not in (None, value):
-        raise ConfigError(f"{other} and {kept} are the same setting and differ: give one of them")
-    target[kept_name] = value
-
-
-def _kept_value(value: Any, values: dict[Any, Any]) -> Any:
-    if isinstance(value, bool | list | dict):
-        return value
-    return values.get(value.lower() if isinstance(value, str) else value, value)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from marl_ray.cli import train_main
-from marl_ray.config import ConfigError, from_tree, load, parse_overrides, to_tree, to_yaml
+from marl_ray.config import Config, from_tree, load, parse_overrides, to_tree, to_yaml
 from marl_ray.config.arithmetic import arithmetic
-from marl_ray.config.loading import parse_value
+from marl_ray.config.reading import parse_value
+from marl_ray.core.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 MISSION = [
@@ -27,6 +27,10 @@ def tree(**sections: object) -> dict:
     return base
 
 
+def names(config: Config) -> list[str]:
+    return [agent.name for agent in config.agents]
+
+
 @pytest.mark.parametrize("name", [*MISSION, "quickstart"])
 def test_every_shipped_config_loads_and_survives_a_round_trip(name: str) -> None:
     algorithm = "grpo" if "_grpo" in f"_{name}" and "magrpo" not in name else "magrpo"
@@ -34,7 +38,7 @@ def test_every_shipped_config_loads_and_survives_a_round_trip(name: str) -> None
     again = from_tree(yaml.safe_load(to_yaml(config)), algorithm)
     assert again == config
     assert config.num_agents == (1 if algorithm == "grpo" else 2)
-    assert config.algorithm.num_turns == (2 if name.startswith("mt_") or name == "quickstart" else 1)
+    assert config.rollout.num_turns == (2 if name.startswith("mt_") or name == "quickstart" else 1)
 
 
 @pytest.mark.parametrize(
@@ -44,15 +48,17 @@ def test_the_published_settings_are_those_of_the_comments(name: str, parity: boo
     path = CONFIGS / ("parity" if parity else "") / f"{name}.yaml"
     algorithm_name = "magrpo" if "magrpo" in name else "grpo"
     config = load(path, algorithm_name)
-    model, algorithm = config.model, config.algorithm
-    assert (model.name, model.model_kwargs.torch_dtype) == ("Qwen/Qwen2.5-Coder-3B", "bfloat16")
-    assert (model.temperature, model.top_p) == ((0.6, 0.6) if parity else (0.8, 0.95))
-    assert algorithm.normalize_advantages is parity
-    assert (algorithm.learning_rate, algorithm.num_generations, algorithm.max_new_tokens) == (2e-5, 4, 256)
-    assert 6 <= algorithm.num_train_epochs <= 8
+    rollout = config.rollout
+    for agent in config.agents:
+        assert (agent.name, agent.dtype) == ("Qwen/Qwen2.5-Coder-3B", "bfloat16")
+        assert (agent.temperature, agent.top_p) == ((0.6, 0.6) if parity else (0.8, 0.95))
+        assert (agent.learning_rate, agent.max_new_tokens) == (2e-5, 256)
+    assert config.credit.normalize_advantages is parity
+    assert rollout.num_generations == 4
+    assert 6 <= config.loop.num_train_epochs <= 8
     assert config.reward_processor.shift == (-4.0 if algorithm_name == "magrpo" else -2.1)
     tasks = 66 if "_che_" in name else 130
-    assert algorithm.rollout_buffer_size * algorithm.num_turns == (2 if parity else 8 * algorithm.num_turns)
+    assert rollout.rollout_buffer_size * rollout.num_turns == (2 if parity else 8 * rollout.num_turns)
     comment = " ".join(line.lstrip("# ") for line in path.read_text().split("seed:")[0].splitlines())
     steps = arithmetic(config, tasks).optimizer_steps
     assert (
@@ -100,20 +106,20 @@ def test_overrides_of_the_mission() -> None:
         ]
     )
     config = load(CONFIGS / "magrpo_che_config.yaml", "magrpo", overrides)
-    assert config.model_names == ["bigcode/starcoder2-3b"] * 2
+    assert names(config) == ["bigcode/starcoder2-3b"] * 2
     assert config.dataset.train_split == "test[16:]"
-    assert config.algorithm.turn_gradient_weights == [1.5, 0.5]
-    assert config.algorithm.learning_rate == 3e-5
+    assert config.credit.turn_gradient_weights == (1.5, 0.5)
+    assert config.agents[0].learning_rate == 3e-5
     assert config.external.original_prompt is True
     assert config.external.sandbox_slice == -2
-    assert config.algorithm.handoff == "best"
+    assert config.rollout.handoff == "best"
 
 
 def test_aliases_are_resolved() -> None:
     config = from_tree(tree(magrpo={"agent_learning_rate": "3e-5", "temperature": 0.6, "top_p": 0.6}), "magrpo")
-    assert config.algorithm.learning_rate == 3e-5
-    assert (config.model.temperature, config.model.top_p) == (0.6, 0.6)
-    assert config.algorithm.estimator == "magrpo"
+    assert config.agents[0].learning_rate == 3e-5
+    assert (config.agents[0].temperature, config.agents[0].top_p) == (0.6, 0.6)
+    assert config.agents[0].estimator == "magrpo"
     assert config.num_agents == 2
     assert from_tree(tree(agents=["a", "b", "c"]), "magrpo").num_agents == 3
 
@@ -158,7 +164,7 @@ def test_what_a_person_means(override: str, read: str, value: object) -> None:
 
 @pytest.mark.parametrize("key", ["kl_coef", "beta", "use_kl_loss", "reference_kl", "ref_model"])
 def test_reference_kl_is_known_to_be_missing(key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^magrpo\.{key}: a KL term to a reference policy is not available yet"):
+    with pytest.raises(UserError, match=rf"^magrpo\.{key}: a KL term to a reference policy is not available yet"):
         from_tree(tree(magrpo={key: 0.01}), "magrpo")
     for nothing in (0, 0.0, None, False):
         from_tree(tree(magrpo={key: nothing}), "magrpo")
@@ -177,23 +183,25 @@ def test_reference_kl_is_known_to_be_missing(key: str) -> None:
     ],
 )
 def test_an_unknown_setting_names_the_one_that_is_meant(key: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=rf"did you mean '{meant}'\?$"):
+    with pytest.raises(UserError, match=rf"did you mean '{meant}'\?$"):
         load(CONFIGS / "magrpo_he_config.yaml", "magrpo", {key: 1})
 
 
 def test_fewer_turns_take_the_first_weights_and_say_so() -> None:
     path, said = CONFIGS / "mt_magrpo_he_config.yaml", []
     config = load(path, "magrpo", {"magrpo.num_turns": 1}, said.append)
-    assert config.algorithm.turn_gradient_weights == [1.2]
+    assert config.credit.turn_gradient_weights == (1.2,)
     (line,) = said
     assert line.startswith("note: magrpo.num_turns is 1, so of turn_gradient_weights [1.2, 0.8]")
-    with pytest.raises(ConfigError, match="has 2 values for 3 turns: give one a turn"):
+    with pytest.raises(UserError, match="has 2 values for 3 turns: give one a turn"):
         load(path, "magrpo", {"magrpo.num_turns": 3})
-    with pytest.raises(ConfigError, match="has 3 values for 1 turn: give one a turn"):
+    with pytest.raises(UserError, match="has 3 values for 1 turn: give one a turn"):
         load(path, "magrpo", {"magrpo.num_turns": 1, "magrpo.turn_gradient_weights": [1, 2, 3]})
 
 
 def test_a_flag_beats_an_override(capsys: pytest.CaptureFixture[str]) -> None:
+    from marl_ray.cli import train_main
+
     arguments = ["--config", str(CONFIGS / "mt_magrpo_he_config.yaml"), "--dry-run", "--num_turns", "1"]
     arguments += ["--num_epochs", "3", "--model_name", "a/flag", "--override", "magrpo.num_train_epochs=9"]
     arguments += ["magrpo.num_turns=2", "model_name=an/override", "model.name=another/override"]
@@ -206,6 +214,8 @@ def test_a_flag_beats_an_override(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_mistake_among_the_flags_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    from marl_ray.cli import train_main
+
     with pytest.raises(SystemExit) as ended:
         train_main("magrpo", ["--num_turns", "two"])
     assert ended.value.code == 2
@@ -221,11 +231,12 @@ def test_a_later_spelling_wins_over_an_earlier_one(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(given))
     overrides = {"model.temperature": 0.2, "external.original_prompt": True}
     config = load(path, "magrpo", overrides)
-    assert config.model.temperature == 0.2
+    assert config.agents[0].temperature == 0.2
     assert config.external.original_prompt is True
-    assert (config.model.name, config.model_names) == ("file", ["x", "y", "z"])
-    assert load(path, "magrpo", {"model_name": "all"}).model_names == ["all"] * 3
-    assert load(path, "magrpo", {"magrpo.temperature": 0.3}).model.temperature == 0.3
+    assert to_tree(config)["model"]["name"] == "file"
+    assert names(config) == ["x", "y", "z"]
+    assert names(load(path, "magrpo", {"model_name": "all"})) == ["all"] * 3
+    assert load(path, "magrpo", {"magrpo.temperature": 0.3}).agents[2].temperature == 0.3
 
 
 @pytest.mark.parametrize(
@@ -260,8 +271,6 @@ def test_a_later_spelling_wins_over_an_earlier_one(tmp_path: Path) -> None:
         ({"magrpo": {"turn_gradient_weights": [1.0, 2.0]}}, "2 values for 1 turn:"),
         ({"magrpo": {"num_generations": 1}}, "num_generations is 1, but magrpo compares"),
         ({"magrpo": {"estimator": "marloo", "normalize_advantages": True}}, "the same as magrpo"),
-        ({"magrpo": {"joint_mode": "cross"}}, "not available yet"),
-        ({"magrpo": {"handoff": "all"}}, "not available yet"),
         ({"agents": ["a"], "magrpo": {"num_agents": 2}}, "agents names 1 models but magrpo.num_agents is 2"),
         ({"magrpo": {"max_new_tokens": 4096}}, "no room for a prompt"),
         ({"resources": {"learner": {"gpus": 2}}}, "at most one GPU"),
@@ -276,7 +285,7 @@ def test_bad_settings_are_refused_in_one_line(sections: dict, says: str) -> None
     given = tree(**sections)
     if sections.get("model") == "x":
         given["model"] = "x"
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(UserError) as error:
         from_tree(given, "magrpo")
     assert says in str(error.value)
     assert "\n" not in str(error.value)
@@ -284,28 +293,28 @@ def test_bad_settings_are_refused_in_one_line(sections: dict, says: str) -> None
 
 def test_grpo_is_one_agent() -> None:
     assert from_tree(tree(), "grpo").num_agents == 1
-    with pytest.raises(ConfigError, match="grpo trains one agent"):
+    with pytest.raises(UserError, match="grpo trains one agent"):
         from_tree(tree(grpo={"num_agents": 2}), "grpo")
 
 
 def test_the_wrong_entry_point_names_the_right_one(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(tree(grpo={"num_turns": 1})))
-    with pytest.raises(ConfigError, match=r"train_grpo"):
+    with pytest.raises(UserError, match=r"train_grpo"):
         load(path, "magrpo")
 
 
 def test_a_missing_or_broken_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         load(tmp_path / "none.yaml", "magrpo")
     (tmp_path / "bad.yaml").write_text("a: [1")
-    with pytest.raises(ConfigError, match="not valid YAML"):
+    with pytest.raises(UserError, match="not valid YAML"):
         load(tmp_path / "bad.yaml", "magrpo")
     (tmp_path / "twice.yaml").write_text("seed: 1\nmodel:\n  name: a\n  name: b\n")
-    with pytest.raises(ConfigError, match=r"twice\.yaml is not valid YAML: line 4, column 3: 'name' is given twice"):
+    with pytest.raises(UserError, match=r"twice\.yaml is not valid YAML: line 4, column 3: 'name' is given twice"):
         load(tmp_path / "twice.yaml", "magrpo")
-    with pytest.raises(ConfigError, match="a space is missing after a colon"):
+    with pytest.raises(UserError, match="a space is missing after a colon"):
         parse_overrides(["model.tokenizer_kwargs={trust_remote_code:true}"])
     (tmp_path / "empty.yaml").write_text("")
-    with pytest.raises(ConfigError, match="holds no settings"):
+    with pytest.raises(UserError, match="holds no settings"):
         load(tmp_path / "empty.yaml", "magrpo")

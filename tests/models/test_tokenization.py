@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from marl_ray.config import ConfigError, ModelConfig, from_tree
+from marl_ray.core.errors import UserError
 from marl_ray.models.names import check_model, describe_prompts
 from marl_ray.models.tokenization import decide_template, encode_prompt, load_tokenizer
 from marl_ray.toy import BASE_PATH
@@ -89,7 +90,7 @@ def test_the_setting_decides_if_it_is_given(tmp_path: Path) -> None:
 def test_no_template_or_one_that_knows_no_assistant(tmp_path: Path) -> None:
     plain = model(tmp_path, "Plain-Instruct", None, ["<|endoftext|>"])
     assert decide(plain) == (False, "its tokenizer has no chat template")
-    with pytest.raises(ValueError, match=r"use_chat_template is true but .*Plain-Instruct has no chat template"):
+    with pytest.raises(UserError, match=r"use_chat_template is true but .*Plain-Instruct has no chat template"):
         check_model(plain, ModelConfig(use_chat_template=True))
     assert not decide(model(tmp_path, "Odd", REFUSING, ["<|endoftext|>"]))[0]
 

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from marl_ray.core.tree import Task
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 
-from marl_ray.core.messages import Task
 from marl_ray.environments import CodeGeneration
 from marl_ray.sandbox import Program, Sandbox
 from marl_ray.toy import BASE_PATH, TASKS_PATH
-from marl_ray.toy.demonstrations import FIRST_TURN, PERFECT, attempt, second_attempt
-from marl_ray.toy.families import split_problems
-from marl_ray.toy.make_base import TokenScene, pack, play, response_loss
-from marl_ray.toy.make_tasks import task_rows
-from marl_ray.toy.scenes import as_task
+from tools.toy.demonstrations import FIRST_TURN, PERFECT, attempt, second_attempt
+from tools.toy.families import split_problems
+from tools.toy.make_base import TokenScene, pack, play, response_loss
+from tools.toy.make_tasks import task_rows
+from tools.toy.scenes import as_task
 
 ROWS = [json.loads(line) for line in TASKS_PATH.read_text(encoding="utf-8").splitlines()]
 

@@ -1,0 +1,127 @@
+"""Under which dotted key of a file each setting stands, and which one a person may have meant.
+
+The file's sections `magrpo` and `grpo` are one flat list; resolved, it is five sections and the agents' own settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from marl_ray.config.schema import Config, GeneratorResources, LearnerResources
+from marl_ray.config.spellings import other_names, refuse_planned
+from marl_ray.core.errors import UserError
+
+FLAT = ("rollout", "credit", "optimizer", "evaluation", "loop")
+"""Sections whose settings stand in the file's section `magrpo` or `grpo`."""
+AGENT_KEYS = {
+    "name": "model.name",
+    "temperature": "model.temperature",
+    "top_p": "model.top_p",
+    "dtype": "model.model_kwargs.torch_dtype",
+    "learning_rate": "{algorithm}.learning_rate",
+    "max_new_tokens": "{algorithm}.max_new_tokens",
+    "estimator": "{algorithm}.estimator",
+}
+"""An agent's settings, and the run's of the same meaning. Its `resources` are called alike in both."""
+MANY = 15
+"""More known settings than this are not listed in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its type and default, and the field it becomes: `place` is the way to it from a Config."""
+
+    hint: Any
+    default: Any
+    owner: type
+    place: tuple[str, ...]
+
+
+@functools.cache
+def settings(algorithm: str) -> Mapping[str, Setting]:
+    """Every setting by its key in a file. `agents` and `num_agents`, which become one field, are among them."""
+    found = dict(_walk(Config, (), algorithm))
+    found[f"{algorithm}.num_agents"] = Setting(int, None, Config, ("num_agents",))
+    return found
+
+
+def _walk(cls: type, place: tuple[str, ...], algorithm: str) -> Iterator[tuple[str, Setting]]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for field in dataclasses.fields(cls):
+        here = (*place, field.name)
+        if dataclasses.is_dataclass(hints[field.name]):
+            yield from _walk(hints[field.name], here, algorithm)
+        elif here != ("algorithm",):
+            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+            yield _key(here, algorithm), Setting(hints[field.name], default, cls, here)
+
+
+def _key(place: tuple[str, ...], algorithm: str) -> str:
+    if place[0] == "defaults":
+        return AGENT_KEYS[place[1]].format(algorithm=algorithm)
+    return ".".join((algorithm, *place[1:]) if place[0] in FLAT else place)
+
+
+@functools.cache
+def agent_keys(algorithm: str) -> Mapping[str, str]:
+    """The keys of one entry of `agents`, and the run's keys that hold for agents without them."""
+    own = {key: run.format(algorithm=algorithm) for key, run in AGENT_KEYS.items()}
+    for part, cls in (("generator", GeneratorResources), ("learner", LearnerResources)):
+        own |= {key: key for field in dataclasses.fields(cls) for key in [f"resources.{part}.{field.name}"]}
+    return own
+
+
+def sections(keys: Iterable[str]) -> set[str]:
+    """Every section that holds one of these keys."""
+    return {key[:i] for key in keys for i, letter in enumerate(key) if letter == "."}
+
+
+def refuse(key: str, value: Any, known: Iterable[str], algorithm: str, where: str = "") -> NoReturn:
+    """Raise UserError for a dotted key that is not `known`: it names the nearest setting there is.
+
+    `where` is said before all of them: `agents.0.` for an agent's.
+    """
+    places = sections(known)
+    if key in places:
+        raise UserError(f"'{where}{key}' should be a section with settings, got {value!r}")
+    parts = key.split(".")
+    for end in range(1, len(parts) + 1):
+        at = ".".join(parts[:end])
+        if at in known:
+            raise UserError(f"{where}{key}: '{parts[end - 1]}' is a single value, not a section")
+        if at not in places:
+            raise _unknown(at, known, algorithm, where)
+    raise AssertionError(key)
+
+
+def _unknown(key: str, known: Iterable[str], algorithm: str, where: str) -> UserError:
+    section, _, name = key.rpartition(".")
+    prefix = f"{section}." if section else ""
+    refuse_planned(name, where + prefix)
+    here = list(dict.fromkeys(k[len(prefix) :].split(".")[0] for k in known if k.startswith(prefix)))
+    names = here if where else [*here, *other_names(section, algorithm)]
+    hint = nearest(name, names, where + prefix, algorithm)
+    if hint is not None:
+        return UserError(f"unknown setting '{where}{key}': did you mean '{hint}'?")
+    if len(here) > MANY:
+        return UserError(f"unknown setting '{where}{key}': the known ones are in marl_ray/config/schema.py")
+    return UserError(f"unknown setting '{where}{key}': known here: {', '.join(here)}")
+
+
+def nearest(key: str, names: list[str], where: str, algorithm: str) -> str | None:
+    """The dotted key a person most likely means: one called so in another section, one with these initials, one of
+    the section's `names` that is spelt alike, one with this word."""
+    last = {full: full.rpartition(".")[2] for full in settings(algorithm)}
+    ways = (
+        [full for full, name in last.items() if name == key],
+        [full for full, name in last.items() if "".join(word[0] for word in name.split("_")) == key],
+        [f"{where}{name}" for name in difflib.get_close_matches(key, names, n=1, cutoff=0.5)],
+        [full for full, name in last.items() if key in name.split("_")],
+    )
+    return next((found[0] for found in ways if found), None)

@@ -1,0 +1,82 @@
+"""Text to settings: YAML files and `--override key=value`, with errors that say where."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from marl_ray.core.errors import UserError
+
+
+def parse_overrides(items: list[str]) -> dict[str, Any]:
+    """`key=value` strings to a dictionary, values read as a person means them."""
+    result = {}
+    for item in items:
+        key, equals, text = item.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"override '{item}' is not of the form section.key=value")
+        result[key.strip()] = parse_value(text.strip())
+    return result
+
+
+def parse_value(text: str) -> Any:
+    """A Python or YAML literal (3e-5, -2, True, none, [1.5,0.5], 'quoted'), or else the text itself."""
+    words = {"true": True, "false": False, "none": None, "null": None, "~": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        pass
+    if text.startswith(("[", "{")):
+        try:
+            value = yaml.load(text, _UniqueKeys)
+        except yaml.YAMLError as error:
+            raise UserError(f"value {text} cannot be read: {_problem(error)}") from None
+        if isinstance(value, dict) and any(v is None and ":" in str(k) for k, v in value.items()):
+            raise UserError(f"value {text} cannot be read: a space is missing after a colon")
+        return value
+    return text
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a file. Raises UserError."""
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError:
+        raise UserError(f"config {path} is not a text file") from None
+    except OSError as error:
+        near = sorted(str(p) for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        hint = f"; there are {', '.join(near)}" if near else ""
+        raise UserError(f"config {path} cannot be read: {error.strerror}{hint}") from None
+    try:
+        tree = yaml.load(text, _UniqueKeys)
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {_problem(error)}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} holds no settings: it should be a YAML mapping of sections")
+    return tree
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a key that is given twice is an error, not the last one's victory."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    raise yaml.MarkedYAMLError(problem=f"'{key.value}' is given twice", problem_mark=key.start_mark)
+                seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep)
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    """What is wrong and where, on one line."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or not problem:
+        return " ".join(str(error).split())[:200]
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
