@@ -173,6 +173,8 @@ def _fit_weights(flat: Flat, algorithm: str, note: Callable[[str], None]) -> Non
 
 def _resolve(flat: Flat, algorithm: str) -> Config:
     """Convert all values, fill in all defaults, and check the whole."""
+    from marl_ray.data import infer_type  # it reads configs
+
     known = settings(algorithm)
     for key, value in flat.items():
         if key not in known:
@@ -184,6 +186,8 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
     weights = f"{algorithm}.turn_gradient_weights"
     if weights not in values:
         run[weights] = (1.0,) * max(run[f"{algorithm}.num_turns"], 0)
+    if "dataset.type" not in values and run["dataset.name"]:
+        run["dataset.type"] = infer_type(run["dataset.name"])
     _one_trust(run)
     agents = [_agent(run, entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]
     run["agents"] = tuple(agents)
@@ -241,7 +245,9 @@ def _assemble(cls: type, place: tuple[str, ...], values: Mapping[tuple[str, ...]
     fields = {}
     for field in dataclasses.fields(cls):
         here, hint = (*place, field.name), hints[field.name]
-        fields[field.name] = _assemble(typing.cast(type, hint), here, values) if dataclasses.is_dataclass(hint) else values[here]
+        fields[field.name] = (
+            _assemble(typing.cast(type, hint), here, values) if dataclasses.is_dataclass(hint) else values[here]
+        )
     return cls(**fields)
 
 

@@ -127,8 +127,8 @@ class DatasetConfig:
 
     name: str = ""
     """Hub id, a .jsonl or .parquet file, or `bundled:toy`."""
-    type: str | None = None
-    """humaneval, coophumaneval, mbpp or toy; inferred from the name when missing."""
+    type: str = ""
+    """humaneval, coophumaneval, mbpp, toy, or module:Attr of one's own; null: what the name speaks of."""
     train_split: str = "train"
     """A split or a slice of one, as in `test[33:163]`."""
     eval_split: str | None = None

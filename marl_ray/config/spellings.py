@@ -39,6 +39,7 @@ NAMES = ("environment", "dataset.type", "external.mode", "{algorithm}.estimator"
 
 NULL_IS_DEFAULT = (
     "environment",
+    "dataset.type",
     "{algorithm}.num_agents",
     "{algorithm}.estimator",
     "{algorithm}.learning_rate",

@@ -6,6 +6,17 @@ from marl_ray.core.messages import Task
 from marl_ray.data.convert import to_task
 from marl_ray.data.tables import DataError, check_dataset, load_rows, needs_download
 from marl_ray.environments import DATASET_TYPES, PLANNED_TYPES
+from marl_ray.plugins import Registry
+
+DATASETS = Registry(
+    "dataset.type",
+    {
+        "humaneval": "marl_ray.data.convert:HUMANEVAL",
+        "coophumaneval": "marl_ray.data.convert:COOPHUMANEVAL",
+        "mbpp": "marl_ray.data.convert:MBPP",
+        "toy": "marl_ray.data.convert:TOY",
+    },
+)
 
 _TYPE_BY_NAME = {
     "coophumaneval": "coophumaneval",  # before "humaneval", which its name contains

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from marl_ray.environments.code_generation import CodeGeneration
+from marl_ray.plugins import Registry
+
+ENVIRONMENTS = Registry("environment", {"code_generation": "marl_ray.environments.code_generation:CodeGeneration"})
 
 DATASET_TYPES = ("humaneval", "coophumaneval", "mbpp", "toy")
 """Kinds of tasks there are."""
