@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from marl_ray.config.schema import Config, GeneratorResources, LearnerResources
-from marl_ray.config.spellings import other_names, refuse_planned
+from marl_ray.config.resources import GeneratorResources, LearnerResources
+from marl_ray.config.schema import Config
+from marl_ray.config.spellings import NULL_IS_DEFAULT, other_names, refuse_planned
 from marl_ray.core.errors import UserError
 
 FLAT = ("rollout", "credit", "optimizer", "evaluation", "loop")
@@ -29,26 +30,32 @@ AGENT_KEYS = {
     "estimator": "{algorithm}.estimator",
 }
 """An agent's settings, and the run's of the same meaning. Its `resources` are called alike in both."""
+DERIVED = ("dataset.type", "{algorithm}.num_agents", "{algorithm}.estimator", "{algorithm}.turn_gradient_weights")
+"""Settings whose default, null, is made from other settings."""
 MANY = 15
 """More known settings than this are not listed in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its type and default, and the field it becomes: `place` is the way to it from a Config."""
+    """One setting: its type and default, and the field it becomes: `place` is the way to it from a Config.
+
+    `null_is_default`: null is no value of the type, but may be given for the default.
+    """
 
     hint: Any
     default: Any
     owner: type
     place: tuple[str, ...]
+    null_is_default: bool
 
 
 @functools.cache
 def settings(algorithm: str) -> Mapping[str, Setting]:
     """Every setting by its key in a file. `agents` and `num_agents`, which become one field, are among them."""
-    found = dict(_walk(Config, (), algorithm))
-    found[f"{algorithm}.num_agents"] = Setting(int, None, Config, ("num_agents",))
-    return found
+    return dict(_walk(Config, (), algorithm)) | {
+        f"{algorithm}.num_agents": Setting(int, None, Config, ("num_agents",), null_is_default=True)
+    }
 
 
 def _walk(cls: type, place: tuple[str, ...], algorithm: str) -> Iterator[tuple[str, Setting]]:
@@ -58,8 +65,13 @@ def _walk(cls: type, place: tuple[str, ...], algorithm: str) -> Iterator[tuple[s
         if dataclasses.is_dataclass(hints[field.name]):
             yield from _walk(hints[field.name], here, algorithm)
         elif here != ("algorithm",):
+            key = _key(here, algorithm)
+            derived, null = ([k.format(algorithm=algorithm) for k in names] for names in (DERIVED, NULL_IS_DEFAULT))
             default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            yield _key(here, algorithm), Setting(hints[field.name], default, cls, here)
+            yield (
+                key,
+                Setting(hints[field.name], None if key in derived else default, cls, here, key in [*derived, *null]),
+            )
 
 
 def _key(place: tuple[str, ...], algorithm: str) -> str:
