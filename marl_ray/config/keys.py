@@ -117,8 +117,9 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, where: str) -> User
     prefix = f"{section}." if section else ""
     refuse_planned(name, where + prefix)
     here = list(dict.fromkeys(k[len(prefix) :].split(".")[0] for k in known if k.startswith(prefix)))
-    names = here if where else [*here, *other_names(section, algorithm)]
-    hint = nearest(name, names, where + prefix, algorithm)
+    spelt = [where + prefix + n for n in (here if where else [*here, *other_names(section, algorithm)])]
+    every = [*(f"{where}{k}" for k in known if where), *settings(algorithm)]
+    hint = _nearest(name, spelt, every)
     if hint is not None:
         return UserError(f"unknown setting '{where}{key}': did you mean '{hint}'?")
     if len(here) > MANY:
@@ -126,14 +127,15 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, where: str) -> User
     return UserError(f"unknown setting '{where}{key}': known here: {', '.join(here)}")
 
 
-def nearest(key: str, names: list[str], where: str, algorithm: str) -> str | None:
-    """The dotted key a person most likely means: one called so in another section, one with these initials, one of
-    the section's `names` that is spelt alike, one with this word."""
-    last = {full: full.rpartition(".")[2] for full in settings(algorithm)}
+def _nearest(name: str, here: list[str], every: list[str]) -> str | None:
+    """The dotted key a person most likely means: one called so in any section, one with these initials, one of the
+    section's own (`here`) that is spelt alike, one with this word."""
+    last = {key: key.rpartition(".")[2] for key in [*every, *here]}
+    alike = difflib.get_close_matches(name, [last[key] for key in here], n=1, cutoff=0.5)
     ways = (
-        [full for full, name in last.items() if name == key],
-        [full for full, name in last.items() if "".join(word[0] for word in name.split("_")) == key],
-        [f"{where}{name}" for name in difflib.get_close_matches(key, names, n=1, cutoff=0.5)],
-        [full for full, name in last.items() if key in name.split("_")],
+        [key for key in every if last[key] == name],
+        [key for key in every if "".join(word[0] for word in last[key].split("_")) == name],
+        [key for key in here if last[key] in alike],
+        [key for key in every if name in last[key].split("_")],
     )
     return next((found[0] for found in ways if found), None)
