@@ -34,6 +34,7 @@ from marl_ray.runs.check import Problem
 from marl_ray.runs.checkpoints import TrainerState
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.health import Health
+from marl_ray.runs.preflight import probe_texts
 from marl_ray.telemetry.rows import Row, evaluation_row, joint_samples, step_row
 from marl_ray.telemetry.stream import RowStream
 
@@ -78,7 +79,7 @@ class Trainer:
                 await self.evaluate(f"step {step}")
         await self.save()
         if self.config.output.save_final_model:
-            await together(*(x.export(str(self.folder.model(x.agent))) for x in self.team.learners))
+            await together(*map(self.export, self.team.learners))
         await self.evaluate("after")
         state = self.state
         self.health.check_learning(state.learned - self.first.learned, state.step)
@@ -133,6 +134,11 @@ class Trainer:
         self.team.sandbox.take_executions()  # a step's are its own
         self.after, self.eval_episodes = evaluation_row(self.config, self.state, episodes, watch.seconds), episodes
         self.rows.evaluation(self.after, name, episodes)
+
+    async def export(self, learner: LearnerGroup) -> None:
+        """An agent's trained model, as transformers loads it."""
+        texts = probe_texts(self.problem.environment, self.problem.train_tasks, learner.agent)
+        await learner.export(str(self.folder.model(learner.agent)), texts)
 
     async def save(self) -> None:
         """A checkpoint: complete, or invisible."""

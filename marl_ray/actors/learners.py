@@ -29,7 +29,9 @@ class LearnerGroup:
     Every method waits no longer than `resources.deadlines` says, and raises what `marl_ray.actors.handle` lists.
     """
 
-    def __init__(self, agent: int, recipes: Sequence[Recipe[LearnerActor]], transport: Transport, deadlines: Deadlines) -> None:
+    def __init__(
+        self, agent: int, recipes: Sequence[Recipe[LearnerActor]], transport: Transport, deadlines: Deadlines
+    ) -> None:
         self.agent = agent
         self.ranks = Supervisor(recipes, Deadline(deadlines.start_s, "start_s", "to start"))
         self.transport = transport
@@ -37,7 +39,7 @@ class LearnerGroup:
 
     async def start(self) -> list[str]:
         """Start all ranks; returns what people should know of them."""
-        return [note for started in await self.ranks.start() for note in started.notes]
+        return [note for notes in await self.ranks.start() for note in notes]
 
     async def close(self) -> None:
         """End all ranks."""

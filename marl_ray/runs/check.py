@@ -117,10 +117,10 @@ def _content(task: Task) -> tuple[Any, ...]:
 
 def _check_local_gpus(config: Config) -> None:
     """Without a cluster's address the run is on this machine. Raises UserError for GPUs that it has not."""
-    import torch
+    from marl_ray.cluster.local import cluster_address, local_gpus  # it takes Ray, which a dry run does without
 
-    if not os.environ.get("RAY_ADDRESS"):
-        make_plan(config, cluster_has_gpus=torch.cuda.device_count() > 0)
+    if cluster_address() is None:
+        make_plan(config, cluster_has_gpus=local_gpus() > 0)
 
 
 def _check_new_folder(folder: RunFolder) -> None:

@@ -22,9 +22,7 @@ def probe_texts(environment: Environment, tasks: Sequence[Task], agent: int) -> 
     return [environment.first_prompts(task)[agent] for task in tasks[:PROBE_TEXTS]]
 
 
-async def check_team(
-    config: Config, team: Team, environment: Environment, tasks: Sequence[Task], folder: Path
-) -> None:
+async def check_team(config: Config, team: Team, environment: Environment, tasks: Sequence[Task], folder: Path) -> None:
     """Every learner sees the run folder; an agent's learner and generators load one tokenizer; prompts fit.
 
     Prompts that are too long are counted and will be skipped. Raises UserError, also when all are.

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from marl_ray.cluster.launch import connect
+from marl_ray.cluster.local import connect
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.arithmetic import describe
 from marl_ray.core.errors import UserError
