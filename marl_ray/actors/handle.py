@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -67,7 +68,7 @@ class Place:
         return f"process {self.process} on {self.ip}"
 
 
-class Actor:
+class Actor(ABC):
     """What every actor's class begins with. The constructor only keeps its arguments, so that a place is known before
     anything fails, and `start`, whose errors arrive as they are, does the rest."""
 
@@ -75,9 +76,9 @@ class Actor:
         """Answers once there is a process."""
         return Place(socket.gethostname(), ray.util.get_node_ip_address(), os.getpid())
 
+    @abstractmethod
     def start(self) -> Any:
         """Answers once the actor can serve, with a list of lines that people should know."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +97,7 @@ class Handle(Generic[A]):
     ) -> Handle[A]:
         """Begin a life of an actor; returns at once. `options` are Ray's."""
         remote_class: Any = ray.remote(actor_class)
-        actor = remote_class.options(max_restarts=0, name=f"{id}, life {life}", **options).remote(*arguments)
+        actor = remote_class.options(max_restarts=0, **options).remote(*arguments)
         return cls(id, actor, life)
 
     @overload
