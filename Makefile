@@ -1,12 +1,13 @@
 # make quickstart   install, then train two tiny agents on CPU
 # make test         install, then run the tests
 # make setup        install only (into .venv; does nothing when it is up to date)
-# make check        linter, formatter and type check
+# make check        linter, formatter, type check, and which way imports run
+# make lock         write constraints/ again, after a change of setup.py
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test setup check
+.PHONY: quickstart test setup check lock
 
 quickstart: setup
 	$(BIN)/python -m marl_ray.train_magrpo --config configs/quickstart.yaml
@@ -18,9 +19,13 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+lock:
+	tools/lock.sh
 
 setup: .venv/.installed
 
-.venv/.installed: setup.py install.sh
+.venv/.installed: setup.py install.sh constraints/cpu.txt
 	PYTHON=$(PYTHON) ./install.sh
 	touch $@

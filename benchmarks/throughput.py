@@ -1,7 +1,7 @@
 """Joint samples a second of the whole loop, and where the time goes: marl_ray beside CoMLRL.
 
-    python benchmarks/throughput.py                     # both, alternating, a few minutes
-    python benchmarks/throughput.py --only marl_ray --steps 10 --json result.json
+    python -m benchmarks.throughput                     # both, alternating, a few minutes
+    python -m benchmarks.throughput --only marl_ray --steps 10 --json result.json
 
 Both sides train two agents of a tiny, randomly initialised Qwen2 on the same prompts, with the same reward, for
 the same number of steps; see README.md beside this file for what is and what is not measured. Each side is a
@@ -20,12 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from baseline_comlrl import COMLRL, PHASES, Block, Gate, Stopped, Workload, comlrl_python, varied_reward
+from benchmarks.baseline_comlrl import COMLRL, PHASES, Block, Gate, Stopped, Workload, comlrl_python, varied_reward
 
 HERE = Path(__file__).resolve().parent
 HUMANEVAL = HERE.parent.parent / "shared" / "data" / "humaneval.jsonl"
@@ -43,11 +42,11 @@ class Side:
         self.log = folder / f"{name}.log"
         command_read, command_write = os.pipe()
         reply_read, reply_write = os.pipe()
-        script = "throughput.py" if name == "marl_ray" else "baseline_comlrl.py"
+        script = ["-m", "benchmarks.throughput"] if name == "marl_ray" else [str(HERE / "baseline_comlrl.py")]
         arguments = ["--worker", json.dumps(asdict(workload)), str(command_read), str(reply_write), str(folder)]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [python, str(HERE / script), *arguments],
+                [python, *script, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -91,12 +90,13 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
 
     import ray
 
-    from marl_ray.cluster.launch import connect
+    from marl_ray.cluster.local import connect
     from marl_ray.config.loading import from_tree
-    from marl_ray.core.messages import Assessment, Task
-    from marl_ray.data import load_tasks
-    from marl_ray.environments import CodeGeneration
-    from marl_ray.external import ExternalTransition
+    from marl_ray.core.tree import Outcome
+    from marl_ray.data.loading import load_tasks
+    from marl_ray.environments.code_generation import CodeGeneration
+    from marl_ray.environments.code_generation.attempt import CodeAttempt
+    from marl_ray.external.transition import Transition
     from marl_ray.sandbox import ExecutionReport
     from marl_ray.telemetry.metrics import Row
     from marl_ray.trainer import Problem, Trainer
@@ -104,9 +104,8 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
     class VariedReward(CodeGeneration):
         """The code environment with all its work (joint program, execution, levels) and another reward."""
 
-        def assess(self, task: Task, responses: Sequence[str], report: ExecutionReport) -> Assessment:
-            real = super().assess(task, responses, report)
-            return Assessment(varied_reward(responses), real.levels, real.metrics)
+        def outcome(self, attempt: CodeAttempt, report: ExecutionReport) -> Outcome:
+            return replace(super().outcome(attempt, report), reward=varied_reward(attempt.responses))
 
     class GatedTrainer(Trainer):
         async def _step(self, *args: Any) -> Row:
@@ -145,7 +144,7 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
     environment = (CodeGeneration if workload.real_reward else VariedReward)(workload.agents)
     problem = Problem(
         environment,
-        ExternalTransition(config.external, environment),
+        Transition(config.external, environment),
         load_tasks(workload.dataset, "train"),
         [],
     )
@@ -163,8 +162,8 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
 
 def make_workload(arguments: argparse.Namespace, folder: Path) -> Workload:
     """Model, tokenizer and prompts, in `folder`."""
-    from marl_ray.data import load_tasks
-    from marl_ray.environments import CodeGeneration
+    from marl_ray.data.loading import load_tasks
+    from marl_ray.environments.code_generation import CodeGeneration
     from marl_ray.toy import BASE_PATH
 
     dataset = str(HUMANEVAL) if HUMANEVAL.exists() and not arguments.real_reward else "bundled:toy"
@@ -193,7 +192,7 @@ def make_model(texts: list[str], folder: Path) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
-    from marl_ray.toy.make_base import make_tokenizer
+    from tools.toy.make_base import make_tokenizer
 
     disable_progress_bar()
     tokenizer = make_tokenizer(texts, folder, vocab_size=490)

@@ -2,6 +2,6 @@
 
 import sys
 
-from marl_ray.cli import main
+from marl_ray.cli.main import main
 
 sys.exit(main())

@@ -6,7 +6,7 @@ from pathlib import Path
 if __package__ in (None, ""):  # run by path: import the package this file is in, not its neighbours
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from marl_ray.cli import train_main
+from marl_ray.cli.train import train_main
 
 
 def main() -> int:

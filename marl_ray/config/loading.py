@@ -43,6 +43,16 @@ def load(
     other = next(name for name in ALGORITHMS if name != algorithm)
     if algorithm not in tree and other in tree:
         raise UserError(f"{path} has a section '{other}': run it with python -m marl_ray.train_{other}")
+    return from_tree(tree, algorithm, overrides, note)
+
+
+def from_tree(
+    tree: Mapping[str, Any],
+    algorithm: str,
+    overrides: Mapping[str, Any] | None = None,
+    note: Callable[[str], None] = lambda line: None,
+) -> Config:
+    """The same from nested dictionaries with the file's section names."""
     flat = _flat(tree, algorithm)
     overrides = overrides or {}
     for key in sorted(overrides, key=lambda key: key.startswith("agents.")):  # last, when their number is known
@@ -51,11 +61,6 @@ def load(
     if f"{algorithm}.num_turns" in changed and f"{algorithm}.turn_gradient_weights" not in changed:
         _fit_weights(flat, algorithm, note)
     return _resolve(flat, algorithm)
-
-
-def from_tree(tree: Mapping[str, Any], algorithm: str) -> Config:
-    """The checked config of nested dictionaries with the file's section names. Raises UserError."""
-    return _resolve(_flat(tree, algorithm), algorithm)
 
 
 def to_tree(config: Config) -> dict[str, Any]:

@@ -1,34 +1,33 @@
-"""Returns of an episode: what the learners rank siblings by, and what is reported.
+"""Returns on a tree: what siblings are ranked by.
 
-With handoff `random` or `best` one joint action of a node is expanded, and what follows is seen for that one
-alone. It cannot rank its siblings, so advantages use the siblings' own rewards; the discounted continuation
-enters only the expected return that is logged.
+R_t = r_t + discount * (mean over the child's returns); a leaf's return is its reward. What follows counts only where
+it is known of every sibling: with handoff `all`, at nodes all of whose joint actions have a child. With `random` or
+`best` one joint action a node is expanded, and what follows is seen for that one alone, so it cannot rank its siblings:
+their returns are their own rewards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
-from marl_ray.core.messages import Episode, Group
-
-
-def expected_returns(mean_rewards: Sequence[float], discount: float) -> list[float]:
-    """R_t = r_t + discount * R_(t+1) over the turns played; same length as `mean_rewards`."""
-    returns: list[float] = []
-    for reward in reversed(mean_rewards):
-        returns.append(reward + discount * (returns[-1] if returns else 0.0))
-    return returns[::-1]
+from marl_ray.core.tree import Node
 
 
-def groups_of_agent(episodes: Sequence[Episode], agent: int) -> list[Group]:
-    """One group for each node: the agent's completions and the returns credited to them."""
+def action_returns(node: Node, agent: int, discount: float, whole: bool) -> list[float]:
+    """The return of each joint action for one agent [J]. `whole`: trees are grown whole (handoff `all`)."""
+    rewards = [action.rewards[agent] for action in node.joint_actions]
+    if not whole or len(node.children) < len(rewards):
+        return rewards
     return [
-        Group(
-            turn=node.turn,
-            prompt_ids=node.prompt_ids[agent],
-            completions=tuple(node.completions[agent][a.indices[agent]] for a in node.joint_actions),
-            returns=tuple(a.reward for a in node.joint_actions),
-        )
-        for episode in episodes
-        for node in episode.nodes
+        reward + discount * fmean(action_returns(node.children[index], agent, discount, whole))
+        for index, reward in enumerate(rewards)
     ]
+
+
+def completion_returns(node: Node, agent: int, returns: Sequence[float]) -> list[float]:
+    """The return credited to each of the agent's completions [G]: the mean over the joint actions that hold it."""
+    held: list[list[float]] = [[] for _ in node.completions[agent]]
+    for action, value in zip(node.joint_actions, returns, strict=True):
+        held[action.indices[agent]].append(value)
+    return [fmean(values) for values in held]

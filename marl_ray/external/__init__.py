@@ -1,8 +1,11 @@
-"""External transition modes: what the agents read from the second turn on."""
+"""What the agents read from the second turn on: external modes, and how later prompts are composed.
+
+`transition` composes prompts of what a mode says; `modes` has the modes; `expert` and `endpoints` ask another model.
+What the words are about is the environment's.
+"""
 
 from __future__ import annotations
 
-from marl_ray.external.transition import ExternalTransition
 from marl_ray.plugins import Registry
 
 MODES = Registry(
@@ -14,6 +17,5 @@ MODES = Registry(
         "plain": "marl_ray.external.modes:Plain",
         "expert_edits": "marl_ray.external.modes:ExpertEdits",
     },
+    needs="messages",
 )
-
-__all__ = ["ExternalTransition"]

@@ -15,7 +15,7 @@ attention can be chosen there; the groups come through the model's keyword argum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ class PackedGroup:
     """Where a group lies in the packed sequence: a prompt of P tokens and n completions, S tokens in all.
 
     start: the prompt's first token; owner: [S], the completion of each token; stack: None if stacking them would cost
-    more than comparing all tokens of the completions with each other.
+    more than comparing all tokens of the completions with each other; longest: tokens of the longest sequence.
     """
 
     start: int
@@ -49,6 +49,7 @@ class PackedGroup:
     lengths: tuple[int, ...]
     owner: torch.Tensor
     stack: Stack | None
+    longest: int
 
     @classmethod
     def at(cls, start: int, prompt: int, lengths: Sequence[int]) -> PackedGroup:
@@ -62,17 +63,12 @@ class PackedGroup:
             gather = (first + columns.minimum(sizes - 1)).flatten()
             stack = Stack(gather, (columns < sizes).flatten().nonzero().squeeze(1))
         owner = torch.arange(count).repeat_interleave(sizes.squeeze(1))
-        return cls(start, prompt, tuple(lengths), owner, stack)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the prompt with the longest completion."""
-        return self.prompt + max(self.lengths)
+        return cls(start, prompt, tuple(lengths), owner, stack, prompt + width)
 
     def to(self, device: torch.device) -> PackedGroup:
         """The same on `device`."""
         stack = self.stack and Stack(self.stack.gather.to(device), self.stack.scatter.to(device))
-        return PackedGroup(self.start, self.prompt, self.lengths, self.owner.to(device), stack)
+        return replace(self, owner=self.owner.to(device), stack=stack)
 
 
 def packed_attention(
@@ -85,13 +81,12 @@ def packed_attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     groups: Sequence[PackedGroup] = (),
-    longest: int = 0,
     **other: Any,
 ) -> tuple[torch.Tensor, None]:
     """query: [1, H, T, D], key and value: [1, K, T, D] with H a multiple of K; returns [1, T, H, D].
 
-    `longest`: tokens of the longest sequence to come, if that is not in `groups`. Raises ValueError for what it
-    cannot compute: masks and biases of the model's own, softcapping, attention sinks, a window shorter than a sequence.
+    Raises ValueError for what it cannot compute: masks and biases of the model's own, softcapping, attention sinks, a
+    window shorter than a sequence.
     Such models are trained in padded batches (see `marl_ray.learning.policy.choose_layout`).
     """
     unknown = [name for name in ("softcap", "s_aux", "position_bias") if other.get(name) is not None]
@@ -100,7 +95,7 @@ def packed_attention(
     if attention_mask is not None or unknown:
         what = ", ".join(unknown) or "attention_mask"
         raise ValueError(f"its attention has a mask, bias or sinks of its own ({what})")
-    longest = max(longest, *(group.longest for group in groups))
+    longest = max(group.longest for group in groups)
     if sliding_window is not None and longest > sliding_window:
         raise ValueError(f"its attention looks back {sliding_window} tokens, less than model.max_length {longest}")
     query, key = query.to(value.dtype), key.to(value.dtype)  # rotary embeddings leave autocast's dtype

@@ -17,8 +17,7 @@ from typing import Literal
 
 import torch
 
-from marl_ray.core.messages import Group
-from marl_ray.credit.estimators import group_advantages
+from marl_ray.core.batch import Group
 from marl_ray.learning.attention import PackedGroup
 
 Layout = Literal["packed", "padded"]
@@ -29,7 +28,7 @@ PADDING = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class WeightedCompletion:
     """One completion and the factor of its summed log-probability in the loss."""
 
     token_ids: tuple[int, ...]
@@ -38,16 +37,16 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PromptRow:
     """One prompt and the completions of it that have a gradient."""
 
     prompt_ids: tuple[int, ...]
-    samples: tuple[Sample, ...]
+    completions: tuple[WeightedCompletion, ...]
 
     @property
     def size(self) -> int:
         """Tokens of the prompt and all completions."""
-        return len(self.prompt_ids) + sum(len(s.token_ids) for s in self.samples)
+        return len(self.prompt_ids) + sum(len(c.token_ids) for c in self.completions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,47 +80,31 @@ class MicroBatch:
         )
 
 
-def to_rows(
-    groups: Sequence[Group],
-    turn_weights: Sequence[float],
-    estimator: str,
-    whiten: bool,
-    aggregation: str,
-) -> list[Row]:
-    """Rows whose weights make the loss: minus the sum over completions of weight * sum_k log pi(token_k | ...).
+def rows_of(groups: Sequence[Group]) -> list[PromptRow]:
+    """The groups without what has no gradient: completions of weight 0, and groups of nothing else.
 
-    sequence_sum: weight = w_t * A / (G * number of groups).
-    token_mean: weight = w_t * A / (number of tokens of all groups).
-    Completions of weight 0 have no gradient and are left out, and with them groups of equal returns.
+    The loss is minus the sum over completions of weight * sum_k log pi(token_k | prompt, tokens before k).
     """
-    tokens = sum(len(c.token_ids) for group in groups for c in group.completions)
     rows = []
     for group in groups:
-        if (estimator != "mareinforce" or whiten) and max(group.returns) == min(group.returns):
-            continue  # advantages are 0, if not for rounding
-        returns = torch.tensor(group.returns, dtype=torch.float64)
-        advantages = group_advantages(returns, estimator, whiten).tolist()
-        size = len(group.completions)
-        scale = 1 / (size * len(groups)) if aggregation == "sequence_sum" else 1 / max(tokens, 1)
-        factor = turn_weights[group.turn] * scale
-        samples = tuple(
-            Sample(completion.token_ids, completion.logprobs, factor * advantage)
-            for completion, advantage in zip(group.completions, advantages, strict=True)
-            if factor * advantage != 0 and completion.token_ids
+        completions = tuple(
+            WeightedCompletion(completion.token_ids, completion.logprobs, weight)
+            for completion, weight in zip(group.completions, group.weights, strict=True)
+            if weight != 0 and completion.token_ids
         )
-        if samples:
-            rows.append(Row(group.prompt_ids, samples))
+        if completions:
+            rows.append(PromptRow(group.prompt_ids, completions))
     return rows
 
 
-def micro_batches(rows: Sequence[Row], max_tokens: int, layout: Layout) -> Iterator[MicroBatch]:
+def micro_batches(rows: Sequence[PromptRow], max_tokens: int, layout: Layout) -> Iterator[MicroBatch]:
     """All rows in micro-batches of at most `max_tokens` tokens, padding counted (or one completion)."""
     return _packed(rows, max_tokens) if layout == "packed" else _padded(rows, max_tokens)
 
 
-def _packed(rows: Sequence[Row], max_tokens: int) -> Iterator[MicroBatch]:
+def _packed(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[MicroBatch]:
     """In their order."""
-    pending: list[Row] = []
+    pending: list[PromptRow] = []
     size = 0
     for row in rows:
         for part in split_row(row, max_tokens):
@@ -134,10 +117,10 @@ def _packed(rows: Sequence[Row], max_tokens: int) -> Iterator[MicroBatch]:
         yield pack(pending)
 
 
-def _padded(rows: Sequence[Row], max_tokens: int) -> Iterator[MicroBatch]:
+def _padded(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[MicroBatch]:
     """From the shortest to the longest, so that there is little to fill up."""
-    single = [Row(row.prompt_ids, (sample,)) for row in rows for sample in row.samples]
-    pending: list[Row] = []
+    single = [PromptRow(row.prompt_ids, (completion,)) for row in rows for completion in row.completions]
+    pending: list[PromptRow] = []
     for row in sorted(single, key=lambda row: row.size):
         if pending and (len(pending) + 1) * row.size > max_tokens:
             yield pad(pending)
@@ -147,48 +130,50 @@ def _padded(rows: Sequence[Row], max_tokens: int) -> Iterator[MicroBatch]:
         yield pad(pending)
 
 
-def split_row(row: Row, max_tokens: int) -> Iterator[Row]:
+def split_row(row: PromptRow, max_tokens: int) -> Iterator[PromptRow]:
     """The row in parts that each fit, if their prompt and one completion do."""
-    pending: list[Sample] = []
+    pending: list[WeightedCompletion] = []
     size = len(row.prompt_ids)
-    for sample in row.samples:
-        if pending and size + len(sample.token_ids) > max_tokens:
-            yield Row(row.prompt_ids, tuple(pending))
+    for completion in row.completions:
+        if pending and size + len(completion.token_ids) > max_tokens:
+            yield PromptRow(row.prompt_ids, tuple(pending))
             pending, size = [], len(row.prompt_ids)
-        pending.append(sample)
-        size += len(sample.token_ids)
-    yield Row(row.prompt_ids, tuple(pending))
+        pending.append(completion)
+        size += len(completion.token_ids)
+    yield PromptRow(row.prompt_ids, tuple(pending))
 
 
-def pack(rows: Sequence[Row]) -> MicroBatch:
+def pack(rows: Sequence[PromptRow]) -> MicroBatch:
     """The rows as one packed sequence."""
     input_ids: list[int] = []
     position_ids: list[int] = []
     columns: list[int] = []
     groups = []
-    samples = [sample for row in rows for sample in row.samples]
+    completions = [completion for row in rows for completion in row.completions]
     for row in rows:
         start, length = len(input_ids), len(row.prompt_ids)
-        groups.append(PackedGroup.at(start, length, [len(s.token_ids) for s in row.samples]))
+        groups.append(PackedGroup.at(start, length, [len(c.token_ids) for c in row.completions]))
         input_ids += row.prompt_ids
         position_ids += range(length)
-        for sample in row.samples:
-            first, size = len(input_ids), len(sample.token_ids)
+        for completion in row.completions:
+            first, size = len(input_ids), len(completion.token_ids)
             columns += [start + length - 1, *range(first, first + size - 1)]
             position_ids += range(length, length + size)
-            input_ids += sample.token_ids
+            input_ids += completion.token_ids
     return MicroBatch(
         input_ids=torch.tensor([input_ids]),
         columns=torch.tensor(columns),
-        tokens=torch.tensor([token for sample in samples for token in sample.token_ids]),
-        behaviour_logprobs=torch.tensor([value for sample in samples for value in sample.behaviour_logprobs]),
-        weights=torch.tensor([sample.weight for sample in samples for _ in sample.token_ids]),
+        tokens=torch.tensor([token for completion in completions for token in completion.token_ids]),
+        behaviour_logprobs=torch.tensor(
+            [value for completion in completions for value in completion.behaviour_logprobs]
+        ),
+        weights=torch.tensor([completion.weight for completion in completions for _ in completion.token_ids]),
         position_ids=torch.tensor([position_ids]),
         groups=tuple(groups),
     )
 
 
-def pad(rows: Sequence[Row]) -> MicroBatch:
+def pad(rows: Sequence[PromptRow]) -> MicroBatch:
     """Rows of one completion each as a rectangle. A completion's last token predicts nothing and is left out."""
     first = min(len(row.prompt_ids) for row in rows) - 1
     width = max(row.size for row in rows) - 1
@@ -196,14 +181,14 @@ def pad(rows: Sequence[Row]) -> MicroBatch:
     tokens = torch.full((len(rows), width - first), NO_TOKEN)
     behaviour_logprobs, weights = torch.zeros(tokens.shape), torch.zeros(tokens.shape)
     for i, row in enumerate(rows):
-        (sample,) = row.samples
-        ids = torch.tensor(row.prompt_ids + sample.token_ids)
+        (completion,) = row.completions
+        ids = torch.tensor(row.prompt_ids + completion.token_ids)
         input_ids[i, : len(ids) - 1] = ids[:-1]
         begin = len(row.prompt_ids) - 1 - first
-        predicted = slice(begin, begin + len(sample.token_ids))
-        tokens[i, predicted] = torch.tensor(sample.token_ids)
-        behaviour_logprobs[i, predicted] = torch.tensor(sample.behaviour_logprobs)
-        weights[i, predicted] = sample.weight
+        predicted = slice(begin, begin + len(completion.token_ids))
+        tokens[i, predicted] = torch.tensor(completion.token_ids)
+        behaviour_logprobs[i, predicted] = torch.tensor(completion.behaviour_logprobs)
+        weights[i, predicted] = completion.weight
     return MicroBatch(
         input_ids=input_ids,
         columns=torch.arange(first, width),

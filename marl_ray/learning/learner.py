@@ -1,111 +1,69 @@
-"""The learner actor of one agent: AdamW on the group-relative policy gradient, weight sync, checkpoints."""
+"""One agent's learner: AdamW on the group-relative policy gradient, and checkpoints. No Ray."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from marl_ray.config.schema import AlgorithmConfig, ModelConfig
-from marl_ray.core.messages import Group, UpdateStats, WeightVersion
-from marl_ray.learning.batching import NO_TOKEN, Row, micro_batches, to_rows
+from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
+from marl_ray.core.batch import Batch, UpdateStats
+from marl_ray.learning.batching import NO_TOKEN, PromptRow, micro_batches, rows_of
 from marl_ray.learning.policy import choose_layout, compute_in, load_policy, token_logprobs
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
-from marl_ray.weights.transport import GeneratorClient, Publisher, TransportName
 
 STATE_FILE = "learner.pt"
 
 
 class Learner:
-    """Ray actor. `total_steps` is the number of optimizer steps the schedule spans."""
+    """A fold over batches, on one device: state(s + 1) = update(state(s), batch s).
+
+    `model_path` is a local folder or hub id; `wire_dtype` the dtype of the engines' weights; `total_steps` the number
+    of optimizer steps that the schedule spans.
+    """
 
     def __init__(
         self,
-        agent: int,
-        model_name: str,
+        model_path: str,
+        agent: AgentConfig,
         model: ModelConfig,
-        algorithm: AlgorithmConfig,
+        optimizer: OptimizerConfig,
         wire_dtype: str,
         total_steps: int,
         threads: int,
     ) -> None:
         torch.set_num_threads(threads)
         self.agent = agent
-        self.algorithm = algorithm
-        self.temperature = model.temperature
+        self.model = model
+        self.settings = optimizer
         self.dtype = getattr(torch, wire_dtype)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.tokenizer = load_tokenizer(model_name, model)
-        self.model_kwargs = model.model_kwargs
-        self.policy = load_policy(model_name, self.model_kwargs.trust_remote_code, self.device)
+        self.tokenizer = load_tokenizer(model_path, model)
+        self.policy = load_policy(model_path, model.model_kwargs.trust_remote_code, self.device)
         self.layout, self.why_padded = choose_layout(self.policy, self.device, model.max_length)
-        if algorithm.gradient_checkpointing:
+        if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(),
-            lr=algorithm.learning_rate or 0.0,
-            betas=(algorithm.adam_beta1, algorithm.adam_beta2),
-            weight_decay=algorithm.weight_decay,
+            lr=agent.learning_rate,
+            betas=(optimizer.adam_beta1, optimizer.adam_beta2),
+            weight_decay=optimizer.weight_decay,
         )
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, schedule_factor(algorithm.lr_scheduler, algorithm.warmup_steps, total_steps)
+            self.optimizer, schedule_factor(optimizer.lr_scheduler, optimizer.warmup_steps, total_steps)
         )
-        self.publisher: Publisher | None = None
-        self.probe_texts: list[str] = []
 
-    def ready(self) -> list[str]:
-        """Answers once the model is loaded, with what people should know of it."""
-        if self.layout == "packed":
-            return []
-        return [
-            f"agent {self.agent}: learns in padded batches with the model's own attention, which takes longer: "
-            f"{self.why_padded}"
-        ]
+    def update(self, batch: Batch) -> UpdateStats:
+        """One optimizer step a mini-batch.
 
-    def tokenizer_fingerprint(self, texts: list[str]) -> str:
-        """See `marl_ray.models.tokenization.fingerprint`."""
-        self.probe_texts = texts
-        return fingerprint(self.tokenizer, texts)
-
-    def sees(self, path: str) -> bool:
-        """Whether this actor's node sees `path` of the driver's file system."""
-        return Path(path).exists()
-
-    def connect(self, generators: list[Any], ranks: int, transport: TransportName, deadline_s: float) -> None:
-        """Join the agent's generators for weight sync."""
-        client = GeneratorClient(generators, ranks, deadline_s)
-        self.publisher = Publisher(self.policy, self.dtype, transport, client)
-
-    def publish(self, version: WeightVersion) -> int:
-        """Push the weights to the generators as `version`; returns the acknowledged checksum."""
-        assert self.publisher is not None, "connect comes first"
-        return self.publisher.publish(version)
-
-    def relabel(self, version: WeightVersion) -> int:
-        """Let the generators serve the weights that they have as `version`; returns the acknowledged checksum."""
-        assert self.publisher is not None, "connect comes first"
-        return self.publisher.relabel(version)
-
-    def update(self, groups: list[Group]) -> UpdateStats:
-        """One pass over `groups` in mini-batches of `train_batch_size` groups.
-
-        An optimizer step each; one without a gradient changes nothing and is none: AdamW would go on with its momentum.
+        One without a gradient changes nothing and is none: AdamW would go on with its momentum.
         """
-        algorithm = self.algorithm
-        size = algorithm.train_batch_size or max(len(groups), 1)
         losses, norms, gaps, skipped, taken = [], [], [], 0, 0
         learning_rate = float(self.schedule.get_last_lr()[0])
-        for start in range(0, len(groups), size):
-            rows = to_rows(
-                groups[start : start + size],
-                algorithm.turn_gradient_weights or [],
-                algorithm.estimator or "magrpo",
-                algorithm.normalize_advantages,
-                algorithm.loss_aggregation,
-            )
+        for groups in batch.mini_batches:
+            rows = rows_of(groups)
             if not rows:
                 losses.append(0.0)
                 norms.append(0.0)
@@ -140,7 +98,7 @@ class Learner:
 
     def load(self, folder: str) -> None:
         """Continue from what `save` wrote."""
-        saved = load_policy(folder, self.model_kwargs.trust_remote_code, torch.device("cpu"))
+        saved = load_policy(folder, self.model.model_kwargs.trust_remote_code, torch.device("cpu"))
         self.policy.load_state_dict(saved.state_dict())
         state = torch.load(Path(folder) / STATE_FILE, map_location="cpu", weights_only=True)
         self.optimizer.load_state_dict(state["optimizer"])
@@ -150,20 +108,19 @@ class Learner:
 
     def _apply_settings(self) -> None:
         """The config's optimizer settings, which may have changed since the state was saved."""
-        algorithm = self.algorithm
-        peak = algorithm.learning_rate or 0.0
+        peak = self.agent.learning_rate
         self.schedule.base_lrs = [peak]
         for group in self.optimizer.param_groups:
             group["initial_lr"] = peak
             group["lr"] = peak * self.schedule.lr_lambdas[0](self.schedule.last_epoch)
-            group["betas"] = (algorithm.adam_beta1, algorithm.adam_beta2)
-            group["weight_decay"] = algorithm.weight_decay
+            group["betas"] = (self.settings.adam_beta1, self.settings.adam_beta2)
+            group["weight_decay"] = self.settings.weight_decay
         self.schedule._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
-    def export(self, folder: str) -> None:
+    def export(self, folder: str, texts: list[str]) -> None:
         """Write the model in the engines' dtype, and the tokenizer.
 
-        Raises RuntimeError if the saved tokenizer, loaded again, gives other ids than the one trained with.
+        Raises RuntimeError if the saved tokenizer, loaded again, gives other ids of `texts` than the one trained with.
         """
         weights = {
             name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
@@ -171,24 +128,24 @@ class Learner:
         }
         self.policy.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
-        saved = load_tokenizer(folder, ModelConfig(model_kwargs=self.model_kwargs))
-        if fingerprint(saved, self.probe_texts) != fingerprint(self.tokenizer, self.probe_texts):
+        saved = load_tokenizer(folder, ModelConfig(model_kwargs=self.model.model_kwargs))
+        if fingerprint(saved, texts) != fingerprint(self.tokenizer, texts):
             raise RuntimeError(f"the tokenizer saved in {folder} splits text differently when it is loaded again")
 
-    def _optimizer_step(self, rows: Sequence[Row]) -> tuple[float, float, float]:
+    def _optimizer_step(self, rows: Sequence[PromptRow]) -> tuple[float, float, float]:
         """Returns loss, gradient norm and log-probability gap. What is not finite is left out."""
         loss, gap, tokens = 0.0, 0.0, 0
         self.optimizer.zero_grad()
-        for batch in micro_batches(rows, self.algorithm.microbatch_tokens, self.layout):
+        for batch in micro_batches(rows, self.settings.microbatch_tokens, self.layout):
             tokens += int((batch.tokens != NO_TOKEN).sum())
             batch = batch.to(self.device)
             with compute_in(self.dtype, self.device):
-                logprobs = token_logprobs(self.policy, batch, self.temperature)
+                logprobs = token_logprobs(self.policy, batch, self.agent.temperature)
                 part = -(batch.weights * logprobs).sum()
             part.backward()
             loss += part.item()
             gap += (logprobs.detach() - batch.behaviour_logprobs).abs().sum().item()
-        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.algorithm.max_grad_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.max_grad_norm))
         if math.isfinite(loss) and math.isfinite(norm):
             self.optimizer.step()
             self.schedule.step()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from marl_ray.learning.attention import PACKED
-from marl_ray.learning.batching import NO_TOKEN, Layout, MicroBatch, Row, Sample, pack, pad
+from marl_ray.learning.batching import NO_TOKEN, Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
 
 
 def load_policy(name: str, trust_remote_code: bool, device: torch.device) -> Any:
@@ -42,14 +43,11 @@ def compute_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManag
     return nullcontext()
 
 
-def token_logprobs(model: Any, batch: MicroBatch, temperature: float, longest: int = 0) -> torch.Tensor:
-    """log pi(token_k | prompt, tokens before k) at the sampling temperature, [B * C]; 0 where nothing is predicted.
-
-    `longest`: see `marl_ray.learning.attention.packed_attention`.
-    """
+def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.Tensor:
+    """log pi(token_k | prompt, tokens before k) at the sampling temperature, [B * C]; 0 where nothing is predicted."""
     arguments: dict[str, Any] = {"input_ids": batch.input_ids, "use_cache": False}
     if batch.groups:
-        arguments |= {"position_ids": batch.position_ids, "groups": batch.groups, "longest": longest}
+        arguments |= {"position_ids": batch.position_ids, "groups": batch.groups}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         logits = model(**arguments, logits_to_keep=batch.columns).logits
     else:
@@ -71,15 +69,15 @@ def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[La
     own = _own_attention(model)
     model.set_attn_implementation(own)
     completions = ((3, 2, 1, 0), (2, 3, 1))
-    rows = [Row((0, 1), (Sample(ids, (0.0,) * len(ids), 0.0),)) for ids in completions]
+    rows = [PromptRow((0, 1), (WeightedCompletion(ids, (0.0,) * len(ids), 0.0),)) for ids in completions]
     with torch.no_grad():
         alone = torch.cat([token_logprobs(model, pad([row]).to(device), 1.0) for row in rows])
-    together = Row((0, 1), tuple(sample for row in rows for sample in row.samples))
+    together = PromptRow((0, 1), tuple(completion for row in rows for completion in row.completions))
     try:
         _check_reach(config, max_length)
         model.set_attn_implementation(PACKED)
         with torch.no_grad():
-            packed = token_logprobs(model, pack([together]).to(device), 1.0, longest=max_length)
+            packed = token_logprobs(model, _as_long_as(pack([together]), max_length).to(device), 1.0)
         if _close(packed, alone):
             return "packed", ""
         reason = "its layers mix tokens outside of the attention that transformers lets one choose"
@@ -97,6 +95,11 @@ def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[La
             "computed beside or after it"
         )
     return "padded", reason
+
+
+def _as_long_as(batch: MicroBatch, length: int) -> MicroBatch:
+    """The batch as if it held a sequence of this length, for what attention refuses by length."""
+    return replace(batch, groups=tuple(replace(group, longest=length) for group in batch.groups))
 
 
 def _close(some: torch.Tensor, others: torch.Tensor) -> bool:

@@ -1,1 +1,1 @@
-"""What people look at afterwards."""
+"""What people look at afterwards: the plot, episodes to read, and the lines that close a run."""

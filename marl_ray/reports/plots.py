@@ -1,4 +1,4 @@
-"""returns.png: how reward and return moved over a run."""
+"""The plot: how reward and return moved over a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8e6bbf", "#c77c11")
-PLOT = "returns.png"
 
 
 def plot_returns(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:

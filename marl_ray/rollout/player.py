@@ -1,194 +1,187 @@
-"""Playing episodes: many coroutines share the agents' engines and the sandbox.
+"""Playing episodes: many coroutines share the agents' engines and the environment's executor.
 
-An episode asks all agents for their groups at the same time, forms joint actions, executes the distinct
-programs once, turns reports into rewards and, where a turn remains, into the next prompts. Engines batch
-across tasks, agents and turns, and no episode waits for another.
+At a node all agents are asked for their groups at the same time; the joint mode makes joint actions of them; their
+programs are executed, equal ones once; outcomes become rewards and, where a turn remains, the next prompts of the
+joint actions that the handoff expands. Engines batch across tasks, agents and turns; no episode waits for another, and
+no branch of a tree for its siblings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from marl_ray.actors.engine import SamplingSpec
-from marl_ray.actors.generator import Generation
 from marl_ray.config.schema import Config
-from marl_ray.core.messages import Assessment, Completion, Episode, JointAction, Observations, Task, TurnNode
+from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.streams import stream, stream_seed
-from marl_ray.core.waiting import together
-from marl_ray.environments.diagnosis import SandboxSlice
-from marl_ray.sandbox import ExecutionReport, Program
+from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Stop, Task
+from marl_ray.core.waiting import together, within
+from marl_ray.environments.base import Attempt, Environment
+from marl_ray.external.transition import Transition
+from marl_ray.rollout.handoff import HANDOFFS
+from marl_ray.rollout.joint import JOINT_MODES
 
 
-class Environment(Protocol):
-    """What a kind of task means; see `marl_ray.environments`."""
+class Generators(Protocol):
+    """One agent's generators."""
 
-    def first_prompts(self, task: Task) -> list[str]: ...
-
-    def program(self, task: Task, responses: Sequence[str], sandbox_slice: SandboxSlice) -> Program: ...
-
-    def assess(self, task: Task, responses: Sequence[str], report: ExecutionReport) -> Assessment: ...
-
-    def probes(self, task: Task, responses: Sequence[str], report: ExecutionReport) -> list[Program]: ...
-
-    def probed(self, report: ExecutionReport, probes: Sequence[ExecutionReport]) -> dict[str, float]: ...
-
-
-class Transition(Protocol):
-    """What the agents hear next; see `marl_ray.external`."""
-
-    async def next_prompts(
-        self, task: Task, first_prompts: list[str], responses: Sequence[str], report: ExecutionReport
-    ) -> Observations: ...
+    async def generate(self, prompt: str, sampling: SamplingSpec) -> Generation: ...
 
 
 class Executor(Protocol):
-    """The sandbox pool."""
+    """Runs programs, for environments that have some."""
 
-    async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]: ...
+    async def execute(self, programs: Sequence[Any]) -> list[Any]: ...
 
 
-class AgentGenerators:
-    """The replicas of one agent; a request goes to the one with the fewest sequences in flight."""
+@dataclass(frozen=True, slots=True)
+class _Play:
+    """One episode while it is played. `key` names its random streams."""
 
-    def __init__(self, actors: list[Any]) -> None:
-        self.actors = actors
-        self._in_flight = [0] * len(actors)
-
-    async def generate(self, prompt: str, sampling: SamplingSpec) -> Generation:
-        """Sample a group."""
-        index = min(range(len(self.actors)), key=self._in_flight.__getitem__)
-        self._in_flight[index] += sampling.num_generations
-        try:
-            return await self.actors[index].generate.remote(prompt, sampling)
-        finally:
-            self._in_flight[index] -= sampling.num_generations
+    task: Task
+    first_prompts: list[str]
+    key: tuple[str | int, ...]
+    num_generations: int
+    threshold: float | None
+    """An episode ends at a node whose mean reward is above it."""
+    probe: bool
+    stops: list[Stop] = field(default_factory=list)
 
 
 class EpisodePlayer:
-    """Plays episodes with the config's turns, handoff and rewards."""
+    """Plays episodes with the config's turns, joint mode, handoff and rewards."""
 
     def __init__(
         self,
         config: Config,
         environment: Environment,
         transition: Transition,
-        agents: list[AgentGenerators],
-        sandbox: Executor,
+        generators: Sequence[Generators],
+        executor: Executor,
     ) -> None:
         self.config = config
         self.environment = environment
         self.transition = transition
-        self.agents = agents
-        self.sandbox = sandbox
+        self.generators = generators
+        self.executor = executor
+        self.joint_actions = JOINT_MODES[config.rollout.joint_mode]
+        self.expanded = HANDOFFS[config.rollout.handoff]
+        self._deadline_s = config.resources.deadlines.rollout_s
+
+    async def rollout(self, tasks: Sequence[Task], step: int) -> list[Episode]:
+        """The episodes of training step number `step` (from 0). Raises WaitExpired after `deadlines.rollout_s`."""
+        played = self.play_all(tasks, self.config.rollout.num_generations, "train", step)
+        return await within(self._deadline_s, f"the episodes of step {step + 1}", "rollout_s", played)
+
+    async def evaluate(self, tasks: Sequence[Task], name: str) -> list[Episode]:
+        """The episodes of the evaluation called `name`: no episode ends early for a good reward, so that every turn is
+        measured on all tasks. Raises WaitExpired after `deadlines.rollout_s`."""
+        played = self.play_all(tasks, self.config.evaluation.eval_num_generations, "eval", evaluation=True)
+        return await within(self._deadline_s, f"the evaluation {name}", "rollout_s", played)
 
     async def play_all(
         self, tasks: Sequence[Task], num_generations: int, *key: str | int, evaluation: bool = False
     ) -> list[Episode]:
-        """One episode a task, all at the same time, in the tasks' order. `key` names the random stream.
-
-        In an evaluation no episode ends early for a good reward: every turn is measured on all tasks.
-        """
+        """One episode a task, all at the same time, in the tasks' order. `key` names the random streams."""
         return await together(*(self.play(task, num_generations, *key, evaluation=evaluation) for task in tasks))
 
     async def play(self, task: Task, num_generations: int, *key: str | int, evaluation: bool = False) -> Episode:
         """One episode."""
-        algorithm = self.config.algorithm
-        threshold = None if evaluation else algorithm.early_termination_threshold
-        probe = self.config.output.probe_helpers in (("eval", "always") if evaluation else ("always",))
-        first_prompts = self.environment.first_prompts(task)
-        prompts = first_prompts
-        episode = Episode(task, [])
-        for turn in range(algorithm.num_turns):
-            generations = await together(
-                *(
-                    agent.generate(prompt, self._sampling(num_generations, *key, task.id, turn, index))
-                    for index, (agent, prompt) in enumerate(zip(self.agents, prompts, strict=True))
-                )
-            )
-            if not all(g.completions for g in generations):
-                episode.stopped = "prompt_too_long"
-                return episode
-            last = turn + 1 == algorithm.num_turns
-            told: SandboxSlice = "all" if last else self.config.external.sandbox_slice
-            actions = await self._act(task, [g.completions for g in generations], told, probe)
-            failure = next((a.report.infra_error for a in actions if a.report.infra_error), None)
-            if failure is not None:
-                episode.stopped, episode.detail = "infra_error", failure
-                return episode
-            node = TurnNode(
-                turn=turn,
-                prompts=prompts,
-                prompt_ids=[g.prompt_ids for g in generations],
-                completions=[list(g.completions) for g in generations],
-                joint_actions=actions,
-            )
-            episode.nodes.append(node)
-            if last:
-                return episode
-            if threshold is not None and sum(a.reward for a in actions) / len(actions) > threshold:
-                episode.stopped = "early_termination"
-                return episode
-            node.expanded = choose(actions, algorithm.handoff, stream(self.config.seed, *key, task.id, turn))
-            chosen = actions[node.expanded]
-            responses = responses_of(node.completions, chosen.indices)
-            heard = await self.transition.next_prompts(task, first_prompts, responses, chosen.report)
-            prompts, node.transition = heard.prompts, heard.metrics
-        return episode
+        play = _Play(
+            task=task,
+            first_prompts=self.environment.first_prompts(task),
+            key=(*key, task.id),
+            num_generations=num_generations,
+            threshold=None if evaluation else self.config.rollout.early_termination_threshold,
+            probe=self.config.output.probe_helpers in (("eval", "always") if evaluation else ("always",)),
+        )
+        root = await self._play_node(play, play.first_prompts, ())
+        return Episode(task, root, sorted(play.stops, key=lambda stop: stop.path))
 
-    async def _act(
-        self, task: Task, groups: Sequence[Sequence[Completion]], told: SandboxSlice, probe: bool
-    ) -> list[JointAction]:
-        """Aligned joint actions of the agents' groups, executed and assessed. `told`: tests that feedback tells of."""
-        tuples = [(g,) * len(groups) for g in range(len(groups[0]))]
-        responses = [responses_of(groups, indices) for indices in tuples]
-        reports = await self.sandbox.execute([self.environment.program(task, r, told) for r in responses])
-        assessments = [self.environment.assess(task, t, r) for t, r in zip(responses, reports, strict=True)]
-        if probe:
-            found = await self._probe(task, responses, reports)
-            assessments = [replace(a, metrics=a.metrics | m) for a, m in zip(assessments, found, strict=True)]
-        return [
-            JointAction(indices, report, assessment, self._reward(assessment))
-            for indices, report, assessment in zip(tuples, reports, assessments, strict=True)
-        ]
+    async def _play_node(self, play: _Play, prompts: list[str], path: tuple[int, ...]) -> Node | None:
+        """The node that `path` leads to, with all that is below it; None where it could not be played."""
+        turn = len(path)
+        last = turn + 1 == self.config.rollout.num_turns
+        # Where one joint action a node is expanded, the turn names the node; in a whole tree it takes the path.
+        key = (*play.key, turn, *(path if self.config.rollout.handoff == "all" else ()))
+        generations = await together(
+            *(
+                generators.generate(prompt, self._sampling(play, agent, key))
+                for agent, (generators, prompt) in enumerate(zip(self.generators, prompts, strict=True))
+            )
+        )
+        if not all(g.completions for g in generations):
+            play.stops.append(Stop(path, "prompt_too_long"))
+            return None
+        groups = [list(g.completions) for g in generations]
+        indices = self.joint_actions([len(group) for group in groups])
+        attempts = [self.environment.attempt(play.task, responses_of(groups, i), last) for i in indices]
+        outcomes = await self._outcomes(attempts, play.probe)
+        failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")
+        if failure:
+            play.stops.append(Stop(path, "infra_error", failure))
+            return None
+        actions = [self._rewarded(i, outcome) for i, outcome in zip(indices, outcomes, strict=True)]
+        node = Node(turn, prompts, [g.prompt_ids for g in generations], groups, actions)
+        rewards = [action.reward for action in actions]
+        if last:
+            return node
+        if play.threshold is not None and sum(rewards) / len(rewards) > play.threshold:
+            play.stops.append(Stop(path, "early_termination"))
+            return node
+        chosen = self.expanded(rewards, stream(self.config.seed, *key))
+        await together(*(self._expand(play, node, g, attempts[g], path) for g in chosen))
+        return node
+
+    async def _expand(self, play: _Play, node: Node, index: int, attempt: Attempt, path: tuple[int, ...]) -> None:
+        """Go on from one joint action of `node`."""
+        outcome = node.joint_actions[index].outcome
+        heard = await self.transition.next_prompts(play.task, play.first_prompts, attempt, outcome)
+        node.transitions[index] = heard.metrics
+        child = await self._play_node(play, heard.prompts, (*path, index))
+        if child is not None:
+            node.children[index] = child
+
+    async def _outcomes(self, attempts: Sequence[Attempt], probe: bool) -> list[Outcome]:
+        """Each attempt's outcome, from one execution of its program if it has one."""
+        reports = iter(await self.executor.execute([a.program for a in attempts if a.program is not None]))
+        of_attempt = [None if a.program is None else next(reports) for a in attempts]
+        outcomes = [self.environment.outcome(a, report) for a, report in zip(attempts, of_attempt, strict=True)]
+        return await self._probe(attempts, of_attempt, outcomes) if probe else outcomes
 
     async def _probe(
-        self, task: Task, responses: Sequence[Sequence[str]], reports: Sequence[ExecutionReport]
-    ) -> list[dict[str, float]]:
-        """Each joint action's further metrics, from executing its probes."""
-        probes = [self.environment.probes(task, t, r) for t, r in zip(responses, reports, strict=True)]
-        answers = iter(await self.sandbox.execute([program for several in probes for program in several]))
-        return [
-            self.environment.probed(report, [next(answers) for _ in several])
-            for report, several in zip(reports, probes, strict=True)
+        self, attempts: Sequence[Attempt], reports: Sequence[Any], outcomes: Sequence[Outcome]
+    ) -> list[Outcome]:
+        """The outcomes with further metrics, from executing each attempt's probes."""
+        probes = [self.environment.probes(a, report) for a, report in zip(attempts, reports, strict=True)]
+        answers = iter(await self.executor.execute([program for several in probes for program in several]))
+        found = [
+            self.environment.probed(a, report, [next(answers) for _ in several])
+            for a, report, several in zip(attempts, reports, probes, strict=True)
         ]
+        return [replace(o, metrics={**o.metrics, **more}) for o, more in zip(outcomes, found, strict=True)]
 
-    def _reward(self, assessment: Assessment) -> float:
+    def _rewarded(self, indices: tuple[int, ...], outcome: Outcome) -> JointAction:
+        own = outcome.rewards or (outcome.reward,) * len(indices)
+        return JointAction(indices, outcome, self._processed(outcome.reward), tuple(map(self._processed, own)))
+
+    def _processed(self, reward: float) -> float:
         processor = self.config.reward_processor
-        if not processor.enabled:
-            return assessment.reward
-        return assessment.reward * processor.scale_factor + processor.shift
+        return reward * processor.scale_factor + processor.shift if processor.enabled else reward
 
-    def _sampling(self, num_generations: int, *key: str | int) -> SamplingSpec:
-        model = self.config.model
+    def _sampling(self, play: _Play, agent: int, key: tuple[str | int, ...]) -> SamplingSpec:
+        settings = self.config.agents[agent]
         return SamplingSpec(
-            num_generations=num_generations,
-            max_new_tokens=self.config.algorithm.max_new_tokens,
-            temperature=model.temperature,
-            top_p=model.top_p,
-            top_k=model.top_k,
-            seed=stream_seed(self.config.seed, "sampling", *key),
+            num_generations=play.num_generations,
+            max_new_tokens=settings.max_new_tokens,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            top_k=self.config.model.top_k,
+            seed=stream_seed(self.config.seed, "sampling", *key, agent),
         )
 
 
 def responses_of(groups: Sequence[Sequence[Completion]], indices: Sequence[int]) -> list[str]:
     """The texts of one joint action."""
     return [group[index].text for group, index in zip(groups, indices, strict=True)]
-
-
-def choose(actions: Sequence[JointAction], handoff: str, rng: Any) -> int:
-    """Index of the joint action the next turn goes on from; the first of equals is the best."""
-    if handoff == "best":
-        return max(range(len(actions)), key=lambda g: actions[g].reward)
-    return rng.randrange(len(actions))

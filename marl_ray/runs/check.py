@@ -1,6 +1,7 @@
 """Every check of a config that can be made before anything starts.
 
-A run and a dry run both come here; the dry run leaves out what would need a download. Each problem is one line.
+A run and a dry run both come here; the dry run leaves out what would need a download, and what is true of its own
+machine alone.
 """
 
 from __future__ import annotations
@@ -8,80 +9,68 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from marl_ray.actors.sandbox_settings import check_sandbox
+from marl_ray.cluster.plan import demands, make_plan
+from marl_ray.config import Config
+from marl_ray.core.errors import UserError
+from marl_ray.core.tree import Task
 from marl_ray.core.words import counted
-from marl_ray.cluster.plan import PlacementError, demands
-from marl_ray.actors.sandbox_settings import sandbox_settings
-from marl_ray.config.schema import Config
-from marl_ray.data import check_dataset, infer_type, load_tasks, needs_download
-from marl_ray.environments import make_environment
-from marl_ray.external import ExternalTransition
-from marl_ray.core.messages import Task
-from marl_ray.models.names import check_model, resolve_model
-from marl_ray.sandbox import SandboxUnavailable
+from marl_ray.data import infer_type
+from marl_ray.data.loading import load_tasks
+from marl_ray.data.tables import check_dataset, needs_download
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments.base import Environment
+from marl_ray.external.transition import Transition
+from marl_ray.models.names import check_model, describe_prompts, resolve_model
+from marl_ray.runs.folder import RunFolder, new_folder
+from marl_ray.runs.resume import SavedRun, check_resume
 from marl_ray.telemetry.console import say
-from marl_ray.telemetry.record import CONFIG_FILE
 from marl_ray.telemetry.wandb import require_wandb
-
-if TYPE_CHECKING:  # what a run needs of these is Ray; a check needs neither
-    from marl_ray.rollout.player import Environment, Transition
 
 
 @dataclass(slots=True)
 class Problem:
     """What a run is about: tasks, their environment, and what the agents hear between turns."""
 
-    environment: Environment
+    environment: Environment[Any]
     transition: Transition
     train_tasks: list[Task]
     eval_tasks: list[Task]
+    prompt_notes: tuple[str, ...] = ()
+    """How each agent's prompts reach its model, a line an agent."""
 
 
-def check(config: Config, download: bool = True) -> Problem:
-    """Look at everything outside the config that it names. Raises ValueError with one line.
+def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> Problem:
+    """Look at everything outside the config that it names; `saved` is the run to go on with. Raises UserError.
 
-    Without `download`, the tasks of a hub's dataset stay empty and a hub's model is checked by its name alone.
+    In a dry run, the tasks of a hub's dataset stay empty, a hub's model is checked by its name alone, and this machine
+    need not be the one of the run.
     """
-    dataset = config.dataset
-    environment = make_environment(dataset_type(config), config.num_agents, config.sandbox.count_untrusted)
-    transition = ExternalTransition(config.external, environment)
+    environment = ENVIRONMENTS.get(config.environment).from_config(config)
+    transition = Transition(config.external, environment)
     require_wandb(config)
-    try:
-        sandbox_settings(config).candidates()
-        demands(config)
-    except (SandboxUnavailable, PlacementError) as error:
-        what = "sandbox: " if isinstance(error, SandboxUnavailable) else ""
-        raise ValueError(f"{what}{error}") from None
-    models = {name: resolve_model(name, fetch=False) for name in config.model_names}
-    check_dataset(dataset.name, [dataset.train_split, *([dataset.eval_split] if dataset.eval_split else [])])
-    train_tasks: list[Task] = []
-    eval_tasks: list[Task] = []
-    if download or not needs_download(dataset.name):
-        train_tasks = load_tasks(dataset.name, dataset.train_split, dataset.type)
-        eval_tasks = load_tasks(dataset.name, dataset.eval_split, dataset.type) if dataset.eval_split else []
-    for name, place in models.items():
-        if download or Path(place).is_dir():
-            check_model(name, config.model)
-    if transition.expert is not None:
-        say(f"expert: {transition.expert}, with the key in {transition.expert.key_variable}")
+    check_sandbox(config)
+    demands(config)
+    templates = _check_models(config, dry)
+    train_tasks, eval_tasks = _load_tasks(config, dry)
+    if transition.note:
+        say(transition.note)
     _warn_of_overlap(config, train_tasks, eval_tasks)
-    return Problem(environment, transition, train_tasks, eval_tasks)
+    if not dry:
+        _check_local_gpus(config)
+    if saved is None:
+        _check_new_folder(folder_of(config))
+    else:
+        check_resume(config, saved, len(train_tasks))
+    return Problem(environment, transition, train_tasks, eval_tasks, tuple(describe_prompts(config, templates)))
 
 
-def check_run_dir(config: Config) -> None:
-    """The folder of a new run can be made. Raises ValueError where it holds a run or what cannot hold one; says so
-    where this user may not write, which need not be so on the machine of the run."""
-    base = Path(config.output.base_dir).expanduser().absolute()
-    path = base / config.output.run_name if config.output.run_name else base
-    if config.output.run_name and (path / CONFIG_FILE).exists():
-        hint = f"resume it with --resume {path}, or" if any(path.glob("checkpoints/step_*")) else "delete it, or"
-        raise ValueError(f"{path} already holds a run: {hint} set another output.run_name")
-    there = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not there.is_dir():
-        raise ValueError(f"output folder {path} cannot be made ({there} is not a folder): set output.base_dir")
-    if not os.access(there, os.W_OK | os.X_OK):
-        say(f"warning: output folder {path} cannot be made here (no right to write to {there}): set output.base_dir")
+def folder_of(config: Config) -> RunFolder:
+    """The folder of a new run; without a run_name, another one at every call."""
+    output = config.output
+    return new_folder(output.base_dir, output.run_name, f"{config.algorithm}-{dataset_type(config)}")
 
 
 def dataset_type(config: Config) -> str:
@@ -89,11 +78,54 @@ def dataset_type(config: Config) -> str:
     return config.dataset.type or infer_type(config.dataset.name)
 
 
+def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
+    """By name: whether prompts go through the chat template, and why; not for what a dry run would have to fetch."""
+    places = {agent.name: resolve_model(agent.name, fetch=False) for agent in config.agents}
+    known = [name for name, place in places.items() if not dry or Path(place).is_dir()]
+    return {name: check_model(name, config.model) for name in known}
+
+
+def _load_tasks(config: Config, dry: bool) -> tuple[list[Task], list[Task]]:
+    """Training and evaluation tasks."""
+    dataset = config.dataset
+    check_dataset(dataset.name, [split for split in (dataset.train_split, dataset.eval_split) if split])
+    if dry and needs_download(dataset.name):
+        return [], []
+    train = load_tasks(dataset.name, dataset.train_split, dataset.type)
+    return train, load_tasks(dataset.name, dataset.eval_split, dataset.type) if dataset.eval_split else []
+
+
 def _warn_of_overlap(config: Config, train_tasks: list[Task], eval_tasks: list[Task]) -> None:
     dataset = config.dataset
-    both = {(task.prompt, task.tests) for task in train_tasks} & {(task.prompt, task.tests) for task in eval_tasks}
+    both = {_content(task) for task in train_tasks} & {_content(task) for task in eval_tasks}
     if both:
         say(
             f"warning: {counted(len(both), 'task')} of {dataset.eval_split} are in {dataset.train_split} too, so the "
             "evaluation is not on held-out tasks: set dataset.train_split and dataset.eval_split apart"
         )
+
+
+def _content(task: Task) -> tuple[Any, ...]:
+    """All of a task but its id."""
+    return (task.prompt, *sorted(task.fields.items()))
+
+
+def _check_local_gpus(config: Config) -> None:
+    """Without a cluster's address the run is on this machine. Raises UserError for GPUs that it has not."""
+    from marl_ray.cluster.local import cluster_address, local_gpus  # Ray, which a dry run does without
+
+    if not cluster_address():
+        make_plan(config, cluster_has_gpus=local_gpus() > 0)
+
+
+def _check_new_folder(folder: RunFolder) -> None:
+    """The folder can be made. Raises UserError where it holds a run or what cannot hold one; says so where this user
+    may not write, which need not be so on the machine of the run."""
+    if folder.config.exists():
+        hint = f"resume it with --resume {folder}, or" if folder.checkpoints.all() else "delete it, or"
+        raise UserError(f"{folder} already holds a run: {hint} set another output.run_name")
+    there = next(parent for parent in (folder.path, *folder.path.parents) if parent.exists())
+    if not there.is_dir():
+        raise UserError(f"output folder {folder} cannot be made ({there} is not a folder): set output.base_dir")
+    if not os.access(there, os.W_OK | os.X_OK):
+        say(f"warning: output folder {folder} cannot be made here (no right to write to {there}): set output.base_dir")

@@ -13,6 +13,8 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from marl_ray.core.errors import UserError
+
 STATE_FILE = "trainer.json"
 
 
@@ -28,13 +30,17 @@ class TrainerState:
     learned: int
     """Optimizer steps, over all agents."""
 
+    def after(self, joint_samples: int, optimizer_steps: int) -> TrainerState:
+        """One step further, in which these were taken. Every agent has a new version, with or without a gradient."""
+        versions = tuple(version + 1 for version in self.weight_versions)
+        return TrainerState(self.step + 1, self.env_steps + joint_samples, versions, self.learned + optimizer_steps)
+
 
 class Checkpoints:
-    """The checkpoints of one run folder."""
+    """The checkpoints of one run, in a folder of their own."""
 
-    def __init__(self, run_dir: Path, keep: int) -> None:
-        self.folder = run_dir / "checkpoints"
-        self.keep = keep
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def begin(self, step: int, num_agents: int) -> Path:
         """An empty hidden folder with one subfolder an agent."""
@@ -44,13 +50,13 @@ class Checkpoints:
             self.agent_folder(path, agent).mkdir(parents=True)
         return path
 
-    def commit(self, path: Path, state: TrainerState) -> Path:
-        """Make it visible, and delete all but the newest `keep`."""
+    def commit(self, path: Path, state: TrainerState, keep: int) -> Path:
+        """Make it visible, and delete all but the newest `keep`, at least 1."""
         (path / STATE_FILE).write_text(json.dumps(asdict(state)))
         final = path.with_name(path.name.removeprefix("."))
         shutil.rmtree(final, ignore_errors=True)
         os.replace(path, final)
-        for old in self.all()[: -self.keep]:
+        for old in self.all()[:-keep]:
             shutil.rmtree(old)
         return final
 
@@ -59,10 +65,10 @@ class Checkpoints:
         return sorted(self.folder.glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")))
 
     def latest(self) -> tuple[Path, TrainerState]:
-        """The newest complete one. Raises ValueError when there is none."""
+        """The newest complete one. Raises UserError when there is none."""
         found = self.all()
         if not found:
-            raise ValueError(f"{self.folder} has no checkpoint to resume from")
+            raise UserError(f"{self.folder} has no checkpoint to resume from")
         raw = json.loads((found[-1] / STATE_FILE).read_text())
         raw["weight_versions"] = tuple(raw["weight_versions"])
         return found[-1], TrainerState(**raw)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 
 from tqdm import tqdm
 
-from marl_ray.telemetry.metrics import Row
+from marl_ray.core.tree import Episode
+from marl_ray.telemetry.rows import Row
 
 
 class Console:
-    """Writes to standard error, so that standard output stays free."""
+    """The sink for people: every `every`-th step and the last. Writes to standard error, so that standard output
+    stays free."""
 
-    def __init__(self, total_steps: int, done: int, num_agents: int, num_turns: int) -> None:
+    def __init__(self, total_steps: int, done: int, num_agents: int, num_turns: int, every: int) -> None:
         self.total = total_steps
+        self.first = done
         self.num_agents = num_agents
         self.num_turns = num_turns
+        self.every = every
         self.started = time.monotonic()
-        self.first = done
+        say("reward: mean of each turn; pass: share with all tests passed in the last turn; loss: of each agent")
         self.bar = tqdm(
             total=total_steps,
             initial=done,
@@ -29,26 +34,26 @@ class Console:
             leave=False,
         )
 
-    def step(self, row: Row, show: bool) -> None:
-        """Advance the bar, and print the step's line."""
+    def row(self, row: Row, name: str) -> None:
+        """Print an evaluation's line; advance the bar at a step, and print its line where it is its turn."""
+        if name:
+            say(self._evaluation(row, name))
+            return
         self.bar.update(1)
-        if show:
-            say(self._line(row))
+        step = int(row["step"])
+        if step % self.every == 0 or step == self.total:
+            say(self._step(row, step))
 
-    def evaluation(self, row: Row, name: str) -> None:
-        """The line of an evaluation."""
-        rewards = " ".join(_number(row, f"eval/turn_{t + 1}/reward_mean") for t in range(self.num_turns))
-        passed = _share(row, f"eval/turn_{self.num_turns}/all_passed")
-        say(f"eval {name:>12} | reward {rewards} | all tests passed {passed} | {row['time/eval']:.1f} s")
+    def episodes(self, step: int, kind: str, episodes: Sequence[Episode]) -> None:
+        """None are shown."""
 
     def close(self) -> None:
         """Remove the bar."""
         self.bar.close()
 
-    def _line(self, row: Row) -> str:
+    def _step(self, row: Row, step: int) -> str:
         rewards = " ".join(_number(row, f"turn_{t + 1}/reward_mean") for t in range(self.num_turns))
         losses = " ".join(f"{row.get(f'agent_{i}/loss', 0.0):+8.4f}" for i in range(self.num_agents))
-        step = int(row["step"])
         left = (time.monotonic() - self.started) / max(1, step - self.first) * (self.total - step)
         return (
             f"step {step:>{len(str(self.total))}}/{self.total} | reward {rewards} "
@@ -57,6 +62,11 @@ class Console:
             f"(roll {row['time/rollout']:.1f} learn {row['time/learn']:.1f} sync {row['time/sync']:.2f}) "
             f"| left {_duration(left)}"
         )
+
+    def _evaluation(self, row: Row, name: str) -> str:
+        rewards = " ".join(_number(row, f"eval/turn_{t + 1}/reward_mean") for t in range(self.num_turns))
+        passed = _share(row, f"eval/turn_{self.num_turns}/all_passed")
+        return f"eval {name:>12} | reward {rewards} | all tests passed {passed} | {row['time/eval']:.1f} s"
 
 
 def say(text: str) -> None:

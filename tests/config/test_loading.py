@@ -200,7 +200,7 @@ def test_fewer_turns_take_the_first_weights_and_say_so() -> None:
 
 
 def test_a_flag_beats_an_override(capsys: pytest.CaptureFixture[str]) -> None:
-    from marl_ray.cli import train_main
+    from marl_ray.cli.train import train_main
 
     arguments = ["--config", str(CONFIGS / "mt_magrpo_he_config.yaml"), "--dry-run", "--num_turns", "1"]
     arguments += ["--num_epochs", "3", "--model_name", "a/flag", "--override", "magrpo.num_train_epochs=9"]
@@ -214,7 +214,7 @@ def test_a_flag_beats_an_override(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_mistake_among_the_flags_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    from marl_ray.cli import train_main
+    from marl_ray.cli.train import train_main
 
     with pytest.raises(SystemExit) as ended:
         train_main("magrpo", ["--num_turns", "two"])

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from marl_ray.credit.estimators import ESTIMATORS, group_advantages
+from marl_ray.core.errors import UserError
+from marl_ray.credit import ESTIMATORS
+from marl_ray.credit.estimators import whitened
 
 RETURNS = torch.tensor([[1.0, 2.0, 4.0, 1.0], [0.5, 0.5, 0.5, 0.5]], dtype=torch.float64)
+
+
+def group_advantages(returns: torch.Tensor, name: str) -> torch.Tensor:
+    return ESTIMATORS.get(name)(returns)
 
 
 def test_magrpo_subtracts_the_mean() -> None:
@@ -38,23 +44,32 @@ def test_mareinforce_has_no_baseline_and_does_not_alias() -> None:
 
 
 def test_whitened_estimators_are_one_function() -> None:
-    whitened = [group_advantages(RETURNS, name, whiten=True) for name in ESTIMATORS]
-    for other in whitened[1:]:
-        torch.testing.assert_close(other, whitened[0], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(whitened[0][0].std(correction=0).item(), 1.0, rtol=1e-5, atol=1e-5)
-    assert whitened[0][1].abs().max() == 0
+    white = [whitened(group_advantages(RETURNS, name)) for name in ESTIMATORS.entries]
+    for other in white[1:]:
+        torch.testing.assert_close(other, white[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(white[0][0].std(correction=0).item(), 1.0, rtol=1e-5, atol=1e-5)
+    assert white[0][1].abs().max() == 0
+
+
+def test_equal_returns_give_exact_zeros_however_a_mean_is_rounded() -> None:
+    equal = torch.tensor([0.4, 0.4, 0.4], dtype=torch.float64)
+    assert (equal - equal.mean()).any(), "the case shows something"
+    for name in ("magrpo", "marloo", "maremax"):
+        assert not group_advantages(equal, name).any()
+    assert not whitened(equal).any()
+    torch.testing.assert_close(group_advantages(equal, "mareinforce"), equal)
 
 
 def test_siblings_are_the_last_dimension() -> None:
     tree = torch.randn(3, 5, 4, dtype=torch.float64)
-    for name in ESTIMATORS:
+    for name in ESTIMATORS.entries:
         got = group_advantages(tree, name)
         assert got.shape == tree.shape
         torch.testing.assert_close(got[1, 2], group_advantages(tree[1, 2], name))
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown estimator 'ppo'"):
-        group_advantages(RETURNS, "ppo")
+    with pytest.raises(UserError, match="unknown estimator 'ppo'"):
+        ESTIMATORS.get("ppo")
     with pytest.raises(ValueError, match="at least 2"):
         group_advantages(torch.tensor([1.0]), "marloo")

@@ -113,9 +113,10 @@ def test_the_upload_is_the_package_and_the_configs(tmp_path: Path) -> None:
     from ray._private.runtime_env.packaging import create_package
 
     wanted = ["marl_ray/trainer.py", "marl_ray/toy/base/model.safetensors", "configs/a.yaml", "setup.py"]
-    wanted += ["marl_ray/data/tables.py", "marl_ray/sandbox/owner.py", "deploy/submit.sh"]
+    wanted += ["marl_ray/data/tables.py", "marl_ray/runs/run.py", "marl_ray/sandbox/owner.py", "deploy/submit.sh"]
     unwanted = [".git/config", ".venv/lib/torch.so", "runs/a/metrics.jsonl", "shared/data/x.parquet", "tests/test_x.py"]
     unwanted += [".mypy_cache/x", ".hypothesis/x", "marl_ray.egg-info/PKG-INFO", "docs/x.md", "build/lib/x.py"]
+    unwanted += ["tools/golden.py", "constraints/cpu.txt"]
     tree = tmp_path / "tree"
     for name in wanted + unwanted:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)

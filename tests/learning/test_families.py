@@ -10,9 +10,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from marl_ray.core.messages import Completion, Group
-from marl_ray.learning.batching import Row, micro_batches, to_rows
+from marl_ray.core.tree import Completion
+from marl_ray.learning.batching import PromptRow, micro_batches
 from marl_ray.learning.policy import choose_layout, load_policy, token_logprobs
+from tests.learning.common import returned, to_rows
 
 CPU = torch.device("cpu")
 MAX_LENGTH = 64
@@ -89,23 +90,23 @@ def saved(family: str, folders: Path) -> Path:
     return folder
 
 
-def rows() -> list[Row]:
+def rows() -> list[PromptRow]:
     def completion(*ids: int) -> Completion:
         return Completion(ids, "", (-1.0,) * len(ids), "stop", 0)
 
     long = completion(7, 1, 0, 4, 5, 6, 7, 8, 9, 10)
     groups = [
-        Group(0, (5, 6, 7), (completion(1, 2, 3, 0), completion(4, 0), completion(9, 9, 9)), (1.0, 0.5, 3.5)),
-        Group(1, (8,), (completion(3), completion(2, 2, 0), long), (2.0, 2.5, 1.0)),
+        returned(0, (5, 6, 7), (completion(1, 2, 3, 0), completion(4, 0), completion(9, 9, 9)), (1.0, 0.5, 3.5)),
+        returned(1, (8,), (completion(3), completion(2, 2, 0), long), (2.0, 2.5, 1.0)),
     ]
-    return to_rows(groups, [1.0, 1.0], "magrpo", False, "sequence_sum")
+    return to_rows(groups, [1.0, 1.0], "magrpo")
 
 
 def plain_loss(model: Any) -> torch.Tensor:
     """One sequence after another, with the whole softmax."""
     loss = torch.zeros(())
     for row in rows():
-        for sample in row.samples:
+        for sample in row.completions:
             ids = torch.tensor([[*row.prompt_ids, *sample.token_ids]])
             scores = torch.log_softmax(model(input_ids=ids, use_cache=False).logits[0].float() / TEMPERATURE, -1)
             first = len(row.prompt_ids) - 1

@@ -25,12 +25,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from marl_ray.core.messages import Completion, Group
-from marl_ray.credit.returns import expected_returns
+from marl_ray.core.batch import Group
+from marl_ray.core.tree import Completion
 from marl_ray.learning.attention import PACKED
-from marl_ray.learning.batching import NO_TOKEN, micro_batches, split_row, to_rows
+from marl_ray.learning.batching import NO_TOKEN, micro_batches, split_row
 from marl_ray.learning.learner import schedule_factor
 from marl_ray.learning.policy import choose_layout, token_logprobs
+from tests.learning.common import returned, to_rows
 
 VOCABULARY = 40
 
@@ -56,8 +57,8 @@ def completion(*ids: int) -> Completion:
 
 def groups() -> list[Group]:
     return [
-        Group(0, (5, 6, 7), (completion(1, 2, 3, 0), completion(4, 0), completion(9, 9, 9)), (1.0, 0.0, 3.5)),
-        Group(1, (8,), (completion(3), completion(2, 2, 0), completion(7, 1, 0)), (2.0, 2.5, 0.0)),
+        returned(0, (5, 6, 7), (completion(1, 2, 3, 0), completion(4, 0), completion(9, 9, 9)), (1.0, 0.0, 3.5)),
+        returned(1, (8,), (completion(3), completion(2, 2, 0), completion(7, 1, 0)), (2.0, 2.5, 0.0)),
     ]
 
 
@@ -121,14 +122,14 @@ def plain_logprobs(model: Qwen2ForCausalLM, prompt: tuple, tokens: tuple, temper
 def test_log_probabilities_are_those_of_each_completion_alone(
     model: Qwen2ForCausalLM, packed: Qwen2ForCausalLM, max_tokens: int
 ) -> None:
-    rows = to_rows(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum")
+    rows = to_rows(groups(), [1.0, 1.0], "mareinforce")
     parts = [part for row in rows for part in split_row(row, max_tokens)]
     got = []
     for batch in micro_batches(rows, max_tokens, "packed"):
         assert batch.input_ids.shape[1] <= max_tokens or len(batch.groups) == 1
         got.append(token_logprobs(packed, batch, 0.7))
-    expected = [plain_logprobs(model, row.prompt_ids, s.token_ids, 0.7) for row in parts for s in row.samples]
-    assert len(expected) == sum(len(row.samples) for row in rows)
+    expected = [plain_logprobs(model, row.prompt_ids, s.token_ids, 0.7) for row in parts for s in row.completions]
+    assert len(expected) == sum(len(row.completions) for row in rows)
     torch.testing.assert_close(torch.cat(got).double(), torch.cat(expected), rtol=1e-5, atol=1e-5)
 
 
@@ -138,7 +139,7 @@ def test_other_architectures_and_checkpointing_agree_with_the_plain_forward(make
     plain = make().double()
     packed = with_packed_attention(plain).train()
     packed.gradient_checkpointing_enable()
-    (batch,) = micro_batches(to_rows(groups(), [1.0, 1.0], "mareinforce", False, "sequence_sum"), 10_000, "packed")
+    (batch,) = micro_batches(to_rows(groups(), [1.0, 1.0], "mareinforce"), 10_000, "packed")
     got = token_logprobs(packed, batch, 1.0)
     got.sum().backward()
     expected = torch.cat([plain_logprobs(plain, g.prompt_ids, c.token_ids, 1.0) for g in groups() for c in kept(g)])
@@ -150,11 +151,9 @@ def test_other_architectures_and_checkpointing_agree_with_the_plain_forward(make
 
 def test_skewed_groups_agree_with_the_plain_forward(model: Qwen2ForCausalLM, packed: Qwen2ForCausalLM) -> None:
     lengths = (1, 14, 2)
-    skewed = Group(0, (5, 6), tuple(completion(*range(3, 3 + n)) for n in lengths), (1.0, 2.0, 3.0))
-    even = Group(0, (7, 8, 9), (completion(1, 2), completion(3, 4)), (1.0, 2.0))
-    (batch,) = micro_batches(
-        to_rows([even, skewed, even], [1.0], "mareinforce", False, "sequence_sum"), 10_000, "packed"
-    )
+    skewed = returned(0, (5, 6), tuple(completion(*range(3, 3 + n)) for n in lengths), (1.0, 2.0, 3.0))
+    even = returned(0, (7, 8, 9), (completion(1, 2), completion(3, 4)), (1.0, 2.0))
+    (batch,) = micro_batches(to_rows([even, skewed, even], [1.0], "mareinforce"), 10_000, "packed")
     assert [group.stack is None for group in batch.groups] == [False, True, False]
     expected = [
         plain_logprobs(model, g.prompt_ids, c.token_ids, 1.0) for g in (even, skewed, even) for c in g.completions
@@ -207,7 +206,7 @@ def test_models_that_no_layout_fits_are_refused(model: Qwen2ForCausalLM) -> None
 
 @pytest.mark.parametrize("max_tokens", [1, 20, 10_000])
 def test_padded_batches_hold_every_token_once_and_stay_small(max_tokens: int) -> None:
-    rows = to_rows(shifted(groups()), [1.0, 1.0], "mareinforce", False, "sequence_sum")
+    rows = to_rows(shifted(groups()), [1.0, 1.0], "mareinforce")
     batches = list(micro_batches(rows, max_tokens, "padded"))
     for batch in batches:
         assert batch.input_ids.numel() <= max_tokens or len(batch.input_ids) == 1
@@ -220,14 +219,14 @@ def test_padded_batches_hold_every_token_once_and_stay_small(max_tokens: int) ->
 
 
 def test_completions_without_a_gradient_are_left_out() -> None:
-    equal = Group(0, (5, 6), (completion(1, 0), completion(2, 0)), (1.0, 1.0))
-    assert to_rows([equal], [1.0], "magrpo", False, "sequence_sum") == []
-    rounding = Group(0, (5,), tuple(completion(i) for i in range(1, 4)), (0.4, 0.4, 0.4))
-    assert to_rows([rounding], [1.0], "magrpo", False, "sequence_sum") == []
-    middle = Group(0, (5, 6), (completion(1, 0), completion(2, 0), completion(3, 0)), (0.0, 1.0, 2.0))
-    (row,) = to_rows([middle], [1.0], "magrpo", False, "sequence_sum")
-    assert [s.token_ids for s in row.samples] == [(1, 0), (3, 0)]
-    assert [s.weight for s in row.samples] == [pytest.approx(-1 / 3), pytest.approx(1 / 3)]
+    equal = returned(0, (5, 6), (completion(1, 0), completion(2, 0)), (1.0, 1.0))
+    assert to_rows([equal], [1.0], "magrpo") == []
+    rounding = returned(0, (5,), tuple(completion(i) for i in range(1, 4)), (0.4, 0.4, 0.4))
+    assert to_rows([rounding], [1.0], "magrpo") == []
+    middle = returned(0, (5, 6), (completion(1, 0), completion(2, 0), completion(3, 0)), (0.0, 1.0, 2.0))
+    (row,) = to_rows([middle], [1.0], "magrpo")
+    assert [s.token_ids for s in row.completions] == [(1, 0), (3, 0)]
+    assert [s.weight for s in row.completions] == [pytest.approx(-1 / 3), pytest.approx(1 / 3)]
 
 
 @pytest.mark.parametrize("aggregation", ["sequence_sum", "token_mean"])
@@ -236,7 +235,7 @@ def test_gradient_is_that_of_the_definition(
 ) -> None:
     turn_weights, temperature = [1.5, 0.5], 0.9
     packed.zero_grad()
-    rows = to_rows(groups(), turn_weights, "magrpo", False, aggregation)
+    rows = to_rows(groups(), turn_weights, "magrpo", aggregation)
     for batch in micro_batches(rows, 30, "packed"):
         (-(batch.weights * token_logprobs(packed, batch, temperature)).sum()).backward()
     got = [p.grad.clone() for p in packed.parameters()]
@@ -256,7 +255,7 @@ def test_gradient_is_that_of_the_definition(
 
 
 def test_every_sampled_token_counts_eos_included() -> None:
-    rows = to_rows(shifted(groups()), [1.0, 1.0], "mareinforce", False, "sequence_sum")
+    rows = to_rows(shifted(groups()), [1.0, 1.0], "mareinforce")
     (batch,) = micro_batches(rows, 10_000, "packed")
     assert batch.tokens.tolist() == [t for g in groups() for c in g.completions for t in c.token_ids]
     assert batch.weights.all()
@@ -265,11 +264,6 @@ def test_every_sampled_token_counts_eos_included() -> None:
 def shifted(given: list[Group]) -> list[Group]:
     """Without a return of 0, whose completion would have no gradient."""
     return [replace(g, returns=tuple(r + 1 for r in g.returns)) for g in given]
-
-
-def test_expected_return_is_discounted() -> None:
-    assert expected_returns([1.0, 2.0, 4.0], 0.5) == [1.0 + 0.5 * (2.0 + 0.5 * 4.0), 2.0 + 0.5 * 4.0, 4.0]
-    assert expected_returns([], 1.0) == []
 
 
 def test_schedules() -> None:

@@ -1,0 +1,34 @@
+"""`marl-ray explain KEY`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from marl_ray.cli.parser import Parser, guarded
+from marl_ray.cli.settings import ALGORITHMS, algorithm
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command. Returns the exit code."""
+    parser = Parser(
+        prog="marl-ray explain",
+        description="What a setting means, its type and its default; of a section, its settings.",
+        epilog="examples:\n  marl-ray explain magrpo.num_turns\n  marl-ray explain sandbox",
+    )
+    parser.add_argument("key", metavar="KEY", help="section.key, or a section")
+    parser.add_argument(
+        "--algorithm",
+        type=algorithm,
+        default=ALGORITHMS[0],
+        metavar="NAME",
+        help="whose defaults: magrpo (if not given) or grpo",
+    )
+    options = parser.parse_args(argv)
+    return guarded(lambda: _explain(options.key, options.algorithm))
+
+
+def _explain(key: str, name: str) -> None:
+    from marl_ray.config.explain import explain
+
+    for line in explain(key, name):
+        print(line)

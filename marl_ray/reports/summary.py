@@ -1,0 +1,70 @@
+"""What is said of a run when it is over, and what is drawn and written then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from marl_ray.config import Config
+from marl_ray.core.errors import UserError
+from marl_ray.core.words import counted
+from marl_ray.reports.plots import plot_returns
+from marl_ray.reports.samples import write_samples
+from marl_ray.runs.folder import RunFolder
+from marl_ray.telemetry.files import read_rows
+
+if TYPE_CHECKING:
+    from marl_ray.trainer import Result
+
+SAMPLES = 8
+
+
+def conclude(config: Config, kind: str, folder: RunFolder, result: Result, seconds: float) -> list[str]:
+    """Draw the plot, write episodes to read, and say in a few lines what happened. `kind` is the dataset's type."""
+    agents = counted(config.num_agents, "agent")
+    title = f"{config.algorithm} on {kind}: {agents}"
+    rows = rows_of(folder)
+    plot_returns(rows, folder.plot, title)
+    estimators = ", ".join(dict.fromkeys(agent.estimator for agent in config.agents))
+    since = f", from step {result.first_step}" if result.first_step else ""
+    lines = [
+        f"Trained {agents} with {estimators} to step {result.step} "
+        f"({counted(result.env_steps, 'joint sample')}{since}) in {seconds / 60:.1f} min."
+    ]
+    files = [folder.metrics.name, folder.plot.name]
+    if result.after is not None:
+        write_samples(folder.samples, f"Episodes of the last evaluation, {title}", result.eval_episodes[:SAMPLES])
+        before = next((row for row in rows if row["step"] == 0 and "eval/turn_1/reward_mean" in row), {})
+        parts = []
+        for turn in range(1, config.rollout.num_turns + 1):
+            key = f"eval/turn_{turn}/reward_mean"
+            old = f"{before[key]:.2f} -> " if key in before else ""
+            parts.append(f"turn {turn} {old}{result.after.get(key, float('nan')):.2f}")
+        lines.append(f"Mean reward on held-out tasks: {', '.join(parts)}.")
+        files.append(folder.samples.name)
+    files.append(f"{folder.checkpoints.folder.name}/")
+    if config.output.save_final_model:
+        files.append(f"{folder.models.name}/")
+    lines.append(f"Results in {folder}: {', '.join(files)}.")
+    return lines
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A line for each evaluation and for the last step: mean reward of each turn."""
+    last = max((row["step"] for row in rows), default=0)
+    for row in rows:
+        for prefix, what in (("eval/", "held-out"), ("", "training")):
+            turns = [
+                f"{value:.2f}"
+                for key, value in row.items()
+                if key.startswith(f"{prefix}turn_") and key.endswith("/reward_mean") and value is not None
+            ]
+            if turns and (prefix or row["step"] == last):
+                yield f"step {row['step']:>5}  {row['env_steps']:>8} joint samples  {what} reward {' '.join(turns)}"
+
+
+def rows_of(folder: RunFolder) -> list[dict[str, Any]]:
+    """All rows of a run. Raises UserError when the folder has none."""
+    if not folder.metrics.exists():
+        raise UserError(f"{folder} is no run folder: it has no {folder.metrics.name}")
+    return list(read_rows(folder.metrics))

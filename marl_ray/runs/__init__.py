@@ -1,0 +1,1 @@
+"""One run: its checks, folder, checkpoints and end."""

@@ -1,0 +1,68 @@
+"""Whether a run may go on: what its episodes and updates must look like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from marl_ray.config.schema import Config
+from marl_ray.core.batch import UpdateStats
+from marl_ray.core.errors import UserError
+from marl_ray.core.tree import Episode, WeightVersion
+from marl_ray.telemetry.console import say
+
+GAP_WORTH_A_WARNING = 0.05
+
+
+class Health:
+    """Watches one run. Its methods raise UserError when there is no use in going on."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.bad_steps = 0
+        self.warned = False
+
+    def check_rollout(self, episodes: Sequence[Episode], versions: Sequence[WeightVersion], step: int) -> None:
+        """Episodes of step number `step` (from 1) were verdicts of a working sandbox on the agents' own weights.
+
+        One lost episode is counted; a step that lost all of them has no sandbox. Raises RuntimeError for a stale token.
+        """
+        if all(episode.root is None and episode.stopped_by("infra_error") for episode in episodes):
+            raise UserError(f"the sandbox gave no verdict in step {step}: {episodes[0].stops[0].detail}")
+        for agent, version in enumerate(versions):
+            found = {
+                completion.weight_version
+                for episode in episodes
+                for _, node in episode.nodes()
+                for completion in node.completions[agent]
+            }
+            if not found <= {version}:
+                raise RuntimeError(f"agent {agent} is at version {version}, its generators served {sorted(found)}")
+
+    def check_updates(self, updates: Sequence[UpdateStats], step: int) -> None:
+        """Too many bad steps in a row end the run; a warning comes once when sampler and learner disagree."""
+        bad = any(stats.skipped_steps for stats in updates)
+        self.bad_steps = self.bad_steps + 1 if bad else 0
+        if bad:
+            say(f"step {step}: loss or gradient not finite, update skipped ({self.bad_steps} in a row)")
+        if self.bad_steps >= self.config.loop.max_bad_steps:
+            raise UserError(
+                f"{self.bad_steps} steps in a row had a loss or gradient that is not finite: lower "
+                f"{self.config.algorithm}.learning_rate and --resume"
+            )
+        gaps = [stats.logprob_gap for stats in updates if stats.logprob_gap is not None]
+        gap = max((gap for gap in gaps if math.isfinite(gap)), default=0.0)
+        if gap > GAP_WORTH_A_WARNING and not self.warned:
+            self.warned = True
+            say(
+                f"warning: sampler and learner differ by {gap:.3f} nats a token on the sampled tokens "
+                "(top_p or top_k below neutral, or a dtype too coarse); see agent_*/logprob_gap"
+            )
+
+    def check_learning(self, learned: int, step: int) -> None:
+        """`learned`: optimizer steps of this run, over all agents, up to its end at `step`."""
+        if learned == 0:
+            raise UserError(
+                f"no optimizer step up to step {step} had a gradient: every group's rewards were equal, so "
+                "nothing was learned. Look at episodes.jsonl; raise temperature or num_generations"
+            )

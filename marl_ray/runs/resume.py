@@ -1,0 +1,69 @@
+"""Going on with a run: its config, read once, and what of it must stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marl_ray.config import Config, from_tree
+from marl_ray.config.arithmetic import arithmetic
+from marl_ray.config.reading import read_yaml
+from marl_ray.config.schema import ALGORITHMS
+from marl_ray.core.errors import UserError
+from marl_ray.runs.folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A run that was started before, and what its config.yaml says now."""
+
+    folder: RunFolder
+    algorithm: str
+    tree: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> SavedRun:
+        """The run in a folder. Raises UserError where there is none."""
+        folder = RunFolder(path)
+        if not folder.config.exists():
+            raise UserError(f"{path} is no run folder: it has no {folder.config.name}")
+        tree = read_yaml(folder.config)
+        for name in ALGORITHMS:
+            if name in tree:
+                return cls(folder, name, tree)
+        raise UserError(f"{folder.config} has no section {' or '.join(ALGORITHMS)}")
+
+    def config(
+        self, overrides: Mapping[str, Any] | None = None, note: Callable[[str], None] = lambda line: None
+    ) -> Config:
+        """Its config, with overrides; `note` hears what was made to fit. Raises UserError."""
+        return from_tree(self.tree, self.algorithm, overrides, note)
+
+
+def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
+    """`config` may go on from the last checkpoint of `saved`. `num_tasks` 0: not known. Raises UserError."""
+    _check_same_run(config, saved.config())
+    _, state = saved.folder.checkpoints.latest()
+    if num_tasks and state.step >= arithmetic(config, num_tasks).total_steps:
+        loop = config.loop
+        raise UserError(
+            f"{saved.folder} has done all of its {state.step} steps: to go on, raise "
+            f"{config.algorithm}.num_train_epochs (now {loop.num_train_epochs}) and max_steps "
+            f"(now {loop.max_steps or 'null'}) with --override"
+        )
+
+
+def _check_same_run(config: Config, saved: Config) -> None:
+    """Folder, checkpoints and place in the data follow from these, so a resumed run keeps them. Raises UserError."""
+    for name, now, before in (
+        ("seed", config.seed, saved.seed),
+        ("dataset", config.dataset, saved.dataset),
+        ("rollout_buffer_size", config.rollout.rollout_buffer_size, saved.rollout.rollout_buffer_size),
+        ("num_agents", config.num_agents, saved.num_agents),
+        ("models", [agent.name for agent in config.agents], [agent.name for agent in saved.agents]),
+        ("run_name", config.output.run_name, saved.output.run_name),
+    ):
+        if now != before:
+            raise UserError(f"a resumed run keeps its {name}: start a new run to change it")

@@ -1,0 +1,171 @@
+"""From trees to numbers, pure functions. Names never change; turns count from 1 in them, agents from 0.
+
+A turn's numbers are means over all nodes of that turn, over all episodes. A branch that was good enough to end early
+counts in the turns it did not play with its last node, so that a turn's numbers speak of all tasks, not of the unsolved
+ones; `ended_early` is the share of such nodes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from marl_ray.config import Config
+from marl_ray.core.batch import UpdateStats
+from marl_ray.core.tree import Completion, Episode, JointAction, Node
+from marl_ray.runs.checkpoints import TrainerState
+
+Row = dict[str, float | int | str]
+
+
+def step_row(
+    config: Config,
+    state: TrainerState,
+    episodes: Sequence[Episode],
+    updates: Sequence[UpdateStats],
+    seconds: Mapping[str, float],
+    executions: int,
+) -> Row:
+    """One training step, all done, which led to `state`: `updates` are one an agent, `executions` those of the
+    sandbox, and `seconds` has rollout, learn, sync and step."""
+    row: Row = {"step": state.step, "env_steps": state.env_steps}
+    row |= episode_metrics(episodes, config.credit.discount, config.rollout.num_turns)
+    for agent, (stats, version) in enumerate(zip(updates, state.weight_versions, strict=True)):
+        row |= update_metrics(agent, stats, version)
+    row |= rollout_metrics(episodes, seconds["rollout"])
+    row["sandbox/executions"] = executions
+    row["sandbox/executions_per_s"] = executions / seconds["rollout"]
+    return row | {f"time/{part}": seconds[part] for part in ("rollout", "learn", "sync", "step")}
+
+
+def evaluation_row(
+    config: Config, state: TrainerState, episodes: Sequence[Episode], seconds: Mapping[str, float]
+) -> Row:
+    """One evaluation at `state`; `seconds` has eval."""
+    metrics = episode_metrics(episodes, config.credit.discount, config.rollout.num_turns)
+    row: Row = {"step": state.step, "env_steps": state.env_steps}
+    row |= {f"eval/{name}": value for name, value in metrics.items()}
+    row["eval/episodes"] = len(episodes)
+    row["eval/too_long_prompts"] = stops(episodes, "prompt_too_long")
+    row["eval/infra_errors"] = stops(episodes, "infra_error")
+    row["time/eval"] = seconds["eval"]
+    return row
+
+
+def joint_samples(episodes: Sequence[Episode]) -> int:
+    """The unit of env_steps: joint actions, of every node of every tree."""
+    return sum(len(node.joint_actions) for node in _nodes(episodes))
+
+
+def stops(episodes: Sequence[Episode], reason: str) -> int:
+    """How many branches ended for this reason; a chain has one at most."""
+    return sum(stop.reason == reason for episode in episodes for stop in episode.stops)
+
+
+def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int) -> Row:
+    """For each turn that was played: rewards, expected returns, the environment's metrics and levels; then the
+    transitions' metrics, as expert/failures, means over all of them."""
+    row: Row = {}
+    for turn, nodes in sorted(nodes_by_turn(episodes, num_turns).items()):
+        name = f"turn_{turn + 1}"
+        groups = [[a.reward for a in node.joint_actions] for node in nodes]
+        rewards = [reward for group in groups for reward in group]
+        row[f"{name}/reward_mean"] = statistics.fmean(rewards)
+        row[f"{name}/reward_std"] = statistics.pstdev(rewards)
+        row[f"{name}/reward_max_mean"] = statistics.fmean(max(group) for group in groups)
+        row[f"{name}/group_std_mean"] = statistics.fmean(statistics.pstdev(group) for group in groups)
+        row[f"{name}/expected_return"] = statistics.fmean(expected_return(node, discount) for node in nodes)
+        if turn:
+            row[f"{name}/ended_early"] = statistics.fmean(node.turn < turn for node in nodes)
+        outcomes = [a.outcome for node in nodes for a in node.joint_actions]
+        row |= {f"{name}/{key}": value for key, value in _means(o.metrics for o in outcomes).items()}
+        row |= {f"{name}/level/{key}": value for key, value in _means(o.levels for o in outcomes).items()}
+        row |= _own_rewards(name, [a for node in nodes for a in node.joint_actions])
+    transitions = (transition for node in _nodes(episodes) for _, transition in sorted(node.transitions.items()))
+    return row | dict(sorted(_means(transitions).items()))
+
+
+def nodes_by_turn(episodes: Sequence[Episode], num_turns: int) -> dict[int, list[Node]]:
+    """The nodes that count in each turn (from 0): those that were played, and last nodes of branches that ended
+    early before. Episodes in their order, a tree's nodes parents first."""
+    by_turn: dict[int, list[Node]] = defaultdict(list)
+    for episode in episodes:
+        early = {stop.path for stop in episode.stops if stop.reason == "early_termination"}
+        for path, node in episode.nodes():
+            for turn in range(node.turn, num_turns if path in early else node.turn + 1):
+                by_turn[turn].append(node)
+    return by_turn
+
+
+def expected_return(node: Node, discount: float) -> float:
+    """Mean reward of the node's joint actions + discount * mean of its children's expected returns; a leaf's is its
+    mean reward. Returns that learners rank siblings by are the credit's, not these."""
+    mean = statistics.fmean(a.reward for a in node.joint_actions)
+    if not node.children:
+        return mean
+    return mean + discount * statistics.fmean(expected_return(child, discount) for child in node.children.values())
+
+
+def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> Row:
+    """Tokens, lengths, what was left out, and the sums of what outcomes count."""
+    completions = [c for node in _nodes(episodes) for group in node.completions for c in group]
+    tokens = sum(len(c.token_ids) for c in completions)
+    row: Row = {
+        "rollout/episodes": len(episodes),
+        "rollout/joint_samples": joint_samples(episodes),
+        "rollout/tokens": tokens,
+        "rollout/tokens_per_s": tokens / seconds if seconds else 0.0,
+        "rollout/completion_tokens_mean": tokens / len(completions) if completions else 0.0,
+        "rollout/truncated_rate": _truncated(completions) / len(completions) if completions else 0.0,
+        "rollout/too_long_prompts": stops(episodes, "prompt_too_long"),
+        "rollout/early_terminations": stops(episodes, "early_termination"),
+        "sandbox/infra_errors": stops(episodes, "infra_error"),
+    }
+    counts: dict[str, int] = {"sandbox/untrusted": 0, "sandbox/timeouts": 0}  # in every row, whatever was played
+    for node in _nodes(episodes):
+        for action in node.joint_actions:
+            for key, count in action.outcome.counts.items():
+                counts[key] = counts.get(key, 0) + count
+    return row | counts
+
+
+def update_metrics(agent: int, stats: UpdateStats, version: int) -> Row:
+    """One agent's part of a step's row; without a gradient there is no logprob_gap."""
+    name = f"agent_{agent}"
+    row: Row = {
+        f"{name}/loss": stats.loss,
+        f"{name}/grad_norm": stats.grad_norm,
+        f"{name}/learning_rate": stats.learning_rate,
+        f"{name}/optimizer_steps": stats.optimizer_steps,
+        f"{name}/skipped_steps": stats.skipped_steps,
+        f"{name}/weight_version": version,
+    }
+    if stats.logprob_gap is not None:
+        row[f"{name}/logprob_gap"] = stats.logprob_gap
+    return row
+
+
+def _own_rewards(turn: str, actions: Sequence[JointAction]) -> Row:
+    """Each agent's mean reward, if an environment gave any agent another reward than the joint one."""
+    if all(reward == action.reward for action in actions for reward in action.rewards):
+        return {}
+    per_agent = zip(*(action.rewards for action in actions), strict=True)
+    return {f"agent_{i}/{turn}/reward_mean": statistics.fmean(rewards) for i, rewards in enumerate(per_agent)}
+
+
+def _means(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each key over those that have it, in the order in which keys first appear."""
+    values: dict[str, list[float]] = {}
+    for mapping in mappings:
+        for key, value in mapping.items():
+            values.setdefault(key, []).append(value)
+    return {key: statistics.fmean(found) for key, found in values.items()}
+
+
+def _nodes(episodes: Sequence[Episode]) -> list[Node]:
+    return [node for episode in episodes for _, node in episode.nodes()]
+
+
+def _truncated(completions: Sequence[Completion]) -> int:
+    return sum(c.finish_reason == "length" for c in completions)

@@ -1,0 +1,94 @@
+"""Commands and flags: help without what the work needs, and mistakes in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from marl_ray.cli.main import COMMANDS, main
+from marl_ray.cli.parser import guarded
+from marl_ray.cli.train import train_main
+from marl_ray.core.errors import UserError
+
+HEAVY = ("torch", "ray", "vllm", "transformers", "matplotlib", "datasets", "yaml", "numpy")
+IMPORTED = "import sys; from marl_ray.cli.main import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+IMPORTED += "print('imported:', *sorted(sys.modules))"
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+def test_help_is_light(command: list[str]) -> None:
+    arguments = [sys.executable, "-c", IMPORTED, *command, "--help"]
+    text = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True).stdout
+    shown, _, imported = text.partition("imported: ")
+    assert shown.startswith("usage: marl-ray")
+    assert set(HEAVY) & set(imported.split()) == set()
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out and text in out for name, text in COMMANDS.items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "give a command: train, plan, report, explain, sandbox"),
+        (["trian"], "unknown command trian: did you mean train?"),
+        (["quux"], "unknown command quux"),
+        (["--verson"], "unknown flag --verson: did you mean --version?"),
+        (["train", "magrop"], "unknown algorithm magrop: did you mean magrpo?"),
+        (["plan", "ppo"], "unknown algorithm ppo: there are magrpo and grpo"),
+        (["train", "magrpo", "--confg=a.yaml"], "unknown flag --confg: did you mean --config?"),
+        (["train", "magrpo", "--config", "a.yaml", "--overide", "a=1"], "unknown flag --overide: did you mean"),
+        (["train", "magrpo", "a.yaml"], "unknown argument a.yaml"),
+        (["plan", "magrpo", "--num_turns", "two"], "--num_turns: invalid int value: 'two'"),
+        (["report"], "the following arguments are required: RUN_DIR"),
+        (["explain", "seed", "--algoritm", "grpo"], "unknown flag --algoritm: did you mean --algorithm?"),
+    ],
+)
+def test_a_wrong_word_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert says in err
+    assert err.endswith("(--help shows what there is)\n")
+    assert err.count("\n") == 1
+
+
+def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    def mistake() -> None:
+        raise UserError("one\n  thing")
+
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    def bug() -> None:
+        raise ValueError("no user's fault")
+
+    assert (guarded(mistake), guarded(stopped), guarded(lambda: None)) == (1, 130, 0)
+    assert capsys.readouterr() == ("", "error: one thing\n")
+    with pytest.raises(ValueError, match="no user's fault"):
+        guarded(bug)
+
+
+def test_a_run_needs_a_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert train_main("magrpo", []) == 1
+    assert "give --config FILE, or --resume RUN_DIR" in capsys.readouterr().err
+    assert main(["plan", "grpo", "--config", "a.yaml", "--resume", str(tmp_path)]) == 1
+    assert "leave --config away" in capsys.readouterr().err
+    assert main(["plan", "grpo", "--resume", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path} is no run folder: it has no config.yaml\n"
+
+
+def test_a_report_of_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["report", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path} is no run folder: it has no metrics.jsonl\n"

@@ -1,0 +1,47 @@
+"""Trees made by hand or at random."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+
+from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Task
+
+
+def completion(*ids: int) -> Completion:
+    return Completion(ids, "", (-0.5,) * len(ids), "stop", 0)
+
+
+def node(turn: int, group: int, num_agents: int, mode: str, rewards: Sequence[Sequence[float]]) -> Node:
+    """A node without children. `rewards`: for each joint action one per agent."""
+    indices = (
+        [(g,) * num_agents for g in range(group)]
+        if mode == "aligned"
+        else list(itertools.product(range(group), repeat=num_agents))
+    )
+    return Node(
+        turn,
+        [f"prompt {agent}" for agent in range(num_agents)],
+        [(turn, agent) for agent in range(num_agents)],
+        [[completion(*[10 * agent + g] * (1 + (g + turn) % 3)) for g in range(group)] for agent in range(num_agents)],
+        [
+            JointAction(i, Outcome(own[0]), own[0], tuple(own))
+            for i, own in zip(indices, map(list, rewards), strict=True)
+        ],
+    )
+
+
+def grown(depth: int, group: int, num_agents: int, mode: str, handoff: str, rng: random.Random, turn: int = 0) -> Node:
+    """A random tree: rewards are agents' own, so that a mix-up of agents shows."""
+    count = group if mode == "aligned" else group**num_agents
+    rewards = [[rng.choice((0.0, 0.4, 1.1, 3.5, 4.0)) + agent for agent in range(num_agents)] for _ in range(count)]
+    root = node(turn, group, num_agents, mode, rewards)
+    if turn + 1 < depth:
+        for index in range(count) if handoff == "all" else [rng.randrange(count)]:
+            root.children[index] = grown(depth, group, num_agents, mode, handoff, rng, turn + 1)
+    return root
+
+
+def episode(root: Node) -> Episode:
+    return Episode(Task("t/1", "Do it.", {}), root)

@@ -1,0 +1,26 @@
+"""`marl-ray report`: from metrics.jsonl alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from marl_ray.cli.main import main
+
+
+def test_a_report_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"step": 0, "env_steps": 0, "eval/turn_1/reward_mean": 1.0, "eval/turn_2/reward_mean": 1.25},
+        {"step": 1, "env_steps": 8, "turn_1/reward_mean": 1.5, "turn_1/all_passed": 0.0},
+        {"step": 2, "env_steps": 16, "turn_1/reward_mean": 2.0, "turn_2/reward_mean": None, "turn_1/all_passed": 0.5},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "en')
+    assert main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "step     0         0 joint samples  held-out reward 1.00 1.25",
+        "step     2        16 joint samples  training reward 2.00",
+        str(tmp_path / "returns.png"),
+    ]
+    assert (tmp_path / "returns.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,221 @@
+"""Growing trees, with an environment that runs no code and generators that answer at once from their seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from marl_ray.config import Config, from_tree
+from marl_ray.core.sampling import Generation, SamplingSpec
+from marl_ray.core.tree import Completion, Episode, Outcome, Task
+from marl_ray.environments.base import Environment
+from marl_ray.external.transition import Transition
+from marl_ray.rollout.player import EpisodePlayer
+
+TASKS = [Task("a", "Count.", {}), Task("b", "Count on.", {})]
+
+
+class Sum:
+    """An attempt: the answers' sum."""
+
+    program = None
+
+    def __init__(self, responses: Sequence[str], last: bool) -> None:
+        self.numbers = [int(text) for text in responses]
+        self.last = last
+
+
+class Counting(Environment[Sum]):
+    """Agents say numbers. The reward is their sum, and each agent's own the number it said, if `own`."""
+
+    modes = ("level_feedback",)
+
+    def __init__(self, agents: int, own: bool = False, fails_at_last: int | None = None) -> None:
+        self.agents, self.own, self.fails_at_last = agents, own, fails_at_last
+
+    @classmethod
+    def from_config(cls, config: Config) -> Counting:
+        return cls(config.num_agents)
+
+    def roles(self, task: Task) -> list[str]:
+        return [f"counter {agent}" for agent in range(self.agents)]
+
+    def first_prompts(self, task: Task) -> list[str]:
+        return [f"{task.prompt} You are {role}." for role in self.roles(task)]
+
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Sum:
+        return Sum(responses, last)
+
+    def outcome(self, attempt: Sum, report: Any | None) -> Outcome:
+        assert report is None
+        if attempt.last and sum(attempt.numbers) == self.fails_at_last:
+            return Outcome(0.0, failure="the abacus broke")
+        own = tuple(map(float, attempt.numbers)) if self.own else ()
+        return Outcome(float(sum(attempt.numbers)), rewards=own)
+
+    def feedback(self, attempt: Sum, outcome: Outcome, mode: str, agent: int) -> list[str]:
+        return [f"sum: {outcome.reward:g}"]
+
+    def previous_answers(self, attempt: Sum) -> list[str]:
+        return [str(number) for number in attempt.numbers]
+
+    def revisions(self, task: Task) -> list[str]:
+        return ["Say another number."] * self.agents
+
+
+class Dice:
+    """Stands in for an agent's generators: numbers from the seed alone."""
+
+    def __init__(self, sides: int = 6) -> None:
+        self.sides = sides
+        self.asked: list[tuple[str, SamplingSpec]] = []
+
+    async def generate(self, prompt: str, sampling: SamplingSpec) -> Generation:
+        self.asked.append((prompt, sampling))
+        await asyncio.sleep(0)
+        rng = random.Random(sampling.seed)
+        texts = [str(rng.randrange(self.sides)) for _ in range(sampling.num_generations)]
+        return Generation((1,), tuple(Completion((2, 3), text, (-1.0, -1.0), "stop", 0) for text in texts))
+
+
+class Nothing:
+    """An executor with nothing to do."""
+
+    async def execute(self, programs: Sequence[Any]) -> list[Any]:
+        assert not programs
+        return []
+
+
+def config(agents: int = 2, **section: Any) -> Config:
+    base = {"num_agents": agents, "num_turns": 2, "num_generations": 2, "max_new_tokens": 8}
+    tree = {"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}, "magrpo": base | section}
+    return from_tree(tree, "magrpo")
+
+
+def play(run: Config, environment: Environment, dice: Sequence[Dice] = ()) -> list[Episode]:
+    agents = list(dice) or [Dice() for _ in range(run.num_agents)]
+    player = EpisodePlayer(run, environment, Transition(run.external, environment), agents, Nothing())
+    return asyncio.run(player.rollout(TASKS, 0))
+
+
+def joint_samples(episodes: Sequence[Episode]) -> int:
+    return sum(len(node.joint_actions) for episode in episodes for _, node in episode.nodes())
+
+
+def test_every_joint_sample_of_a_tree_is_there() -> None:
+    """Two tasks, G = 2, two agents, two turns, cross, all: 2 x (4 + 16)."""
+    episodes = play(config(joint_mode="cross", handoff="all"), Counting(2))
+    assert joint_samples(episodes) == 2 * (4 + 16)
+    for episode in episodes:
+        paths = [path for path, _ in episode.nodes()]
+        assert paths == [(), (0,), (1,), (2,), (3,)]
+        for path, node in episode.nodes():
+            assert node.turn == len(path)
+
+
+@pytest.mark.parametrize(
+    ("mode", "handoff", "turns", "agents", "count"),
+    [
+        ("aligned", "random", 3, 2, 2 * (2 + 2 + 2)),
+        ("aligned", "all", 3, 2, 2 * (2 + 4 + 8)),
+        ("cross", "best", 2, 3, 2 * (8 + 8)),
+        ("cross", "all", 2, 1, 2 * (2 + 4)),
+        ("cross", "all", 1, 3, 2 * 8),
+    ],
+)
+def test_sizes(mode: str, handoff: str, turns: int, agents: int, count: int) -> None:
+    run = config(agents, joint_mode=mode, handoff=handoff, num_turns=turns)
+    assert joint_samples(play(run, Counting(agents))) == count
+
+
+def test_children_come_from_their_own_joint_action_and_stream() -> None:
+    dice = [Dice(1000), Dice(1000)]
+    (episode, _) = play(config(joint_mode="cross", handoff="all"), Counting(2), dice)
+    root = episode.root
+    assert root is not None
+    for index, child in root.children.items():
+        action = root.joint_actions[index]
+        said = [root.completions[agent][action.indices[agent]].text for agent in (0, 1)]
+        for agent in (0, 1):
+            assert f"Your previous answer:\n{said[agent]}" in child.prompts[agent]
+            assert f"sum: {action.reward:g}" in child.prompts[agent]
+    seeds = [sampling.seed for die in dice for _, sampling in die.asked]
+    assert len(set(seeds)) == len(seeds) == 2 * 2 * (1 + 4)
+
+
+def test_a_chain_keeps_the_streams_it_had_whatever_is_chosen() -> None:
+    seeds = []
+    for handoff in ("random", "best"):
+        dice = [Dice(1000)]
+        play(config(1, handoff=handoff, num_generations=3), Counting(1), dice)
+        seeds.append([sampling.seed for _, sampling in dice[0].asked])
+    assert seeds[0] == seeds[1]
+
+
+def test_each_agent_samples_with_its_own_settings() -> None:
+    run = from_tree(
+        {
+            "dataset": {"name": "bundled:toy"},
+            "agents": [
+                {"name": "m", "temperature": 0.5, "max_new_tokens": 8},
+                {"name": "n", "top_p": 0.9, "max_new_tokens": 16},
+            ],
+            "magrpo": {"num_generations": 2},
+        },
+        "magrpo",
+    )
+    dice = [Dice(), Dice()]
+    play(run, Counting(2), dice)
+    first, second = (die.asked[0][1] for die in dice)
+    assert (first.temperature, first.top_p, first.max_new_tokens) == (0.5, 1.0, 8)
+    assert (second.temperature, second.top_p, second.max_new_tokens) == (0.8, 0.9, 16)
+
+
+def test_rewards_of_roles_reach_the_joint_actions() -> None:
+    run = config(num_turns=1)
+    (episode, _) = play(run, Counting(2, own=True))
+    assert episode.root is not None
+    for action in episode.root.joint_actions:
+        said = [float(episode.root.completions[a][action.indices[a]].text) for a in (0, 1)]
+        assert action.rewards == tuple(said)
+        assert action.reward == sum(said)
+
+
+def test_a_lost_branch_is_one_stop_and_the_others_go_on() -> None:
+    run = config(handoff="all", num_generations=2, joint_mode="cross")
+    lost = 0
+    for episode in play(run, Counting(2, fails_at_last=4)):
+        assert episode.root is not None
+        missing = [index for index in range(4) if index not in episode.root.children]
+        assert [stop.path for stop in episode.stops] == [(index,) for index in missing]
+        assert {(stop.reason, stop.detail) for stop in episode.stops} <= {("infra_error", "the abacus broke")}
+        assert sorted(episode.root.transitions) == [0, 1, 2, 3]
+        lost += len(missing)
+    assert 0 < lost < 8, "some, not all"
+
+
+def test_stops_do_not_tell_who_came_first() -> None:
+    class Late(Dice):
+        async def generate(self, prompt: str, sampling: SamplingSpec) -> Generation:
+            if "previous" not in prompt:
+                return await super().generate(prompt, sampling)
+            for _ in range(random.Random(sampling.seed).randrange(20)):
+                await asyncio.sleep(0)
+            return Generation((1,), ())
+
+    run = config(joint_mode="cross", handoff="all")
+    for episode in play(run, Counting(2), [Late(), Late()]):
+        assert [stop.path for stop in episode.stops] == [(0,), (1,), (2,), (3,)]
+        assert {stop.reason for stop in episode.stops} == {"prompt_too_long"}
+        assert [path for path, _ in episode.nodes()] == [()]
+
+
+def test_an_early_end_is_a_leaf() -> None:
+    run = config(handoff="all", early_termination_threshold=-1.0)
+    for episode in play(run, Counting(2)):
+        assert [(stop.path, stop.reason) for stop in episode.stops] == [((), "early_termination")]
+        assert joint_samples([episode]) == 2

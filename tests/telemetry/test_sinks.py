@@ -1,0 +1,125 @@
+"""What the sinks make of rows and episodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from marl_ray.core.tree import Episode, Stop
+from marl_ray.runs.checkpoints import TrainerState
+from marl_ray.telemetry.console import Console
+from marl_ray.telemetry.files import Files, record_of
+from marl_ray.telemetry.rows import Row, evaluation_row, step_row
+from marl_ray.telemetry.stream import RowStream
+from tests.trees import TASK, Verdict, episode, node, two_turns
+
+CONFIG = two_turns()
+SECONDS = {"rollout": 4.0, "learn": 2.0, "sync": 1.0, "step": 8.0}
+CHAIN = episode(node(0, [1.0, 3.0], {1: node(1, [4.0, 4.0], metrics={"all_passed": 1.0})}, evidence=Verdict("fine")))
+
+
+def row_of(step: int) -> Row:
+    return step_row(CONFIG, TrainerState(step, 4 * step, (), 0), [CHAIN], [], SECONDS, 0)
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "metrics.jsonl", tmp_path / "episodes.jsonl"
+
+
+def test_rows_and_some_of_the_episodes_are_kept(paths: tuple[Path, Path]) -> None:
+    stream = RowStream([Files(*paths, episodes_per_step=2, done=0)])
+    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, (), 0), [CHAIN], {"eval": 1.0}), "before", [CHAIN])
+    stream.step(row_of(1), [CHAIN] * 3)
+    stream.step(row_of(2) | {"agent_0/loss": float("nan")}, [CHAIN])
+    metrics, episodes = map(lines, paths)
+    assert [row["step"] for row in metrics] == [0, 1, 2]
+    assert metrics[2]["agent_0/loss"] is None
+    assert [(e["step"], e["kind"]) for e in episodes] == [(0, "eval"), (1, "train"), (1, "train"), (2, "train")]
+
+
+def test_a_resumed_run_forgets_what_it_takes_again(paths: tuple[Path, Path]) -> None:
+    first = RowStream([Files(*paths, episodes_per_step=1, done=0)])
+    for step in (1, 2, 3):
+        first.step(row_of(step), [CHAIN])
+    with paths[0].open("a") as file:
+        file.write('{"step": 4, "env_')  # cut off
+    RowStream([Files(*paths, episodes_per_step=1, done=2)]).step(row_of(3), [])
+    assert [row["step"] for row in lines(paths[0])] == [1, 2, 3]
+    assert [row["step"] for row in lines(paths[1])] == [1, 2]
+    Files(*paths, episodes_per_step=1, done=0)
+    assert [path.read_text() for path in paths] == ["", ""]
+
+
+def test_the_record_of_a_tree() -> None:
+    tree = Episode(
+        TASK,
+        node(0, [1.0, 3.0], {0: node(1, [4.0, 4.0])}, transitions={0: {}, 1: {}}, levels={"tests": 1.0}),
+        [Stop((1,), "infra_error", "gone")],
+    )
+    assert tree.root is not None
+    first, second = tree.root.joint_actions
+    tree.root.joint_actions = [
+        replace(first, outcome=replace(first.outcome, evidence=Verdict("fine"))),
+        replace(second, rewards=(3.0, 2.0)),
+    ]
+    found = record_of(tree)
+    assert found["task"] == "toy/1"
+    assert found["stops"] == [{"path": [1], "reason": "infra_error", "detail": "gone"}]
+    root, child = found["nodes"]
+    assert root["joint_actions"] == [
+        {"indices": [0, 0], "reward": 1.0, "levels": {"tests": 1.0}, "verdict": "fine"},
+        {"indices": [1, 1], "reward": 3.0, "levels": {"tests": 1.0}, "rewards": [3.0, 2.0]},
+    ]
+    assert (root["turn"], root["path"], root["expanded"]) == (1, [], [0, 1])
+    assert (child["turn"], child["path"], child["expanded"]) == (2, [0], [])
+    assert root["responses"] == [["answer 0.0.0", "answer 0.0.1"], ["answer 0.1.0", "answer 0.1.1"]]
+    assert root["weight_versions"] == [[0], [0]]
+    assert root["prompts"] == ["prompt 0.0", "prompt 0.1"]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_console_shows_every_nth_step_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = RowStream([Console(5, 0, num_agents=0, num_turns=2, every=2)])
+    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, (), 0), [CHAIN], {"eval": 1.0}), "before", [CHAIN])
+    for step in range(1, 6):
+        stream.step(row_of(step), [CHAIN])
+    stream.close()
+    out, err = capsys.readouterr()
+    assert out == ""
+    legend, evaluation, *steps = err.splitlines()
+    assert legend.startswith("reward: mean of each turn")
+    assert evaluation == "eval       before | reward  2.00  4.00 | all tests passed 100% | 1.0 s"
+    assert [line[:26] for line in steps] == [f"step {n}/5 | reward  2.00  4" for n in (2, 4, 5)]
+    assert "| pass 100% |" in steps[0]
+
+
+class Failing:
+    """A sink that cannot be closed."""
+
+    def row(self, row: Row, name: str) -> None: ...
+
+    def episodes(self, step: int, kind: str, episodes: Sequence[Episode]) -> None: ...
+
+    def close(self) -> None:
+        raise OSError("no")
+
+
+def test_a_sink_that_cannot_be_closed_does_not_keep_the_others_open() -> None:
+    closed = []
+
+    class Watched(Failing):
+        def close(self) -> None:
+            closed.append(self)
+
+    with pytest.raises(OSError, match="no"):
+        RowStream([Watched(), Failing(), Watched()]).close()
+    assert len(closed) == 2
