@@ -1,11 +1,18 @@
-"""Plug-ins by name: the package's own, or anybody's as `module:Attr`."""
+"""Plug-ins by name: the package's own, or anybody's as `module:Attr`.
+
+The module of an own one is found as Python finds any (installed, or on PYTHONPATH), or in the current folder, which a
+console script would not look into. Only the process that a command starts imports plug-ins; on a cluster that is the
+driver, whose folder is the job's. docs/extending.md has an example of each kind.
+"""
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from marl_ray.core.errors import UserError
@@ -17,27 +24,48 @@ OWN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 class Registry:
     """What is known by name of one kind. Entries are `module:Attr` too, and are imported when they are asked for.
 
+    `kind` is how a config names it; `planned` are names that stand for nothing yet; `needs` is an attribute that every
+    plug-in of the kind has.
+
     Example:
         >>> Registry("estimator", {"magrpo": "marl_ray.credit.estimators:magrpo"}).get("magrpo")
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, str]) -> None:
+    def __init__(
+        self, kind: str, entries: Mapping[str, str], planned: Collection[str] = (), needs: str = "__call__"
+    ) -> None:
         self.kind = kind
         self.entries = entries
+        self.planned = planned
+        self.needs = needs
 
     def check(self, name: str) -> None:
         """The name is known, or has the form `module:Attr`; imports nothing. Raises UserError."""
         if name in self.entries or OWN.fullmatch(name):
             return
+        known = ", ".join(self.entries)
+        if name in self.planned:
+            raise UserError(f"{self.kind} {name} is not available yet (available: {known})")
         near = difflib.get_close_matches(name, self.entries, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(self.entries)}"
+        hint = f"did you mean {near[0]}?" if near else f"known: {known}"
         raise UserError(f"unknown {self.kind} {name!r}: {hint} (or module:Attr for one of your own)")
 
     def get(self, name: str) -> Any:
-        """What the name stands for. Raises UserError where there is none, or where its module cannot be imported."""
+        """What the name stands for.
+
+        Raises UserError where there is none, where its module cannot be imported, and where it is of another kind.
+        """
         self.check(name)
         module, _, attribute = self.entries.get(name, name).partition(":")
+        if name not in self.entries and os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # last: what is installed wins
         try:
-            return getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+            found = importlib.import_module(module)
+        except ImportError as error:
             raise UserError(f"{self.kind} {name}: {error}") from None
+        if not hasattr(found, attribute):
+            raise UserError(f"{self.kind} {name}: module {module} has no {attribute}")
+        plugin = getattr(found, attribute)
+        if not hasattr(plugin, self.needs):
+            raise UserError(f"{self.kind} {name} is none: it has no {self.needs} (docs/extending.md)")
+        return plugin

@@ -17,7 +17,6 @@ weights, so the first rollout comes after them.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from marl_ray.actors.learners import LearnerGroup
@@ -25,15 +24,17 @@ from marl_ray.actors.team import Team
 from marl_ray.config.arithmetic import arithmetic
 from marl_ray.config.schema import Config
 from marl_ray.core.batch import Batch, UpdateStats
+from marl_ray.core.stopwatch import Stopwatch
 from marl_ray.core.streams import draw_tasks
 from marl_ray.core.tree import Episode
 from marl_ray.core.waiting import together
-from marl_ray.credit.batches import batch_of_agent
+from marl_ray.credit.batches import credit
 from marl_ray.rollout.player import EpisodePlayer
 from marl_ray.runs.check import Problem
 from marl_ray.runs.checkpoints import TrainerState
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.health import Health
+from marl_ray.runs.preflight import probe_texts
 from marl_ray.telemetry.rows import Row, evaluation_row, joint_samples, step_row
 from marl_ray.telemetry.stream import RowStream
 
@@ -59,7 +60,6 @@ class Trainer:
         self.first = self.state = state
         self.team, self.rows = team, rows
         self.health = Health(config)
-        self._horizon = (config.credit.discount, config.rollout.num_turns)
         self.player = EpisodePlayer(config, problem.environment, problem.transition, team.generators, team.sandbox)
         self.after: Row | None = None
         self.eval_episodes: list[Episode] = []
@@ -79,7 +79,7 @@ class Trainer:
                 await self.evaluate(f"step {step}")
         await self.save()
         if self.config.output.save_final_model:
-            await together(*(x.export(str(self.folder.model(x.agent))) for x in self.team.learners))
+            await self.export()
         await self.evaluate("after")
         state = self.state
         self.health.check_learning(state.learned - self.first.learned, state.step)
@@ -87,20 +87,14 @@ class Trainer:
 
     async def step(self) -> None:
         """Rollout, credit, update, publish, record."""
-        begun = time.monotonic()
-        episodes = await self.rollout()
-        rolled = time.monotonic()
-        updates = await together(*map(self.update_and_publish, self.credit(episodes), self.team.learners))
-        self.record(
-            episodes,
-            [stats for stats, _, _ in updates],
-            {
-                "rollout": rolled - begun,
-                "learn": max(learn_s for _, learn_s, _ in updates),
-                "sync": max(sync_s for _, _, sync_s in updates),
-                "step": time.monotonic() - begun,
-            },
-        )
+        watch = Stopwatch()
+        with watch.of("step"):
+            with watch.of("rollout"):
+                episodes = await self.rollout()
+            batches = credit(episodes, self.state.step, self.config)
+            learners = zip(batches, self.team.learners, strict=True)
+            updates = await together(*(self.update_and_publish(batch, learner, watch) for batch, learner in learners))
+        self.record(episodes, updates, watch)
 
     async def rollout(self) -> list[Episode]:
         """The trees of the step's tasks, at today's weights."""
@@ -110,46 +104,36 @@ class Trainer:
         self.health.check_rollout(episodes, self.state.weight_versions, step + 1)
         return episodes
 
-    def credit(self, episodes: list[Episode]) -> list[Batch]:
-        """Each agent's batch."""
-        return [
-            batch_of_agent(episodes, agent, self.state.step, self.config) for agent in range(self.config.num_agents)
-        ]
-
-    async def update_and_publish(self, batch: Batch, learner: LearnerGroup) -> tuple[UpdateStats, float, float]:
-        """One agent's update, then its weights to its own generators. Returns stats, seconds of each.
+    async def update_and_publish(self, batch: Batch, learner: LearnerGroup, watch: Stopwatch) -> UpdateStats:
+        """One agent's update, then its weights to its own generators.
 
         Weights that did not change are not sent: the generators serve what they have under the next version.
         """
-        begun = time.monotonic()
-        stats = await learner.update(batch)
-        learned = time.monotonic()
+        with watch.of("learn"):
+            stats = await learner.update(batch)
         publish = learner.publish if stats.optimizer_steps else learner.relabel
-        await publish(self.state.weight_versions[learner.agent] + 1)
-        return stats, learned - begun, time.monotonic() - learned
+        with watch.of("sync"):
+            await publish(self.state.weight_versions[learner.agent] + 1)
+        return stats
 
-    def record(self, episodes: list[Episode], updates: list[UpdateStats], seconds: dict[str, float]) -> None:
+    def record(self, episodes: list[Episode], updates: list[UpdateStats], watch: Stopwatch) -> None:
         """The step is done: count it, and tell of it."""
-        self.state = self.state.after(joint_samples(episodes), sum(stats.optimizer_steps for stats in updates))
-        self.health.check_updates(updates, self.state.step)
-        state, executions = self.state, self.team.sandbox.take_executions()
-        row = step_row(
-            state.step, state.env_steps, episodes, updates, state.weight_versions, seconds, executions, *self._horizon
-        )
-        self.rows.step(row, episodes)
+        self.state = state = self.state.after(joint_samples(episodes), sum(stats.optimizer_steps for stats in updates))
+        self.health.check_updates(updates, state.step)
+        executions = self.team.sandbox.take_executions()
+        self.rows.step(step_row(self.config, state, episodes, updates, watch.seconds, executions), episodes)
 
     async def evaluate(self, name: str) -> None:
         """Play the eval tasks and tell of it."""
         tasks = self.problem.eval_tasks[: self.config.evaluation.eval_num_samples]
         if not tasks:
             return
-        begun = time.monotonic()
-        episodes = await self.player.evaluate(tasks, name)
+        watch = Stopwatch()
+        with watch.of("eval"):
+            episodes = await self.player.evaluate(tasks, name)
         self.team.sandbox.take_executions()  # a step's are its own
-        seconds = time.monotonic() - begun
-        row = evaluation_row(self.state.step, self.state.env_steps, episodes, seconds, *self._horizon)
-        self.rows.evaluation(row, name, episodes)
-        self.after, self.eval_episodes = row, episodes
+        self.after, self.eval_episodes = evaluation_row(self.config, self.state, episodes, watch.seconds), episodes
+        self.rows.evaluation(self.after, name, episodes)
 
     async def save(self) -> None:
         """A checkpoint: complete, or invisible."""
@@ -157,3 +141,10 @@ class Trainer:
         path = checkpoints.begin(self.state.step, len(learners))
         await together(*(x.save(str(checkpoints.agent_folder(path, x.agent))) for x in learners))
         checkpoints.commit(path, self.state, self.config.output.keep_checkpoints)
+
+    async def export(self) -> None:
+        """The trained models, as transformers loads them."""
+        environment, tasks = self.problem.environment, self.problem.train_tasks
+        folders = [str(self.folder.model(x.agent)) for x in self.team.learners]
+        texts = [probe_texts(environment, tasks, x.agent) for x in self.team.learners]
+        await together(*(x.export(f, t) for x, f, t in zip(self.team.learners, folders, texts, strict=True)))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from marl_ray.config import Config, from_tree
 from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Stop, Task
 
 TASK = Task("toy/1", "Write double.", {"entry_point": "double"})
@@ -54,3 +55,8 @@ def node(
 
 def episode(root: Node | None, *stops: tuple[tuple[int, ...], str]) -> Episode:
     return Episode(TASK, root, [Stop(path, reason) for path, reason in stops])
+
+
+def two_turns() -> Config:
+    """The config of a run of two turns without discount."""
+    return from_tree({"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}, "magrpo": {"num_turns": 2}}, "magrpo")

@@ -13,9 +13,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from marl_ray.core.messages import Completion, WeightVersion
+from marl_ray.core.sampling import SamplingSpec
+from marl_ray.core.tree import Completion, WeightVersion
+
+T = TypeVar("T")
 
 COMMON_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -63,15 +66,16 @@ class EngineSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingSpec:
-    """How a group is sampled. `seed` makes it reproducible whatever else is in flight."""
+class Sampled:
+    """One completion before its text is known; the fields are those of `Completion`."""
 
-    num_generations: int
-    max_new_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int | None
-    seed: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: str
+    weight_version: WeightVersion
+
+    def completion(self, text: str) -> Completion:
+        return Completion(self.token_ids, text, self.logprobs, self.finish_reason, self.weight_version)
 
 
 class Engine:
@@ -125,13 +129,13 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
         self._thread.start()
 
-    def generate(self, prompt_ids: list[int], sampling: SamplingSpec) -> asyncio.Future:
-        """Sample a group; resolves to a list of (token ids, log-probabilities, finish reason, version)."""
+    def generate(self, prompt_ids: list[int], sampling: SamplingSpec) -> asyncio.Future[list[Sampled]]:
+        """Sample a group."""
         future: Future = Future()
         self._inbox.put(lambda: self._add(prompt_ids, sampling, future))
         return asyncio.wrap_future(future)
 
-    def call(self, method: Callable[[Any], Any]) -> asyncio.Future:
+    def call(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
         """Run `method(llm_engine)` on the engine's thread; resolves to its result."""
         future: Future = Future()
 
@@ -191,7 +195,7 @@ class Engine:
             outputs: list[Any] = self._engine.step()
             for output in outputs:
                 if output.finished:
-                    group = [_sample(o) for o in sorted(output.outputs, key=lambda o: o.index)]
+                    group = [_sampled(o) for o in sorted(output.outputs, key=lambda o: o.index)]
                     self._waiting.pop(output.request_id).set_result(group)
         except Exception as error:  # whatever it is, the engine is unusable and everyone must know
             self._failure = error
@@ -200,10 +204,7 @@ class Engine:
             self._waiting.clear()
 
 
-Sample = tuple[tuple[int, ...], tuple[float, ...], str, WeightVersion]
-
-
-def _sample(output: Any) -> Sample:
+def _sampled(output: Any) -> Sampled:
     """What is kept of vLLM's output: with log-probabilities asked for as 0 there is one entry a token."""
     versions = output.weight_versions or []
     oldest = min((int(span.version) for span in versions if span.version.isdigit()), default=-1)
@@ -211,10 +212,4 @@ def _sample(output: Any) -> Sample:
     logprobs = tuple(output.logprobs.logprobs)
     if len(logprobs) != len(ids):
         raise RuntimeError(f"vLLM returned {len(logprobs)} log-probabilities for {len(ids)} tokens")
-    return ids, logprobs, output.finish_reason or "", oldest
-
-
-def to_completion(sample: Sample, text: str) -> Completion:
-    """A `Completion` from an engine's sample and its decoded text."""
-    ids, logprobs, finish_reason, version = sample
-    return Completion(ids, text, logprobs, finish_reason, version)
+    return Sampled(ids, logprobs, output.finish_reason or "", oldest)

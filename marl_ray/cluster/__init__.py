@@ -1,1 +1,1 @@
-"""What a run asks of the cluster, and the actors that get it."""
+"""What a run asks of a Ray cluster, and how it gets it: the plan, places, a Ray of our own."""

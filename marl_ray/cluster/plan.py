@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from marl_ray.config.schema import Config
+from marl_ray.config.schema import AgentConfig, Config
+from marl_ray.core.errors import UserError
+from marl_ray.core.ids import ActorId
 from marl_ray.core.words import counted
+
+Transport = Literal["store", "nccl", "ipc"]
+"""How weights travel from an agent's learner to its generators: through Ray's object store without GPUs, by CUDA IPC
+where both share one GPU, else by NCCL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +22,7 @@ class Slot:
     """One bundle of the placement group. `owners` share it: a fractional GPU puts generator and learner
     of an agent on one device."""
 
-    owners: tuple[str, ...]
+    owners: tuple[ActorId, ...]
     cpus: float
     gpus: float
 
@@ -25,80 +32,76 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """All slots, and what follows from them."""
+class AgentPlan:
+    """GPUs of each of an agent's generators and of its learner, and how weights travel between them."""
 
-    slots: tuple[Slot, ...]
     generator_gpus: float
     learner_gpus: float
-    transport: str
-    """store without GPUs, ipc where generator and learner share one, else nccl."""
+    transport: Transport
 
-    def index(self, owner: str) -> int:
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All slots, and what follows for each agent."""
+
+    slots: tuple[Slot, ...]
+    agents: tuple[AgentPlan, ...]
+
+    def index(self, owner: ActorId) -> int:
         """The slot of `owner`."""
         return next(i for i, slot in enumerate(self.slots) if owner in slot.owners)
 
 
-class PlacementError(RuntimeError):
+class PlacementError(UserError):
     """The cluster cannot give what the config asks for."""
-
-
-def generator_name(agent: int, replica: int) -> str:
-    return f"agent {agent} generator {replica}"
-
-
-def learner_name(agent: int) -> str:
-    return f"agent {agent} learner"
-
-
-def sandbox_name(worker: int) -> str:
-    return f"sandbox {worker}"
 
 
 def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
     """Slots for every actor. Raises PlacementError for a combination of GPUs there is no transport for."""
-    resources = config.resources
-    generator, learner = resources.generator, resources.learner
-    generator_gpus = generator.gpus
+    slots: list[Slot] = []
+    agents = []
+    for number, agent in enumerate(config.agents):
+        own = (agent.generator, agent.learner) != (config.resources.generator, config.resources.learner)
+        plan = _agent_plan(agent, cluster_has_gpus, f"agents.{number}." if own else "")
+        generators = [ActorId("generator", number, replica) for replica in range(agent.generator.replicas)]
+        learner = ActorId("learner", number)
+        if plan.transport == "ipc":
+            cpus, gpus = agent.generator.cpus + agent.learner.cpus, plan.generator_gpus + plan.learner_gpus
+            slots.append(Slot((*generators, learner), cpus, gpus))
+        else:
+            slots += [Slot((generator,), agent.generator.cpus, plan.generator_gpus) for generator in generators]
+            slots.append(Slot((learner,), agent.learner.cpus, plan.learner_gpus))
+        agents.append(plan)
+    for worker in range(config.resources.sandbox.workers):
+        slots.append(Slot((ActorId("sandbox", None, worker),), config.resources.sandbox.cpus, 0.0))
+    return Plan(tuple(slots), tuple(agents))
+
+
+def _agent_plan(agent: AgentConfig, cluster_has_gpus: bool, where: str) -> AgentPlan:
+    """`where` stands before the settings' names in an error."""
+    generator, learner = agent.generator, agent.learner
+    generator_gpus, learner_gpus = generator.gpus, learner.gpus
     if generator_gpus is None:
         generator_gpus = float(generator.tensor_parallel) if cluster_has_gpus else 0.0
-    learner_gpus = learner.gpus
     if learner_gpus is None:
         learner_gpus = 1.0 if cluster_has_gpus else 0.0
     if (generator_gpus > 0) != (learner_gpus > 0):
         raise PlacementError(
-            f"resources.generator.gpus is {generator_gpus:g} and resources.learner.gpus {learner_gpus:g}: "
-            "weights go from GPU to GPU or from CPU to CPU, so set both above 0 or both to 0"
+            f"{where}resources.generator.gpus is {generator_gpus:g} and {where}resources.learner.gpus "
+            f"{learner_gpus:g}: weights go from GPU to GPU or from CPU to CPU, so set both above 0 or both to 0"
         )
     if generator.tensor_parallel > 1 and not generator_gpus:
         raise PlacementError(
-            f"resources.generator.tensor_parallel is {generator.tensor_parallel}, but there are no GPUs: set it to 1, "
-            "or run on a cluster that has some"
+            f"{where}resources.generator.tensor_parallel is {generator.tensor_parallel}, but there are no GPUs: set it "
+            "to 1, or run on a cluster that has some"
         )
     shared = 0 < generator_gpus < 1
     if shared and (learner_gpus + generator_gpus > 1 or generator.replicas > 1):
         raise PlacementError(
-            "a generator with a fraction of a GPU shares it with its learner: resources.generator.gpus and "
-            "resources.learner.gpus should sum to at most 1, with resources.generator.replicas 1"
+            f"a generator with a fraction of a GPU shares it with its learner: {where}resources.generator.gpus and "
+            f"{where}resources.learner.gpus should sum to at most 1, with {where}resources.generator.replicas 1"
         )
-    slots = []
-    for agent in range(config.num_agents):
-        if shared:
-            slots.append(
-                Slot(
-                    (generator_name(agent, 0), learner_name(agent)),
-                    generator.cpus + learner.cpus,
-                    generator_gpus + learner_gpus,
-                )
-            )
-            continue
-        for replica in range(generator.replicas):
-            slots.append(Slot((generator_name(agent, replica),), generator.cpus, generator_gpus))
-        slots.append(Slot((learner_name(agent),), learner.cpus, learner_gpus))
-    for worker in range(resources.sandbox.workers):
-        slots.append(Slot((sandbox_name(worker),), resources.sandbox.cpus, 0.0))
-    transport = "store" if generator_gpus == 0 else "ipc" if shared else "nccl"
-    return Plan(tuple(slots), generator_gpus, learner_gpus, transport)
+    return AgentPlan(generator_gpus, learner_gpus, "store" if generator_gpus == 0 else "ipc" if shared else "nccl")
 
 
 def fits(slots: Sequence[Slot], nodes: Sequence[Mapping[str, float]]) -> bool:
@@ -128,13 +131,12 @@ def shortage(plan: Plan, nodes: Sequence[Mapping[str, float]]) -> str:
 
 def demand(plan: Plan) -> str:
     """What the plan asks of a cluster, in all and by kind of actor."""
-    asked = Counter[str]()
-    kinds = Counter[tuple[str, str]]()
+    asked: Counter[str] = Counter()
+    kinds: Counter[tuple[str, str]] = Counter()
     for slot in plan.slots:
         for kind, amount in slot.resources().items():
             asked[kind] += amount  # type: ignore[assignment]
-        what = " + ".join(owner.split()[2] if owner.startswith("agent") else "sandbox" for owner in slot.owners)
-        kinds[what, _show(slot.resources())] += 1
+        kinds[" + ".join(owner.kind for owner in slot.owners), _show(slot.resources())] += 1
     detail = ", ".join(f"{count} x {what} with {need}" for (what, need), count in kinds.items())
     return f"{_show(asked)} ({detail})"
 

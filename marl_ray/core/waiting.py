@@ -1,4 +1,4 @@
-"""Waiting for actors: never without a deadline, and never leaving a failure behind unseen."""
+"""Waiting for others: never without a deadline, and never leaving a failure behind unseen."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
+from marl_ray.core.errors import UserError
+
 T = TypeVar("T")
 
 
-class WaitExpired(RuntimeError):
-    """A wait ran past its deadline."""
+class WaitExpired(UserError):
+    """A wait ran past its deadline. The text names who was waited for, and the setting if there is one."""
+
+    @classmethod
+    def after(cls, deadline_s: float, waited_for: str, setting: str) -> WaitExpired:
+        """`setting` is a name in resources.deadlines, or empty where the deadline is none of the config's."""
+        hint = f" (resources.deadlines.{setting})" if setting else ""
+        return cls(f"waited {deadline_s:g} s for {waited_for}, in vain{hint}")
 
 
 async def within(deadline_s: float, waited_for: str, setting: str, awaitable: Awaitable[T]) -> T:
-    """The awaitable's result, or WaitExpired that names who was waited for and the setting."""
+    """The awaitable's result. Raises WaitExpired when it takes longer, and whatever the awaitable raises."""
     try:
-        return await asyncio.wait_for(awaitable, deadline_s)
+        async with asyncio.timeout(deadline_s) as timeout:
+            return await awaitable
     except TimeoutError:
-        raise WaitExpired(
-            f"waited {deadline_s:g} s for {waited_for}, in vain (resources.deadlines.{setting})"
-        ) from None
+        if not timeout.expired():
+            raise  # its own
+        raise WaitExpired.after(deadline_s, waited_for, setting) from None
 
 
 async def together(*awaitables: Awaitable[Any]) -> list[Any]:

@@ -17,6 +17,11 @@ Credited = tuple[int, tuple[int, ...], tuple[Completion, ...], tuple[float, ...]
 """Turn, prompt ids, completions [G] and their returns [G]."""
 
 
+def credit(episodes: Sequence[Episode], step: int, config: Config) -> list[Batch]:
+    """Each agent's batch of step number `step` (from 0)."""
+    return [batch_of_agent(episodes, agent, step, config) for agent in range(config.num_agents)]
+
+
 def batch_of_agent(episodes: Sequence[Episode], agent: int, step: int, config: Config) -> Batch:
     """Every node of the trees as one group, in the episodes' order, cut into mini-batches of `train_batch_size`."""
     credited = list(credited_groups(episodes, agent, config.credit.discount, config.rollout.handoff == "all"))

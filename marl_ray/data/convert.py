@@ -1,32 +1,65 @@
-"""From a dataset's row to a `Task`."""
+"""Dataset types: from a dataset's row to a `Task`, checked here once and nowhere else."""
 
 from __future__ import annotations
 
 import ast
 import keyword
 from collections import Counter
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from marl_ray.core.messages import Task
-from marl_ray.data.tables import DataError, Row
-from marl_ray.environments.extraction import parse
+from marl_ray.core.errors import UserError
+from marl_ray.core.tree import Task
+from marl_ray.data.tables import Row
+from marl_ray.environments.code_generation.extraction import parse
 from marl_ray.sandbox import count_tests
 
 
-def to_task(row: Row, dataset_type: str, number: int) -> Task:
-    """The task of a row, the `number`-th (from 0) of its split. DataError names the task.
+class DatasetType(Protocol):
+    """How rows become tasks."""
 
-    HumanEval's fields are task_id, prompt, entry_point, test. MBPP's original ones (text, code, test_list,
-    test_setup_code; `prompt` and `test_imports` in its sanitized version) are read for type `mbpp`.
-    """
-    if dataset_type == "mbpp" and not row.get("entry_point") and ("test_list" in row or "code" in row):
-        task = _from_mbpp(row, number)
-    else:
-        task = _from_humaneval(row, dataset_type, number)
+    @property
+    def environment(self) -> str:
+        """The environment of such tasks, unless the config names another: a registered name, or `module:Attr`."""
+
+    def task(self, row: Row, number: int) -> Task:
+        """The task of a row, the `number`-th (from 0) of its split. Raises UserError that names the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class HumanEval:
+    """Rows with HumanEval's fields: task_id, prompt, entry_point, test."""
+
+    name: str
+    environment: str = "code_generation"
+
+    def task(self, row: Row, number: int) -> Task:
+        """See `DatasetType`."""
+        return _checked(_from_humaneval(row, self.name, number))
+
+
+@dataclass(frozen=True, slots=True)
+class Mbpp:
+    """Rows with MBPP's own fields (text, code, test_list, test_setup_code; `prompt` and `test_imports` in its
+    sanitized version), or with those of HumanEval."""
+
+    environment: str = "code_generation"
+
+    def task(self, row: Row, number: int) -> Task:
+        """See `DatasetType`."""
+        own = not row.get("entry_point") and ("test_list" in row or "code" in row)
+        return _checked(_from_mbpp(row, number) if own else _from_humaneval(row, "mbpp", number))
+
+
+HUMANEVAL, COOPHUMANEVAL, TOY = HumanEval("humaneval"), HumanEval("coophumaneval"), HumanEval("toy")
+MBPP = Mbpp()
+
+
+def _checked(task: Task) -> Task:
     try:
-        count_tests(task.tests, task.entry_point)
+        count_tests(task.fields["tests"], task.fields["entry_point"])
     except ValueError as error:
-        raise DataError(f"task {task.id}: {error}") from None
+        raise UserError(f"task {task.id}: {error}") from None
     return task
 
 
@@ -34,16 +67,16 @@ def _from_humaneval(row: Row, dataset_type: str, number: int) -> Task:
     task_id = _id(row, dataset_type, number)
     entry_point = _text(row, "entry_point")
     if not entry_point:
-        raise DataError(f"task {task_id} has no entry point (field entry_point)")
+        raise UserError(f"task {task_id} has no entry point (field entry_point)")
     if not entry_point.isidentifier() or keyword.iskeyword(entry_point):
-        raise DataError(f"task {task_id}: entry point {entry_point!r} is not a function's name")
+        raise UserError(f"task {task_id}: entry point {entry_point!r} is not a function's name")
     tests: str | tuple[str, ...] = _text(row, "test") or _lines(row, "test_list")
     if not tests:
-        raise DataError(f"task {task_id} has no tests (field test)")
+        raise UserError(f"task {task_id} has no tests (field test)")
     prompt = _text(row, "prompt")
     if not prompt:
-        raise DataError(f"task {task_id} has no problem text (field prompt)")
-    return Task(task_id, prompt, entry_point, tests)
+        raise UserError(f"task {task_id} has no problem text (field prompt)")
+    return Task(task_id, prompt, {"entry_point": entry_point, "tests": tests})
 
 
 def _from_mbpp(row: Row, number: int) -> Task:
@@ -52,16 +85,17 @@ def _from_mbpp(row: Row, number: int) -> Task:
         task_id = f"MBPP/{task_id}"
     asserts = _lines(row, "test_list")
     if not asserts:
-        raise DataError(f"task {task_id} has no tests (field test_list)")
+        raise UserError(f"task {task_id} has no tests (field test_list)")
     function = _tested_function(_text(row, "code"), asserts)
     if function is None:
-        raise DataError(f"task {task_id} has no entry point: its tests call no function that its code defines")
+        raise UserError(f"task {task_id} has no entry point: its tests call no function that its code defines")
     text = _text(row, "text") or _text(row, "prompt")
     if not text:
-        raise DataError(f"task {task_id} has no problem text (field text)")
+        raise UserError(f"task {task_id} has no problem text (field text)")
     prompt = f"{text.strip()}\nThe function is `{function.name}({ast.unparse(function.args)})`.\n"
     setup = "\n".join([*_lines(row, "test_imports"), _text(row, "test_setup_code")]).strip()
-    return Task(task_id, prompt, function.name, (setup, *asserts) if setup else asserts)
+    tests = (setup, *asserts) if setup else asserts
+    return Task(task_id, prompt, {"entry_point": function.name, "tests": tests})
 
 
 def _tested_function(code: str, tests: tuple[str, ...]) -> ast.FunctionDef | None:

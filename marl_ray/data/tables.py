@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from marl_ray.core.errors import UserError
 from marl_ray.models.hub import is_hub_id
 
 Row = Mapping[str, Any]
@@ -24,12 +25,8 @@ BUNDLED = "bundled:toy"
 _SPLIT = re.compile(r"(?P<name>[\w.-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 
 
-class DataError(ValueError):
-    """A dataset that cannot be used; the message is one line and says what can be done about it."""
-
-
 def load_rows(name: str, split: str) -> list[Row]:
-    """The rows of a split (with slices). DataError when there is no such dataset, split or row."""
+    """The rows of a split (with slices). Raises UserError when there is no such dataset, split or row."""
     splits: Mapping[str, Sequence[Row]]
     if name.startswith("bundled:"):
         splits = _bundled(name)
@@ -41,7 +38,7 @@ def load_rows(name: str, split: str) -> list[Row]:
     check_dataset(name, [split])
     rows = [row for part in split.split("+") for row in _select(name, splits, part.strip())]
     if not rows:
-        raise DataError(f"dataset {name}: split {split!r} holds no rows")
+        raise UserError(f"dataset {name}: split {split!r} holds no rows")
     return rows
 
 
@@ -51,17 +48,17 @@ def needs_download(name: str) -> bool:
 
 
 def check_dataset(name: str, splits: Sequence[str]) -> None:
-    """The forms of a name and of splits; reads nothing. Raises DataError."""
+    """The forms of a name and of splits; reads nothing. Raises UserError."""
     for split in splits:
         for part in split.split("+"):
             if _SPLIT.fullmatch(part.strip()) is None:
-                raise DataError(f"split {part.strip()!r} is not of the form 'test', 'test[16:]' or 'test[:10%]'")
+                raise UserError(f"split {part.strip()!r} is not of the form 'test', 'test[16:]' or 'test[:10%]'")
     if not needs_download(name):
         return
     if name.startswith(("/", "./", "../", "~")) or name.endswith(OTHER_SUFFIXES) or Path(name).is_file():
-        raise DataError(f"dataset {name} is no data file: such a file ends in {' or '.join(LOCAL_SUFFIXES)}")
+        raise UserError(f"dataset {name} is no data file: such a file ends in {' or '.join(LOCAL_SUFFIXES)}")
     if not is_hub_id(name):
-        raise DataError(f"dataset {name!r} is neither a data file nor a hub id (owner/name)")
+        raise UserError(f"dataset {name!r} is neither a data file nor a hub id (owner/name)")
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
@@ -75,7 +72,7 @@ def _select(name: str, splits: Mapping[str, Sequence[Row]], split: str) -> list[
     assert match is not None, "check_dataset comes first"
     if match["name"] not in splits:
         there = ", ".join(splits) or "none"
-        raise DataError(f"dataset {name} has no split {match['name']!r}; its splits: {there}")
+        raise UserError(f"dataset {name} has no split {match['name']!r}; its splits: {there}")
     rows = splits[match["name"]]
     start = _bound(match["start"], 0, len(rows), name, split)
     stop = _bound(match["stop"], len(rows), len(rows), name, split)
@@ -88,7 +85,7 @@ def _bound(text: str | None, default: int, size: int, name: str, split: str) -> 
         return default
     bound = round(size * int(text[:-1]) / 100) if text.endswith("%") else int(text)
     if abs(bound) > size:
-        raise DataError(f"dataset {name}: split {split!r} reaches beyond its {size} rows")
+        raise UserError(f"dataset {name}: split {split!r} reaches beyond its {size} rows")
     return bound + size if bound < 0 else bound
 
 
@@ -96,7 +93,7 @@ def _bundled(name: str) -> dict[str, list[Row]]:
     from marl_ray.toy import TASKS_PATH
 
     if name != BUNDLED:
-        raise DataError(f"there is no dataset {name!r}; bundled with the package: {BUNDLED}")
+        raise UserError(f"there is no dataset {name!r}; bundled with the package: {BUNDLED}")
     splits: dict[str, list[Row]] = {}
     for row in _local(TASKS_PATH):
         splits.setdefault(str(row.get("split")), []).append(row)
@@ -108,11 +105,11 @@ def _local(path: Path) -> list[Row]:
         folder = path.parent
         there = sorted(file.name for file in folder.glob("*") if file.suffix in LOCAL_SUFFIXES)
         beside = f"; data files in {folder}: {', '.join(there[:20]) or 'none'}" if folder.is_dir() else ""
-        raise DataError(f"data file {path} does not exist{beside}")
+        raise UserError(f"data file {path} does not exist{beside}")
     try:
         return _parquet(path) if path.suffix == ".parquet" else _jsonl(path)
     except OSError as error:
-        raise DataError(f"data file {path} cannot be read: {one_line(error)}") from None
+        raise UserError(f"data file {path} cannot be read: {one_line(error)}") from None
 
 
 def _jsonl(path: Path) -> list[Row]:
@@ -124,9 +121,9 @@ def _jsonl(path: Path) -> list[Row]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise DataError(f"data file {path}, line {number}: not JSON ({one_line(error, 100)})") from None
+                raise UserError(f"data file {path}, line {number}: not JSON ({one_line(error, 100)})") from None
             if not isinstance(row, dict):
-                raise DataError(f"data file {path}, line {number}: not a JSON object")
+                raise UserError(f"data file {path}, line {number}: not a JSON object")
             rows.append(row)
     return rows
 
@@ -137,7 +134,7 @@ def _parquet(path: Path) -> list[Row]:
     try:
         rows: list[Row] = pyarrow.parquet.read_table(path).to_pylist()
     except pyarrow.ArrowException as error:
-        raise DataError(f"data file {path} is not Parquet: {one_line(error, 150)}") from None
+        raise UserError(f"data file {path} is not Parquet: {one_line(error, 150)}") from None
     return rows
 
 
@@ -148,5 +145,5 @@ def _hub(name: str) -> Mapping[str, Sequence[Row]]:
         splits = datasets.load_dataset(name)
     except Exception as error:  # the hub client has no common base class of what it raises
         hint = f"; a local file ends in {' or '.join(LOCAL_SUFFIXES)}"
-        raise DataError(f"dataset {name} cannot be loaded from the hub: {one_line(error)}{hint}") from None
+        raise UserError(f"dataset {name} cannot be loaded from the hub: {one_line(error)}{hint}") from None
     return dict(splits)

@@ -9,28 +9,47 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from marl_ray.core.tree import Outcome, Task
+
+if TYPE_CHECKING:
+    from marl_ray.config.schema import Config
+    from marl_ray.sandbox import Program
 
 
 class Attempt(Protocol):
     """What an environment made of one joint action's texts; its own class knows more."""
 
     @property
-    def program(self) -> Any | None:
-        """What is to be executed, as the environment's executor takes it; None where nothing is."""
+    def program(self) -> Program | None:
+        """What the sandbox is to execute; None where nothing is."""
 
 
 A = TypeVar("A", bound=Attempt)
 
 
 class Environment(ABC, Generic[A]):
-    """A kind of task. Lists are one entry an agent, in the order of `roles`."""
+    """A kind of task. Lists are one entry an agent, in the order of `roles`.
+
+    Everything is a function of its arguments, and nothing raises on what a response says. `report` is the sandbox's
+    ExecutionReport on the attempt's program, None where there was none to execute.
+    """
+
+    modes: ClassVar[tuple[str, ...]] = ()
+    """The external modes that `feedback` has words for. `plain` and `expert_edits` need none."""
+
+    def __init__(self, num_agents: int) -> None:
+        self.num_agents = num_agents
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """The environment of a run. Raises UserError for settings that it cannot serve."""
+        return cls(config.num_agents)
 
     @abstractmethod
     def roles(self, task: Task) -> list[str]:
-        """What each agent is called in prompts and feedback."""
+        """What each agent, or its part of the answer, is called in prompts and feedback; no two alike."""
 
     @abstractmethod
     def first_prompts(self, task: Task) -> list[str]:
@@ -41,29 +60,44 @@ class Environment(ABC, Generic[A]):
         """Parse one joint action. `last`: no turn follows, so that nobody will be told of the tests one by one."""
 
     @abstractmethod
-    def outcome(self, attempt: A, report: Any | None) -> Outcome:
-        """The verdict. `report` is the executor's on the attempt's program, None where there was none to run."""
+    def outcome(self, attempt: A, report: Any) -> Outcome:
+        """The verdict. Levels and metrics have the same names for every joint action."""
 
     @abstractmethod
     def feedback(self, attempt: A, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        """What the agent is told of the outcome in this external mode, one fact a line."""
+        """What the agent is told of the outcome in this mode, one of `modes`; one fact a line."""
 
     @abstractmethod
     def previous_answers(self, attempt: A) -> list[str]:
         """What each agent is shown as its own previous answer."""
 
     @abstractmethod
-    def joint_answer(self, attempt: A) -> str:
-        """All answers as one text, as an expert reads them."""
-
-    @abstractmethod
     def revisions(self, task: Task) -> list[str]:
         """Closing instructions of later turns; each stands alone."""
 
-    def probes(self, attempt: A, report: Any | None) -> list[Any]:
+    def question(self, task: Task, attempt: A) -> str:
+        """What an expert is asked: edits by role, as one JSON object of strings."""
+        roles, answers = self.roles(task), self.previous_answers(attempt)
+        parts = "\n\n".join(f"{role}:\n{answer}" for role, answer in zip(roles, answers, strict=True))
+        return QUESTION.format(problem=task.prompt.strip(), answers=parts, names=", ".join(roles))
+
+    def probes(self, attempt: A, report: Any) -> list[Program]:
         """Further programs whose reports say what the parts of this one are worth (`output.probe_helpers`)."""
         return []
 
-    def probed(self, attempt: A, report: Any | None, reports: Sequence[Any]) -> dict[str, float]:
+    def probed(self, attempt: A, report: Any, reports: Sequence[Any]) -> dict[str, float]:
         """Metrics from the reports of `probes`."""
         return {}
+
+
+QUESTION = """\
+A problem is answered in parts, and whoever writes a part does not see the others.
+
+Problem:
+{problem}
+
+Parts:
+{answers}
+
+Suggest an edit for each of these parts: {names}. Reply with one JSON object and nothing else. Its keys are the parts' \
+names, its values are strings: a short suggestion, or the corrected part."""

@@ -1,7 +1,21 @@
-"""External transition modes: what the agents read from the second turn on."""
+"""What the agents read from the second turn on: external modes, and how later prompts are composed.
+
+`transition` composes prompts of what a mode says; `modes` has the modes; `expert` and `endpoints` ask another model.
+What the words are about is the environment's.
+"""
 
 from __future__ import annotations
 
-from marl_ray.external.transition import ExternalTransition
+from marl_ray.plugins import Registry
 
-__all__ = ["ExternalTransition"]
+MODES = Registry(
+    "external.mode",
+    {
+        "level_feedback": "marl_ray.external.modes:Feedback",
+        "level_passed": "marl_ray.external.modes:Feedback",
+        "passed": "marl_ray.external.modes:Feedback",
+        "plain": "marl_ray.external.modes:Plain",
+        "expert_edits": "marl_ray.external.modes:ExpertEdits",
+    },
+    needs="messages",
+)

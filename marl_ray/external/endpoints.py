@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from marl_ray.config.schema import ExternalConfig
+from marl_ray.core.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +70,27 @@ class Endpoint:
 
 
 def endpoint_of(config: ExternalConfig, environment: Mapping[str, str] = os.environ) -> Endpoint:
-    """The endpoint of the config's expert. Raises ValueError, in one line, when there is none that can be asked."""
+    """The endpoint of the config's expert. Raises UserError when there is none that can be asked."""
     name = (config.expert_model or "").strip()
     base_url = (config.expert_base_url or "").strip()
     vendor = _vendor(name, base_url, environment)
     if name.lower().startswith(f"{vendor.name}:"):
         name = name[len(vendor.name) + 1 :].strip()
     if not name:
-        raise ValueError("external.mode expert_edits needs external.expert_model, the model that writes the edits")
+        raise UserError("external.mode expert_edits needs external.expert_model, the model that writes the edits")
     source = "external.expert_base_url" if base_url else vendor.address_variable
     address = base_url or environment.get(vendor.address_variable, "").strip() or vendor.address
     if not _is_http(address):
-        raise ValueError(f"{source} is not an address like http://localhost:8000/v1")
+        raise UserError(f"{source} is not an address like http://localhost:8000/v1")
     if vendor is ANTHROPIC:  # whose client adds this part itself
         address = address.rstrip("/").removesuffix("/v1")
     if "/" in name and vendor is OPENAI and _same(address, OPENAI.address):
-        raise ValueError(
+        raise UserError(
             f"external.expert_model {name!r} is a hub id, which no vendor serves: set external.expert_base_url to the "
             "server that does"
         )
     if not environment.get(vendor.key_variable, "").strip():
-        raise ValueError(
+        raise UserError(
             f"external.expert_model {name!r} needs a key: set the environment variable {vendor.key_variable}"
             + (" (any word, if the server asks for none)" if not _same(address, vendor.address) else "")
         )

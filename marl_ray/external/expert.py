@@ -1,4 +1,4 @@
-"""Another model as an expert: it reads the problem and the joint program and suggests an edit per function.
+"""Another model as an expert: it is asked the environment's question and suggests an edit for each part of an answer.
 
 It is asked by its vendor's own client: `anthropic`, or `openai` for every endpoint compatible with that; see
 `marl_ray.external.endpoints` for who is asked. What holds whatever a client does: the key and the bodies of error
@@ -16,6 +16,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from marl_ray.core.errors import UserError
 from marl_ray.external.endpoints import ANTHROPIC, Endpoint
 
 logger = logging.getLogger(__name__)
@@ -32,30 +33,6 @@ RETRIED_STATUS = {408, 409, 425, 429}
 TALKATIVE = ("openai", "anthropic", "httpx2", "httpcore2")
 """Loggers that tell of addresses, requests and replies below the level of a warning."""
 
-SEVERAL = """\
-Several programmers each write one function of a Python program, without seeing each other's work.
-
-Problem:
-{problem}
-
-Their program:
-{program}
-
-Suggest an edit for each of these functions: {names}. Reply with one JSON object and nothing else. Its keys \
-are the functions' names, its values are strings: a short suggestion, or the corrected function."""
-
-ONE = """\
-A programmer writes one function of a Python program.
-
-Problem:
-{problem}
-
-The program:
-{program}
-
-Suggest an edit for the function {names}. Reply with one JSON object and nothing else. Its key is the function's \
-name, its value is a string: a short suggestion, or the corrected function."""
-
 
 class ExpertError(Exception):
     """No usable reply. `retry` tells whether another try may help, `refused` that the key is not accepted. The text
@@ -65,10 +42,6 @@ class ExpertError(Exception):
         super().__init__(message)
         self.retry = retry
         self.refused = refused
-
-
-class ExpertRefused(RuntimeError):
-    """The expert does not accept the key; the text is one line and does not hold the key."""
 
 
 class Expert:
@@ -91,20 +64,18 @@ class Expert:
         """Environment variable that holds its key."""
         return self._endpoint.vendor.key_variable
 
-    async def edits(self, problem: str, program: str, names: Sequence[str]) -> dict[str, str] | None:
-        """The suggested edit for each function; None when the expert cannot be heard.
+    async def edits(self, question: str, names: Sequence[str]) -> dict[str, str] | None:
+        """The suggested edit for each of the names that the question asks for; None when the expert cannot be heard.
 
-        Raises ExpertRefused when the key is refused, since no later request can do better.
+        Raises UserError when the key is refused, since no later request can do better.
         """
-        request = ONE if len(names) == 1 else SEVERAL
-        prompt = request.format(problem=problem.strip(), program=program.strip(), names=", ".join(names))
         for attempt in range(self._retries + 1):
             try:
                 async with self._slots:
-                    return parse_edits(await self._ask(prompt), names)
+                    return parse_edits(await self._ask(question), names)
             except ExpertError as error:
                 if error.refused:
-                    raise ExpertRefused(f"the expert {self} refused the key in {self.key_variable} ({error})") from None
+                    raise UserError(f"the expert {self} refused the key in {self.key_variable} ({error})") from None
                 if attempt == self._retries or not error.retry:
                     self._tell(error)
                     return None
@@ -117,19 +88,19 @@ class Expert:
             self._told.add(str(error))
             logger.warning("expert %s gave no edit (%s); more of this kind show in expert/failures alone", self, error)
 
-    async def _ask(self, prompt: str) -> str:
+    async def _ask(self, question: str) -> str:
         """One request. The reply's text, or ExpertError."""
         anthropic = self._endpoint.vendor is ANTHROPIC
         sdk: Any = importlib.import_module("anthropic" if anthropic else "openai")
         self._client = self._client or self._connect(sdk)
-        question = {"model": self._endpoint.model, "messages": [{"role": "user", "content": prompt}]}
+        request = {"model": self._endpoint.model, "messages": [{"role": "user", "content": question}]}
         try:
             async with asyncio.timeout(self._timeout_s):
                 if anthropic:
-                    reply = await self._client.messages.create(**question, max_tokens=MAX_REPLY_TOKENS)
+                    reply = await self._client.messages.create(**request, max_tokens=MAX_REPLY_TOKENS)
                     text = "".join(part.text for part in reply.content if part.type == "text")
                 else:
-                    reply = await self._client.chat.completions.create(**question)
+                    reply = await self._client.chat.completions.create(**request)
                     text = reply.choices[0].message.content
         except (TimeoutError, sdk.APITimeoutError):
             raise ExpertError("timed out") from None
@@ -167,9 +138,9 @@ class Expert:
 
 
 def parse_edits(text: str, names: Sequence[str]) -> dict[str, str]:
-    """The edits in a reply: its first JSON object that names a function, fenced or within prose.
+    """The edits in a reply: its first JSON object with one of the names, fenced or within prose.
 
-    Raises ExpertError when there is none. Functions that are left out, or given nothing, have no edit.
+    Raises ExpertError when there is none. Names that are left out, or given nothing, have no edit.
     """
     decoder = json.JSONDecoder()
     start = text.find("{")
@@ -182,7 +153,7 @@ def parse_edits(text: str, names: Sequence[str]) -> dict[str, str]:
             edits = {name: _as_text(found.get(name)) for name in names}
             return {name: edit for name, edit in edits.items() if edit}
         start = text.find("{", start + 1)
-    raise ExpertError("reply holds no JSON object with the functions' names")
+    raise ExpertError("reply holds no JSON object with the names it was asked for")
 
 
 def _as_text(value: Any) -> str:

@@ -1,78 +1,71 @@
-"""From a joint action and its report to every agent's next prompt (the Dec-POMDP's observation function)."""
+"""From a joint action and its outcome to every agent's next prompt (the Dec-POMDP's observation function)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from marl_ray.config.schema import ExternalConfig
-from marl_ray.core.messages import Observations, Task
-from marl_ray.environments.diagnosis import Diagnosis, SandboxSlice
-from marl_ray.external import feedback
-from marl_ray.external.endpoints import endpoint_of
-from marl_ray.external.expert import Expert
-from marl_ray.sandbox import ExecutionReport, Program
-
-FEEDBACK_MODES: dict[str, Callable[[Diagnosis, int], list[str]]] = {
-    "level_feedback": feedback.level_feedback,
-    "level_passed": feedback.level_passed,
-    "passed": feedback.passed,
-    "plain": feedback.plain,
-}
+from marl_ray.core.tree import Outcome, Task
+from marl_ray.environments.base import Environment
+from marl_ray.external import MODES
+from marl_ray.external.modes import Message, Mode
 
 
-class TransitionEnvironment(Protocol):
-    """What a mode needs to know of an environment."""
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """What the agents read next: one prompt an agent, and how that came about, as means to be logged."""
 
-    def function_names(self, task: Task) -> list[str]: ...
-    def revisions(self, task: Task) -> list[str]: ...
-    def previous_answers(self, task: Task, responses: Sequence[str]) -> list[str]: ...
-    def program(self, task: Task, responses: Sequence[str]) -> Program: ...
-    def diagnose(
-        self, task: Task, responses: Sequence[str], report: ExecutionReport, sandbox_slice: SandboxSlice
-    ) -> Diagnosis: ...
+    prompts: list[str]
+    metrics: dict[str, float]
 
 
-class ExternalTransition:
-    """One external mode, for one environment.
+class Transition:
+    """One external mode, for one environment. Raises UserError for a mode that cannot be."""
 
-    Raises ValueError, in one line, for `expert_edits` without an expert that can be asked.
-    """
-
-    def __init__(self, config: ExternalConfig, environment: TransitionEnvironment) -> None:
+    def __init__(self, config: ExternalConfig, environment: Environment[Any]) -> None:
         self._config = config
         self._environment = environment
-        self.expert: Expert | None = None
-        if config.mode == "expert_edits":
-            self.expert = Expert(endpoint_of(config), config.expert_timeout_s, config.expert_retries)
+        self._mode: Mode = MODES.get(config.mode)(config, environment)
+
+    @property
+    def note(self) -> str:
+        """What the start of a run says of the mode; empty where there is nothing to say."""
+        return self._mode.note
 
     async def next_prompts(
-        self, task: Task, first_prompts: list[str], responses: Sequence[str], report: ExecutionReport
+        self, task: Task, first_prompts: Sequence[str], attempt: Any, outcome: Outcome
     ) -> Observations:
         """One prompt per agent. Waits only for the expert, and for that within its time-outs and retries."""
-        config, environment = self._config, self._environment
-        names = environment.function_names(task)
-        previous = environment.previous_answers(task, responses)
-        instructions = environment.revisions(task)
-        lines: list[list[str]] = [[] for _ in names]
-        edits: dict[str, str] | None = None
-        metrics: dict[str, float] = {}
-        if self.expert is not None:
-            program = environment.program(task, responses).source
-            edits = await self.expert.edits(task.prompt, program, names)
-            metrics["expert/failures"] = float(not edits)
-        else:
-            diagnosis = environment.diagnose(task, responses, report, config.sandbox_slice)
-            render = FEEDBACK_MODES[config.mode]
-            lines = [render(diagnosis, agent) for agent in range(len(names))]
+        messages, metrics = await self._mode.messages(task, attempt, outcome)
+        previous = self._environment.previous_answers(attempt)
+        instructions = self._environment.revisions(task)
         prompts = [
-            feedback.next_prompt(
-                first_prompt=first_prompts[agent] if config.original_prompt else None,
-                previous=previous[agent] if config.previous_response else None,
-                feedback=lines[agent],
-                edit=(edits or {}).get(name),
-                instruction=instructions[agent],
+            next_prompt(
+                first if self._config.original_prompt else None,
+                answer if self._config.previous_response else None,
+                message,
+                instruction,
             )
-            for agent, name in enumerate(names)
+            for first, answer, message, instruction in zip(first_prompts, previous, messages, instructions, strict=True)
         ]
         return Observations(prompts, metrics)
+
+
+def next_prompt(first_prompt: str | None, previous: str | None, message: Message, instruction: str) -> str:
+    """One agent's prompt of a later turn: what was, what came of it, what to do. Parts not given stay out.
+
+    Like the environments' words, the text is what a bundled policy was trained on: a golden test holds it.
+    """
+    parts = []
+    if first_prompt is not None:
+        parts.append(first_prompt.strip("\n"))
+    if previous is not None:
+        parts.append("Your previous answer:\n" + (previous.strip("\n") or "(empty)"))
+    if message.lines:
+        parts.append("Feedback:\n" + "\n".join(message.lines))
+    if message.edit:
+        parts.append("An expert suggests:\n" + message.edit.strip("\n"))
+    parts.append(instruction)
+    return "\n\n".join(parts) + "\n"

@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cluster.launch import Fleet
-from marl_ray.cluster.plan import generator_name, learner_name
+from marl_ray.actors.team import Team
 from marl_ray.config.schema import Config
-from marl_ray.core.messages import Task
-from marl_ray.core.waiting import together, within
-from marl_ray.rollout.player import Environment
+from marl_ray.core.errors import UserError
+from marl_ray.core.ids import ActorId
+from marl_ray.core.tree import Task
+from marl_ray.core.waiting import together
+from marl_ray.environments.base import Environment
 from marl_ray.telemetry.console import say
 
 PROBE_TEXTS = 64
 
 
-class PreflightError(RuntimeError):
-    """The actors are up but cannot work together; the text is one line."""
+def probe_texts(environment: Environment, tasks: Sequence[Task], agent: int) -> list[str]:
+    """The texts that an agent's tokenizers are compared on: its first prompts of the first tasks."""
+    return [environment.first_prompts(task)[agent] for task in tasks[:PROBE_TEXTS]]
 
 
-async def check_fleet(config: Config, fleet: Fleet, environment: Environment, tasks: list[Task], run_dir: Path) -> None:
+async def check_team(config: Config, team: Team, environment: Environment, tasks: Sequence[Task], folder: Path) -> None:
     """Every learner sees the run folder; an agent's learner and generators load one tokenizer; prompts fit.
 
-    Prompts that are too long are counted and will be skipped. Raises PreflightError, also when all are.
+    Prompts that are too long are counted and will be skipped. Raises UserError, also when all are.
     """
-    await _check_run_dir(config, fleet, run_dir)
+    seen = await together(*(learner.sees(str(folder)) for learner in team.learners))
+    for agent, sees in enumerate(seen):
+        if not sees:
+            raise UserError(
+                f"{ActorId('learner', agent)} does not see {folder}: output.base_dir should be on a file system that "
+                "every node shares"
+            )
     prompts = [environment.first_prompts(task) for task in tasks]
     too_long: set[int] = set()
-    room = config.model.max_length - config.algorithm.max_new_tokens
-    for agent in range(config.num_agents):
-        texts = [of_task[agent] for of_task in prompts]
-        await _check_tokenizers(config, fleet, agent, texts[:PROBE_TEXTS])
-        lengths = await within(
-            config.resources.deadlines.start_s,
-            f"the prompt lengths of agent {agent}",
-            "start_s",
-            fleet.generators[agent][0].prompt_lengths.remote(texts),
-        )
+    for agent, settings in enumerate(config.agents):
+        await _check_tokenizers(config, team, agent, probe_texts(environment, tasks, agent))
+        room = config.model.max_length - settings.max_new_tokens
+        lengths = await team.generators[agent].prompt_lengths([of_task[agent] for of_task in prompts])
         too_long |= {i for i, length in enumerate(lengths) if length > room}
+    room = config.model.max_length - max(agent.max_new_tokens for agent in config.agents)
     if len(too_long) == len(tasks):
-        raise PreflightError(
+        raise UserError(
             f"all {len(tasks)} prompts are longer than the {room} tokens that model.max_length "
             f"{config.model.max_length} leaves beside max_new_tokens: raise model.max_length"
         )
@@ -50,32 +54,11 @@ async def check_fleet(config: Config, fleet: Fleet, environment: Environment, ta
         )
 
 
-async def _check_run_dir(config: Config, fleet: Fleet, run_dir: Path) -> None:
-    seen = await within(
-        config.resources.deadlines.start_s,
-        "the learners to look at the run folder",
-        "start_s",
-        together(*(learner.sees.remote(str(run_dir)) for learner in fleet.learners)),
-    )
-    for agent, sees in enumerate(seen):
-        if not sees:
-            raise PreflightError(
-                f"{learner_name(agent)} does not see {run_dir}: output.base_dir should be on a file system that "
-                "every node shares"
-            )
-
-
-async def _check_tokenizers(config: Config, fleet: Fleet, agent: int, texts: list[str]) -> None:
-    actors = (fleet.learners[agent], *fleet.generators[agent])
-    ours, *theirs = await within(
-        config.resources.deadlines.start_s,
-        f"the tokenizers of agent {agent}",
-        "start_s",
-        together(*(actor.tokenizer_fingerprint.remote(texts) for actor in actors)),
-    )
-    for replica, other in enumerate(theirs):
+async def _check_tokenizers(config: Config, team: Team, agent: int, texts: list[str]) -> None:
+    ours = await team.learners[agent].fingerprint(texts)
+    for replica, other in enumerate(await team.generators[agent].fingerprints(texts)):
         if other != ours:
-            raise PreflightError(
-                f"{learner_name(agent)} and {generator_name(agent, replica)} load different tokenizers for "
-                f"{config.model_names[agent]}: their ids of the same text differ"
+            raise UserError(
+                f"{ActorId('learner', agent)} and {ActorId('generator', agent, replica)} load different tokenizers for "
+                f"{config.agents[agent].name}: their ids of the same text differ"
             )

@@ -11,28 +11,27 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from marl_ray.config import Config
 from marl_ray.core.batch import UpdateStats
 from marl_ray.core.tree import Completion, Episode, JointAction, Node
+from marl_ray.runs.checkpoints import TrainerState
 
 Row = dict[str, float | int | str]
 
 
 def step_row(
-    step: int,
-    env_steps: int,
+    config: Config,
+    state: TrainerState,
     episodes: Sequence[Episode],
     updates: Sequence[UpdateStats],
-    versions: Sequence[int],
     seconds: Mapping[str, float],
     executions: int,
-    discount: float,
-    num_turns: int,
 ) -> Row:
-    """One training step, all done: `updates` and weight `versions` are one an agent, `executions` those of the
+    """One training step, all done, which led to `state`: `updates` are one an agent, `executions` those of the
     sandbox, and `seconds` has rollout, learn, sync and step."""
-    row: Row = {"step": step, "env_steps": env_steps}
-    row |= episode_metrics(episodes, discount, num_turns)
-    for agent, (stats, version) in enumerate(zip(updates, versions, strict=True)):
+    row: Row = {"step": state.step, "env_steps": state.env_steps}
+    row |= episode_metrics(episodes, config.credit.discount, config.rollout.num_turns)
+    for agent, (stats, version) in enumerate(zip(updates, state.weight_versions, strict=True)):
         row |= update_metrics(agent, stats, version)
     row |= rollout_metrics(episodes, seconds["rollout"])
     row["sandbox/executions"] = executions
@@ -41,15 +40,16 @@ def step_row(
 
 
 def evaluation_row(
-    step: int, env_steps: int, episodes: Sequence[Episode], seconds: float, discount: float, num_turns: int
+    config: Config, state: TrainerState, episodes: Sequence[Episode], seconds: Mapping[str, float]
 ) -> Row:
-    """One evaluation that took `seconds`, after training step number `step`."""
-    row: Row = {"step": step, "env_steps": env_steps}
-    row |= {f"eval/{name}": value for name, value in episode_metrics(episodes, discount, num_turns).items()}
+    """One evaluation at `state`; `seconds` has eval."""
+    metrics = episode_metrics(episodes, config.credit.discount, config.rollout.num_turns)
+    row: Row = {"step": state.step, "env_steps": state.env_steps}
+    row |= {f"eval/{name}": value for name, value in metrics.items()}
     row["eval/episodes"] = len(episodes)
     row["eval/too_long_prompts"] = stops(episodes, "prompt_too_long")
     row["eval/infra_errors"] = stops(episodes, "infra_error")
-    row["time/eval"] = seconds
+    row["time/eval"] = seconds["eval"]
     return row
 
 

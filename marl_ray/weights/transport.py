@@ -1,22 +1,21 @@
 """The sending side of weight sync, inside a learner.
 
-`Publisher` sends one version of the policy to every generator of the agent and returns when each has
-acknowledged version and checksum. Transports: `store` (CPU) puts the arrays into Ray's object store once;
-`nccl` and `ipc` use vLLM's trainer-side engines, imported only then.
+`Publisher` sends one version of the policy to every generator of the agent and returns when each has acknowledged
+version and checksum. Transports: `store` (CPU) hands the arrays over in one message; `nccl` and `ipc` use vLLM's
+trainer-side engines, imported only then.
 """
 
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Protocol
 
-import ray
 import torch
 
-from marl_ray.core.messages import WeightVersion
+from marl_ray.core.tree import WeightVersion
 from marl_ray.weights.checksum import Checksum
+from marl_ray.weights.receiving import Acknowledgement
 
 TransportName = Literal["store", "nccl", "ipc"]
 
@@ -25,55 +24,31 @@ class SyncError(RuntimeError):
     """A generator did not take over the learner's weights."""
 
 
-class GeneratorClient:
-    """vLLM's weight-sync control plane over the generator actors of one agent.
+class Receivers(Protocol):
+    """The generators of one agent; each call goes to all of them, and returns when all have answered.
 
-    Each call goes to all of them at once. One update, from its start to its commit, has `deadline_s`.
+    The four methods in the middle are vLLM's `VLLMWeightSyncClient`, which its engines drive.
     """
 
-    def __init__(self, generators: list[Any], ranks_per_generator: int, deadline_s: float) -> None:
-        self.generators = generators
-        self.ranks_per_generator = ranks_per_generator
-        self.deadline_s = deadline_s
-        self._until = 0.0
+    @property
+    def ranks(self) -> int:
+        """The workers of all engines together."""
 
-    def begin(self) -> None:
-        """The deadline runs from here."""
-        self._until = time.monotonic() + self.deadline_s
+    @property
+    def address(self) -> str:
+        """Of this node, as the generators reach it."""
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Start the rendezvous; engine i's workers come after those of the engines before it."""
-        infos = []
-        for index in range(len(self.generators)):
-            info = dict(init_info)
-            if "rank_offset" in info:
-                info["rank_offset"] += index * self.ranks_per_generator
-            infos.append(info)
-        self._wait([g.weight_update.remote("init", i) for g, i in zip(self.generators, infos, strict=True)], "join")
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None: ...
 
-    def start_weight_update(self) -> None:
-        self._wait([g.weight_update.remote("start") for g in self.generators], "start")
+    def start_weight_update(self) -> None: ...
 
-    def update_weights(self, update_info: dict[str, Any]) -> None:
-        self._wait([g.weight_update.remote("update", update_info) for g in self.generators], "receive")
+    def update_weights(self, update_info: dict[str, Any]) -> None: ...
 
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._wait([g.weight_update.remote("finish") for g in self.generators], "finish")
+    def finish_weight_update(self, weight_version: str | None = None) -> None: ...
 
-    def commit(self, version: WeightVersion) -> list[tuple[WeightVersion, int]]:
-        """Label the new weights; returns each generator's (version, checksum)."""
-        return self._wait([g.commit_weights.remote(version) for g in self.generators], "commit")
+    def refit(self, version: WeightVersion, weights: Any) -> list[Acknowledgement]: ...
 
-    def _wait(self, calls: list[Any], verb: str) -> list[Any]:
-        try:
-            return ray.get(calls, timeout=max(0.0, self._until - time.monotonic()))
-        except ray.exceptions.GetTimeoutError:
-            _, late = ray.wait(calls, num_returns=len(calls), timeout=0)
-            which = [i for i, call in enumerate(calls) if call in late]
-            raise SyncError(
-                f"generator {which} did not {verb} a weight update within {self.deadline_s:g} s "
-                "(resources.deadlines.sync_s)"
-            ) from None
+    def commit(self, version: WeightVersion) -> list[Acknowledgement]: ...
 
 
 class Publisher:
@@ -87,44 +62,40 @@ class Publisher:
         model: torch.nn.Module,
         wire_dtype: torch.dtype,
         transport: TransportName,
-        client: GeneratorClient,
+        receivers: Receivers,
     ) -> None:
         self.source = CastSource(model, wire_dtype)
-        self.client = client
-        self.transport = transport
+        self.receivers = receivers
         self.checksum = 0
         """Of the weights last sent."""
         self._vllm_engine = None if transport == "store" else self._join(transport)
 
     def publish(self, version: WeightVersion) -> int:
         """Send the weights as `version`; returns their checksum. Raises SyncError."""
-        self.client.begin()
         checksum = Checksum()
         if self._vllm_engine is None:
-            payload = [
+            weights = [
                 (name, tensor.reshape(-1).view(torch.uint8).numpy(), _dtype_name(tensor), tuple(tensor.shape))
                 for name, tensor in checksum.watch(self.source)
             ]
-            self.client.start_weight_update()
-            self.client.update_weights({"weights_ref": [ray.put(payload)]})
-            self.client.finish_weight_update()
+            acknowledgements = self.receivers.refit(version, weights)
         else:
             for _ in checksum.watch(self.source):
                 pass
             self._vllm_engine.send_weights()
+            acknowledgements = self.receivers.commit(version)
         self.checksum = checksum.value
-        return self._commit(version)
+        return self._checked(version, acknowledgements)
 
     def relabel(self, version: WeightVersion) -> int:
         """What was sent last is `version` too; returns its checksum. Raises SyncError."""
-        self.client.begin()
-        return self._commit(version)
+        return self._checked(version, self.receivers.commit(version))
 
-    def _commit(self, version: WeightVersion) -> int:
-        for index, (got_version, got) in enumerate(self.client.commit(version)):
-            if (got_version, got) != (version, self.checksum):
+    def _checked(self, version: WeightVersion, acknowledgements: Sequence[Acknowledgement]) -> int:
+        for got in acknowledgements:
+            if (got.version, got.checksum) != (version, self.checksum):
                 raise SyncError(
-                    f"generator {index} acknowledged version {got_version} with checksum {got}, the learner "
+                    f"{got.generator} acknowledged version {got.version} with checksum {got.checksum}, the learner "
                     f"sent version {version} with {self.checksum}"
                 )
         return self.checksum
@@ -132,7 +103,6 @@ class Publisher:
     def _join(self, transport: TransportName) -> Any:
         from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
 
-        self.client.begin()
         info: Any
         if transport == "ipc":
             from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
@@ -141,11 +111,14 @@ class Publisher:
         else:
             from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
-            world = 1 + len(self.client.generators) * self.client.ranks_per_generator
-            address = ray.util.get_node_ip_address()
-            info = NCCLTrainerInitInfo(rank=0, master_address=address, master_port=_free_port(), world_size=world)
+            info = NCCLTrainerInitInfo(
+                rank=0,
+                master_address=self.receivers.address,
+                master_port=_free_port(),
+                world_size=1 + self.receivers.ranks,
+            )
         source: Any = self.source  # has the two methods of vLLM's WeightSource that these engines use
-        client: Any = self.client
+        client: Any = self.receivers
         return WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import ray
 
-from marl_ray.cluster.launch import connect
+from marl_ray.cluster.local import connect
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from marl_ray.data import DataError, infer_type, load_tasks
+from marl_ray.core.errors import UserError
+from marl_ray.data import infer_type
+from marl_ray.data.loading import load_tasks
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
@@ -37,7 +39,7 @@ def twenty(tmp_path: Path) -> str:
 
 
 def message(name: str, split: str = "test", dataset_type: str | None = "humaneval") -> str:
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(UserError) as caught:
         load_tasks(name, split, dataset_type)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -74,12 +76,8 @@ def test_slices_agree_with_those_of_datasets(twenty: str) -> None:
 
 def test_a_row_becomes_a_task(twenty: str) -> None:
     (task,) = load_tasks(twenty, "test[1:2]")
-    assert (task.id, task.entry_point, task.prompt, task.tests) == (
-        "t/1",
-        "f",
-        row(1)["prompt"],
-        row(1)["test"],
-    )
+    assert (task.id, task.prompt) == ("t/1", row(1)["prompt"])
+    assert task.fields == {"entry_point": "f", "tests": row(1)["test"]}
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -163,24 +161,24 @@ MBPP = {
 def test_mbpp_original_fields(tmp_path: Path) -> None:
     path = tmp_path / "mbpp.jsonl"
     (task,) = load_tasks(written(path, [MBPP]), "test")
-    assert (task.id, task.entry_point) == ("MBPP/3", "twice")
+    assert (task.id, task.fields["entry_point"]) == ("MBPP/3", "twice")
     assert task.prompt == ("Write a function to double a number and add k.\nThe function is `twice(x, k=0)`.\n")
-    assert task.tests == ("assert twice(helper(1)) == 4", "assert twice(2, 1) == 5")
+    assert task.fields["tests"] == ("assert twice(helper(1)) == 4", "assert twice(2, 1) == 5")
     (task,) = load_tasks(written(path, [{**MBPP, "test_setup_code": "a = 1\r\nb = 2"}]), "test")
-    assert task.tests[0] == "a = 1\nb = 2"
+    assert task.fields["tests"][0] == "a = 1\nb = 2"
     sanitized = {key: value for key, value in MBPP.items() if key not in ("text", "test_setup_code")}
     sanitized |= {"prompt": MBPP["text"], "test_imports": ["import math"]}
     (task,) = load_tasks(written(path, [sanitized]), "test")
-    assert task.tests[0] == "import math"
+    assert task.fields["tests"][0] == "import math"
     assert task.prompt.startswith("Write a function to double")
 
 
 def test_mbpp_with_the_fields_of_humaneval(tmp_path: Path) -> None:
     (task,) = load_tasks(written(tmp_path / "mbpp.jsonl", [row(4)]), "test")
-    assert (task.id, task.entry_point) == ("t/4", "f")
+    assert (task.id, task.fields["entry_point"]) == ("t/4", "f")
     listed = row(5, test=None, test_list=["assert f(1) == 6"])
     (task,) = load_tasks(written(tmp_path / "mbpp.jsonl", [listed]), "test")
-    assert task.tests == ("assert f(1) == 6",)
+    assert task.fields["tests"] == ("assert f(1) == 6",)
 
 
 @pytest.mark.parametrize(
@@ -206,14 +204,14 @@ def test_infer_type() -> None:
     assert infer_type("/data/humaneval/mbpp.jsonl") == "mbpp"
     assert infer_type("/data/humaneval/part1.jsonl") == "humaneval"
     assert infer_type("FudanSELab/ClassEval") == "classeval"
-    with pytest.raises(DataError, match=r"dataset\.type cannot be told from the name 'some/thing'"):
+    with pytest.raises(UserError, match=r"dataset\.type cannot be told from the name 'some/thing'"):
         infer_type("some/thing")
 
 
 def test_types_that_are_not_there() -> None:
     assert "classeval is not available yet (available: humaneval," in message("x.jsonl", dataset_type="classeval")
     assert "bugfix is not available yet" in message("quixbugs.jsonl", dataset_type=None)
-    assert "'humanevil' is not known" in message("x.jsonl", dataset_type="humanevil")
+    assert "unknown dataset.type 'humanevil': did you mean humaneval?" in message("x.jsonl", dataset_type="humanevil")
 
 
 def test_hub_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,13 +248,13 @@ def test_the_whole_of_humaneval_and_mbpp() -> None:
     assert [task.id for task in load_tasks(humaneval, "test[:2]")] == ["HumanEval/0", "HumanEval/1"]
     mbpp = load_tasks(str(SHARED / "mbpp.jsonl"), "test")
     assert len(mbpp) == 974
-    assert all(f"`{task.entry_point}(" in task.prompt for task in mbpp)
+    assert all(f"`{task.fields['entry_point']}(" in task.prompt for task in mbpp)
 
 
 def test_these_rooms_import_nothing_heavy() -> None:
     code = (
-        "import sys, marl_ray.data, marl_ray.environments, marl_ray.external\n"
-        "marl_ray.data.load_tasks('bundled:toy', 'eval')\n"
+        "import sys, marl_ray.data.loading, marl_ray.external.transition, marl_ray.environments.code_generation\n"
+        "marl_ray.data.loading.load_tasks('bundled:toy', 'eval')\n"
         "print(*{'ray', 'vllm', 'torch', 'datasets', 'transformers', 'pyarrow'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

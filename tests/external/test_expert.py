@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from marl_ray.config.schema import ExternalConfig
-from marl_ray.core.messages import Episode, Observations, Task, TurnNode
-from marl_ray.environments import CodeGeneration
-from marl_ray.external import ExternalTransition, expert
+from marl_ray.core.errors import UserError
+from marl_ray.core.tree import Task
+from marl_ray.environments.code_generation import CodeGeneration
+from marl_ray.external import expert
 from marl_ray.external.endpoints import endpoint_of
-from marl_ray.external.expert import Expert, ExpertError, ExpertRefused, parse_edits
+from marl_ray.external.expert import Expert, ExpertError, parse_edits
+from marl_ray.external.transition import Observations, Transition
 from marl_ray.sandbox import ExecutionReport
-from marl_ray.telemetry.metrics import transition_metrics
 
 KEY = "sk-very-secret"
 NAMES = ["aux", "grow"]
@@ -121,7 +122,7 @@ def ask(
     model: str = "some-model", timeout_s: float = 5.0, retries: int = 3, names: list[str] = NAMES
 ) -> dict[str, str] | None:
     endpoint = endpoint_of(settings(model))
-    return asyncio.run(Expert(endpoint, timeout_s, retries).edits("Add 5.", "def aux(n): ...", names))
+    return asyncio.run(Expert(endpoint, timeout_s, retries).edits(f"Add 5. Edit {', '.join(names)}.", names))
 
 
 def test_openai_protocol(server: Server) -> None:
@@ -132,9 +133,7 @@ def test_openai_protocol(server: Server) -> None:
     assert request.headers["authorization"] == f"Bearer {KEY}"
     assert request.body["model"] == "some-model"
     (message,) = request.body["messages"]
-    assert "Add 5." in message["content"]
-    assert "def aux(n): ..." in message["content"]
-    assert "aux, grow" in message["content"]
+    assert message["content"] == "Add 5. Edit aux, grow."
 
 
 @pytest.mark.parametrize("model", ["claude-x", "anthropic:claude-x"])
@@ -228,7 +227,7 @@ def test_what_another_try_cannot_help_is_not_tried_again(server: Server, status:
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refused_key_ends_the_run_without_naming_it(server: Server, status: int) -> None:
     server.script = [fails(status)]
-    with pytest.raises(ExpertRefused, match="refused the key in OPENAI_API_KEY") as error:
+    with pytest.raises(UserError, match="refused the key in OPENAI_API_KEY") as error:
         ask()
     assert KEY not in str(error.value)
     assert len(server.requests) == 1
@@ -246,7 +245,7 @@ def test_no_server_and_no_address(server: Server, monkeypatch: pytest.MonkeyPatc
     assert ask(retries=1) is None
     for address in ("file:///etc/passwd", "localhost:8000/v1", "http://localhost:port/v1", "http://"):
         monkeypatch.setenv("OPENAI_BASE_URL", address)
-        with pytest.raises(ValueError, match=r"^OPENAI_BASE_URL is not an address like http://localhost:8000/v1$"):
+        with pytest.raises(UserError, match=r"^OPENAI_BASE_URL is not an address like http://localhost:8000/v1$"):
             endpoint_of(settings())
 
 
@@ -255,7 +254,7 @@ def test_requests_in_flight_are_bounded(server: Server) -> None:
     asked = Expert(endpoint_of(settings()), 5.0, 0)
 
     async def many() -> list[dict[str, str] | None]:
-        return await asyncio.gather(*(asked.edits("Add 5.", "", NAMES) for _ in range(40)))
+        return await asyncio.gather(*(asked.edits("Add 5.", NAMES) for _ in range(40)))
 
     assert asyncio.run(many()) == [EDITS] * 40
     assert 1 < server.most_active <= expert.MAX_CONCURRENT
@@ -278,35 +277,25 @@ def test_an_endless_error_reply_is_cut_off(server: Server, caplog: pytest.LogCap
     assert len(sent) < 500
 
 
-def test_the_request_speaks_of_as_many_programmers_as_there_are(server: Server) -> None:
-    server.script = [says(json.dumps({"grow": "n * 7"}))]
-    assert ask(names=["grow"]) == {"grow": "n * 7"}
-    ask()
-    alone, several = (request.body["messages"][0]["content"] for request in server.requests)
-    assert alone.startswith("A programmer writes one function")
-    assert "functions" not in alone
-    assert "Several" not in alone
-    assert several.startswith("Several programmers")
-
-
 def test_edits_join_the_prompts_and_failures_are_a_metric(server: Server) -> None:
     server.script = [says('{"grow": "multiply by 7"}'), fails(400)]
-    task = Task("toy/1", "def grow(n):\n", "grow", ("assert grow(0) == 0",))
-    report = ExecutionReport((), None, "", 0.0, 0.0, "none", True)
-    change = ExternalTransition(settings(), CodeGeneration(2))
+    task = Task("toy/1", "def grow(n):\n", {"entry_point": "grow", "tests": ("assert grow(0) == 0",)})
+    environment = CodeGeneration(2)
+    attempt = environment.attempt(task, ["def aux(n): ...", "def grow(n): ..."], last=False)
+    outcome = environment.outcome(attempt, ExecutionReport((), None, "", 0.0, 0.0, "none", True))
+    change = Transition(settings(), environment)
+    assert change.note == f"expert: some-model at {server.url.removeprefix('http://')}, with the key in OPENAI_API_KEY"
 
     async def twice() -> list[Observations]:
-        program = ["def aux(n): ...", "def grow(n): ..."]
-        return [await change.next_prompts(task, ["", ""], program, report) for _ in range(2)]
+        return [await change.next_prompts(task, ["", ""], attempt, outcome) for _ in range(2)]
 
     heard, unheard = asyncio.run(twice())
+    assert server.requests[0].body["messages"][0]["content"] == environment.question(task, attempt)
     assert "An expert suggests" not in heard.prompts[0]
     assert heard.prompts[1].startswith("An expert suggests:\nmultiply by 7\n\n")
     assert heard.metrics == {"expert/failures": 0.0}
     assert all("An expert suggests" not in prompt for prompt in unheard.prompts)
     assert unheard.metrics == {"expert/failures": 1.0}
-    nodes = [TurnNode(0, [], [], [], [], 0, heard.metrics), TurnNode(1, [], [], [], [], 0, unheard.metrics)]
-    assert transition_metrics([Episode(task, nodes)]) == {"expert/failures": 0.5}
 
 
 def test_parse_edits_is_tolerant() -> None:
@@ -375,7 +364,7 @@ def test_which_models_are_whose(
     ],
 )
 def test_what_is_missing_is_told_before_the_run(model: str | None, variables: dict[str, str], says: str) -> None:
-    with pytest.raises(ValueError, match=r"^external\.") as missing:
+    with pytest.raises(UserError, match=r"^external\.") as missing:
         endpoint_of(settings(model), variables)
     assert str(missing.value).endswith(says)
     assert "\n" not in str(missing.value)

@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 
 from marl_ray.config.schema import ExternalConfig
-from marl_ray.core.messages import Task
-from marl_ray.environments import CodeGeneration
-from marl_ray.external import ExternalTransition
+from marl_ray.core.errors import UserError
+from marl_ray.core.tree import Task
+from marl_ray.environments.code_generation import CodeGeneration
+from marl_ray.external.transition import Transition
 from marl_ray.sandbox import ExecutionReport, SyntaxDiagnosis, TestResult
 
 TASK = Task(
     "toy/1",
     'def grow(n: int) -> int:\n    """Add 5 to n, then multiply by 7."""\n',
-    "grow",
-    "def check(candidate):\n    assert candidate(0) == 35\n    assert candidate(1) == 42\n",
+    {
+        "entry_point": "grow",
+        "tests": "def check(candidate):\n    assert candidate(0) == 35\n    assert candidate(1) == 42\n",
+    },
 )
 AUX = "def aux(n):\n    return n + 5"
 MAIN = "def grow(n):\n    return aux(n)"
@@ -44,10 +47,12 @@ FAILED = report(
 def turn(
     responses: list[str] | None = None, result: ExecutionReport = FAILED, agents: int = 2, **settings: Any
 ) -> list[str]:
-    environment = CodeGeneration(agents)
-    change = ExternalTransition(ExternalConfig(**settings), environment)
+    config = ExternalConfig(**settings)
+    environment = CodeGeneration(agents, sandbox_slice=config.sandbox_slice)
+    attempt = environment.attempt(TASK, responses or [AUX, MAIN], last=False)
+    outcome = environment.outcome(attempt, result)
     first = environment.first_prompts(TASK)
-    return asyncio.run(change.next_prompts(TASK, first, responses or [AUX, MAIN], result)).prompts
+    return asyncio.run(Transition(config, environment).next_prompts(TASK, first, attempt, outcome)).prompts
 
 
 def test_level_feedback_by_default() -> None:
@@ -127,7 +132,7 @@ def test_other_modes() -> None:
 
 def test_a_syntax_error_is_told_in_the_lines_of_its_author() -> None:
     broken = "def grow(n)\n    return n"
-    source = CodeGeneration(2).program(TASK, [AUX, broken]).source
+    source = CodeGeneration(2).attempt(TASK, [AUX, broken], last=True).program.source
     with pytest.raises(SyntaxError) as error:
         compile(source, "<program>", "exec")
     assert source.split("\n")[error.value.lineno - 1] == "def grow(n)"  # type: ignore[operator]
@@ -154,5 +159,5 @@ def test_one_and_three_agents() -> None:
 
 def test_an_expert_without_a_key_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ValueError, match="OPENAI_API_KEY"):
+    with pytest.raises(UserError, match="OPENAI_API_KEY"):
         turn(mode="expert_edits", expert_model="some-model")

@@ -32,8 +32,14 @@ class Sum:
 class Counting(Environment[Sum]):
     """Agents say numbers. The reward is their sum, and each agent's own the number it said, if `own`."""
 
+    modes = ("level_feedback",)
+
     def __init__(self, agents: int, own: bool = False, fails_at_last: int | None = None) -> None:
         self.agents, self.own, self.fails_at_last = agents, own, fails_at_last
+
+    @classmethod
+    def from_config(cls, config: Config) -> Counting:
+        return cls(config.num_agents)
 
     def roles(self, task: Task) -> list[str]:
         return [f"counter {agent}" for agent in range(self.agents)]
@@ -56,9 +62,6 @@ class Counting(Environment[Sum]):
 
     def previous_answers(self, attempt: Sum) -> list[str]:
         return [str(number) for number in attempt.numbers]
-
-    def joint_answer(self, attempt: Sum) -> str:
-        return " ".join(map(str, attempt.numbers))
 
     def revisions(self, task: Task) -> list[str]:
         return ["Say another number."] * self.agents

@@ -1,0 +1,158 @@
+"""An actor as others hold it: who it is, what it is asked, how long that may take, and what went wrong.
+
+Nothing else in the package calls `.remote`. A call names a method of the actor's class, so that mypy knows what goes in
+and what comes out:
+
+    lengths = await handle.call(Generator.prompt_lengths, prompts).within(deadline)
+
+| in the actor | raised here |
+|---|---|
+| its process is gone | ActorDied, which says where it was |
+| no answer in time | WaitExpired, which names it and the setting |
+| UserError | UserError, with the actor and its node before the text; ActorDied and WaitExpired as they are |
+| anything else | ActorFailed: a bug, with the remote traceback as its cause |
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from marl_ray.core.errors import UserError
+from marl_ray.core.ids import ActorId
+from marl_ray.core.waiting import WaitExpired, within
+
+A = TypeVar("A")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ActorDied(UserError):
+    """The actor's process is gone."""
+
+
+class ActorFailed(RuntimeError):
+    """A bug: the actor raised what is no UserError. The cause has the remote traceback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """How long to wait, in seconds, the setting that says so, and what for.
+
+    Example:
+        >>> Deadline(30.0, "sync_s", "to take the weights")
+    """
+
+    seconds: float
+    setting: str
+    purpose: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What an actor answers to `start`: where its process is, and what people should know of it."""
+
+    host: str
+    ip: str
+    process: int
+    notes: tuple[str, ...]
+
+    @classmethod
+    def here(cls, *notes: str) -> Started:
+        """Of the actor whose process this is."""
+        return cls(socket.gethostname(), ray.util.get_node_ip_address(), os.getpid(), notes)
+
+
+@dataclass(frozen=True, eq=False)
+class Handle(Generic[A]):
+    """One actor of class `A` in one of its lives, counted from 1. It can be sent to other actors."""
+
+    id: ActorId
+    actor: Any
+    life: int
+    started: Started | None = None
+    """None until it has answered."""
+
+    @overload
+    def call(
+        self, method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
+    ) -> Call[R]: ...
+
+    @overload
+    def call(self, method: Callable[Concatenate[A, P], R], *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+
+    def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Call[Any]:
+        """Ask the actor to run a method of its class; returns at once."""
+        name = method.__name__
+        return Call(self, name, getattr(self.actor, name).remote(*args, **kwargs))
+
+    def kill(self) -> None:
+        """End its process, without waiting for that."""
+        ray.kill(self.actor, no_restart=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Call(Generic[R]):
+    """What an actor was asked, and where the answer will be."""
+
+    handle: Handle[Any]
+    method: str
+    reference: Any
+
+    async def within(self, deadline: Deadline) -> R:
+        """The answer. Raises what the table above says."""
+        waited_for = f"{self.handle.id} {deadline.purpose}"
+        try:
+            return await within(deadline.seconds, waited_for, deadline.setting, self.reference)
+        except RayError as error:
+            raise self.translated(error) from error
+
+    def translated(self, error: RayError) -> Exception:
+        """Ray's error as one of ours."""
+        who, started = self.handle.id, self.handle.started
+        if isinstance(error, RayActorError):
+            if started is None:
+                return ActorDied(f"{who} died before it was ready: {_last_line(error)}")
+            hint = "" if who.kind == "sandbox" else "; --resume goes on"
+            return ActorDied(f"{who} died (process {started.process} on {started.ip}){hint}")
+        if not isinstance(error, RayTaskError):
+            return ActorFailed(f"{who}: {type(error).__name__} in {self.method}: {_last_line(error)}")
+        cause = error.cause
+        if isinstance(cause, ActorDied | WaitExpired):
+            return cause
+        if isinstance(cause, UserError):
+            return UserError(f"{who} on {error.ip}: {cause}")
+        return ActorFailed(
+            f"{who} (process {error.pid} on {error.ip}) failed in {self.method}: {type(cause).__name__}: {cause}"
+        )
+
+
+def wait_for(calls: Sequence[Call[R]], deadline: Deadline) -> list[R]:
+    """All answers in order, blocking: for a process that has no event loop. Raises as `Call.within`, and at once for
+    the first that fails; WaitExpired names all that are late."""
+    until = time.monotonic() + deadline.seconds
+    pending = {call.reference: call for call in calls}
+    answers: dict[Any, R] = {}
+    while pending:
+        ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, until - time.monotonic()))
+        if not ready:
+            late = " and ".join(str(call.handle.id) for call in pending.values())
+            raise WaitExpired.after(deadline.seconds, f"{late} {deadline.purpose}", deadline.setting)
+        call = pending.pop(ready[0])
+        try:
+            answers[call.reference] = ray.get(call.reference)
+        except RayError as error:
+            raise call.translated(error) from error
+    return [answers[call.reference] for call in calls]
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,148 @@
+"""All actors of a run: made from the config, started together, ended together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+
+from marl_ray.actors.engine import EngineSpec, engine_environment
+from marl_ray.actors.generator import Generator
+from marl_ray.actors.generators import GeneratorGroup
+from marl_ray.actors.learner import LearnerActor
+from marl_ray.actors.learners import LearnerGroup
+from marl_ray.actors.sandbox_pool import SandboxPool
+from marl_ray.actors.sandbox_settings import sandbox_settings
+from marl_ray.actors.supervisor import Recipe
+from marl_ray.cluster.placement import Places, reserve
+from marl_ray.cluster.plan import make_plan
+from marl_ray.config.schema import Config
+from marl_ray.core.ids import ActorId
+from marl_ray.core.waiting import together
+from marl_ray.models.names import resolve_model
+
+MANY_CALLS = 100_000
+"""Ray would let 1000 calls into an asynchronous actor at a time; the engine has a queue of its own."""
+TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """The actors of a run; generators and learners by agent."""
+
+    generators: list[GeneratorGroup]
+    learners: list[LearnerGroup]
+    sandbox: SandboxPool
+    places: Places
+
+    @property
+    def transport(self) -> str:
+        """How weights travel, in words."""
+        return " and ".join(TRANSPORTS[name] for name in sorted({learner.transport for learner in self.learners}))
+
+    async def close(self) -> None:
+        """End all actors and free their places."""
+        for group in (self.sandbox, *self.learners, *self.generators):
+            await group.close()
+        self.places.free()
+
+
+async def start_team(config: Config, optimizer_steps: int, say: Callable[[str], None]) -> Team:
+    """Start every actor; returns when each has answered. `say` is told what people should know of them.
+
+    `optimizer_steps` are what the learners' schedules span. Raises UserError before any actor is created when the
+    cluster cannot hold them, and what an actor raises that does not start.
+    """
+    plan = make_plan(config, cluster_has_gpus=ray.cluster_resources().get("GPU", 0) > 0)
+    places = await reserve(plan, config.resources.deadlines.placement_s)
+    agents = range(config.num_agents)
+    team = Team(
+        [_generators(config, agent, places) for agent in agents],
+        [_learner(config, agent, places, optimizer_steps) for agent in agents],
+        _sandbox(config, places),
+        places,
+    )
+    try:
+        groups = (team.sandbox, *team.generators, *team.learners)
+        for notes in await together(*(group.start() for group in groups)):
+            for note in notes:
+                say(note)
+    except BaseException:
+        await team.close()
+        raise
+    return team
+
+
+def _generators(config: Config, number: int, places: Places) -> GeneratorGroup:
+    agent, gpus = config.agents[number], places.plan.agents[number].generator_gpus
+    spec = EngineSpec(
+        model=resolve_model(agent.name),
+        dtype=_dtype(config, number, places),
+        max_length=config.model.max_length,
+        trust_remote_code=config.model.model_kwargs.trust_remote_code,
+        on_gpu=gpus > 0,
+        tensor_parallel=agent.generator.tensor_parallel,
+        gpu_memory_utilization=agent.generator.gpu_memory_utilization,
+        kv_cache_mb=agent.generator.kv_cache_mb,
+        max_num_seqs=agent.generator.max_num_seqs,
+        transport=places.plan.agents[number].transport,
+    )
+    environment = engine_environment(
+        agent.generator.cpus, spec.on_gpu, Path(spec.model).is_dir(), config.output.verbose
+    )
+    recipes = []
+    for replica in range(agent.generator.replicas):
+        name = ActorId("generator", number, replica)
+        options = {
+            "num_cpus": agent.generator.cpus,
+            "num_gpus": gpus,
+            "max_concurrency": MANY_CALLS,
+            "runtime_env": {"env_vars": environment},
+            "scheduling_strategy": places.of(name),
+        }
+        recipes.append(Recipe(name, Generator, (name, spec, config.model), options))
+    return GeneratorGroup(number, recipes, agent.generator.tensor_parallel, config.resources.deadlines)
+
+
+def _learner(config: Config, number: int, places: Places, optimizer_steps: int) -> LearnerGroup:
+    agent, plan = config.agents[number], places.plan.agents[number]
+    name = ActorId("learner", number)
+    threads = max(1, round(agent.learner.cpus))
+    arguments = (
+        name,
+        resolve_model(agent.name),
+        agent,
+        config.model,
+        config.optimizer,
+        _dtype(config, number, places),
+        optimizer_steps,
+        threads,
+    )
+    options = {
+        "num_cpus": agent.learner.cpus,
+        "num_gpus": plan.learner_gpus,
+        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(threads)}},
+        "scheduling_strategy": places.of(name),
+    }
+    recipe = Recipe(name, LearnerActor, arguments, options)
+    return LearnerGroup(number, [recipe], plan.transport, config.resources.deadlines)
+
+
+def _sandbox(config: Config, places: Places) -> SandboxPool:
+    resources = config.resources.sandbox
+    return SandboxPool(
+        sandbox_settings(config),
+        resources.workers,
+        num_cpus_per_worker=resources.cpus,
+        scheduling=[places.of(ActorId("sandbox", None, worker)) for worker in range(resources.workers)],
+    )
+
+
+def _dtype(config: Config, number: int, places: Places) -> str:
+    """Of an agent's weights in its engines and on their way there."""
+    asked = config.agents[number].dtype
+    if asked != "auto":
+        return asked
+    return "bfloat16" if places.plan.agents[number].generator_gpus > 0 else "float32"

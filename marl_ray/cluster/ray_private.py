@@ -1,0 +1,42 @@
+"""All that we use of Ray without its promise. Nothing else in the package may touch `ray._private`, arguments of Ray that
+begin with an underscore, or variables that Ray does not document.
+
+Written against the Ray named here, which setup.py pins; a test compares both with the Ray that is installed. With
+another one, read these functions again before the number is changed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import ray
+from ray._private import accelerators, ray_constants
+from ray._private.state import available_resources_per_node
+
+RAY_VERSION = "2.60.0"
+
+
+def init_on_localhost(**options: Any) -> None:
+    """`ray.init` of a Ray whose servers listen on 127.0.0.1 alone.
+
+    Ray binds to every interface unless it believes that clusters are off, as on a Mac. Its helper processes read the
+    variable; this one has read it already.
+    """
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    ray.init(address="local", _node_ip_address="127.0.0.1", **options)
+
+
+def free_resources() -> list[dict[str, float]]:
+    """What each live node has free, in Ray's spelling (`ray.available_resources` has their sum only)."""
+    free = available_resources_per_node()
+    return [dict(free.get(node["NodeID"], {})) for node in ray.nodes() if node["Alive"]]
+
+
+def gpus_here() -> int:
+    """The GPUs that a Ray started on this machine would offer, without starting one."""
+    manager = accelerators.get_accelerator_manager_for_resource("GPU")
+    visible = manager.get_current_process_visible_accelerator_ids()
+    count = int(manager.get_current_node_num_accelerators())
+    return count if visible is None else min(count, len(visible))

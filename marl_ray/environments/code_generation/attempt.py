@@ -1,0 +1,98 @@
+"""One joint action of code generation, read once: what each response brings, the joint program, the use of helpers.
+
+The joint program is, in this order: the problem's imports and finished definitions, each helper, main; of each
+answer only the function that was asked for, with the imports it mentions (see `extraction`). A function that mentions
+`math` finds it, imported by an agent or not, as in CoMLRL's programs; nothing else is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from marl_ray.core.tree import Task
+from marl_ray.environments.code_generation.extraction import Contribution, contribution, preamble
+from marl_ray.environments.code_generation.usage import HelperUse, helper_use
+from marl_ray.sandbox import Program
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Answer:
+    """One response, read. `use` is what main makes of the helpers; of a helper, nothing."""
+
+    part: Contribution
+    use: HelperUse
+
+
+@dataclass(frozen=True, slots=True)
+class CodeAttempt:
+    """`answers` are one an agent, main's last; `starts` says on which line of the program each one's code starts
+    (0 when it contributes none); `given` is what the problem itself brings."""
+
+    responses: tuple[str, ...]
+    given: Contribution
+    answers: tuple[Answer, ...]
+    starts: tuple[int, ...]
+    program: Program
+
+    @property
+    def parts(self) -> list[Contribution]:
+        return [answer.part for answer in self.answers]
+
+    @property
+    def use(self) -> HelperUse:
+        """How main uses the helpers."""
+        return self.answers[-1].use
+
+
+class Reader:
+    """Makes attempts, and reads equal texts once, as long as an attempt that holds them is alive.
+
+    In joint mode `cross` a response is in many joint actions of its node, whose attempts live at the same time; the
+    problem's text is in all of them. When a node is done nothing of it is kept, so there is no size to choose.
+    """
+
+    def __init__(self) -> None:
+        self._read: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+
+    def attempt(
+        self, task: Task, responses: Sequence[str], helpers: tuple[str, ...], visible: int | None
+    ) -> CodeAttempt:
+        """The attempt. `visible`: the tests that feedback will tell of, as in `Program`."""
+        entry_point = task.fields["entry_point"]
+        names = (*helpers, entry_point)
+        usable = (*((),) * len(helpers), helpers)
+        given = self._once(preamble, task.prompt, frozenset(names))
+        answers = tuple(self._once(_answer, *texts) for texts in zip(responses, names, usable, strict=True))
+        source, starts = _joined(given, [answer.part for answer in answers])
+        program = Program(source, task.fields["tests"], entry_point, prompt=task.prompt, visible=visible)
+        return CodeAttempt(tuple(responses), given, answers, starts, program)
+
+    def _once(self, read: Callable[..., T], *texts: Any) -> T:
+        found = self._read.get((read, *texts))
+        if found is None:
+            found = self._read[read, *texts] = read(*texts)
+        return found
+
+
+def _answer(response: str, name: str, helpers: tuple[str, ...]) -> Answer:
+    part = contribution(response, name)
+    return Answer(part, helper_use(part, helpers) if helpers else HelperUse())
+
+
+def _joined(given: Contribution, parts: Sequence[Contribution]) -> tuple[str, tuple[int, ...]]:
+    """The joint program and where each part starts in it."""
+    future = dict.fromkeys(line for part in (given, *parts) for line in part.future)
+    math = any(part.mentions("math") for part in parts) and not any("math" in part.imported for part in parts)
+    source = "\n".join([*future, *["import math"] * math, *[given.code] * bool(given.code)])
+    starts = []
+    for part in parts:
+        if source and part.code:
+            source += "\n\n"
+        starts.append(source.count("\n") + 1 if part.code else 0)
+        source += part.code
+    return source + "\n", tuple(starts)

@@ -1,0 +1,96 @@
+"""The texts that agents of code generation read, first turn and the instruction to revise, and an expert's question.
+
+Short and regular, because tiny policies read them too: the problem first, then what to do. A bundled policy
+is trained on these exact texts, so a change of wording is a change of that policy's world (a golden test
+holds them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+CODE_ONLY = "Answer with the function only: no markdown, no explanation, no tests."
+
+
+SEVERAL = """\
+Several programmers each write one function of a Python program, without seeing each other's work.
+
+Problem:
+{problem}
+
+Their program:
+{program}
+
+Suggest an edit for each of these functions: {names}. Reply with one JSON object and nothing else. Its keys \
+are the functions' names, its values are strings: a short suggestion, or the corrected function."""
+
+ONE = """\
+A programmer writes one function of a Python program.
+
+Problem:
+{problem}
+
+The program:
+{program}
+
+Suggest an edit for the function {names}. Reply with one JSON object and nothing else. Its key is the function's \
+name, its value is a string: a short suggestion, or the corrected function."""
+
+
+def helper_names(num_agents: int) -> tuple[str, ...]:
+    """The helpers' functions, one for every agent but the last: `()`, `("aux",)`, `("aux_1", "aux_2")`..."""
+    if num_agents < 1:
+        raise ValueError(f"num_agents must be at least 1, not {num_agents}")
+    if num_agents == 2:
+        return ("aux",)
+    return tuple(f"aux_{index}" for index in range(1, num_agents))
+
+
+def first_prompts(problem: str, entry_point: str, helpers: Sequence[str]) -> list[str]:
+    """First-turn prompts, one per agent: each helper's, then main's."""
+    problem = problem.strip("\n")
+    instructions = [_first_helper(helper, entry_point, helpers) for helper in helpers]
+    instructions.append(_first_main(entry_point, helpers))
+    return [f"{problem}\n\n{instruction} {CODE_ONLY}\n" for instruction in instructions]
+
+
+def revisions(entry_point: str, helpers: Sequence[str]) -> list[str]:
+    """Later turns' closing instructions, one per agent. Each names the function, so it stands alone."""
+    lines = [f"Revise your helper function `{helper}`, which `{entry_point}` may call." for helper in helpers]
+    lines.append(f"Revise your function `{entry_point}`.{_permission(helpers)}")
+    return [f"{line} {CODE_ONLY}" for line in lines]
+
+
+def question(problem: str, program: str, names: Sequence[str]) -> str:
+    """What an expert is asked about a joint program: an edit for each of the functions."""
+    request = ONE if len(names) == 1 else SEVERAL
+    return request.format(problem=problem.strip(), program=program.strip(), names=", ".join(names))
+
+
+def _first_helper(helper: str, entry_point: str, helpers: Sequence[str]) -> str:
+    others = [f"`{name}`" for name in helpers if name != helper] + [f"`{entry_point}`"]
+    writers = "Another agent writes" if len(others) == 1 else "Other agents write"
+    return (
+        f"Write a helper function `{helper}` that is useful for this problem and returns a value. "
+        f"{writers} {_listed(others)}; `{entry_point}` may call `{helper}(...)`."
+    )
+
+
+def _first_main(entry_point: str, helpers: Sequence[str]) -> str:
+    instruction = f"Write the function `{entry_point}`."
+    if not helpers:
+        return instruction
+    names = _listed([f"`{helper}`" for helper in helpers])
+    writers = "Another agent writes the helper" if len(helpers) == 1 else "Other agents write the helpers"
+    return f"{instruction} {writers} {names}.{_permission(helpers)}"
+
+
+def _permission(helpers: Sequence[str]) -> str:
+    if not helpers:
+        return ""
+    calls = _listed([f"`{helper}(...)`" for helper in helpers])
+    return f" You may call {calls} but must not define {'it' if len(helpers) == 1 else 'them'}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

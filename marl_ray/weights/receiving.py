@@ -1,0 +1,52 @@
+"""The receiving side of a weight update, in a generator: what is done to the engine, on the engine's own thread.
+
+An update has vLLM's four stages, here and everywhere under vLLM's names, and then the commit. Between the first stage
+and the last the engine has no weights, and a step would end it: where one message brings all weights (the object
+store), all stages are one command. NCCL and CUDA IPC are driven stage by stage by vLLM's engines in the learner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from marl_ray.core.ids import ActorId
+from marl_ray.core.tree import WeightVersion
+
+Stage = Literal["init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update"]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """What a generator serves from now on. `checksum` is that of the weights it received (`Checksum`)."""
+
+    generator: ActorId
+    version: WeightVersion
+    checksum: int
+
+
+def transfer(engine: Any, stage: Stage, info: dict[str, Any] | None = None) -> None:
+    """One stage, on all of the engine's workers."""
+    engine.collective_rpc(stage, args=() if info is None else (info,))
+
+
+def refit(engine: Any, generator: ActorId, version: WeightVersion, weights: Any) -> Acknowledgement:
+    """A whole update, from `StoreUpdateInfo.weights`. Raises as `commit`."""
+    transfer(engine, "start_weight_update")
+    transfer(engine, "update_weights", {"weights": weights})
+    transfer(engine, "finish_weight_update")
+    return commit(engine, generator, version)
+
+
+def commit(engine: Any, generator: ActorId, version: WeightVersion) -> Acknowledgement:
+    """Serve what was received last as `version`.
+
+    Raises RuntimeError when requests are in flight, or when the engine's workers received different weights.
+    """
+    if not engine.reset_prefix_cache():
+        raise RuntimeError(f"{generator}: requests were in flight during a weight update")
+    engine.set_weight_version(str(version))
+    checksums = engine.collective_rpc("weight_checksum")
+    if len(set(checksums)) > 1:
+        raise RuntimeError(f"{generator}: its workers loaded different weights ({checksums})")
+    return Acknowledgement(generator, int(engine.get_weight_version()), checksums[0])
