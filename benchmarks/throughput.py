@@ -20,8 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,23 +89,23 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
     import asyncio
 
     import ray
-    from marl_ray.core.messages import Assessment, Task
-    from marl_ray.telemetry.metrics import Row
 
     from marl_ray.cluster.local import connect
     from marl_ray.config.loading import from_tree
-    from marl_ray.data import load_tasks
-    from marl_ray.environments import CodeGeneration
-    from marl_ray.external import ExternalTransition
+    from marl_ray.core.tree import Outcome
+    from marl_ray.data.loading import load_tasks
+    from marl_ray.environments.code_generation import CodeGeneration
+    from marl_ray.environments.code_generation.attempt import CodeAttempt
+    from marl_ray.external.transition import Transition
     from marl_ray.sandbox import ExecutionReport
+    from marl_ray.telemetry.metrics import Row
     from marl_ray.trainer import Problem, Trainer
 
     class VariedReward(CodeGeneration):
         """The code environment with all its work (joint program, execution, levels) and another reward."""
 
-        def assess(self, task: Task, responses: Sequence[str], report: ExecutionReport) -> Assessment:
-            real = super().assess(task, responses, report)
-            return Assessment(varied_reward(responses), real.levels, real.metrics)
+        def outcome(self, attempt: CodeAttempt, report: ExecutionReport) -> Outcome:
+            return replace(super().outcome(attempt, report), reward=varied_reward(attempt.responses))
 
     class GatedTrainer(Trainer):
         async def _step(self, *args: Any) -> Row:
@@ -145,7 +144,7 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
     environment = (CodeGeneration if workload.real_reward else VariedReward)(workload.agents)
     problem = Problem(
         environment,
-        ExternalTransition(config.external, environment),
+        Transition(config.external, environment),
         load_tasks(workload.dataset, "train"),
         [],
     )
@@ -163,8 +162,8 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
 
 def make_workload(arguments: argparse.Namespace, folder: Path) -> Workload:
     """Model, tokenizer and prompts, in `folder`."""
-    from marl_ray.data import load_tasks
-    from marl_ray.environments import CodeGeneration
+    from marl_ray.data.loading import load_tasks
+    from marl_ray.environments.code_generation import CodeGeneration
     from marl_ray.toy import BASE_PATH
 
     dataset = str(HUMANEVAL) if HUMANEVAL.exists() and not arguments.real_reward else "bundled:toy"

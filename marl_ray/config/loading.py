@@ -19,8 +19,9 @@ import yaml
 from marl_ray.config.checks import check, count_agents
 from marl_ray.config.keys import AGENT_KEYS, agent_keys, refuse, sections, settings
 from marl_ray.config.reading import read_yaml
-from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config, GeneratorResources, LearnerResources
-from marl_ray.config.spellings import kept_key, kept_keys, kept_values, null_is_default
+from marl_ray.config.resources import GeneratorResources, LearnerResources
+from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config
+from marl_ray.config.spellings import kept_key, kept_keys, kept_values
 from marl_ray.config.values import coerce, nullable
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
@@ -43,6 +44,16 @@ def load(
     other = next(name for name in ALGORITHMS if name != algorithm)
     if algorithm not in tree and other in tree:
         raise UserError(f"{path} has a section '{other}': run it with python -m marl_ray.train_{other}")
+    return from_tree(tree, algorithm, overrides, note)
+
+
+def from_tree(
+    tree: Mapping[str, Any],
+    algorithm: str,
+    overrides: Mapping[str, Any] | None = None,
+    note: Callable[[str], None] = lambda line: None,
+) -> Config:
+    """The same from nested dictionaries with the file's section names."""
     flat = _flat(tree, algorithm)
     overrides = overrides or {}
     for key in sorted(overrides, key=lambda key: key.startswith("agents.")):  # last, when their number is known
@@ -51,11 +62,6 @@ def load(
     if f"{algorithm}.num_turns" in changed and f"{algorithm}.turn_gradient_weights" not in changed:
         _fit_weights(flat, algorithm, note)
     return _resolve(flat, algorithm)
-
-
-def from_tree(tree: Mapping[str, Any], algorithm: str) -> Config:
-    """The checked config of nested dictionaries with the file's section names. Raises UserError."""
-    return _resolve(_flat(tree, algorithm), algorithm)
 
 
 def to_tree(config: Config) -> dict[str, Any]:
@@ -178,29 +184,37 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
         if key not in known:
             refuse(key, value, known, algorithm)
     entries = flat["agents"]
-    values = _typed({key: value for key, value in flat.items() if key != "agents"}, algorithm)
-    count = count_agents(entries, values.pop(f"{algorithm}.num_agents", None), algorithm)
-    run = {key: setting.default for key, setting in known.items()} | {f"{algorithm}.estimator": algorithm} | values
-    weights = f"{algorithm}.turn_gradient_weights"
-    if weights not in values:
-        run[weights] = (1.0,) * max(run[f"{algorithm}.num_turns"], 0)
+    given = _typed({key: value for key, value in flat.items() if key != "agents"}, algorithm)
+    run = {key: setting.default for key, setting in known.items()} | given
+    count = count_agents(entries, run[f"{algorithm}.num_agents"], algorithm)
+    _derive(run, algorithm)
     _one_trust(run)
-    agents = [_agent(run, entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]
-    run["agents"] = tuple(agents)
-    places = {setting.place: run[key] for key, setting in known.items()} | {("algorithm",): algorithm}
-    config = _assemble(Config, (), places)
+    run["agents"] = tuple(_agent(run, entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count))
+    places = {setting.place: run[key] for key, setting in known.items()}
+    config = _assemble(Config, (), {**places, ("algorithm",): algorithm})
     check(config)
     return config
 
 
 def _typed(flat: Flat, algorithm: str) -> Flat:
-    """Every value as its setting's type. Where null asks for the default, the setting is left out."""
+    """Every value as its setting's type, but for nulls that ask for the default."""
     known, typed = settings(algorithm), {}
     for key, value in kept_values(flat, algorithm).items():
-        or_null = null_is_default(key, algorithm)
-        if value is not None or not or_null:
-            typed[key] = coerce(value, known[key].hint, key, or_null)
+        if value is not None or not known[key].null_is_default:
+            typed[key] = coerce(value, known[key].hint, key, or_null=known[key].null_is_default)
     return typed
+
+
+def _derive(run: Flat, algorithm: str) -> None:
+    """Fill in the defaults that are made from other settings."""
+    from marl_ray.data import infer_type  # here, as packages of plug-ins read configs
+
+    if run["dataset.type"] is None and run["dataset.name"]:
+        run["dataset.type"] = infer_type(run["dataset.name"])
+    if run[f"{algorithm}.estimator"] is None:
+        run[f"{algorithm}.estimator"] = algorithm
+    if run[f"{algorithm}.turn_gradient_weights"] is None:
+        run[f"{algorithm}.turn_gradient_weights"] = (1.0,) * run[f"{algorithm}.num_turns"]
 
 
 def _agent(run: Flat, entry: Flat, number: int, algorithm: str) -> AgentConfig:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import ray
-from marl_ray.core.messages import Group
 
 from marl_ray.actors.engine import EngineSpec, SamplingSpec, engine_environment
 from marl_ray.actors.generator import Generation, Generator
 from marl_ray.config import AlgorithmConfig, ModelConfig
-from marl_ray.data import load_tasks
-from marl_ray.environments import CodeGeneration
+from marl_ray.core.messages import Group
+from marl_ray.data.loading import load_tasks
+from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.learning.learner import Learner
 from marl_ray.toy import BASE_PATH
 from marl_ray.weights.transport import GeneratorClient, SyncError
