@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from marl_ray.config.schema import ModelConfig
+from marl_ray.config.schema import Config, ModelConfig
 from marl_ray.core.errors import UserError
 from marl_ray.models.hub import is_hub_id
 from marl_ray.models.smollm2 import smollm2, smollm2_folder
-from marl_ray.models.tokenization import decide_template, load_tokenizer
+from marl_ray.models.tokenization import decide_template, load_tokenizer, prompt_note
 from marl_ray.toy import BASE_PATH
 
 TOY, SMOLLM2 = "bundled:toy-base", "bundled:smollm2-135m"
@@ -55,3 +56,18 @@ def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"model {name} cannot be loaded: {reason}") from None
     return decide_template(path, tokenizer, config)
+
+
+def describe_prompts(config: Config, templates: Mapping[str, tuple[bool, str]]) -> list[str]:
+    """How each agent's prompts reach its model, a line an agent. `templates` are what `check_model` found, by name, of
+    those models that were read."""
+    given = config.model.use_chat_template
+    lines = []
+    for number, agent in enumerate(config.agents):
+        if agent.name in templates:
+            lines.append(prompt_note(number, *templates[agent.name]))
+        elif given is None:
+            lines.append(f"agent {number}: its tokenizer, not read in a dry run, decides on the chat template")
+        else:
+            lines.append(prompt_note(number, given, f"model.use_chat_template is {str(given).lower()}"))
+    return lines
