@@ -16,6 +16,13 @@ from marl_ray.data import DATASETS, infer_type
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external import MODES
 
+PLUGINS = {
+    "environment": ENVIRONMENTS,
+    "dataset.type": DATASETS,
+    "external.mode": MODES,
+    "{algorithm}.estimator": ESTIMATORS,
+}
+"""Settings whose values are names of plug-ins."""
 EQUIVALENT_WHEN_WHITENED = ("marloo", "maremax")
 NEEDS_A_GROUP = ("magrpo", "marloo", "maremax", "grpo")
 TOKENIZER_VALUES = {

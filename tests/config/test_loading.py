@@ -327,6 +327,9 @@ def test_a_missing_or_broken_file_is_one_line(tmp_path: Path) -> None:
         load(tmp_path / "twice.yaml", "magrpo")
     with pytest.raises(UserError, match="a space is missing after a colon"):
         parse_overrides(["model.tokenizer_kwargs={trust_remote_code:true}"])
+    (tmp_path / "dots.yaml").write_text("magrpo.num_turns: 2\n")
+    with pytest.raises(UserError, match="in a file, write a section for every dot"):
+        load(tmp_path / "dots.yaml", "magrpo")
     (tmp_path / "empty.yaml").write_text("")
     with pytest.raises(UserError, match="holds no settings"):
         load(tmp_path / "empty.yaml", "magrpo")
