@@ -13,7 +13,6 @@ import yaml
 
 from marl_ray.config import from_tree
 from marl_ray.credit import ESTIMATORS
-from marl_ray.data import DATASETS
 from marl_ray.runs.check import check
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
@@ -53,11 +52,13 @@ def test_the_checks_pass(folder: Path, number: int, monkeypatch: pytest.MonkeyPa
 def test_a_dry_run_takes_the_config(folder: Path) -> None:
     (text,) = (code for kind, code in BLOCKS if kind == "yaml")
     (folder / "sums.jsonl").write_text('{"total": 7}\n{"total": -2}\n')
-    config = from_tree(yaml.safe_load(text) | {"model": {"name": "bundled:toy-base"}}, "magrpo")
+    tree = yaml.safe_load(text) | {"model": {"name": "bundled:toy-base"}}
+    config = from_tree(tree, "magrpo")
+    assert config == from_tree(tree | {"environment": None}, "magrpo"), "the dataset type's own"
     problem = check(config, dry=True)
     environment, (task, other) = problem.environment, problem.train_tasks
     assert (task.prompt, other.fields) == ("Make 7 together.", {"total": -2})
-    assert DATASETS.get(config.dataset.type).environment == config.environment
+    assert config.environment == "sums:Sums"
     right = environment.attempt(task, ["3", "4"], last=False)
     heard = problem.transition.next_prompts(task, ["", ""], right, environment.outcome(right, None))
     feedback = "Feedback:\nscore: 1.50\nleast of it from: spoken\n\nSay another whole number.\n"

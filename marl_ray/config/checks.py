@@ -58,6 +58,8 @@ def derive(run: dict[str, Any], algorithm: str) -> None:
     """Fill in, among values by key, the defaults that are made from other settings."""
     if run["dataset.type"] is None and run["dataset.name"]:
         run["dataset.type"] = infer_type(run["dataset.name"])
+    if run["environment"] is None and run["dataset.type"]:
+        run["environment"] = DATASETS.get(run["dataset.type"]).environment
     if run[f"{algorithm}.estimator"] is None:
         run[f"{algorithm}.estimator"] = algorithm
     if run[f"{algorithm}.turn_gradient_weights"] is None:

@@ -30,7 +30,13 @@ AGENT_KEYS = {
     "estimator": "{algorithm}.estimator",
 }
 """An agent's settings, and the run's of the same meaning. Its `resources` are called alike in both."""
-DERIVED = ("dataset.type", "{algorithm}.num_agents", "{algorithm}.estimator", "{algorithm}.turn_gradient_weights")
+DERIVED = (
+    "environment",
+    "dataset.type",
+    "{algorithm}.num_agents",
+    "{algorithm}.estimator",
+    "{algorithm}.turn_gradient_weights",
+)
 """Settings whose default, null, is made from other settings."""
 MANY = 15
 """More known settings than this are not listed in an error."""

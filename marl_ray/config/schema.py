@@ -292,7 +292,7 @@ class Config:
     seed: int = 42
     """Every draw of the run follows from it."""
     environment: str = "code_generation"
-    """The kind of task: roles, prompts, rewards, words of feedback."""
+    """The kind of task: roles, prompts, rewards, words of feedback. null: that of dataset.type."""
     agents: tuple[AgentConfig, ...] = ()
     """One entry an agent: its model's name, or a mapping, where what is left out is the run's. null: all agents are
     alike."""

@@ -38,7 +38,6 @@ NAMES = ("environment", "dataset.type", "external.mode", "{algorithm}.estimator"
 """Settings whose values are names, in lower case, or module:Attr."""
 
 NULL_IS_DEFAULT = (
-    "environment",
     "{algorithm}.learning_rate",
     "reward_processor.scale_factor",
     "reward_processor.shift",

@@ -147,8 +147,8 @@ def update_metrics(agent: int, stats: UpdateStats, version: int) -> Row:
 
 
 def _own_rewards(turn: str, actions: Sequence[JointAction]) -> Row:
-    """Each agent's mean reward, if an environment gave any agent another reward than the joint one."""
-    if all(reward == action.reward for action in actions for reward in action.rewards):
+    """Each agent's mean reward, if the environment gives the agents rewards of their own."""
+    if not any(action.outcome.rewards for action in actions):
         return {}
     per_agent = zip(*(action.rewards for action in actions), strict=True)
     return {f"agent_{i}/{turn}/reward_mean": statistics.fmean(rewards) for i, rewards in enumerate(per_agent)}

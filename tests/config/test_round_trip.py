@@ -21,7 +21,7 @@ from marl_ray.config.keys import settings as known_settings
 WORDS = st.text("abcxyz0123-_/. é'#:", min_size=1, max_size=8).filter(lambda text: text.strip() == text)
 NAMES = {
     "environment": ["code_generation", "my.rooms:Maze"],
-    "dataset.type": ["toy", "MBPP", "mine:Type"],
+    "dataset.type": ["toy", "MBPP", "marl_ray.data.convert:MBPP"],
     "external.mode": ["plain", "expert_edits", "mine:Mode"],
     "estimator": ["magrpo", "mareinforce", "my.own:Estimator"],
 }

@@ -114,10 +114,12 @@ def test_metrics_levels_and_transitions_are_means_over_those_that_have_them() ->
     assert list(row)[-2:] == ["a", "expert/failures"]
 
 
-def test_agents_own_rewards_have_keys_only_where_they_differ() -> None:
+def test_agents_own_rewards_have_keys_only_where_the_environment_gives_them() -> None:
     root = node(0, [1.0, 3.0], {0: node(1, [2.0, 2.0])})
-    first, second = root.joint_actions
-    root.joint_actions = [replace(first, rewards=(1.0, 0.0)), replace(second, rewards=(3.0, 5.0))]
+    root.joint_actions = [
+        replace(action, rewards=own, outcome=replace(action.outcome, rewards=own))
+        for action, own in zip(root.joint_actions, [(1.0, 0.0), (3.0, 5.0)], strict=True)
+    ]
     row = episode_metrics([episode(root)], discount=1.0, num_turns=2)
     assert row["turn_1/reward_mean"] == 2.0
     assert (row["agent_0/turn_1/reward_mean"], row["agent_1/turn_1/reward_mean"]) == (2.0, 2.5)
