@@ -28,7 +28,7 @@ class GeneratorGroup:
 
     async def start(self) -> list[str]:
         """Start all replicas; returns what people should know of them."""
-        return [note for started in await self.replicas.start() for note in started.notes]
+        return [note for notes in await self.replicas.start() for note in notes]
 
     async def close(self) -> None:
         """End all replicas."""

@@ -39,7 +39,7 @@ class LearnerGroup:
 
     async def start(self) -> list[str]:
         """Start all ranks; returns what people should know of them."""
-        return [note for started in await self.ranks.start() for note in started.notes]
+        return [note for notes in await self.ranks.start() for note in notes]
 
     async def close(self) -> None:
         """End all ranks."""
