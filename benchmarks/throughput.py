@@ -90,15 +90,15 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
     import asyncio
 
     import ray
+    from marl_ray.telemetry.metrics import Row
 
-    from marl_ray.cluster.launch import connect
+    from marl_ray.cluster.local import connect
     from marl_ray.config.loading import from_tree
     from marl_ray.core.messages import Assessment, Task
     from marl_ray.data import load_tasks
     from marl_ray.environments import CodeGeneration
     from marl_ray.external import ExternalTransition
     from marl_ray.sandbox import ExecutionReport
-    from marl_ray.telemetry.metrics import Row
     from marl_ray.trainer import Problem, Trainer
 
     class VariedReward(CodeGeneration):

@@ -18,7 +18,8 @@ from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Task
 from marl_ray.core.words import counted
-from marl_ray.data import check_dataset, load_tasks, needs_download
+from marl_ray.data.loading import load_tasks
+from marl_ray.data.tables import check_dataset, needs_download
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.transition import Transition
 from marl_ray.models.names import check_model, resolve_model
