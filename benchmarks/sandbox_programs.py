@@ -59,7 +59,7 @@ HOSTILE: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class KnownProgram:
     """A program and how many of its tests must pass; `name` is "honest", "wrong" or that of a hostile program."""
 
     name: str
@@ -83,7 +83,7 @@ def honest(tag: int, *, right: bool = True) -> Program:
     return Program(source, tuple(rows), "f", limits=LIMITS)
 
 
-def mixture(count: int, *, hostile_share: float, seed: int) -> Iterator[Case]:
+def mixture(count: int, *, hostile_share: float, seed: int) -> Iterator[KnownProgram]:
     """Different programs in random order: honest ones, of which a tenth are wrong, and a share of hostile ones."""
     generator = random.Random(seed)
     names = list(HOSTILE)
@@ -91,8 +91,8 @@ def mixture(count: int, *, hostile_share: float, seed: int) -> Iterator[Case]:
         if generator.random() < hostile_share:
             name = generator.choice(names)
             tests = tuple(f"assert f({number}, {step}) == 'wanted-{number}'" for step in range(2))
-            yield Case(name, Program(f"{HOSTILE[name]}# {number}\n", tests, "f", limits=LIMITS), 0)
+            yield KnownProgram(name, Program(f"{HOSTILE[name]}# {number}\n", tests, "f", limits=LIMITS), 0)
         elif generator.random() < 0.1:
-            yield Case("wrong", honest(number, right=False), 7)
+            yield KnownProgram("wrong", honest(number, right=False), 7)
         else:
-            yield Case("honest", honest(number), 8)
+            yield KnownProgram("honest", honest(number), 8)

@@ -22,7 +22,7 @@ from typing import Any
 
 import ray
 
-from benchmarks.sandbox_programs import Case, mixture
+from benchmarks.sandbox_programs import KnownProgram, mixture
 from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.sandbox import SandboxSettings
 
@@ -33,7 +33,7 @@ DESCRIPTORS_OF_RAY = 4
 
 
 @dataclass(frozen=True)
-class Sample:
+class Usage:
     """The workers at one moment: MiB resident, descriptors, processes behind them."""
 
     memory_mb: float
@@ -52,13 +52,13 @@ class SoakResult:
     wrong: list[str] = field(default_factory=list)
     infra_errors: int = 0
     replacements: int = 0
-    samples: list[Sample] = field(default_factory=list)
-    before: Sample = Sample(0, 0, 0)
+    samples: list[Usage] = field(default_factory=list)
+    before: Usage = Usage(0, 0, 0)
     """Idle, after the first chunk."""
-    after: Sample = Sample(0, 0, 0)
+    after: Usage = Usage(0, 0, 0)
     """Idle, at the end."""
 
-    def fifth(self, which: int) -> list[Sample]:
+    def fifth(self, which: int) -> list[Usage]:
         size = max(1, len(self.samples) // 5)
         return self.samples[:size] if which == 0 else self.samples[-size:]
 
@@ -117,7 +117,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def take_sample() -> Sample:
+def take_sample() -> Usage:
     memory = descriptors = processes = 0
     for worker in worker_pids():
         behind = descendants(worker)
@@ -129,10 +129,10 @@ def take_sample() -> Sample:
             except OSError:
                 continue
             memory += pages * os.sysconf("SC_PAGESIZE")
-    return Sample(round(memory / 2**20, 2), descriptors, processes)
+    return Usage(round(memory / 2**20, 2), descriptors, processes)
 
 
-async def settled_sample(most: Sample | None, seconds: float = 5.0) -> Sample:
+async def settled_sample(most: Usage | None, seconds: float = 5.0) -> Usage:
     """A sample once killed guests are gone: no more than `most`, or twice the same in a row."""
     deadline = time.monotonic() + seconds
     previous = take_sample()
@@ -148,7 +148,7 @@ async def settled_sample(most: Sample | None, seconds: float = 5.0) -> Sample:
     return sample
 
 
-async def soak(pool: SandboxPool, cases: list[Case], chunk: int = CHUNK) -> SoakResult:
+async def soak(pool: SandboxPool, cases: list[KnownProgram], chunk: int = CHUNK) -> SoakResult:
     """Runs cases chunk by chunk, sampling the workers when they are idle in between."""
     result = SoakResult(programs=len(cases))
     started = time.monotonic()

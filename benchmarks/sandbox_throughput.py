@@ -25,8 +25,8 @@ from pathlib import Path
 from benchmarks.sandbox_programs import honest
 from marl_ray.sandbox import Program, Sandbox, SandboxSettings
 from marl_ray.sandbox.bench import side_by_side
-from marl_ray.sandbox.inside import preload
-from marl_ray.sandbox.launch import plan
+from marl_ray.sandbox.inside.zygote import preload
+from marl_ray.sandbox.owner.launch import plan
 
 TARGETS = {"library_vs_fresh": 4.0, "ray_vs_library": 0.85, "latency_vs_fork": 5.0}
 """At least, at least, at most."""
@@ -77,7 +77,7 @@ class Programs:
 
 
 def fresh_interpreter(program: Program) -> bool:
-    """The plain way: program and asserts in a new `python -I -S`. -> whether all passed."""
+    """The plain way: program and asserts in a new `python -I -S`. Whether all passed."""
     script = program.source + "\n" + "\n".join(program.tests)
     command = [os.path.realpath(sys.executable), "-I", "-S", "-c", script]
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env={}).returncode == 0

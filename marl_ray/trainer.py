@@ -135,14 +135,14 @@ class Trainer:
         self.after, self.eval_episodes = evaluation_row(self.config, self.state, episodes, watch.seconds), episodes
         self.rows.evaluation(self.after, name, episodes)
 
-    async def export(self, learner: LearnerGroup) -> None:
-        """An agent's trained model, as transformers loads it."""
-        texts = probe_texts(self.problem.environment, self.problem.train_tasks, learner.agent)
-        await learner.export(str(self.folder.model(learner.agent)), texts)
-
     async def save(self) -> None:
         """A checkpoint: complete, or invisible."""
         checkpoints, learners = self.folder.checkpoints, self.team.learners
         path = checkpoints.begin(self.state.step, len(learners))
         await together(*(x.save(str(checkpoints.agent_folder(path, x.agent))) for x in learners))
         checkpoints.commit(path, self.state, self.config.output.keep_checkpoints)
+
+    async def export(self, learner: LearnerGroup) -> None:
+        """One agent's trained model, as transformers loads it."""
+        texts = probe_texts(self.problem.environment, self.problem.train_tasks, learner.agent)
+        await learner.export(str(self.folder.model(learner.agent)), texts)

@@ -56,7 +56,7 @@ def cases(data: Path, port: int) -> dict[str, list[tuple[str, ...]]]:
         "grpo.max_steps=3",
         "grpo.eval_num_samples=6",
     )
-    runs = {
+    runs: dict[str, list[tuple[str, ...]]] = {
         "quickstart": [(*MAGRPO, "--override", "output.episodes_per_step=1000")],
         "three_agents": [(*MAGRPO, "--override", *QUICK, "magrpo.num_agents=3", "resources.generator.cpus=0.25")],
         "one_agent": [grpo],
@@ -231,8 +231,8 @@ def compare(old: Path, new: Path) -> int:
     """Print each case's first difference; 1 if there is one."""
     different = 0
     for name in sorted({path.name for folder in (old, new) for path in folder.glob("*.json")}):
-        both = [json.loads(p.read_text()) if (p := folder / name).exists() else None for folder in (old, new)]
-        found = difference(*both, name)
+        then, now = (json.loads(p.read_text()) if (p := folder / name).exists() else None for folder in (old, new))
+        found = difference(then, now, name)
         different += found is not None
         print(found or f"{name}: the same")
     return int(different > 0)

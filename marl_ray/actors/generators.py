@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from marl_ray.actors.generator import Generator
 from marl_ray.actors.handle import Deadline, Handle
 from marl_ray.actors.supervisor import Recipe, Supervisor
-from marl_ray.config.schema import Deadlines
+from marl_ray.config.resources import Deadlines
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.waiting import together
 

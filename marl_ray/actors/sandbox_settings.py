@@ -1,9 +1,10 @@
-"""The sandbox library's settings from the run's. No Ray."""
+"""The sandbox library's settings from the run's, and whether they can be had. No Ray."""
 
 from __future__ import annotations
 
 from marl_ray.config.schema import Config
-from marl_ray.sandbox import Limits, SandboxSettings
+from marl_ray.core.errors import UserError
+from marl_ray.sandbox import Limits, SandboxSettings, SandboxUnavailable
 
 
 def sandbox_settings(config: Config) -> SandboxSettings:
@@ -22,3 +23,11 @@ def sandbox_settings(config: Config) -> SandboxSettings:
         allow_unsafe=sandbox.allow_unsafe,
         limits=limits,
     )
+
+
+def check_sandbox(config: Config) -> None:
+    """Raises UserError for a level of isolation that no machine gives under these settings."""
+    try:
+        sandbox_settings(config).candidates()
+    except SandboxUnavailable as error:
+        raise UserError(f"sandbox: {error}") from None

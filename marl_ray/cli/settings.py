@@ -49,7 +49,7 @@ def add_settings(parser: Parser) -> None:
 def read(name: str, options: argparse.Namespace) -> tuple[Config, SavedRun | None]:
     """The config that the command line asks for, and the run that it goes on with. Raises UserError."""
     from marl_ray.config import load, parse_overrides
-    from marl_ray.runs.resume import saved_run
+    from marl_ray.runs.resume import SavedRun
     from marl_ray.telemetry.console import say
 
     flags: dict[str, Any] = {
@@ -67,7 +67,7 @@ def read(name: str, options: argparse.Namespace) -> tuple[Config, SavedRun | Non
         return load(options.config, name, overrides, say), None
     if options.config is not None:
         raise UserError("--resume reads the run's own config.yaml: leave --config away, use --override")
-    saved = saved_run(options.resume)
-    if saved.config.algorithm != name:
-        raise UserError(f"{options.resume} is a run of {saved.config.algorithm}: resume it with that, not {name}")
-    return load(saved.folder.config, name, overrides, say), saved
+    saved = SavedRun.read(options.resume)
+    if saved.algorithm != name:
+        raise UserError(f"{options.resume} is a run of {saved.algorithm}: resume it with that, not {name}")
+    return saved.config(overrides, say), saved

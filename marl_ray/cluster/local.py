@@ -38,6 +38,16 @@ def connect(verbose: bool) -> str:
     return f"local Ray with {ray.cluster_resources().get('CPU', 0):g} CPUs"
 
 
+def disconnect() -> None:
+    """Leave the cluster; a Ray of our own ends, with all its processes."""
+    ray.shutdown()
+
+
 def local_gpus() -> int:
     """The GPUs of this machine, without a connection to Ray."""
     return ray_private.gpus_here()
+
+
+def disconnect() -> None:
+    """Leave the cluster, or end the Ray that `connect` started."""
+    ray.shutdown()

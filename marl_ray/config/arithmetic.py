@@ -25,6 +25,18 @@ class Arithmetic:
         return self.total_steps * self.optimizer_steps_per_step
 
 
+def joint_actions(config: Config) -> int:
+    """At one node: every combination of the agents' completions where joint_mode is cross."""
+    rollout = config.rollout
+    return rollout.num_generations ** (config.num_agents if rollout.joint_mode == "cross" else 1)
+
+
+def nodes(config: Config) -> int:
+    """Of one episode: one a turn, or a tree of them where handoff is all."""
+    children = joint_actions(config) if config.rollout.handoff == "all" else 1
+    return sum(children**turn for turn in range(config.rollout.num_turns))
+
+
 def arithmetic(config: Config, num_tasks: int) -> Arithmetic:
     """For a training set of `num_tasks`."""
     rollout, loop = config.rollout, config.loop
@@ -33,12 +45,12 @@ def arithmetic(config: Config, num_tasks: int) -> Arithmetic:
     total = steps_per_epoch * loop.num_train_epochs
     if loop.max_steps is not None:
         total = min(total, loop.max_steps)
-    groups = tasks * rollout.num_turns
+    groups = tasks * nodes(config)
     return Arithmetic(
         steps_per_epoch=steps_per_epoch,
         total_steps=total,
         groups_per_step=groups,
-        joint_samples_per_step=groups * rollout.num_generations,
+        joint_samples_per_step=groups * joint_actions(config),
         optimizer_steps_per_step=-(-groups // (config.optimizer.train_batch_size or groups)),
     )
 
@@ -48,9 +60,12 @@ def describe(config: Config, num_tasks: int | None) -> str:
     rollout = config.rollout
     known = arithmetic(config, num_tasks if num_tasks is not None else rollout.rollout_buffer_size)
     tasks = rollout.rollout_buffer_size if num_tasks is None else min(rollout.rollout_buffer_size, num_tasks)
+    cross, tree = rollout.joint_mode == "cross", rollout.handoff == "all"
+    times = counted(nodes(config), "node") if tree else counted(rollout.num_turns, "turn")
+    each = counted(joint_actions(config), "joint action") if cross else counted(rollout.num_generations, "generation")
     lines = [
-        f"one step: {counted(tasks, 'task')} x {counted(rollout.num_turns, 'turn')} = "
-        f"{counted(known.groups_per_step, 'group')} an agent; x {counted(rollout.num_generations, 'generation')} = "
+        f"one step: {counted(tasks, 'task')} x {times} = "
+        f"{counted(known.groups_per_step, 'group')} an agent; x {each} = "
         f"{counted(known.joint_samples_per_step, 'joint sample')} ({counted(config.num_agents, 'completion')} each); "
         f"{counted(known.optimizer_steps_per_step, 'optimizer step')} an agent"
     ]

@@ -50,6 +50,7 @@ def check(config: Config) -> None:
         "no model: set model.name, or agents with one name an agent, or --model_name",
     )
     _require(bool(config.dataset.name), "no dataset: set dataset.name")
+    _check_names(config)
     _check_tokenizer(config.model)
     _check_turns(config)
     for number in range(config.num_agents):
@@ -73,6 +74,23 @@ def _where(config: Config, number: int, field: str) -> str:
     own = attrgetter(field)(config.agents[number]) != attrgetter(field)(run)
     key = f"resources.{field}" if "." in field else field
     return f"agents.{number}.{key}" if own else agent_keys(config.algorithm)[key]
+
+
+def _check_names(config: Config) -> None:
+    """Names of plug-ins. Nothing of them is imported, and their packages only here, as these read configs."""
+    from marl_ray.credit import ESTIMATORS
+    from marl_ray.data import DATASETS
+    from marl_ray.environments import ENVIRONMENTS
+    from marl_ray.external import MODES
+
+    ENVIRONMENTS.check(config.environment)
+    MODES.check(config.external.mode)
+    DATASETS.check(config.dataset.type)
+    for number, agent in enumerate(config.agents):
+        try:
+            ESTIMATORS.check(agent.estimator)
+        except UserError as error:
+            raise UserError(f"{_where(config, number, 'estimator')}: {error}") from None
 
 
 def _check_tokenizer(model: ModelConfig) -> None:

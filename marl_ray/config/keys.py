@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from marl_ray.config.schema import Config, GeneratorResources, LearnerResources
-from marl_ray.config.spellings import other_names, refuse_planned
+from marl_ray.config.resources import GeneratorResources, LearnerResources
+from marl_ray.config.schema import Config
+from marl_ray.config.spellings import NULL_IS_DEFAULT, other_names, refuse_planned
 from marl_ray.core.errors import UserError
 
 FLAT = ("rollout", "credit", "optimizer", "evaluation", "loop")
@@ -29,37 +30,54 @@ AGENT_KEYS = {
     "estimator": "{algorithm}.estimator",
 }
 """An agent's settings, and the run's of the same meaning. Its `resources` are called alike in both."""
+DERIVED = ("dataset.type", "{algorithm}.num_agents", "{algorithm}.estimator", "{algorithm}.turn_gradient_weights")
+"""Settings whose default, null, is made from other settings."""
 MANY = 15
 """More known settings than this are not listed in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its type and default, and the field it becomes: `place` is the way to it from a Config."""
+    """One setting: its type and default, and the field it becomes: `place` is the way to it from a Config.
+
+    `null_is_default`: null is no value of the type, but may be given for the default.
+    """
 
     hint: Any
     default: Any
     owner: type
     place: tuple[str, ...]
+    null_is_default: bool
 
 
 @functools.cache
 def settings(algorithm: str) -> Mapping[str, Setting]:
     """Every setting by its key in a file. `agents` and `num_agents`, which become one field, are among them."""
-    found = dict(_walk(Config, (), algorithm))
-    found[f"{algorithm}.num_agents"] = Setting(int, None, Config, ("num_agents",))
-    return found
+    return dict(_walk(Config, (), algorithm)) | {
+        f"{algorithm}.num_agents": Setting(int, None, Config, ("num_agents",), null_is_default=True)
+    }
+
+
+@functools.cache
+def types_of(cls: Any) -> Mapping[str, Any]:
+    """The type of each field, bounds included."""
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def _walk(cls: type, place: tuple[str, ...], algorithm: str) -> Iterator[tuple[str, Setting]]:
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = types_of(cls)
     for field in dataclasses.fields(cls):
         here = (*place, field.name)
         if dataclasses.is_dataclass(hints[field.name]):
             yield from _walk(hints[field.name], here, algorithm)
         elif here != ("algorithm",):
+            key = _key(here, algorithm)
+            derived, null = ([k.format(algorithm=algorithm) for k in names] for names in (DERIVED, NULL_IS_DEFAULT))
             default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            yield _key(here, algorithm), Setting(hints[field.name], default, cls, here)
+            yield (
+                key,
+                Setting(hints[field.name], None if key in derived else default, cls, here, key in [*derived, *null]),
+            )
 
 
 def _key(place: tuple[str, ...], algorithm: str) -> str:
@@ -105,8 +123,9 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, where: str) -> User
     prefix = f"{section}." if section else ""
     refuse_planned(name, where + prefix)
     here = list(dict.fromkeys(k[len(prefix) :].split(".")[0] for k in known if k.startswith(prefix)))
-    names = here if where else [*here, *other_names(section, algorithm)]
-    hint = nearest(name, names, where + prefix, algorithm)
+    spelt = [where + prefix + n for n in (here if where else [*here, *other_names(section, algorithm)])]
+    every = [*(f"{where}{k}" for k in known if where), *settings(algorithm)]
+    hint = _nearest(name, spelt, every)
     if hint is not None:
         return UserError(f"unknown setting '{where}{key}': did you mean '{hint}'?")
     if len(here) > MANY:
@@ -114,14 +133,15 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, where: str) -> User
     return UserError(f"unknown setting '{where}{key}': known here: {', '.join(here)}")
 
 
-def nearest(key: str, names: list[str], where: str, algorithm: str) -> str | None:
-    """The dotted key a person most likely means: one called so in another section, one with these initials, one of
-    the section's `names` that is spelt alike, one with this word."""
-    last = {full: full.rpartition(".")[2] for full in settings(algorithm)}
+def _nearest(name: str, here: list[str], every: list[str]) -> str | None:
+    """The dotted key a person most likely means: one called so in any section, one with these initials, one of the
+    section's own (`here`) that is spelt alike, one with this word."""
+    last = {key: key.rpartition(".")[2] for key in [*every, *here]}
+    alike = difflib.get_close_matches(name, [last[key] for key in here], n=1, cutoff=0.5)
     ways = (
-        [full for full, name in last.items() if name == key],
-        [full for full, name in last.items() if "".join(word[0] for word in name.split("_")) == key],
-        [f"{where}{name}" for name in difflib.get_close_matches(key, names, n=1, cutoff=0.5)],
-        [full for full, name in last.items() if key in name.split("_")],
+        [key for key in every if last[key] == name],
+        [key for key in every if "".join(word[0] for word in last[key].split("_")) == name],
+        [key for key in here if last[key] in alike],
+        [key for key in every if name in last[key].split("_")],
     )
     return next((found[0] for found in ways if found), None)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
 from marl_ray.config.values import (
     Count,
     Decay,
@@ -23,38 +24,6 @@ from marl_ray.config.values import (
 )
 
 ALGORITHMS = ("magrpo", "grpo")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratorResources:
-    """One generation actor; every agent has `replicas` of them."""
-
-    cpus: Positive = 0.5
-    """Cores Ray sets aside for one, and (rounded, at least 1) its threads."""
-    gpus: NotNegative | None = None
-    """GPUs of one engine; null: tensor_parallel if the cluster has GPUs, else 0. A fraction shares one GPU
-    with the agent's learner."""
-    replicas: PositiveInt = 1
-    """Engines an agent has; each prompt goes to the one with the fewest sequences in flight."""
-    tensor_parallel: PositiveInt = 1
-    """GPUs one engine's weights are split over."""
-    gpu_memory_utilization: Share = 0.85
-    """Share of the GPU's memory for vLLM."""
-    kv_cache_mb: PositiveInt = 256
-    """KV cache of a CPU engine."""
-    max_num_seqs: PositiveInt = 256
-    """Sequences in flight in one engine."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerResources:
-    """One learner actor an agent."""
-
-    cpus: Positive = 0.25
-    """Cores Ray sets aside for it, and (rounded, at least 1) its threads."""
-    gpus: NotNegative | None = None
-    """GPUs of the learner; null: 1 if the cluster has GPUs, else 0. A fraction shares one GPU with the agent's
-    generator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +96,8 @@ class DatasetConfig:
 
     name: str = ""
     """Hub id, a .jsonl or .parquet file, or `bundled:toy`."""
-    type: str | None = None
-    """humaneval, coophumaneval, mbpp or toy; inferred from the name when missing."""
+    type: str = ""
+    """humaneval, coophumaneval, mbpp, toy, or module:Attr of one's own; null: what the name speaks of."""
     train_split: str = "train"
     """A split or a slice of one, as in `test[33:163]`."""
     eval_split: str | None = None
@@ -315,61 +284,20 @@ class WandbConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxResources:
-    """The pool of sandbox workers."""
-
-    workers: PositiveInt = 2
-    """Workers, each of which runs one program at a time."""
-    cpus: Positive = 0.25
-    """Cores Ray sets aside for one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deadlines:
-    """Seconds after which a wait ends the run with a line that names who was waited for."""
-
-    placement_s: Positive = 30.0
-    """For the cluster to set aside what the run asks of it."""
-    start_s: Positive = 900.0
-    """For an actor to be ready: models are loaded, engines started."""
-    rollout_s: Positive = 1800.0
-    """For one answer of a generator or of the sandbox."""
-    learn_s: Positive = 1800.0
-    """For a learner's update."""
-    sync_s: Positive = 300.0
-    """For new weights to be in the generators."""
-    checkpoint_s: Positive = 600.0
-    """For a learner to write or read a checkpoint or a model."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourcesConfig:
-    """What the run asks of the cluster: besides `model` and paths all that differs between machines."""
-
-    generator: GeneratorResources = field(default_factory=GeneratorResources)
-    """Of agents that name none of their own."""
-    learner: LearnerResources = field(default_factory=LearnerResources)
-    """Of agents that name none of their own."""
-    sandbox: SandboxResources = field(default_factory=SandboxResources)
-    """The pool of sandbox workers."""
-    deadlines: Deadlines = field(default_factory=Deadlines)
-    """Seconds after which a wait ends the run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """A run."""
 
     algorithm: Literal["magrpo", "grpo"] = "magrpo"
-    """The name of the file's section for rollout and learning: grpo is for one agent."""
+    """The file's section for rollout and learning: grpo is for one agent."""
     seed: int = 42
     """Every draw of the run follows from it."""
     environment: str = "code_generation"
-    """The environment's name, or module:Attr of one's own; null: that of dataset.type."""
+    """The environment: code_generation, or module:Attr of one's own."""
     agents: tuple[AgentConfig, ...] = ()
-    """In a file: a list with a model's name or a mapping an agent, in which what is left out is the run's. null: all
-    agents are alike."""
+    """One entry an agent: its model's name, or a mapping, where what is left out is the run's. null: all agents are
+    alike."""
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
+    """What agents have that say nothing else of themselves."""
     model: ModelConfig = field(default_factory=ModelConfig)
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     output: OutputConfig = field(default_factory=OutputConfig)

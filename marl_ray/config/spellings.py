@@ -39,14 +39,11 @@ NAMES = ("environment", "dataset.type", "external.mode", "{algorithm}.estimator"
 
 NULL_IS_DEFAULT = (
     "environment",
-    "{algorithm}.num_agents",
-    "{algorithm}.estimator",
     "{algorithm}.learning_rate",
-    "{algorithm}.turn_gradient_weights",
     "reward_processor.scale_factor",
     "reward_processor.shift",
 )
-"""Settings for which null asks for the default. For others null has a meaning of its own, or is refused."""
+"""Settings for which null is another word for the default."""
 
 _REFERENCE_KL = re.compile(r"beta|(.+_)?(kl|ref|reference)(_.+)?")
 """How settings of a KL term to a reference policy are called."""
@@ -98,11 +95,6 @@ def kept_values(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
             value = kept[key].lower() if isinstance(kept[key], str) else kept[key]
             kept[key] = values.get(value, kept[key])
     return kept
-
-
-def null_is_default(key: str, algorithm: str) -> bool:
-    """Whether null asks for the default of this setting."""
-    return any(key == name.format(algorithm=algorithm) for name in NULL_IS_DEFAULT)
 
 
 def refuse_planned(name: str, where: str) -> None:

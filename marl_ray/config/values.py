@@ -133,14 +133,16 @@ def _to_int(value: Any) -> int:
     return int(number)
 
 
-def describe(hint: Any) -> str:
-    """A type in words."""
+def describe(hint: Any, bounds: bool = False) -> str:
+    """A type in words; `bounds`: and of numbers, which."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return describe(args[0])
+        which = " and ".join(bound.says for bound in hint.__metadata__)
+        return describe(args[0]) + (f" that should {which}" if bounds else "")
     if origin in (Union, types.UnionType):
-        *first, last = (describe(option) for option in args)
-        return f"{', '.join(first)} or {last}"
+        *first, last = (describe(option, bounds) for option in args)
+        comma = "," if any(" that should " in text for text in first) else ""
+        return f"{', '.join(first)}{comma} or {last}"
     if origin is Literal:
         return ("one of " if len(args) > 1 else "") + ", ".join(map(str, args))
     if origin is tuple:

@@ -39,10 +39,13 @@ class Environment(ABC, Generic[A]):
     modes: ClassVar[tuple[str, ...]] = ()
     """The external modes that `feedback` has words for. `plain` and `expert_edits` need none."""
 
+    def __init__(self, num_agents: int) -> None:
+        self.num_agents = num_agents
+
     @classmethod
-    @abstractmethod
     def from_config(cls, config: Config) -> Self:
         """The environment of a run. Raises UserError for settings that it cannot serve."""
+        return cls(config.num_agents)
 
     @abstractmethod
     def roles(self, task: Task) -> list[str]:

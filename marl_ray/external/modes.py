@@ -44,7 +44,7 @@ class Plain(Mode):
     """No signal at all."""
 
     async def messages(self, task: Task, attempt: Any, outcome: Outcome) -> tuple[list[Message], dict[str, float]]:
-        return [Message() for _ in self.environment.roles(task)], {}
+        return [Message() for _ in range(self.environment.num_agents)], {}
 
 
 class Feedback(Mode):
@@ -57,8 +57,8 @@ class Feedback(Mode):
             raise UserError(f"external.mode {config.mode}: the environment has no words for it, only for {words}")
 
     async def messages(self, task: Task, attempt: Any, outcome: Outcome) -> tuple[list[Message], dict[str, float]]:
-        agents = range(len(self.environment.roles(task)))
-        lines = [self.environment.feedback(attempt, outcome, self.config.mode, agent) for agent in agents]
+        environment, mode = self.environment, self.config.mode
+        lines = [environment.feedback(attempt, outcome, mode, agent) for agent in range(environment.num_agents)]
         return [Message(tuple(told)) for told in lines], {}
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from marl_ray.config.schema import Config, ModelConfig
+from marl_ray.core.errors import UserError
 from marl_ray.models.hub import is_hub_id
 from marl_ray.models.smollm2 import smollm2, smollm2_folder
 from marl_ray.models.tokenization import decide_template, load_tokenizer, prompt_note
@@ -14,7 +16,7 @@ TOY, SMOLLM2 = "bundled:toy-base", "bundled:smollm2-135m"
 
 
 def resolve_model(name: str, fetch: bool = True) -> str:
-    """The path or hub id that transformers and vLLM load. Raises ValueError for what is plainly not there.
+    """The path or hub id that transformers and vLLM load. Raises UserError for what is plainly not there.
 
     `bundled:smollm2-135m` is fetched on first use, unless `fetch` is false (see `marl_ray.models.smollm2`).
     """
@@ -24,25 +26,25 @@ def resolve_model(name: str, fetch: bool = True) -> str:
         if name == SMOLLM2:
             try:
                 return str(smollm2() if fetch else smollm2_folder())
-            except ValueError as error:
-                raise ValueError(f"model {name} cannot be loaded: {error}") from None
-        raise ValueError(f"model {name} does not exist; bundled models: {TOY}, {SMOLLM2}")
+            except UserError as error:
+                raise UserError(f"model {name} cannot be loaded: {error}") from None
+        raise UserError(f"model {name} does not exist; bundled models: {TOY}, {SMOLLM2}")
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").exists():
-            raise ValueError(f"model {name} cannot be loaded: the folder has no config.json")
+            raise UserError(f"model {name} cannot be loaded: the folder has no config.json")
         return str(path.resolve())
     if name.startswith(("/", "./", "../", "~")):
-        raise ValueError(f"model {name} cannot be loaded: there is no such folder")
+        raise UserError(f"model {name} cannot be loaded: there is no such folder")
     if not is_hub_id(name):
-        raise ValueError(f"model {name!r} is neither a folder here nor a hub id (owner/name)")
+        raise UserError(f"model {name!r} is neither a folder here nor a hub id (owner/name)")
     return name
 
 
 def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
     """Read the model's configuration and its tokenizer; see `decide_template` for what is returned.
 
-    Raises ValueError with one line.
+    Raises UserError with one line.
     """
     from transformers import AutoConfig
 
@@ -52,19 +54,20 @@ def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
         tokenizer = load_tokenizer(path, config)
     except Exception as error:  # transformers and the hub raise many kinds; each means the same here
         reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"model {name} cannot be loaded: {reason}") from None
+        raise UserError(f"model {name} cannot be loaded: {reason}") from None
     return decide_template(path, tokenizer, config)
 
 
-def describe_prompts(config: Config) -> list[str]:
-    """How each agent's prompts reach its model, as far as that is known without a download."""
+def describe_prompts(config: Config, templates: Mapping[str, tuple[bool, str]]) -> list[str]:
+    """How each agent's prompts reach its model, a line an agent. `templates` are what `check_model` found, by name, of
+    those models that were read."""
     given = config.model.use_chat_template
     lines = []
-    for agent, name in enumerate(config.model_names):
-        if Path(resolve_model(name, fetch=False)).is_dir():
-            lines.append(prompt_note(agent, *check_model(name, config.model)))
+    for number, agent in enumerate(config.agents):
+        if agent.name in templates:
+            lines.append(prompt_note(number, *templates[agent.name]))
         elif given is None:
-            lines.append(f"agent {agent}: its tokenizer, not read in a dry run, decides on the chat template")
+            lines.append(f"agent {number}: its tokenizer, not read in a dry run, decides on the chat template")
         else:
-            lines.append(prompt_note(agent, given, f"model.use_chat_template is {str(given).lower()}"))
+            lines.append(prompt_note(number, given, f"model.use_chat_template is {str(given).lower()}"))
     return lines

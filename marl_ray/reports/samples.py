@@ -43,7 +43,7 @@ def _turn(node: Node, index: int) -> list[str]:
         answer = node.completions[agent][action.indices[agent]].text
         lines += [f"[agent {agent} hears]", _indent(prompt), f"[agent {agent} answers]", _indent(answer)]
     if action.outcome.evidence is not None:
-        lines += ["[outcome]", *(f"    {line}" for line in action.outcome.evidence.lines())]
+        lines += action.outcome.evidence.lines()
     return lines
 
 

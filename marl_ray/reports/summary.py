@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Episode
 from marl_ray.core.words import counted
 from marl_ray.reports.plots import plot_returns
 from marl_ray.reports.samples import write_samples
 from marl_ray.runs.folder import RunFolder
 from marl_ray.telemetry.files import read_rows
-from marl_ray.telemetry.rows import Row
+
+if TYPE_CHECKING:
+    from marl_ray.trainer import Result
 
 SAMPLES = 8
-
-
-class Result(Protocol):
-    """What the loop came to: the last step, joint samples, the step it began after, and the last evaluation."""
-
-    step: int
-    env_steps: int
-    first_step: int
-    after: Row | None
-    eval_episodes: list[Episode]
 
 
 def conclude(config: Config, kind: str, folder: RunFolder, result: Result, seconds: float) -> list[str]:

@@ -7,31 +7,27 @@ machine alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from marl_ray.actors.sandbox_settings import sandbox_settings
+from marl_ray.actors.sandbox_settings import check_sandbox
 from marl_ray.cluster.plan import demands, make_plan
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Task
 from marl_ray.core.words import counted
+from marl_ray.data import infer_type
 from marl_ray.data.loading import load_tasks
 from marl_ray.data.tables import check_dataset, needs_download
 from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
-from marl_ray.models.names import check_model, resolve_model
-from marl_ray.models.tokenization import prompt_note
+from marl_ray.models.names import check_model, describe_prompts, resolve_model
 from marl_ray.runs.folder import RunFolder, new_folder
 from marl_ray.runs.resume import SavedRun, check_resume
-from marl_ray.sandbox import SandboxUnavailable
 from marl_ray.telemetry.console import say
 from marl_ray.telemetry.wandb import require_wandb
-
-if TYPE_CHECKING:
-    from marl_ray.environments.base import Environment
 
 
 @dataclass(slots=True)
@@ -55,7 +51,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     transition = Transition(config.external, environment)
     require_wandb(config)
-    _check_sandbox(config)
+    check_sandbox(config)
     demands(config)
     templates = _check_models(config, dry)
     train_tasks, eval_tasks = _load_tasks(config, dry)
@@ -68,20 +64,18 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
         _check_new_folder(folder_of(config))
     else:
         check_resume(config, saved, len(train_tasks))
-    return Problem(environment, transition, train_tasks, eval_tasks, tuple(_prompt_notes(config, templates)))
+    return Problem(environment, transition, train_tasks, eval_tasks, tuple(describe_prompts(config, templates)))
 
 
 def folder_of(config: Config) -> RunFolder:
     """The folder of a new run; without a run_name, another one at every call."""
     output = config.output
-    return new_folder(output.base_dir, output.run_name, f"{config.algorithm}-{config.dataset.type}")
+    return new_folder(output.base_dir, output.run_name, f"{config.algorithm}-{dataset_type(config)}")
 
 
-def _check_sandbox(config: Config) -> None:
-    try:
-        sandbox_settings(config).candidates()
-    except SandboxUnavailable as error:
-        raise UserError(f"sandbox: {error}") from None
+def dataset_type(config: Config) -> str:
+    """The type of the dataset, given or inferred from its name."""
+    return config.dataset.type or infer_type(config.dataset.name)
 
 
 def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
@@ -97,8 +91,8 @@ def _load_tasks(config: Config, dry: bool) -> tuple[list[Task], list[Task]]:
     check_dataset(dataset.name, [split for split in (dataset.train_split, dataset.eval_split) if split])
     if dry and needs_download(dataset.name):
         return [], []
-    evaluation = load_tasks(dataset.name, dataset.eval_split, dataset.type) if dataset.eval_split else []
-    return load_tasks(dataset.name, dataset.train_split, dataset.type), evaluation
+    train = load_tasks(dataset.name, dataset.train_split, dataset.type)
+    return train, load_tasks(dataset.name, dataset.eval_split, dataset.type) if dataset.eval_split else []
 
 
 def _warn_of_overlap(config: Config, train_tasks: list[Task], eval_tasks: list[Task]) -> None:
@@ -118,9 +112,9 @@ def _content(task: Task) -> tuple[Any, ...]:
 
 def _check_local_gpus(config: Config) -> None:
     """Without a cluster's address the run is on this machine. Raises UserError for GPUs that it has not."""
-    from marl_ray.cluster.local import cluster_address, local_gpus  # it takes Ray, which a dry run does without
+    from marl_ray.cluster.local import cluster_address, local_gpus  # Ray, which a dry run does without
 
-    if cluster_address() is None:
+    if not cluster_address():
         make_plan(config, cluster_has_gpus=local_gpus() > 0)
 
 
@@ -135,16 +129,3 @@ def _check_new_folder(folder: RunFolder) -> None:
         raise UserError(f"output folder {folder} cannot be made ({there} is not a folder): set output.base_dir")
     if not os.access(there, os.W_OK | os.X_OK):
         say(f"warning: output folder {folder} cannot be made here (no right to write to {there}): set output.base_dir")
-
-
-def _prompt_notes(config: Config, templates: Mapping[str, tuple[bool, str]]) -> list[str]:
-    given = config.model.use_chat_template
-    lines = []
-    for number, agent in enumerate(config.agents):
-        if agent.name in templates:
-            lines.append(prompt_note(number, *templates[agent.name]))
-        elif given is None:
-            lines.append(f"agent {number}: its tokenizer, not read in a dry run, decides on the chat template")
-        else:
-            lines.append(prompt_note(number, given, f"model.use_chat_template is {str(given).lower()}"))
-    return lines

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from marl_ray.config import Config, load
+from marl_ray.config import Config, from_tree
 from marl_ray.config.arithmetic import arithmetic
+from marl_ray.config.reading import read_yaml
 from marl_ray.config.schema import ALGORITHMS
 from marl_ray.core.errors import UserError
 from marl_ray.runs.folder import RunFolder
@@ -14,27 +17,34 @@ from marl_ray.runs.folder import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run that was started before, and the config that its folder has now."""
+    """A run that was started before, and what its config.yaml says now."""
 
     folder: RunFolder
-    config: Config
+    algorithm: str
+    tree: Mapping[str, Any]
 
+    @classmethod
+    def read(cls, path: Path) -> SavedRun:
+        """The run in a folder. Raises UserError where there is none."""
+        folder = RunFolder(path)
+        if not folder.config.exists():
+            raise UserError(f"{path} is no run folder: it has no {folder.config.name}")
+        tree = read_yaml(folder.config)
+        for name in ALGORITHMS:
+            if name in tree:
+                return cls(folder, name, tree)
+        raise UserError(f"{folder.config} has no section {' or '.join(ALGORITHMS)}")
 
-def saved_run(path: Path) -> SavedRun:
-    """The run in a folder. Raises UserError where there is none."""
-    folder = RunFolder(path)
-    if not folder.config.exists():
-        raise UserError(f"{path} is no run folder: it has no {folder.config.name}")
-    text = folder.config.read_text()
-    for name in ALGORITHMS:
-        if f"\n{name}:" in text:
-            return SavedRun(folder, load(folder.config, name))
-    raise UserError(f"{folder.config} has no section {' or '.join(ALGORITHMS)}")
+    def config(
+        self, overrides: Mapping[str, Any] | None = None, note: Callable[[str], None] = lambda line: None
+    ) -> Config:
+        """Its config, with overrides; `note` hears what was made to fit. Raises UserError."""
+        return from_tree(self.tree, self.algorithm, overrides, note)
 
 
 def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
     """`config` may go on from the last checkpoint of `saved`. `num_tasks` 0: not known. Raises UserError."""
-    _check_same_run(config, saved.config)
+    _check_same_run(config, saved.config())
     _, state = saved.folder.checkpoints.latest()
     if num_tasks and state.step >= arithmetic(config, num_tasks).total_steps:
         loop = config.loop

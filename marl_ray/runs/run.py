@@ -9,18 +9,15 @@ import traceback
 from collections.abc import Coroutine
 from typing import Any
 
-import ray
-
-from marl_ray.cluster.local import connect
+from marl_ray.cluster.local import connect, disconnect
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.arithmetic import describe
 from marl_ray.core.errors import UserError
 from marl_ray.reports.summary import conclude, rows_of
-from marl_ray.runs.check import check, folder_of
+from marl_ray.runs.check import check, dataset_type, folder_of
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.resume import SavedRun
 from marl_ray.runs.session import Session
-from marl_ray.sandbox import SandboxUnavailable
 from marl_ray.telemetry.console import say
 from marl_ray.trainer import Result
 
@@ -41,7 +38,7 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
     folder.error.unlink(missing_ok=True)
     try:
         result = _on_ray(config, Session(config, problem, folder, resumed))
-        for line in conclude(config, config.dataset.type, folder, result, time.monotonic() - begun):
+        for line in conclude(config, dataset_type(config), folder, result, time.monotonic() - begun):
             say(line)
     except KeyboardInterrupt:
         say(_stopped(folder))
@@ -83,10 +80,8 @@ def _on_ray(config: Config, session: Session) -> Result:
         return asyncio.run(_until_stopped(session.run()))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-    except SandboxUnavailable as error:
-        raise UserError(error) from None
     finally:
-        ray.shutdown()
+        disconnect()
 
 
 async def _until_stopped(work: Coroutine[Any, Any, Result]) -> Result:

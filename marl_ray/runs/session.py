@@ -25,7 +25,8 @@ class Session:
         self, config: Config, problem: Problem, folder: RunFolder, resumed: tuple[Path, TrainerState] | None
     ) -> None:
         self.config, self.problem, self.folder = config, problem, folder
-        self.checkpoint, self.first = resumed or (None, TrainerState(0, 0, (0,) * config.num_agents, 0))
+        self.checkpoint = resumed and resumed[0]
+        self.first = resumed[1] if resumed else TrainerState(0, 0, (0,) * config.num_agents, 0)
 
     async def run(self) -> Result:
         """Start the actors, train, and end them. Raises UserError."""

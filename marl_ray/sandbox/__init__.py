@@ -1,21 +1,15 @@
-"""Untrusted code in, `ExecutionReport` out. Knows nothing of reinforcement learning.
+"""Untrusted code in, `ExecutionReport` out. Knows nothing of reinforcement learning, and imports nothing of it.
 
-`Sandbox` runs programs in this process's care; `marl_ray.sandbox.ray_pool.SandboxPool` does so on a Ray
-cluster and is the only module here that imports Ray.
+`owner` runs in the caller's process, `inside` behind the wall, where each folder is a process (see there). `cli`,
+`doctor` and `bench` are commands of the caller.
 """
 
-from .owner import Sandbox, SandboxSettings, SandboxUnavailable
-from .report import (
-    ExecutionReport,
-    Limits,
-    Program,
-    StdioCase,
-    SyntaxDiagnosis,
-    TestResult,
-    count_tests,
-    failed_report,
-    stdio_tests,
-)
+from marl_ray.sandbox.inside.wire.limits import Limits
+from marl_ray.sandbox.inside.wire.verdicts import SyntaxDiagnosis, TestResult
+from marl_ray.sandbox.owner.program import Program, StdioCase, count_tests, stdio_tests
+from marl_ray.sandbox.owner.report import ExecutionReport, failed_report
+from marl_ray.sandbox.owner.sandbox import Sandbox
+from marl_ray.sandbox.owner.settings import SandboxSettings, SandboxUnavailable
 
 __all__ = [
     "ExecutionReport",

@@ -2,6 +2,6 @@
 
 import sys
 
-from .cli import main
+from marl_ray.sandbox.cli import main
 
 sys.exit(main())

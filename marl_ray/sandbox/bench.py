@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from .launch import LEVELS, interpreter
-from .owner import Sandbox, SandboxSettings
-from .report import Program
+from marl_ray.sandbox.owner.launch import LEVELS, interpreter
+from marl_ray.sandbox.owner.program import Program
+from marl_ray.sandbox.owner.sandbox import Sandbox
+from marl_ray.sandbox.owner.settings import SandboxSettings
 
 _MAXIMA = """from typing import List
 
@@ -79,7 +80,7 @@ def sample_programs(count: int) -> list[Program]:
 
 
 def run_fresh(program: Program) -> bool:
-    """The unprotected way: `python -I -S`, program and asserts in one file. -> whether all passed."""
+    """The unprotected way: `python -I -S`, program and asserts in one file. Whether all passed."""
     script = program.source + "\n".join(program.tests)
     command = [interpreter()[0], "-I", "-S", "-c", script]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env={}, timeout=60)

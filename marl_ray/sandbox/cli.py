@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from . import bench, doctor
-from .launch import LEVELS
-from .owner import Sandbox, SandboxSettings, SandboxUnavailable
-from .report import Program
+from marl_ray.sandbox import bench, doctor
+from marl_ray.sandbox.owner.launch import LEVELS
+from marl_ray.sandbox.owner.program import Program
+from marl_ray.sandbox.owner.sandbox import Sandbox
+from marl_ray.sandbox.owner.settings import SandboxSettings, SandboxUnavailable
 
 
 def _parser() -> argparse.ArgumentParser:

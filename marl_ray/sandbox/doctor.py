@@ -11,9 +11,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
-from .inside import landlock, process, seccomp
-from .launch import LEVELS, NOBODY, interpreter
-from .owner import Sandbox, SandboxSettings
+from marl_ray.sandbox.inside.wall import landlock, process, seccomp
+from marl_ray.sandbox.owner.launch import LEVELS, NOBODY, interpreter
+from marl_ray.sandbox.owner.sandbox import Sandbox
+from marl_ray.sandbox.owner.settings import SandboxSettings
 
 _PATIENCE_S = 10.0
 _CLONE_NEWUSER = 0x10000000
@@ -80,7 +81,7 @@ _PRIMITIVES: dict[str, Callable[[], str]] = {
 
 
 def attempt(primitive: Callable[[], str]) -> str:
-    """Try a primitive in a throw-away child. -> what it says, or "no: reason"."""
+    """Try a primitive in a throw-away child; gives what it says, or "no: reason"."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from marl_ray.cli import train_main
+from marl_ray.cli.train import train_main
 from marl_ray.config import from_tree, load, to_tree, to_yaml
 from marl_ray.runs.check import check
 
@@ -20,7 +20,7 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
     assert train_main("magrpo", arguments) == 0
     out, err = capsys.readouterr()
     printed = yaml.safe_load(out)
-    assert list(printed)[:2] == ["seed", "agents"]
+    assert list(printed)[:3] == ["seed", "environment", "agents"]
     assert {"model", "dataset", "output", "external", "magrpo", "reward_processor", "wandb"} <= set(printed)
     assert printed["model"]["name"] == "Qwen/Qwen2.5-Coder-7B"
     assert printed["magrpo"]["num_train_epochs"] == 10
@@ -39,7 +39,7 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
         ("resources.generator.gpus=1", "resources.generator.gpus is 1 and resources.learner.gpus 0"),
         ("model.name=a/b/c", "neither a folder here nor a hub id"),
         ("dataset.type=classeval", "is not available yet"),
-        ("dataset.type=humanevall", "is not known"),
+        ("dataset.type=humanevall", "unknown dataset.type 'humanevall': did you mean humaneval?"),
         ("dataset.name=none.jsonl", "data file none.jsonl does not exist"),
         ("dataset.name=tasks.csv", "such a file ends in .jsonl or .parquet"),
         ("dataset.name=open ai/humaneval", "neither a data file nor a hub id"),

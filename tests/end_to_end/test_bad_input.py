@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.cli import train_main
+from marl_ray.cli.train import train_main
 from tests.end_to_end.conftest import QUICK, train
 
 TASK = {"task_id": "t/0", "prompt": "def f(x):\n", "entry_point": "f", "test": "def check(c):\n    assert c(1) == 1\n"}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from marl_ray.core.errors import UserError
 from marl_ray.models.names import SMOLLM2, resolve_model
 from tests.end_to_end.conftest import ROOT, rows, train
 
@@ -34,7 +35,7 @@ def model() -> str:
     """The model's folder."""
     try:
         return resolve_model(SMOLLM2)
-    except ValueError as error:
+    except UserError as error:
         pytest.skip(str(error))
 
 

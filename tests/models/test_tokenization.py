@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from marl_ray.config import ConfigError, ModelConfig, from_tree
+from marl_ray.config import ModelConfig, from_tree
+from marl_ray.core.errors import UserError
 from marl_ray.models.names import check_model, describe_prompts
 from marl_ray.models.tokenization import decide_template, encode_prompt, load_tokenizer
 from marl_ray.toy import BASE_PATH
@@ -89,7 +90,7 @@ def test_the_setting_decides_if_it_is_given(tmp_path: Path) -> None:
 def test_no_template_or_one_that_knows_no_assistant(tmp_path: Path) -> None:
     plain = model(tmp_path, "Plain-Instruct", None, ["<|endoftext|>"])
     assert decide(plain) == (False, "its tokenizer has no chat template")
-    with pytest.raises(ValueError, match=r"use_chat_template is true but .*Plain-Instruct has no chat template"):
+    with pytest.raises(UserError, match=r"use_chat_template is true but .*Plain-Instruct has no chat template"):
         check_model(plain, ModelConfig(use_chat_template=True))
     assert not decide(model(tmp_path, "Odd", REFUSING, ["<|endoftext|>"]))[0]
 
@@ -98,12 +99,14 @@ def test_agents_of_both_kinds_and_what_a_dry_run_says(tmp_path: Path) -> None:
     base = model(tmp_path, "Coder-3B", CHATML, ["<|endoftext|>"])
     chat = model(tmp_path, "Coder-3B-Instruct", CHATML, ["<|im_end|>"])
     tree: dict[str, Any] = {"agents": [base, chat, "someone/elsewhere"], "dataset": {"name": "bundled:toy"}}
-    first, second, third = describe_prompts(from_tree(tree, "magrpo"))
+    config = from_tree(tree, "magrpo")
+    templates = {name: check_model(name, config.model) for name in (base, chat)}
+    first, second, third = describe_prompts(config, templates)
     assert first.startswith("agent 0: prompts go to the model as they are (")
     assert second.startswith("agent 1: prompts go through the chat template (")
     assert third == "agent 2: its tokenizer, not read in a dry run, decides on the chat template"
     tree["model"] = {"use_chat_template": False}
-    assert describe_prompts(from_tree(tree, "magrpo"))[2] == (
+    assert describe_prompts(from_tree(tree, "magrpo"), templates)[2] == (
         "agent 2: prompts go to the model as they are (model.use_chat_template is false)"
     )
 
@@ -133,7 +136,7 @@ def test_trust_in_remote_code_is_one_setting() -> None:
     ],
 )
 def test_arguments_of_tokenizers_that_cannot_be_are_refused_at_once(arguments: dict, says: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
+    with pytest.raises(UserError) as refusal:
         tokenizer_config(**arguments)
     assert says in str(refusal.value)
     assert "\n" not in str(refusal.value)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox, count_tests
-
-from . import datasets
+from tests.sandbox import datasets
 
 MBPP_FAILING: dict[int, str] = {}
 """None. (Objects that two problems build before their tests are made in the program: see `datasets.mbpp`.)"""

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from marl_ray.sandbox import ExecutionReport, Sandbox
-
-from .honest import PROGRAMS, Honest
-from .honest.known import DIFFERENT
+from tests.sandbox.honest import PROGRAMS, Honest
+from tests.sandbox.honest.known import DIFFERENT
 
 PLAIN = Path(__file__).with_name("honest") / "plain.py"
 

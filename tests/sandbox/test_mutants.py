@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from marl_ray.sandbox import Limits, Program, Sandbox, SandboxSettings
-
-from . import datasets
-from .mutants import direct_verdicts, mutants
+from tests.sandbox import datasets
+from tests.sandbox.mutants import direct_verdicts, mutants
 
 LIMIT_CPU_S = 1.0
 CLEARLY_FAST_S = 0.3

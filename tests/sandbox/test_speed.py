@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 from marl_ray.sandbox import Program, Sandbox, SandboxSettings
-
-from .benchmark_modules import sandbox_throughput
+from tests.sandbox.benchmark_modules import sandbox_throughput
 
 LIBRARY_VS_FRESH = 2.5
 RAY_VS_LIBRARY = 0.65

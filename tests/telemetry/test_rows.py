@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import UpdateStats
 from marl_ray.runs.checkpoints import TrainerState
 from marl_ray.telemetry.rows import (
@@ -17,6 +18,12 @@ from marl_ray.telemetry.rows import (
     step_row,
 )
 from tests.trees import completion, episode, node, two_turns
+
+
+def config(**settings: float) -> Config:
+    tree = {"model": {"name": "x"}, "dataset": {"name": "bundled:toy"}, "magrpo": {"num_turns": 2, **settings}}
+    return from_tree(tree, "magrpo")
+
 
 SECONDS = {"rollout": 4.0, "learn": 2.0, "sync": 1.0, "step": 8.0}
 CHAIN = episode(node(0, [1.0, 3.0], {1: node(1, [4.0, 4.0])}))

@@ -13,8 +13,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 
-from marl_ray.core.messages import Task
-from marl_ray.environments import CodeGeneration
+from marl_ray.core.tree import Task
+from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.sandbox import Program, Sandbox
 from marl_ray.toy import BASE_PATH, TASKS_PATH
 from tools.toy.demonstrations import FIRST_TURN, PERFECT, attempt, second_attempt
@@ -38,7 +38,7 @@ def policy() -> tuple[Qwen2ForCausalLM, AutoTokenizer]:
 
 
 def row_task(row: dict[str, str]) -> Task:
-    return Task(row["task_id"], row["prompt"], row["entry_point"], row["test"])
+    return Task(row["task_id"], row["prompt"], {"entry_point": row["entry_point"], "tests": row["test"]})
 
 
 def test_the_task_file_is_what_make_tasks_makes() -> None:
@@ -70,13 +70,12 @@ def test_canonical_solutions_pass_and_joint_ones_get_full_reward(sandbox: Sandbo
     pair = CodeGeneration(2)
     rows = random.Random(0).sample(ROWS, 40)
     alone = [Program(r["prompt"] + r["canonical_solution"], r["test"], r["entry_point"]) for r in rows]
-    joint = [pair.program(row_task(r), [r["aux_solution"], r["main_solution"]]) for r in rows]
-    reports = sandbox.run_batch([*alone, *joint])
+    joint = [pair.attempt(row_task(r), [r["aux_solution"], r["main_solution"]], last=True) for r in rows]
+    reports = sandbox.run_batch([*alone, *(attempt.program for attempt in joint)])
     for row, report in zip(rows, reports, strict=False):
         assert report.passed == report.total == row["test"].count("assert candidate(")
-    for row, report in zip(rows, reports[len(rows) :], strict=True):
-        answers = [row["aux_solution"], row["main_solution"]]
-        assert pair.assess(row_task(row), answers, report).reward == pytest.approx(4.0)
+    for attempt_, report in zip(joint, reports[len(rows) :], strict=True):
+        assert pair.outcome(attempt_, report).reward == pytest.approx(4.0)
 
 
 def test_four_to_eight_asserts_each() -> None:

@@ -30,8 +30,8 @@ from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from marl_ray.config.schema import ExternalConfig
 from marl_ray.core.words import counted
-from marl_ray.environments import CodeGeneration
-from marl_ray.external import ExternalTransition
+from marl_ray.environments.code_generation import CodeGeneration
+from marl_ray.external.transition import Transition
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox
 from marl_ray.toy import BASE_PATH
 from tools.toy.families import Problem, split_problems
@@ -238,7 +238,7 @@ def play(
 ) -> list[list[float]]:
     """One episode for each problem, the same policy in every role; rewards by turn, [turns][problems]."""
     environment = CodeGeneration(agents)
-    transition = ExternalTransition(ExternalConfig(), environment)
+    transition = Transition(ExternalConfig(), environment)
     tasks = [as_task(problem) for problem in problems]
     firsts = [environment.first_prompts(task) for task in tasks]
     prompts = firsts
@@ -246,12 +246,13 @@ def play(
     for _ in range(turns):
         texts = sample(model, tokenizer, [prompt for row in prompts for prompt in row])
         answers = [texts[at : at + agents] for at in range(0, len(texts), agents)]
-        reports = run([environment.program(task, answer) for task, answer in zip(tasks, answers, strict=True)])
-        joint = list(zip(tasks, answers, reports, strict=True))
-        rewards.append([environment.assess(task, answer, report).reward for task, answer, report in joint])
+        attempts = [environment.attempt(task, answer, last=True) for task, answer in zip(tasks, answers, strict=True)]
+        reports = run([attempt.program for attempt in attempts])
+        outcomes = [environment.outcome(attempt, report) for attempt, report in zip(attempts, reports, strict=True)]
+        rewards.append([outcome.reward for outcome in outcomes])
         prompts = [
-            asyncio.run(transition.next_prompts(task, first, answer, report)).prompts
-            for first, (task, answer, report) in zip(firsts, joint, strict=True)
+            asyncio.run(transition.next_prompts(task, first, attempt, outcome)).prompts
+            for task, first, attempt, outcome in zip(tasks, firsts, attempts, outcomes, strict=True)
         ]
     return rewards
 

@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from marl_ray.config.schema import ExternalConfig
-from marl_ray.core.messages import Task
-from marl_ray.environments import CodeGeneration
-from marl_ray.external import ExternalTransition
+from marl_ray.core.tree import Task
+from marl_ray.environments.code_generation import CodeGeneration
+from marl_ray.environments.code_generation.attempt import CodeAttempt
+from marl_ray.environments.code_generation.diagnosis import diagnose
+from marl_ray.external.transition import Transition
 from marl_ray.sandbox import ExecutionReport, Program
 from tools.toy.demonstrations import (
     FIRST_TURN,
@@ -62,7 +64,12 @@ class Scene:
 
 def as_task(problem: Problem) -> Task:
     """The problem as the environment takes it."""
-    return Task(f"toy/{'-'.join(map(str, problem.key))}", problem.prompt, problem.entry_point, problem.tests())
+    return Task(f"toy/{'-'.join(map(str, problem.key))}", problem.prompt, fields(problem))
+
+
+def fields(problem: Problem) -> dict[str, str]:
+    """What the environment needs of it."""
+    return {"entry_point": problem.entry_point, "tests": problem.tests()}
 
 
 def first_scenes(problems: Sequence[Problem], count: int, demonstrations: int, rng: random.Random) -> list[Scene]:
@@ -81,7 +88,7 @@ def second_scenes(
     problems: Sequence[Problem], count: int, demonstrations: int, rng: random.Random, run: Run
 ) -> list[Scene]:
     """About `count` second-turn scenes. Each distinct joint program is run once, by `run`."""
-    acts: list[tuple[Problem, list[Attempt], ExternalConfig, Program]] = []
+    acts: list[tuple[Problem, list[Attempt], ExternalConfig, CodeGeneration, CodeAttempt]] = []
     planned = 0
     while planned < count:
         problem = rng.choice(problems)
@@ -89,15 +96,18 @@ def second_scenes(
         (skill,) = rng.choices([skill for _, skill in AUTHORS], [weight for weight, _ in AUTHORS])
         (config,) = rng.choices([config for _, config in MODES], [weight for weight, _ in MODES])
         attempts = [attempt(problem, role, skill, rng) for role in team]
-        program = CodeGeneration(len(team)).program(as_task(problem), [a.text for a in attempts])
-        acts.append((problem, attempts, config, program))
+        environment = CodeGeneration(len(team), sandbox_slice=config.sandbox_slice)
+        joint = environment.attempt(as_task(problem), [a.text for a in attempts], last=True)
+        acts.append((problem, attempts, config, environment, joint))
         planned += len(team)
-    distinct = {program.key: program for *_, program in acts}
+    distinct = {joint.program.key: joint.program for *_, joint in acts}
     reports = dict(zip(distinct, run(list(distinct.values())), strict=True))
     return [
         scene
-        for problem, attempts, config, program in acts
-        for scene in _second(problem, attempts, config, reports[program.key], demonstrations, rng)
+        for problem, attempts, config, environment, joint in acts
+        for scene in _second(
+            problem, attempts, config, environment, joint, reports[joint.program.key], demonstrations, rng
+        )
     ]
 
 
@@ -105,18 +115,19 @@ def _second(
     problem: Problem,
     attempts: list[Attempt],
     config: ExternalConfig,
+    environment: CodeGeneration,
+    joint: CodeAttempt,
     report: ExecutionReport,
     demonstrations: int,
     rng: random.Random,
 ) -> list[Scene]:
     """The second turn of one joint action, every agent's scene."""
-    environment, task = CodeGeneration(len(attempts)), as_task(problem)
-    responses = [a.text for a in attempts]
-    transition = ExternalTransition(config, environment)
-    heard = asyncio.run(transition.next_prompts(task, environment.first_prompts(task), responses, report))
+    task, outcome = as_task(problem), environment.outcome(joint, report)
+    transition = Transition(config, environment)
+    heard = asyncio.run(transition.next_prompts(task, environment.first_prompts(task), joint, outcome))
     failing = None
     if config.mode != "plain":
-        failing = not environment.diagnose(task, responses, report, config.sandbox_slice).all_passed
+        failing = not diagnose(joint, report, config.sandbox_slice).all_passed
     skill = SECOND_TURN.better(0.5) if failing is False else SECOND_TURN
     return [
         Scene(

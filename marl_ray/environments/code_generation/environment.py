@@ -48,6 +48,7 @@ class CodeGeneration(Environment[CodeAttempt]):
     modes = tuple(WORDS)
 
     def __init__(self, num_agents: int, count_untrusted: bool = True, sandbox_slice: SandboxSlice = 1) -> None:
+        super().__init__(num_agents)
         self.helpers = prompts.helper_names(num_agents)
         self.max_reward = 4.0 if self.helpers else MAIN_DEFINED + SYNTAX_OK + TESTS
         self._count_untrusted = count_untrusted

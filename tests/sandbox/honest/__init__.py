@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from .collection import Collection, Honest
-from .set_benchmarks import BENCHMARKS, SUITES
-from .set_changes import CHANGES, GLOBALS
-from .set_classes import CLASSES, OPERATORS
-from .set_errors import ERRORS
-from .set_functions import ASYNC, FUNCTIONS
-from .set_lazy import EFFECTS, GENERATORS
-from .set_library import LIBRARY, STATE, THREADS
-from .set_scripts import ENDINGS, SCRIPTS
-from .set_types import STANDARD_TYPES, SUBCLASSES
-from .set_values import NUMBERS, SIZES, VALUES
+from tests.sandbox.honest.collection import Collection, Honest
+from tests.sandbox.honest.set_benchmarks import BENCHMARKS, SUITES
+from tests.sandbox.honest.set_changes import CHANGES, GLOBALS
+from tests.sandbox.honest.set_classes import CLASSES, OPERATORS
+from tests.sandbox.honest.set_errors import ERRORS
+from tests.sandbox.honest.set_functions import ASYNC, FUNCTIONS
+from tests.sandbox.honest.set_lazy import EFFECTS, GENERATORS
+from tests.sandbox.honest.set_library import LIBRARY, STATE, THREADS
+from tests.sandbox.honest.set_scripts import ENDINGS, SCRIPTS
+from tests.sandbox.honest.set_types import STANDARD_TYPES, SUBCLASSES
+from tests.sandbox.honest.set_values import NUMBERS, SIZES, VALUES
 
 __all__ = ["COLLECTIONS", "PROGRAMS", "Honest"]
 

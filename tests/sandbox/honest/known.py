@@ -35,4 +35,4 @@ DIFFERENT: dict[str, dict[str, tuple[int, ...]]] = {
         "library/temporary_file": (0,),
     },
 }
-"""Reason -> program -> numbers of its tests."""
+"""By reason and program, the numbers of its tests."""

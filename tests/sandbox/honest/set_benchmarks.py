@@ -1,6 +1,6 @@
 """Tasks in the manner of MBPP, HumanEval and ClassEval."""
 
-from .collection import Collection
+from tests.sandbox.honest.collection import Collection
 
 BENCHMARKS = Collection("benchmarks")
 SUITES = Collection("unittest")

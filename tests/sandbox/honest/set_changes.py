@@ -1,6 +1,6 @@
 """Arguments changed in place, objects shared, and names of the module that change."""
 
-from .collection import Collection
+from tests.sandbox.honest.collection import Collection
 
 CHANGES = Collection("changes")
 GLOBALS = Collection("globals")

@@ -1,6 +1,6 @@
 """Programs made of classes, used by asserts."""
 
-from .collection import Collection
+from tests.sandbox.honest.collection import Collection
 
 CLASSES = Collection("classes")
 OPERATORS = Collection("operators")

@@ -1,6 +1,6 @@
 """Exceptions: their types, arguments, texts and causes."""
 
-from .collection import Collection
+from tests.sandbox.honest.collection import Collection
 
 ERRORS = Collection("errors")
 

@@ -1,6 +1,6 @@
 """Functions that return functions, take functions, remember; coroutines."""
 
-from .collection import Collection
+from tests.sandbox.honest.collection import Collection
 
 FUNCTIONS = Collection("functions")
 ASYNC = Collection("async")

@@ -1,6 +1,6 @@
 """Generators and other iterators, and when things happen."""
 
-from .collection import Collection
+from tests.sandbox.honest.collection import Collection
 
 GENERATORS = Collection("generators")
 EFFECTS = Collection("effects")

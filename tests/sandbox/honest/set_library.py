@@ -1,6 +1,6 @@
 """Modules and codecs of the standard library, threads, and state that one problem could leave to the next."""
 
-from .collection import Collection
+from tests.sandbox.honest.collection import Collection
 
 LIBRARY = Collection("library")
 THREADS = Collection("threads")

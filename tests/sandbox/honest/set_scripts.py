@@ -1,6 +1,6 @@
 """Programs that read standard input and print."""
 
-from .collection import Collection
+from tests.sandbox.honest.collection import Collection
 
 SCRIPTS = Collection("scripts")
 ENDINGS = Collection("endings")

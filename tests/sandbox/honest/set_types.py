@@ -1,6 +1,6 @@
 """Values of the standard library's types, and of subclasses of the builtin ones."""
 
-from .collection import Collection
+from tests.sandbox.honest.collection import Collection
 
 STANDARD_TYPES = Collection("standard_types")
 SUBCLASSES = Collection("subclasses")

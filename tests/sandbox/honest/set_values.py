@@ -1,6 +1,6 @@
 """Plain values: numbers, texts, bytes, sets, dates; large and deep ones."""
 
-from .collection import Collection
+from tests.sandbox.honest.collection import Collection
 
 NUMBERS = Collection("numbers")
 VALUES = Collection("values")

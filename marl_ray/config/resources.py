@@ -1,0 +1,81 @@
+"""Settings of what a run asks of the cluster; see `marl_ray.config.schema` for all others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from marl_ray.config.values import NotNegative, Positive, PositiveInt, Share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorResources:
+    """One generation actor; every agent has `replicas` of them."""
+
+    cpus: Positive = 0.5
+    """Cores Ray sets aside for one, and (rounded, at least 1) its threads."""
+    gpus: NotNegative | None = None
+    """GPUs of one engine; null: tensor_parallel if the cluster has GPUs, else 0. A fraction shares one GPU
+    with the agent's learner."""
+    replicas: PositiveInt = 1
+    """Engines an agent has; each prompt goes to the one with the fewest sequences in flight."""
+    tensor_parallel: PositiveInt = 1
+    """GPUs one engine's weights are split over."""
+    gpu_memory_utilization: Share = 0.85
+    """Share of the GPU's memory for vLLM."""
+    kv_cache_mb: PositiveInt = 256
+    """KV cache of a CPU engine."""
+    max_num_seqs: PositiveInt = 256
+    """Sequences in flight in one engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerResources:
+    """One learner actor an agent."""
+
+    cpus: Positive = 0.25
+    """Cores Ray sets aside for it, and (rounded, at least 1) its threads."""
+    gpus: NotNegative | None = None
+    """GPUs of the learner; null: 1 if the cluster has GPUs, else 0. A fraction shares one GPU with the agent's
+    generator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxResources:
+    """The pool of sandbox workers."""
+
+    workers: PositiveInt = 2
+    """Workers, each of which runs one program at a time."""
+    cpus: Positive = 0.25
+    """Cores Ray sets aside for one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """Seconds after which a wait ends the run with a line that names who was waited for."""
+
+    placement_s: Positive = 30.0
+    """For the cluster to set aside what the run asks of it."""
+    start_s: Positive = 900.0
+    """For an actor to be ready: models are loaded, engines started."""
+    rollout_s: Positive = 1800.0
+    """For one answer of a generator or of the sandbox."""
+    learn_s: Positive = 1800.0
+    """For a learner's update."""
+    sync_s: Positive = 300.0
+    """For new weights to be in the generators."""
+    checkpoint_s: Positive = 600.0
+    """For a learner to write or read a checkpoint or a model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcesConfig:
+    """What the run asks of the cluster: besides `model` and paths all that differs between machines."""
+
+    generator: GeneratorResources = field(default_factory=GeneratorResources)
+    """Of agents that name none of their own."""
+    learner: LearnerResources = field(default_factory=LearnerResources)
+    """Of agents that name none of their own."""
+    sandbox: SandboxResources = field(default_factory=SandboxResources)
+    """The pool of sandbox workers."""
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    """Seconds after which a wait ends the run."""

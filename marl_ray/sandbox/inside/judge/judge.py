@@ -1,0 +1,91 @@
+"""The judge: holds the tests, asks the guest, and alone can say "pass".
+
+It runs no code of a program. An assert is evaluated here, with the program's functions replaced by stand-ins
+that send the arguments to the guest and take plain data back; printed output is compared here. Only tests
+that need the program's classes as classes run in the guest, and then the report says `trusted: false`.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+from ..suites.suite import Suite
+from ..suites.visible import parts
+from ..wire import frames
+from ..wire.limits import Limits
+from ..wire.verdicts import TestResult
+from .compiler import Compiler
+from .execution import Execution
+from .findings import Findings, Request
+from .state import unchanged
+from .watch import Watch
+from .zygote_client import ZygoteClient, ZygoteError
+
+MEMORY = 1 << 30
+"""Bytes of address space a judge may add to what the zygote has: results and what tests make of them."""
+
+
+class Judge:
+    """Serves one owner: requests in, reports out, one after the other."""
+
+    def __init__(self, owner: socket.socket, link: socket.socket) -> None:
+        self._owner = owner
+        self._zygote = ZygoteClient(link)
+        self._watch = Watch()
+        self._compiler = Compiler(self._zygote, self._watch)
+
+    def serve(self) -> None:
+        """Until the owner closes the connection: raises frames.Closed."""
+        reader = frames.Reader(self._owner)
+        while True:
+            message = reader.message()
+            frames.send(self._owner, self._report(message))
+
+    def _report(self, message: dict[str, Any]) -> dict[str, Any]:
+        started = time.monotonic()
+        tests, limits = message["tests"], Limits(**message["limits"])
+        tests = tests if isinstance(tests, str) else tuple(tests)
+        suites = parts(tests, message["entry_point"], message["form"], message["prompt"], message["visible"])
+        infra_error = None
+        findings = Findings()
+        verdicts: dict[int, TestResult] = {}
+        self._watch.cpu.stay()
+        try:
+            with self._watch.ticking():
+                program = self._compiler.compiled(message["program"])
+                findings.syntax_error = program.error
+                for numbers, suite in suites:
+                    request = Request(message["program"], program.code, suite, limits, message["stdin"])
+                    part = self._run(request) if findings.syntax_error is None else _not_compiled(findings, suite)
+                    findings.add(part)
+                    verdicts |= zip(numbers, part.verdicts, strict=True)
+        except ZygoteError as error:
+            infra_error = str(error)
+        finally:
+            self._watch.cpu.end(findings.cpu_s)
+        syntax_error = findings.syntax_error
+        return {
+            "number": message["number"],
+            "trusted": all(verdict.trusted for verdict in verdicts.values()),
+            "syntax_error": None if syntax_error is None else syntax_error.to_dict(),
+            "tests": [verdicts[number].to_dict() for number in sorted(verdicts)],
+            "stdout": "".join(findings.output)[: limits.max_output_bytes],
+            "cpu_s": round(findings.cpu_s, 4),
+            "wall_s": round(time.monotonic() - started, 4),
+            "infra_error": infra_error,
+        }
+
+    def _run(self, request: Request) -> Findings:
+        started = time.monotonic()
+        with unchanged(request.suite):
+            return Execution(self._zygote, self._watch, request, started).run()
+
+
+def _not_compiled(findings: Findings, suite: Suite) -> Findings:
+    """The same verdict on every test, without a guest."""
+    error = findings.syntax_error
+    assert error is not None
+    verdicts = [TestResult("error", "SyntaxError", error.message, error.line, case.source) for case in suite.cases]
+    return Findings(verdicts, error)

@@ -1,0 +1,79 @@
+"""The judge's side of references: stand-ins for what lives in the guest."""
+
+from __future__ import annotations
+
+import builtins
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ..wire.abilities import ALL
+from ..wire.codec import ProtocolError, Unsupported, Wire, encode
+from ..wire.sharing import Shared
+from ..wire.standard import FROM_GUEST, standard_name
+from ..wire.subclasses import HOME, clean_name, home_of
+from .handles import Handle, handle_class, make_handle, place_of, target_of
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_MOST_TYPES = 256
+
+
+class JudgeObjects(Shared):
+    """What judge and guest both have, and the references between them."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+        self._handles: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
+        self._classes: dict[tuple[str, int], type[Handle]] = {}
+
+    def handle(self, payload: Wire, place: Any) -> Handle:
+        kinds = [type(part) for part in payload]
+        if kinds[:3] not in ([int, str, int], [str, str, int]) or len(kinds) != 4:
+            raise ProtocolError("malformed reference")
+        target, name, mask, hash_value = payload
+        name = clean_name(name)
+        if not 0 <= mask <= ALL or kinds[3] not in (int, type(None)) or not -(1 << 63) <= (hash_value or 0) < 1 << 63:
+            raise ProtocolError("malformed reference")
+        made = self._handles.get(target)
+        if made is None:
+            kind = self._classes.get((name, mask))
+            if kind is None:
+                if len(self._classes) >= _MOST_TYPES:
+                    raise ProtocolError("objects of too many types")
+                kind = self._classes[name, mask] = handle_class(name, mask)
+            made = self._handles[target] = make_handle(kind, place, target, mask, hash_value)
+        return made
+
+    def resolve(self, payload: Wire) -> Handle:
+        if type(payload[0]) is not int:
+            raise ProtocolError("malformed reference")
+        return self.handle(payload, self._session)
+
+    def adopt(self, value: Any, home: Wire) -> None:
+        if home is not None:
+            object.__getattribute__(value, "__dict__")[HOME] = self.resolve(home)
+
+    def named(self, name: str) -> Any:
+        if name not in FROM_GUEST:
+            raise ProtocolError("unexpected name")
+        return FROM_GUEST[name]
+
+    def original(self, value: Any) -> Wire:
+        home = home_of(value)
+        return None if home is None else self.refer(home)
+
+    def refer(self, value: Any) -> Wire:
+        if isinstance(value, Handle):
+            if place_of(value).open() is not self._session:
+                raise Unsupported("an object of the program was lost when its process ended")
+            return {"h": [target_of(value)]}
+        if value is Ellipsis or value is NotImplemented:
+            return {"n": f"builtins:{value!r}"}
+        if isinstance(value, Exception) and vars(builtins).get(type(value).__name__) is type(value):
+            return {"e": [type(value).__name__, [encode(argument, self, 1) for argument in value.args]]}
+        name = standard_name(value)
+        if name is not None:
+            return {"n": name}
+        raise Unsupported(f"{type(value).__name__} is not plain data")

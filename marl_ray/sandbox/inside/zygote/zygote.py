@@ -1,0 +1,272 @@
+"""The zygote: sets up the wall once, then does nothing but fork guests and bury them.
+
+    owner --descriptor--> judge --seqpacket--> zygote --fork--> guest
+                          judge <-----------stream-----------> guest
+
+It never sees a program, a test or an expected value, so a guest, being its copy, cannot find any. The owner's
+end of the lifeline (a pipe that nobody writes to) closes when the owner dies, however it dies; then the
+zygote ends, and with it judge and guests.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import gc
+import os
+import random
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from ..guest import guest, script
+from ..guest.streams import Streams
+from ..judge import judge
+from ..wall import landlock, process, seccomp, syscalls
+from ..wire import frames
+from ..wire.forks import ANSWER, REQUEST, Resources
+from . import preload, threads
+
+RECURSION = 3000
+"""Of judge and guests; the deepest value that crosses takes half of it (`codec.MAX_DEPTH`)."""
+_OPEN_FILES = 64
+_LEAST_STACK, _THREADS_TO_FIT = 1 << 20, 128
+"""The memory limit counts whole stacks: by default 8 MiB each, so that 512 MiB would not hold 64 threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """What stands between a guest and the machine; both may be missing at weaker levels."""
+
+    ruleset: int | None
+    guest_filter: seccomp.Filter | None
+    counts_threads: bool
+    base_memory: int
+
+
+class Zygote:
+    """Serves one judge."""
+
+    def __init__(self, link: socket.socket, lifeline: int, wall: Wall, streams: Streams) -> None:
+        self._link = link
+        self._lifeline = lifeline
+        self._wall = wall
+        self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self._children: set[int] = set()
+        self._pid = os.getpid()
+        self._streams = streams
+        self._guest = guest.Guest()
+        self._poller = select.poll()
+        self._poller.register(self._link, select.POLLIN)
+        self._poller.register(self._lifeline, select.POLLIN)
+        self._threads = threads.Counter(self._poller) if wall.counts_threads else None
+
+    def serve(self) -> None:
+        """Until the judge or the owner is gone; leaves no guest behind."""
+        link = self._link.fileno()
+        try:
+            while True:
+                ready = dict(self._poller.poll())
+                if self._threads is not None:  # before the numbers of descriptors get another meaning
+                    self._threads.answer(ready, self._children)
+                if self._lifeline in ready or (link in ready and not self._answer()):
+                    return
+        finally:
+            for pid in list(self._children):
+                self._bury(pid)
+
+    def _answer(self) -> bool:
+        data, descriptors = _receive(self._link)
+        if not data:
+            return False
+        operation, *numbers = REQUEST.unpack(data)
+        if operation == b"F":
+            answer = (self._fork(descriptors, Resources(*numbers)), 0, 0.0)
+        else:
+            answer = (numbers[0], *self._bury(numbers[0]))
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._link.send(ANSWER.pack(*answer))
+        return True
+
+    def _bury(self, pid: int) -> tuple[int, float]:
+        """Kill and reap a guest; gives its wait status and CPU seconds."""
+        if pid not in self._children:
+            return 0, 0.0
+        self._children.discard(pid)
+        if self._threads is not None:
+            self._threads.forget(pid)
+        os.kill(pid, signal.SIGKILL)
+        _, status, usage = os.wait4(pid, 0)
+        return status, usage.ru_utime + usage.ru_stime
+
+    def _fork(self, descriptors: list[int], resources: Resources) -> int:
+        try:
+            pid = process.fork()
+        except OSError as error:
+            return -(error.errno or errno.EAGAIN)
+        if pid:
+            self._children.add(pid)
+            return pid
+        try:
+            self._become_guest(descriptors, resources)
+            self._streams.allow(resources.output, apart=len(descriptors) > 3)
+            self._guest.max_reply = resources.reply
+            if self._wall.guest_filter is not None:
+                self._wall.guest_filter.install()
+            self._guest.serve()
+        finally:
+            os._exit(97)
+
+    def _become_guest(self, descriptors: list[int], resources: Resources) -> None:
+        if process.LINUX:
+            process.die_with_parent(self._pid)
+        connection, out = descriptors[:2]
+        if self._wall.ruleset is not None:
+            landlock.enforce(self._wall.ruleset)
+        if self._threads is not None:
+            self._threads.submit()
+        # Any of these may itself have number 3, so the connection, which is to get that number, comes last.
+        os.dup2(descriptors[2] if len(descriptors) > 2 else self._null, 0)
+        os.dup2(out, 1)
+        os.dup2(descriptors[3] if len(descriptors) > 3 else out, 2)
+        os.dup2(connection, 3)
+        process.close_from(4)
+        memory = resources.memory_mb << 20
+        threading.stack_size(max(_LEAST_STACK, memory // _THREADS_TO_FIT))
+        process.limit(
+            AS=self._wall.base_memory + memory if self._wall.base_memory else resource.RLIM_INFINITY,
+            CPU=resources.cpu_s,
+            FSIZE=resources.output + 8192,
+            NOFILE=_OPEN_FILES,
+        )
+
+
+def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
+    """One request and the descriptors that came with it."""
+    data, ancillary, _, _ = link.recvmsg(REQUEST.size, socket.CMSG_SPACE(4 * 4))
+    descriptors: list[int] = []
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
+    return data, descriptors
+
+
+def _drop_rights(user: int | None) -> bool:
+    """Become `user` if asked; a root that may not gives up its capabilities instead. Whether the user changed."""
+    if user is None:
+        return False
+    try:
+        process.drop_user(user)
+    except OSError:
+        process.drop_capabilities()
+        return False
+    return True
+
+
+def _build_wall(config: dict[str, Any]) -> tuple[Wall, seccomp.Filter | None]:
+    """The wall the owner asked for, and the judge's own filter. Raises OSError when a part cannot be had."""
+    ruleset = guest_filter = judge_filter = None
+    counts = False
+    if config["landlock"] == "required" or (config["landlock"] == "optional" and landlock.abi()):
+        ruleset = landlock.make_ruleset(config["readable"])
+    if config["seccomp"]:
+        counts = threads.available()
+        guest_filter = seccomp.Filter(seccomp.build_filter(may_open=config["may_open"]))
+        judge_filter = seccomp.Filter(
+            seccomp.build_filter(may_open=config["may_open"], extra=syscalls.JUDGE_ONLY, may_seal=True)
+        )
+    return Wall(ruleset, guest_filter, counts, process.address_space()), judge_filter
+
+
+def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote:
+    """Imports, walls, and the judge's fork. Returns in the zygote only; the judge never comes back."""
+    preload.load(preload.COMMON)
+    if not config["may_open"] or (config["user"] is not None and not config["readable_by_all"]):
+        preload.load(preload.RARE)
+    for name in ("exit", "quit"):
+        setattr(builtins, name, sys.exit)  # site.py provides them, which a bare interpreter skips
+    os.environ.clear()
+    sys.argv[:] = script.ARGV
+    sys.setrecursionlimit(RECURSION)
+    sys.path[:] = [path for path in sys.path if os.path.exists(path)]
+    process.offer_to_oom_killer()
+    process.share_malloc_arena()
+    dropped = _drop_rights(config["user"])
+    if process.LINUX:
+        process.undumpable()
+        process.no_new_privs()
+    wall, judge_filter = _build_wall(config)
+    kind = socket.SOCK_SEQPACKET if process.LINUX else socket.SOCK_STREAM
+    ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+    streams = Streams()
+    guest.rehearse()
+    random.seed(0)  # every guest draws the same numbers
+    gc.collect()
+    gc.freeze()
+    zygote = os.getpid()
+    facts = {
+        "landlock_abi": landlock.abi() if wall.ruleset is not None else 0,
+        "threads": threads.MOST if wall.counts_threads else 0,
+        "uid": os.getuid(),
+        "dropped": dropped,
+    }
+    if process.fork() == 0:
+        ours.close()
+        os.close(lifeline)
+        _run_judge(zygote, owner, theirs, wall, judge_filter, facts)
+    theirs.close()
+    owner.close()
+    process.limit(CORE=0, MEMLOCK=0, MSGQUEUE=0)
+    return Zygote(ours, lifeline, wall, streams)
+
+
+def _run_judge(
+    zygote: int,
+    owner: socket.socket,
+    link: socket.socket,
+    wall: Wall,
+    judge_filter: seccomp.Filter | None,
+    facts: dict[str, Any],
+) -> None:
+    try:
+        if process.LINUX:
+            process.die_with_parent(zygote)
+        if wall.ruleset is not None:
+            landlock.enforce(wall.ruleset)
+            os.close(wall.ruleset)
+        if wall.base_memory:
+            process.limit(AS=wall.base_memory + judge.MEMORY, CORE=0)
+        if judge_filter is not None:
+            judge_filter.install()
+    except OSError as error:
+        frames.send(owner, {"failed": str(error)})
+        os._exit(1)
+    try:
+        frames.send(owner, {"ready": facts})
+        judge.Judge(owner, link).serve()
+    except (frames.Closed, BrokenPipeError):
+        os._exit(0)  # the owner is gone
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())  # sys.stderr is a guest's by now
+    finally:
+        os._exit(1)
+
+
+def main(owner_descriptor: int, lifeline: int) -> None:
+    """Called by `boot.py` with the two inherited descriptors. The owner's first frame is the configuration."""
+    owner = socket.socket(fileno=owner_descriptor)
+    config = frames.Reader(owner).message()
+    try:
+        zygote = _start(owner, lifeline, config)
+    except OSError as error:
+        frames.send(owner, {"failed": str(error)})
+        return
+    zygote.serve()

@@ -1,0 +1,165 @@
+"""`agents`: settings of one agent, with the run's as defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from marl_ray.config import Config, from_tree, load, parse_overrides, to_tree, to_yaml
+from marl_ray.core.errors import UserError
+
+
+def tree(agents: Any = None, **sections: Any) -> dict[str, Any]:
+    base = {"model": {"name": "m"}, "dataset": {"name": "toy"}, "agents": agents}
+    return base | {key: {**base.get(key, {}), **value} for key, value in sections.items()}
+
+
+def of(config: Config, field: str) -> list[Any]:
+    return [getattr(agent, field) for agent in config.agents]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """The config of a run in which agent 1 has a learning rate of its own, as it is kept with the run."""
+    agents = ["a", {"learning_rate": 1e-4, "resources": {"learner": {"gpus": 0.5}}}, {}]
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(from_tree(tree(agents, magrpo={"learning_rate": 3e-5}), "magrpo")))
+    return path
+
+
+def test_what_an_agent_does_not_say_is_the_runs() -> None:
+    agents = [
+        "a",
+        {
+            "name": "b",
+            "learning_rate": "1e-4",
+            "max_new_tokens": 64,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "dtype": "float16",
+            "estimator": "RLOO",
+            "resources": {"generator": {"replicas": 3}, "learner": {"gpus": 0.5}},
+        },
+        {},
+    ]
+    config = from_tree(
+        tree(agents, magrpo={"learning_rate": 3e-5, "temperature": 0.7}, resources={"generator": {"cpus": 2}}), "magrpo"
+    )
+    assert config.num_agents == 3
+    assert of(config, "name") == ["a", "b", "m"]
+    assert of(config, "learning_rate") == [3e-5, 1e-4, 3e-5]
+    assert of(config, "max_new_tokens") == [256, 64, 256]
+    assert of(config, "temperature") == [0.7, 0.5, 0.7]
+    assert of(config, "top_p") == [1.0, 0.9, 1.0]
+    assert of(config, "dtype") == ["auto", "float16", "auto"]
+    assert of(config, "estimator") == ["magrpo", "marloo", "magrpo"]
+    assert [(a.generator.cpus, a.generator.replicas) for a in config.agents] == [(2, 1), (2, 3), (2, 1)]
+    assert [a.learner.gpus for a in config.agents] == [None, 0.5, None]
+
+
+def test_null_is_the_runs_where_it_has_no_meaning_of_its_own() -> None:
+    agents = [{"learning_rate": None, "resources": {"learner": {"gpus": None}}}, {}]
+    config = from_tree(tree(agents, resources={"learner": {"gpus": 1}}), "magrpo")
+    assert of(config, "learning_rate") == [2e-5, 2e-5]
+    assert [a.learner.gpus for a in config.agents] == [None, 1.0]
+    assert from_tree(to_tree(config), "magrpo") == config
+
+
+def test_what_is_saved_of_an_agent_is_what_differs(saved: Path) -> None:
+    kept = yaml.safe_load(saved.read_text())
+    assert kept["agents"] == ["a", {"learning_rate": 1e-4, "resources": {"learner": {"gpus": 0.5}}}, {}]
+    assert (kept["model"]["name"], kept["magrpo"]["learning_rate"]) == ("m", 3e-5)
+    assert to_tree(from_tree(tree([{}, {"temperature": 0.8}]), "magrpo"))["agents"] is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "names", "rates"),
+    [
+        (["magrpo.learning_rate=1e-6"], ["a", "m", "m"], [1e-6, 1e-4, 1e-6]),
+        (["agents.0.learning_rate=1e-6"], ["a", "m", "m"], [1e-6, 1e-4, 3e-5]),
+        (["agents.1.learning_rate=null"], ["a", "m", "m"], [3e-5, 3e-5, 3e-5]),
+        (["model_name=X"], ["X", "X", "X"], [3e-5, 1e-4, 3e-5]),
+        (["model_name=X", "agents.2.name=y"], ["X", "X", "y"], [3e-5, 1e-4, 3e-5]),
+        (["agents.2.name=y", "model_name=X"], ["X", "X", "y"], [3e-5, 1e-4, 3e-5]),
+        (["model.name=X"], ["a", "X", "X"], [3e-5, 1e-4, 3e-5]),
+        (["agents.1=b"], ["a", "b", "m"], [3e-5, 3e-5, 3e-5]),
+        (["agents.1={name: b, learning_rate: 1e-3}"], ["a", "b", "m"], [3e-5, 1e-3, 3e-5]),
+        (["agents=[x, {learning_rate: 1e-3}, {}]"], ["x", "m", "m"], [3e-5, 1e-3, 3e-5]),
+        (["agents.1.learning_rate=1e-3", "agents=x,y", "magrpo.num_agents=2"], ["x", "y"], [3e-5, 1e-3]),
+        (["agents=null", "agents.1.learning_rate=1e-3"], ["m", "m", "m"], [3e-5, 1e-3, 3e-5]),
+        (["agents=null", "agents.1.top_p=1", "magrpo.num_agents=null"], ["m", "m"], [3e-5, 3e-5]),
+    ],
+)
+def test_overrides(saved: Path, overrides: list[str], names: list[str], rates: list[float]) -> None:
+    config = load(saved, "magrpo", parse_overrides(overrides))
+    assert (of(config, "name"), of(config, "learning_rate")) == (names, rates)
+
+
+def test_an_override_of_one_agent_needs_no_list(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(tree(magrpo={"num_agents": 3})))
+    config = load(path, "magrpo", parse_overrides(["agents.2.resources={generator: {replicas: 2}}"]))
+    assert [agent.generator.replicas for agent in config.agents] == [1, 1, 2]
+    with pytest.raises(UserError, match=r"^agents\.3\.top_p: there are 3 agents, from 0$"):
+        load(path, "magrpo", {"agents.3.top_p": 1})
+    with pytest.raises(UserError, match=r"^agents\.x: there are 3 agents, from 0$"):
+        load(path, "magrpo", {"agents.x": "b"})
+
+
+@pytest.mark.parametrize(
+    ("agents", "sections", "says"),
+    [
+        ([{"temprature": 1}, {}], {}, "unknown setting 'agents.0.temprature': did you mean 'agents.0.temperature'?"),
+        ([{}, {"lr": 1}], {}, "unknown setting 'agents.1.lr': did you mean 'agents.1.learning_rate'?"),
+        ([{}, {"top_k": 1}], {}, "unknown setting 'agents.1.top_k': did you mean 'model.top_k'?"),
+        ([{}, {"zzz": 1}], {}, "unknown setting 'agents.1.zzz': known here: name, temperature, top_p, dtype"),
+        ([{"resources": {"learner": {"gpu": 1}}}], {}, "did you mean 'agents.0.resources.learner.gpus'?"),
+        ([{"resources": 2}], {}, "'agents.0.resources' should be a section with settings, got 2"),
+        ([{"name": {"a": 1}}], {}, "agents.0.name should be text, got {'a': 1}"),
+        ([{"learning_rate": "fast"}], {}, "agents.0.learning_rate should be a number, got 'fast'"),
+        ([{}, {"temperature": 0}], {}, "agents.1.temperature should be above 0, got 0.0"),
+        ([{}, {"top_p": 1.5}], {}, "agents.1.top_p should be at most 1, got 1.5"),
+        ([{}, {"max_new_tokens": 9999}], {}, "no room for a prompt beside agents.1.max_new_tokens 9999: raise"),
+        ([{}, {}], {"magrpo": {"max_new_tokens": 9999}}, "no room for a prompt beside magrpo.max_new_tokens 9999:"),
+        ([{}, {"estimator": "median"}], {}, "agents.1.estimator: unknown estimator 'median': known: magrpo"),
+        (
+            [{}, {"estimator": "marloo"}],
+            {"magrpo": {"normalize_advantages": True}},
+            "makes marloo the same as magrpo (each is an affine map of the returns): turn it off, or use "
+            "agents.1.estimator magrpo",
+        ),
+        (
+            [{}, {"estimator": "marloo"}],
+            {"magrpo": {"num_generations": 1, "estimator": "mareinforce"}},
+            "num_generations is 1, but marloo compares the completions of a group: set it to 2 or more, or "
+            "agents.1.estimator to mareinforce",
+        ),
+        (
+            [{}, {"resources": {"generator": {"gpus": 2}}}],
+            {},
+            "agents.1.resources.generator.gpus is 2.0 but resources.generator.tensor_parallel is 1: make them equal",
+        ),
+        (
+            [{"resources": {"generator": {"tensor_parallel": 2}}}],
+            {"resources": {"generator": {"gpus": 0}}},
+            "agents.0.resources.generator.tensor_parallel above 1 needs GPUs: set resources.generator.gpus to the same",
+        ),
+        ([{"resources": {"learner": {"gpus": 2}}}], {}, "agents.0.resources.learner.gpus is 2.0: a learner uses"),
+        ([{"kl_coef": 0.1}], {}, "agents.0.kl_coef: a KL term to a reference policy is not available yet"),
+        ([{}, {}, {}], {"magrpo": {"num_agents": 2}}, "agents names 3 models but magrpo.num_agents is 2"),
+        (3.5, {}, "agents should be a list like [a, b], of names or of mappings, or null, got 3.5"),
+        ([1.5, "b"], {}, "agents.0.name should be text, got 1.5"),
+    ],
+)
+def test_a_mistake_names_the_agent(agents: Any, sections: dict, says: str) -> None:
+    with pytest.raises(UserError) as error:
+        from_tree(tree(agents, **sections), "magrpo")
+    assert says in str(error.value)
+
+
+def test_grpo_may_describe_its_one_agent() -> None:
+    config = from_tree(tree([{"top_p": 0.5}], grpo={"learning_rate": 1e-3}), "grpo")
+    assert (of(config, "top_p"), of(config, "learning_rate"), of(config, "estimator")) == ([0.5], [1e-3], ["grpo"])

@@ -1,0 +1,123 @@
+"""What is saved with a run is the run: `from_tree(to_tree(config)) == config`, whatever the config."""
+
+from __future__ import annotations
+
+import pickle
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, replace
+from typing import Annotated, Any, Literal
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_ray.config import from_tree, to_tree, to_yaml
+from marl_ray.config.keys import agent_keys
+from marl_ray.config.keys import settings as known_settings
+
+WORDS = st.text("abcxyz0123-_/. é'#:", min_size=1, max_size=8).filter(lambda text: text.strip() == text)
+NAMES = {
+    "environment": ["code_generation", "my.rooms:Maze"],
+    "dataset.type": ["toy", "MBPP", "mine:Type"],
+    "external.mode": ["plain", "expert_edits", "mine:Mode"],
+    "estimator": ["magrpo", "mareinforce", "my.own:Estimator"],
+}
+FIXED = ("dataset.name", "output.run_name", "num_agents", "turn_gradient_weights", "tensor_parallel", "gpus")
+"""Drawn with others that they have to fit."""
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a type, as a YAML file has them."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        bounds = hint.__metadata__
+        return values_of(args[0]).filter(lambda value: all(bound.holds(value) for bound in bounds))
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of(*map(values_of, args))
+    if origin is Literal:
+        return st.sampled_from(args)
+    if origin is tuple:
+        return st.lists(values_of(args[0]), max_size=3)
+    if origin is Mapping:
+        return st.dictionaries(st.sampled_from(["pad_token", "eos_token", "revision"]), WORDS, max_size=2)
+    simple = {int: st.integers(1, 40), float: st.floats(0.01, 0.99), str: WORDS, bool: st.booleans()}
+    return st.none() if hint is type(None) else simple[hint]
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        *parts, last = key.split(".")
+        place = tree
+        for part in parts:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return tree
+
+
+def draw_some(draw: st.DrawFn, keys: Mapping[str, str], algorithm: str) -> dict[str, Any]:
+    """Values for some of the keys; `keys` are given with the settings that have their types."""
+    known = known_settings(algorithm)
+    free = [key for key in keys if key not in FIXED and key.rpartition(".")[2] not in FIXED]
+    chosen = draw(st.lists(st.sampled_from(free), unique=True, max_size=20))
+    flat = {}
+    for key in chosen:
+        names = NAMES.get(key, NAMES.get(key.rpartition(".")[2]))
+        flat[key] = draw(st.sampled_from(names) if names else values_of(known[keys[key]].hint))
+    if draw(st.booleans()):
+        parallel = draw(st.integers(1, 4))
+        flat["resources.generator.tensor_parallel"] = parallel
+        flat["resources.generator.gpus"] = draw(st.sampled_from([None, parallel]))
+    return flat
+
+
+@st.composite
+def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
+    """A valid file."""
+    known = known_settings(algorithm)
+    flat = draw_some(draw, {key: key for key in known if key != "agents"}, algorithm)
+    turns = flat.get(f"{algorithm}.num_turns", 1)
+    flat["dataset.name"] = draw(st.sampled_from(["bundled:toy", "a/HumanEval.jsonl"]))
+    flat["model.name"] = draw(WORDS)
+    flat["model.max_length"] = 1000
+    flat["output.run_name"] = draw(st.none() | st.sampled_from(["a", "a/b"]))
+    if draw(st.booleans()):
+        flat[f"{algorithm}.turn_gradient_weights"] = draw(
+            st.lists(st.floats(0.1, 2), min_size=turns, max_size=turns) | st.none()
+        )
+    flat[f"{algorithm}.num_generations"] = draw(st.integers(2, 8))
+    flat["model.special_tokens"] = draw(st.just({}) | st.just({"additional_special_tokens": ["a", "b"]}))
+    number = draw(st.integers(1, 1 if algorithm == "grpo" else 3))
+    if draw(st.booleans()):
+        flat[f"{algorithm}.num_agents"] = number
+    else:
+        own = agent_keys(algorithm)
+        flat["agents"] = [
+            draw(WORDS) if draw(st.booleans()) else nest(draw_some(draw, own, algorithm)) for _ in range(number)
+        ]
+    return nest(flat)
+
+
+@pytest.mark.parametrize("algorithm", ["magrpo", "grpo"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_what_is_saved_is_the_run(algorithm: str, data: st.DataObject) -> None:
+    given = data.draw(trees(algorithm))
+    config = from_tree(given, algorithm)
+    assert from_tree(to_tree(config), algorithm) == config
+    assert from_tree(yaml.safe_load(to_yaml(config)), algorithm) == config
+    assert pickle.loads(pickle.dumps(config)) == config
+    count = given.get(algorithm, {}).get("num_agents") or len(given.get("agents") or ()) or None
+    assert config.num_agents == (count or (2 if algorithm == "magrpo" else 1))
+
+
+def test_a_resolved_config_is_frozen() -> None:
+    config = from_tree({"model": {"name": "m"}, "dataset": {"name": "toy"}}, "magrpo")
+    with pytest.raises(FrozenInstanceError):
+        config.seed = 1  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        config.agents[0].learning_rate = 1.0  # type: ignore[misc]
+    assert replace(config, seed=7).seed == 7

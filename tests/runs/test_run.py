@@ -1,0 +1,97 @@
+"""What becomes of a run that fails, is stopped, or goes on: the folder and what is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from marl_ray.cli.train import train_main
+from marl_ray.config import load
+from marl_ray.core.errors import UserError
+from marl_ray.runs import run
+from marl_ray.runs.checkpoints import TrainerState
+from marl_ray.runs.folder import RunFolder
+from marl_ray.runs.resume import SavedRun
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """How the loop ends; no Ray is started for it."""
+    ends: list[BaseException] = []
+
+    class Session:
+        def __init__(self, config: object, problem: object, folder: RunFolder, resumed: object) -> None:
+            self.folder = folder
+
+        async def run(self) -> None:
+            if not isinstance(ends[0], UserError):
+                self.folder.metrics.write_text('{"step": 3}\n')
+            raise ends[0]
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(run, "Session", Session)
+    monkeypatch.setattr(run, "connect", lambda verbose: "no Ray")
+    return ends
+
+
+def arguments(base: Path, *overrides: str) -> list[str]:
+    return ["--config", str(QUICKSTART), "--override", f"output.base_dir={base}", "output.run_name=r", *overrides]
+
+
+def test_a_bug_keeps_its_traceback(ending: list[BaseException], tmp_path: Path) -> None:
+    ending.append(ValueError("list index"))
+    with pytest.raises(ValueError, match="list index") as bug:
+        train_main("magrpo", arguments(tmp_path))
+    kept = tmp_path / "r" / "error.txt"
+    assert bug.value.__notes__ == [f"This is a bug, or something nobody thought of: {kept} keeps it."]
+    assert kept.read_text().startswith("Traceback (most recent call last):\n")
+    assert "in _on_ray" in kept.read_text()
+    assert kept.read_text().endswith("ValueError: list index\n")
+
+
+def test_a_users_error_is_one_line_and_leaves_nothing(
+    ending: list[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ending.append(UserError("the cluster is too small"))
+    assert train_main("magrpo", arguments(tmp_path)) == 1
+    assert capsys.readouterr().err.endswith("\nerror: the cluster is too small\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stopped_run_says_where_it_is(
+    ending: list[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ending.append(KeyboardInterrupt())
+    assert train_main("magrpo", arguments(tmp_path)) == 130
+    assert capsys.readouterr().err.endswith("stopped at step 3, before the first checkpoint\n")
+    folder = RunFolder(tmp_path / "r")
+    path = folder.checkpoints.begin(2, 2)
+    folder.checkpoints.commit(path, TrainerState(2, 16, (2, 2), 2), keep=1)
+    folder.error.write_text("of an earlier end")
+    assert train_main("magrpo", ["--resume", str(folder)]) == 130
+    said = f"stopped at step 3; --resume {folder} goes on from the last checkpoint, step 2\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert not folder.error.exists()
+
+
+def test_a_folder_that_holds_a_run_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "config.yaml").write_text("seed: 1\n")
+    assert train_main("magrpo", arguments(tmp_path)) == 1
+    assert f"{tmp_path / 'r'} already holds a run: delete it, or set another" in capsys.readouterr().err
+    assert train_main("magrpo", ["--resume", str(tmp_path / "r")]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'r' / 'config.yaml'} has no section magrpo or grpo\n"
+
+
+def test_a_saved_config_is_read_once(tmp_path: Path) -> None:
+    """What a resumed run may change comes from the same reading as what it is compared with."""
+    (tmp_path / "config.yaml").write_text(QUICKSTART.read_text())
+    saved = SavedRun.read(tmp_path)
+    (tmp_path / "config.yaml").unlink()
+    assert saved.algorithm == "magrpo"
+    assert saved.config() == load(QUICKSTART, "magrpo")
+    assert saved.config({"magrpo.max_steps": 7}).loop.max_steps == 7
+    assert saved.config().loop.max_steps == load(QUICKSTART, "magrpo").loop.max_steps

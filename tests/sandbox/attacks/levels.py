@@ -1,0 +1,160 @@
+"""The hosts of this machine: every level it has, as this user and as an ordinary one."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.sandbox.attacks.attack import SECRET_PREFIX, SUITE_LIMITS
+
+HOST = Path(__file__).with_name("host.py")
+REPOSITORY = HOST.parents[3]
+ORDINARY_UID = 61234
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a sandbox here. `expected` is the level it must then report."""
+
+    name: str
+    isolation: str
+    expected: str
+    refuse: tuple[str, ...] = ()
+    ordinary_user: bool = False
+
+
+def _as_user(user: bool) -> tuple[Variant, ...]:
+    prefix = "user-" if user else ""
+    return (
+        Variant(prefix + "bwrap", "bwrap", "bwrap", (), user),
+        Variant(prefix + "process+landlock", "process", "process+landlock", (), user),
+        Variant(prefix + "process", "process", "process", ("landlock",), user),
+    )
+
+
+VARIANTS = (*_as_user(False), *(_as_user(True) if os.geteuid() == 0 else ()))
+
+
+@functools.cache
+def python_for(ordinary_user: bool) -> str | None:
+    """An interpreter that this user can run; Python under another user's home cannot be."""
+    if not ordinary_user:
+        return sys.executable
+    for python in (
+        sys.executable,
+        *(shutil.which(name) or "" for name in ("python3.12", "python3.11", "python3")),
+    ):
+        check = "import sys; sys.exit(sys.version_info < (3, 11)); import marl_ray.sandbox"
+        if not python:
+            continue
+        for path in (python, "/usr/bin/" + Path(python).name):
+            try:
+                done = subprocess.run(
+                    [path, "-c", check], cwd=REPOSITORY, **_user(True), capture_output=True, timeout=60
+                )
+            except OSError:
+                continue
+            if done.returncode == 0:
+                return path
+    return None
+
+
+def _user(ordinary: bool) -> dict[str, Any]:
+    return {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []} if ordinary else {}
+
+
+def why_not(variant: Variant) -> str:
+    """Why this machine cannot have a level, found out without the sandbox; empty where it must have it."""
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+        return "not a Linux on x86_64 or aarch64"
+    if variant.isolation == "bwrap":
+        command = ["bwrap", "--ro-bind", "/", "/", "--unshare-user", "--unshare-pid", "--unshare-net", "true"]
+        try:
+            done = subprocess.run(command, **_user(variant.ordinary_user), capture_output=True, text=True, timeout=60)
+        except OSError as error:
+            return f"bubblewrap: {error}"
+        return f"bubblewrap: {done.stderr.strip()}" if done.returncode else ""
+    if variant.expected == "process+landlock":
+        version = ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+        return "the kernel has no Landlock" if version < 1 else ""
+    return ""
+
+
+class Host:
+    """A running host.py. `run` gives the reports of a batch and what the host saw happen to itself."""
+
+    def __init__(self, options: dict[str, Any], ordinary_user: bool = False) -> None:
+        python = python_for(ordinary_user)
+        if python is None:
+            raise LookupError("no Python here that an ordinary user could run")
+        self.secret = SECRET_PREFIX + secrets.token_hex(12)
+        environment = {
+            "MARL_RAY_ATTACK_KEY": self.secret,
+            "PATH": os.environ.get("PATH", ""),
+            "LANG": "C.UTF-8",
+        }
+        self.process = subprocess.Popen(
+            [
+                python,
+                str(HOST),
+                json.dumps(
+                    {
+                        "package": os.environ.get("MARL_RAY_PACKAGE", str(REPOSITORY)),
+                        "limits": SUITE_LIMITS,
+                        **options,
+                    }
+                ),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd="/",
+            env=environment,
+            **_user(ordinary_user),
+        )
+        self.hello = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the host died with status {self.process.wait()}")
+        return dict(json.loads(line))
+
+    def run(self, programs: list[dict[str, Any]]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(programs) + "\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def close(self) -> dict[str, Any]:
+        """Ends the host; its last word is what was left of its sandbox."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        last = self._read() if "unavailable" not in self.hello else {}
+        self.process.wait(timeout=30)
+        return last
+
+
+@contextmanager
+def host_of(variant: Variant) -> Iterator[Host]:
+    """The host of a variant. Whatever happens to the test, the process ends with it."""
+    host = Host({"isolation": variant.isolation, "refuse": list(variant.refuse)}, variant.ordinary_user)
+    try:
+        yield host
+    finally:
+        if host.process.poll() is None:
+            host.process.kill()
+            host.process.wait()

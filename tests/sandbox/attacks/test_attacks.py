@@ -1,0 +1,191 @@
+"""Every hostile program at every level of this machine: no escape, no forged pass, no leak, nothing left."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.sandbox.attacks import (
+    answers,
+    escapes,
+    forgeries,
+    kernel,
+    objects,
+    protocol,
+    resources,
+    scripts,
+    threads_and_output,
+    wire,
+)
+from tests.sandbox.attacks.attack import REPORTING_LIMITS, SUITE_LIMITS, WANTED_PREFIX, Attack
+from tests.sandbox.attacks.levels import VARIANTS, Variant, host_of, why_not
+
+MODULES = (
+    resources,
+    threads_and_output,
+    escapes,
+    kernel,
+    forgeries,
+    answers,
+    protocol,
+    wire,
+    objects,
+    scripts,
+)
+ATTACKS: tuple[Attack, ...] = tuple(attack for module in MODULES for attack in module.ATTACKS)
+HONEST_SOURCE = "def f(x):\n    print('honest')\n    return x + x\n"
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]")
+
+
+class Campaign:
+    """Runs the selected attacks, each variant's in order on its own host, two variants side by side.
+
+    Most attacks wait for a limit, so two hosts share two cores at ease. A test takes its answer from here.
+    """
+
+    def __init__(self, selected: list[tuple[Variant, Attack]]) -> None:
+        self.answers: dict[tuple[str, str], Future[Outcome]] = {
+            (variant.name, attack.name): Future() for variant, attack in selected
+        }
+        self.last: dict[str, Future[dict[str, Any] | None]] = {variant.name: Future() for variant, _ in selected}
+        self.executor = ThreadPoolExecutor(2)
+        for variant in dict.fromkeys(variant for variant, _ in selected):
+            attacks = [attack for other, attack in selected if other is variant]
+            self.executor.submit(self.wage, variant, attacks)
+
+    def wage(self, variant: Variant, attacks: list[Attack]) -> None:
+        last = self.last[variant.name]
+        try:
+            with host_of(variant) as host:
+                if "unavailable" in host.hello and (reason := why_not(variant)):
+                    raise LookupError(f"no {variant.name} here: {reason}")
+                assert host.hello.get("level") == variant.expected, host.hello
+                for attack in attacks:
+                    wanted = WANTED_PREFIX + secrets.token_hex(12)
+                    answer = host.run(programs_of(attack, wanted))
+                    self.answers[variant.name, attack.name].set_result(Outcome(wanted, host.secret, answer))
+                last.set_result(host.close())
+        except BaseException as error:
+            for future in (last, *(self.answers[variant.name, attack.name] for attack in attacks)):
+                if not future.done():
+                    future.set_exception(error)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came back of one attack: the word it should have found, the host's secret, the host's answer."""
+
+    wanted: str
+    secret: str
+    answer: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def campaign(request: pytest.FixtureRequest) -> Iterator[Campaign]:
+    parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    running = Campaign([(p["variant"], p["attack"]) for p in parameters if {"variant", "attack"} <= p.keys()])
+    yield running
+    running.executor.shutdown(cancel_futures=True)
+
+
+def result_of(future: Future[Any]) -> Any:
+    """The result; a level that this machine has not is a skip, and waiting has an end."""
+    try:
+        return future.result(timeout=240)
+    except LookupError as error:
+        pytest.skip(str(error))
+
+
+def program_of(attack: Attack, wanted: str) -> dict[str, Any]:
+    tests = attack.tests
+    return {
+        "program": attack.source,
+        "tests": tests.replace("@WANTED@", wanted)
+        if isinstance(tests, str)
+        else [t.replace("@WANTED@", wanted) for t in tests],
+        "entry_point": "f",
+        "limits": {**(REPORTING_LIMITS if attack.contained else SUITE_LIMITS), **attack.limits},
+        **attack.program,
+    }
+
+
+def programs_of(attack: Attack, wanted: str) -> list[dict[str, Any]]:
+    """The attack, what looks for its traces where there is such a program, and an honest one."""
+    after = Attack("after", "", attack.after, attack.tests, contained=True) if attack.after else None
+    return [program_of(item, wanted) for item in (attack, after) if item] + [honest_program()]
+
+
+def honest_program() -> dict[str, Any]:
+    word = secrets.token_hex(8)
+    return {"program": HONEST_SOURCE, "tests": [f"assert f({word!r}) == {word + word!r}"], "entry_point": "f"}
+
+
+def words_of_guest(report: dict[str, Any]) -> str:
+    """The text of a report that a guest can have put there (with what was wanted, after a failed test)."""
+    return json.dumps(
+        [report["stdout"], report["syntax_error"], [[t["error_type"], t["message"]] for t in report["tests"]]]
+    )
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_attack_is_contained(campaign: Campaign, variant: Variant, attack: Attack) -> None:
+    outcome: Outcome = result_of(campaign.answers[variant.name, attack.name])
+    answer, wanted = outcome.answer, outcome.wanted
+    report, *middle, honest = answer["reports"]
+    text = words_of_guest(report)
+
+    assert report["total"] >= 1, "the tests were lost"
+    statuses = [test["status"] for test in report["tests"]]
+    if "pass" in statuses:
+        assert (attack.untrusted, report["trusted"]) == (True, False), f"a forged pass: {report}"
+    assert "ESCAPED" not in text
+    if attack.contained:
+        assert "CONTAINED" in text, f"the attack never reached its payload: {text}"
+    for seen in middle:
+        assert "ESCAPED" not in words_of_guest(seen)
+        assert "CONTAINED" in words_of_guest(seen), words_of_guest(seen)
+        assert seen["passed"] == 0
+    if not attack.judge_may_die:
+        assert "JudgeDied" not in {test["error_type"] for test in report["tests"]}
+    if attack.statuses:
+        assert set(statuses) <= set(attack.statuses), text
+    assert outcome.secret not in json.dumps(answer["reports"])
+    assert wanted not in report["stdout"]
+    for test in report["tests"]:
+        written = (test["error_type"] or "") + (test["message"] or "")
+        assert not CONTROL_CHARACTERS.search(written), repr(written)
+        assert len(test["message"] or "") <= 2000
+    assert len(report["stdout"]) <= 65536
+
+    assert honest["passed"] == 1, f"the next program suffered: {honest}"
+    assert honest["trusted"] is True
+    assert honest.get("infra_error") is None
+    assert honest["stdout"].strip() == "honest", "output of another program"
+    assert answer["damage"] == []
+    assert answer["processes"] <= 0, f"{answer['processes']} processes left over"
+    assert answer["descriptors"] <= 0, f"{answer['descriptors']} descriptors left over"
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_nothing_outlives_the_sandbox(campaign: Campaign, variant: Variant) -> None:
+    """After all attacks the sandbox is closed: no process is left, and nothing was harmed in the end."""
+    if variant.name not in campaign.last:
+        pytest.skip("no attack was selected")
+    last = result_of(campaign.last[variant.name])
+    assert last["processes"] == 0
+    assert last["damage"] == []
+
+
+def test_the_suite_covers_every_class() -> None:
+    names = [attack.name for attack in ATTACKS]
+    assert len(set(names)) == len(names) >= 75
+    assert all(len(module.ATTACKS) >= 10 for module in MODULES)
+    assert all(attack.purpose and "\n" not in attack.purpose for attack in ATTACKS)

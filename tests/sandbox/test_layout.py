@@ -1,0 +1,75 @@
+"""The folder of a file says which process runs it: who imports whom, and that a name means one thing."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from marl_ray import sandbox
+
+ROOT = Path(sandbox.__file__).parent
+MAY_IMPORT = {
+    "wire": set[str](),
+    "wall": set[str](),
+    "suites": set[str](),
+    "guest": {"wire"},
+    "judge": {"suites", "wall", "wire"},
+    "zygote": {"guest", "judge", "wall", "wire"},
+}
+INSIDE = sorted((ROOT / "inside").rglob("*.py"))
+OUTSIDE = sorted([*ROOT.glob("*.py"), *(ROOT / "owner").glob("*.py")])
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """How many levels up, and which module, of every import in a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.level, node.module or item.name) for item in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((0, item.name) for item in node.names)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", INSIDE, ids=name_of)
+def test_what_runs_inside_imports_the_standard_library_and_what_its_process_may(path: Path) -> None:
+    folder = path.parent.name
+    for level, module in imports(path):
+        first = module.partition(".")[0]
+        if level == 2:
+            assert first in MAY_IMPORT[folder], f"{folder} imports {module}"
+        elif level == 0:
+            assert first in sys.stdlib_module_names or (path.name, first) == ("boot.py", "inside"), module
+        else:
+            assert level == 1
+            assert (path.parent / f"{first}.py").exists(), module
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=name_of)
+def test_the_owner_imports_nothing_of_the_rest_and_nothing_that_belongs_to_a_process_inside(path: Path) -> None:
+    for level, module in imports(path):
+        assert level == 0, f"{module}: relative imports are for inside the wall"
+        if module.partition(".")[0] != "marl_ray":
+            assert module.partition(".")[0] in sys.stdlib_module_names, module
+            continue
+        parts = module.split(".")
+        assert parts[1] == "sandbox", module
+        if parts[2:3] == ["inside"]:
+            assert parts[3] in ("wire", "wall", "suites"), module
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    names = Counter(
+        node.name
+        for path in (*INSIDE, *OUTSIDE)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []

@@ -1,0 +1,262 @@
+"""The contracts: all that the package has keeps to them, and what is broken is caught."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from marl_ray.config.schema import ExternalConfig
+from marl_ray.contracts import check_dataset, check_environment, check_estimator, check_mode
+from marl_ray.core.errors import UserError
+from marl_ray.core.tree import Outcome, Task
+from marl_ray.credit import ESTIMATORS
+from marl_ray.data import DATASETS
+from marl_ray.data.loading import load_tasks
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments.code_generation import CodeGeneration
+from marl_ray.external import MODES
+from marl_ray.external.modes import Message, Mode
+from marl_ray.sandbox import Program, Sandbox
+from tests.environments.test_base import TASK, Said, Talk
+
+AUX, MAIN = "def aux(x):\n    return x + 1", "def {}(x):\n    return aux(x) + 1"
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox() as running:
+        yield running
+
+
+# What the package has
+
+
+@pytest.mark.parametrize("agents", [1, 2, 3])
+@pytest.mark.parametrize("name", ENVIRONMENTS.entries)
+def test_environments(sandbox: Sandbox, name: str, agents: int) -> None:
+    tasks = load_tasks("bundled:toy", "eval[:1]")
+    answers = [*([AUX] * (agents - 1)), MAIN.format(tasks[0].fields["entry_point"])]
+    check_environment(ENVIRONMENTS.get(name)(agents), tasks, [answers, answers[::-1]], execute=sandbox.run_batch)
+
+
+FIELDS = {"task_id": "1", "prompt": "Double x.", "entry_point": "f", "test": "assert f(1) == 2"}
+MBPP = {"task_id": 2, "text": "Double x.", "code": "def f(x): return 2 * x", "test_list": ["assert f(1) == 2"]}
+ROWS: dict[str, list[dict[str, Any]]] = {"mbpp": [FIELDS, MBPP]}
+
+
+@pytest.mark.parametrize("name", DATASETS.entries)
+def test_dataset_types(name: str) -> None:
+    check_dataset(DATASETS.get(name), ROWS.get(name, [FIELDS, {**FIELDS, "task_id": "2"}]))
+
+
+@pytest.mark.parametrize("name", MODES.entries)
+def test_modes(sandbox: Sandbox, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    config = ExternalConfig(  # nobody answers there, so that expert_edits goes on without an edit
+        mode=name, expert_model="m", expert_base_url="http://127.0.0.1:9/v1", expert_retries=0
+    )
+    tasks = load_tasks("bundled:toy", "eval[:1]")
+    environment = CodeGeneration(2)
+    answers = [AUX, MAIN.format(tasks[0].fields["entry_point"])]
+    check_mode(MODES.get(name)(config, environment), environment, tasks, [answers], execute=sandbox.run_batch)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS.entries)
+def test_estimators(name: str) -> None:
+    check_estimator(ESTIMATORS.get(name))
+
+
+def test_an_environment_without_programs() -> None:
+    check_environment(Talk(2), [TASK], [["Hello.", "And you?"]])
+    with pytest.raises(UserError, match="has no words for it, only for passed, plain, expert_edits"):
+        MODES.get("level_feedback")(ExternalConfig(mode="level_feedback"), Talk(2))
+
+
+# What is broken
+
+
+def numbered() -> Callable[..., int]:
+    """Another number at each call."""
+    counter = itertools.count()
+    return lambda *_: next(counter)
+
+
+def made(**methods: Any) -> Talk:
+    """Talk, with other methods."""
+    return type("Broken", (Talk,), methods)(2)
+
+
+def outcome(**changes: Any) -> Callable[..., Outcome]:
+    return lambda self, attempt, report: Outcome(**({"reward": 1.0} | changes))
+
+
+class Ended(Talk):
+    def outcome(self, attempt: Said, report: Any) -> Outcome:
+        return Outcome(1.0 / len(attempt.texts[0]))
+
+
+class Evidence:
+    def __init__(self, data: Any, lines: list[Any]) -> None:
+        self.kept, self.told = data, lines
+
+    def data(self) -> Any:
+        return self.kept
+
+    def lines(self) -> list[Any]:
+        return self.told
+
+
+another = numbered()
+NO_TEXT: Any = 3
+
+
+class Programs(Talk):
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Any:
+        attempt = Said(responses)
+        attempt.program = Program(f"x = {another()}", ("assert x",), "x")  # type: ignore[assignment]
+        return attempt
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (made(roles=lambda self, task: ["a"]), "roles must be a list with one text for each of 2 agents"),
+        (made(roles=lambda self, task: ["a", "a"]), "two roles have one name"),
+        (made(first_prompts=lambda self, task: "ab"), "first_prompts must be a list"),
+        (made(revisions=lambda self, task: ["a", " "]), "revisions: a text is empty"),
+        (made(outcome=lambda self, attempt, report: 1.0), "outcome must give an Outcome"),
+        (made(outcome=outcome(reward=math.nan)), "rewards must be finite numbers by name: 'reward' is nan"),
+        (made(outcome=outcome(levels={"a": 0.5})), "levels must add up to the reward"),
+        (made(outcome=outcome(metrics={"a": None})), "metrics must be finite numbers by name: 'a' is None"),
+        (made(outcome=outcome(counts={"a": 0.5})), "counts must be whole numbers by name"),
+        (made(outcome=outcome(rewards=(1.0,))), "rewards must be empty or one for each of 2 agents"),
+        (made(outcome=outcome(evidence=Evidence({1}, []))), "evidence.data() must be plain data for JSON"),
+        (made(outcome=outcome(evidence=Evidence({}, [1]))), "evidence.lines() must be texts"),
+        (made(outcome=lambda self, *_: Outcome(float(another()))), "outcome is not a function of attempt and report"),
+        (
+            made(outcome=lambda self, a, _: Outcome(1.0, metrics={a.texts[0][:1]: 1.0})),
+            "levels, metrics and counts must have the same names",
+        ),
+        (made(feedback=lambda self, *_: ["a\nb"]), "feedback of passed: one fact a line"),
+        (made(feedback=lambda self, *_: "ab"), "feedback of passed: a list of lines"),
+        (made(previous_answers=lambda self, attempt: ["a"]), "previous_answers must have one text an agent"),
+        (made(previous_answers=lambda self, attempt: ["a", "\ud800"]), "previous_answers: a text that UTF-8 can hold"),
+        (made(question=lambda self, *_: "speaker 0?"), "question does not name speaker 1"),
+        (made(probes=lambda self, *_: [Program("", (), "f")]), "there are probes: give `execute`"),
+        (made(probed=lambda self, *_: {"needed": "no"}), "probed must be finite numbers by name"),
+        (Programs(2), "attempt made two programs of the same responses"),
+    ],
+)
+def test_a_broken_environment_is_caught(broken: Talk, says: str) -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_environment(broken, [TASK], [["Hello.", "And you?"]])
+    assert str(caught.value).startswith(says)
+
+
+def test_an_environment_that_raises_on_a_response_shows_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        check_environment(Ended(2), [TASK], [["Hello.", "And you?"]])
+
+
+def test_programs_need_somebody_to_execute_them() -> None:
+    task = Task("t", "Do.", {"entry_point": "f", "tests": ("assert f(1)",)})
+    with pytest.raises(AssertionError, match="give `execute`"):
+        check_environment(CodeGeneration(1), [task], [["def f(x): return 1"]])
+    with pytest.raises(AssertionError, match="at least one task"):
+        check_environment(CodeGeneration(1), [], [[""]])
+
+
+class Rows:
+    environment = "code_generation"
+
+    def task(self, row: Mapping[str, Any], number: int) -> Task:
+        if not row.get("text"):
+            raise UserError(f"row {number} has no text")
+        return Task(f"row {number}", row["text"], {"words": tuple(row["text"].split())})
+
+
+def rows(**attributes: Any) -> Any:
+    """Rows, with other attributes."""
+    return type("Broken", (Rows,), attributes)()
+
+
+def changed(**changes: Any) -> Any:
+    return rows(task=lambda self, row, number: replace(Rows().task(row, number), **changes))
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (rows(environment=CodeGeneration), "environment must be a registered name or module:Attr"),
+        (rows(task=lambda self, row, number: row), "row 0: task must give a Task"),
+        (changed(prompt=" "), "row 0: the task's prompt must be a text"),
+        (changed(id=3), "row 0: the task's id must be a text"),
+        (changed(id="one"), "two rows have tasks of the same id"),
+        (changed(fields=None), "row 0: fields must be a mapping"),
+        (changed(fields={1: 2}), "row 0: the names of fields are texts"),
+        (changed(fields={"words": []}), "row 0: field words must be hashable"),
+        (rows(task=lambda self, *_: Task(f"{another()}", "a", {})), "row 0: task gave two tasks for the same row"),
+        (
+            rows(task=lambda self, row, number: Task(f"{number}", row["text"], {})),
+            "a row without what is needed must be a UserError, not KeyError('text')",
+        ),
+        (rows(task=lambda self, row, number: Task(f"{number}", "a", {})), "the row {} was taken for a task"),
+    ],
+)
+def test_a_broken_dataset_type_is_caught(broken: Any, says: str) -> None:
+    check_dataset(Rows(), [{"text": "a b"}, {"text": "c"}])
+    with pytest.raises(AssertionError) as caught:
+        check_dataset(broken, [{"text": "a b"}, {"text": "c"}])
+    assert str(caught.value).startswith(says)
+
+
+class Echo(Mode):
+    async def messages(self, task: Task, attempt: Any, outcome: Outcome) -> tuple[list[Message], dict[str, float]]:
+        return self.told(attempt)
+
+    def told(self, attempt: Any) -> tuple[list[Message], dict[str, float]]:
+        return [Message(("fine",), "more")] * 2, {}
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (lambda _: ([Message()], {}), "1 messages for 2 agents"),
+        (lambda _: ([Message(("a\nb",))] * 2, {}), "messages: one fact a line"),
+        (lambda _: ([Message(edit=NO_TEXT)] * 2, {}), "an edit: a text, not 3"),
+        (lambda _: ([Message()] * 2, {"a": math.inf}), "metrics must be finite numbers"),
+        (lambda attempt: ([Message()] * 2, {attempt.texts[0][:1]: 1.0}), "metrics must have the same names"),
+    ],
+)
+def test_a_broken_mode_is_caught(told: Any, says: str) -> None:
+    mode = Echo(ExternalConfig(), Talk(2))
+    check_mode(mode, Talk(2), [TASK], [["Hello.", "And you?"]])
+    mode.told = told  # type: ignore[method-assign]
+    with pytest.raises(AssertionError) as caught:
+        check_mode(mode, Talk(2), [TASK], [["Hello.", "And you?"]])
+    assert str(caught.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (lambda r: r.add_(1), "the estimator changes the returns it is given"),
+        (lambda r: r.mean(dim=-1), "advantages must be a torch.float64 tensor of the returns' shape (4, 4)"),
+        (lambda r: r.float(), "advantages must be a torch.float64 tensor"),
+        (lambda r: r / (r - r.mean(dim=-1, keepdim=True)), "advantages must be finite"),
+        (lambda r: r + torch.rand_like(r), "the estimator gives two answers"),
+        (lambda r: r - r.mean(), "a group's advantages must not depend on other groups"),
+        (lambda r: r - r[..., :1], "advantages must not depend on the siblings' order"),
+        (lambda r: -r, "a sibling of higher return must not have the lower advantage"),
+    ],
+)
+def test_a_broken_estimator_is_caught(broken: Any, says: str) -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_estimator(broken)
+    assert str(caught.value).startswith(says)

@@ -1,0 +1,64 @@
+"""docs/extending.md: every block of code in it is run."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from marl_ray.core.tree import Task
+from marl_ray.credit import ESTIMATORS
+from marl_ray.data import DATASETS
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.external import MODES
+
+PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+FILES = {code.split("\n")[0].removeprefix("# "): code for _, code in BLOCKS if code.startswith("# ")}
+SNIPPETS = [code for kind, code in BLOCKS if kind == "python" and not code.startswith("# ")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with the page's files; what is imported from there is forgotten afterwards."""
+    for name, code in FILES.items():
+        (tmp_path / name).write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if f"{name}.py" in FILES:
+            del sys.modules[name]
+
+
+def test_the_page_has_an_example_of_each_kind() -> None:
+    assert set(FILES) == {"sums.py", "bonus.py", "rows.py", "score.py", "median.py"}
+    assert {kind for kind, _ in BLOCKS} == {"yaml", "python"}
+    checked = "".join(SNIPPETS)
+    for kind in ("environment", "dataset", "mode", "estimator"):
+        assert f"check_{kind}(" in checked
+
+
+@pytest.mark.parametrize("number", range(len(SNIPPETS)))
+def test_the_checks_pass(folder: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    exec(compile(SNIPPETS[number], f"{PAGE.name}, snippet {number}", "exec"), {})
+
+
+def test_the_config_names_what_is_there(folder: Path) -> None:
+    (text,) = (code for kind, code in BLOCKS if kind == "yaml")
+    tree = yaml.safe_load(text)
+    environment = ENVIRONMENTS.get(tree["environment"])(2)
+    rows = DATASETS.get(tree["dataset"]["type"])
+    assert rows.environment == tree["environment"]
+    task: Task = rows.task({"total": 7}, 0)
+    assert environment.outcome(environment.attempt(task, ["3", "4"], last=True), None).reward == 1.5
+    half = environment.outcome(environment.attempt(task, ["3", "no"], last=True), None)
+    assert (half.reward, half.rewards) == (0.25, (0.25, -0.75))
+    assert MODES.get(tree["external"]["mode"]).__name__ == "Score"
+    assert ESTIMATORS.get(tree["magrpo"]["estimator"]).__name__ == "median"

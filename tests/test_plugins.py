@@ -1,0 +1,113 @@
+"""The registry: own names, `module:Attr`, and what is said where neither helps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from marl_ray.core.errors import UserError
+from marl_ray.credit import ESTIMATORS
+from marl_ray.data import DATASETS
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.external import MODES
+from marl_ray.plugins import Registry
+
+REGISTRIES = (ENVIRONMENTS, DATASETS, MODES, ESTIMATORS)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    return tmp_path
+
+
+def said(registry: Registry, name: str) -> str:
+    with pytest.raises(UserError) as caught:
+        registry.get(name)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
+def test_every_entry_stands_for_something(registry: Registry) -> None:
+    for name in registry.entries:
+        registry.check(name)
+        assert hasattr(registry.get(name), registry.needs)
+
+
+def test_unknown_names() -> None:
+    assert said(ENVIRONMENTS, "code_generaton") == (
+        "unknown environment 'code_generaton': did you mean code_generation? (or module:Attr for one of your own)"
+    )
+    assert said(MODES, "telepathy").startswith(
+        "unknown external.mode 'telepathy': known: level_feedback, level_passed,"
+    )
+    assert said(DATASETS, "classeval") == (
+        "dataset.type classeval is not available yet (available: humaneval, coophumaneval, mbpp, toy)"
+    )
+    for name in ("", "a:b:c", "a b:c", ":c", "a.:c", "a:", "1a:b", "../a:b"):
+        with pytest.raises(UserError, match="unknown estimator"):
+            ESTIMATORS.check(name)
+
+
+def test_a_module_of_the_current_folder_is_found(here: Path) -> None:
+    (here / "own_things.py").write_text("def doubled(returns):\n    return returns * 2\n")
+    assert ESTIMATORS.get("own_things:doubled")(2) == 4
+    assert sys.path[-1] == str(here)
+    assert str(here) not in sys.path[:-1]
+
+
+def test_a_console_script_finds_it_too(here: Path) -> None:
+    """A script does not have the current folder on its path, unlike `python -m`."""
+    (here / "own_script_things.py").write_text("def task(row, number): ...\n")
+    script = here / "bin" / "script"
+    script.parent.mkdir()
+    script.write_text(
+        "import os, sys\n"
+        "assert os.getcwd() not in sys.path and '' not in sys.path\n"
+        "from marl_ray.data import DATASETS\n"
+        "DATASETS.check('own_script_things:no_such_thing')\n"  # imports nothing, and so does not know
+        "DATASETS.get('own_script_things:no_such_thing')\n"
+    )
+    root = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, env={"PYTHONPATH": root}
+    )
+    assert "UserError: dataset.type own_script_things:no_such_thing: module own_script_things has no" in done.stderr
+
+
+def test_what_cannot_be_used_is_one_line(here: Path) -> None:
+    (here / "own_faults.py").write_text("import no_such_package\n")
+    (here / "own_kinds.py").write_text("number = 3\n")
+    assert said(MODES, "no_such_module:Mode") == "external.mode no_such_module:Mode: No module named 'no_such_module'"
+    assert "No module named 'no_such_package'" in said(MODES, "own_faults:Mode")
+    assert said(MODES, "own_kinds:Mode") == "external.mode own_kinds:Mode: module own_kinds has no Mode"
+    assert said(ESTIMATORS, "own_kinds:number") == (
+        "estimator own_kinds:number is none: it has no __call__ (docs/extending.md)"
+    )
+    assert "it has no from_config" in said(ENVIRONMENTS, "own_kinds:number")
+
+
+def test_a_fault_in_a_plugins_own_code_is_not_hidden(here: Path) -> None:
+    (here / "own_bug.py").write_text("{}.nothing\n")
+    with pytest.raises(AttributeError, match="nothing"):
+        MODES.get("own_bug:Mode")
+
+
+def test_registries_import_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from marl_ray.environments import ENVIRONMENTS\n"
+        "from marl_ray.data import DATASETS, infer_type\n"
+        "from marl_ray.external import MODES\n"
+        "from marl_ray.credit import ESTIMATORS\n"
+        "ENVIRONMENTS.check('code_generation'), DATASETS.check('mbpp'), MODES.check('a:B'), ESTIMATORS.check('grpo')\n"
+        "heavy = {'ray', 'torch', 'yaml', 'openai', 'marl_ray.sandbox', 'marl_ray.config'}\n"
+        "print(*heavy & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
