@@ -46,8 +46,3 @@ def disconnect() -> None:
 def local_gpus() -> int:
     """The GPUs of this machine, without a connection to Ray."""
     return ray_private.gpus_here()
-
-
-def disconnect() -> None:
-    """Leave the cluster, or end the Ray that `connect` started."""
-    ray.shutdown()
