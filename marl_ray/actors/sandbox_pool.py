@@ -99,8 +99,10 @@ class SandboxPool:
 
     async def start(self) -> list[str]:
         """Start all workers; returns one line a node. Raises UserError if one of them cannot be had."""
-        nodes = Counter((started.ip, started.host, started.notes) for started in await self.workers.start())
-        return [f"{host}: {' '.join(notes)}; workers: {count}" for (_, host, notes), count in nodes.items()]
+        notes = await self.workers.start()
+        places = [worker.place for worker in self.workers.serving()]
+        nodes = Counter((p.ip, p.host, *n) for p, n in zip(places, notes, strict=True) if p is not None)
+        return [f"{host}: {note}; workers: {count}" for (_, host, note), count in nodes.items()]
 
     async def close(self) -> None:
         """End all workers; whoever still waits gets a report with `infra_error`."""
