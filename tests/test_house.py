@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 400
-TWICE = {"Batch", "Handle", "Reader", "Row", "Session"}
+TWICE = {"Group", "Place", "Row", "Session"}
 """Nouns that mean something else within the sandbox or, a row, to a data set; none may be added."""
 
 
