@@ -87,19 +87,23 @@ class Side:
 def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
     """marl_ray's real loop; before each step it asks the gate."""
     import asyncio
+    from unittest import mock
 
-    import ray
-
-    from marl_ray.cluster.local import connect
-    from marl_ray.config.loading import from_tree
-    from marl_ray.core.tree import Outcome
+    from marl_ray.cluster.local import connect, disconnect
+    from marl_ray.config import from_tree
+    from marl_ray.core.batch import UpdateStats
+    from marl_ray.core.stopwatch import Stopwatch
+    from marl_ray.core.tree import Episode, Outcome
     from marl_ray.data.loading import load_tasks
     from marl_ray.environments.code_generation import CodeGeneration
     from marl_ray.environments.code_generation.attempt import CodeAttempt
     from marl_ray.external.transition import Transition
+    from marl_ray.runs.check import Problem
+    from marl_ray.runs.folder import RunFolder
+    from marl_ray.runs.session import Session
     from marl_ray.sandbox import ExecutionReport
-    from marl_ray.telemetry.metrics import Row
-    from marl_ray.trainer import Problem, Trainer
+    from marl_ray.telemetry.rows import joint_samples
+    from marl_ray.trainer import Trainer
 
     class VariedReward(CodeGeneration):
         """The code environment with all its work (joint program, execution, levels) and another reward."""
@@ -108,14 +112,17 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
             return replace(super().outcome(attempt, report), reward=varied_reward(attempt.responses))
 
     class GatedTrainer(Trainer):
-        async def _step(self, *args: Any) -> Row:
+        async def step(self) -> None:
             await asyncio.to_thread(gate.pass_through)
-            row = await super()._step(*args)
-            gate.block.joint_samples += int(row["rollout/joint_samples"])
-            gate.block.tokens += int(row["rollout/tokens"])
+            await super().step()
+
+        def record(self, episodes: list[Episode], updates: list[UpdateStats], watch: Stopwatch) -> None:
+            super().record(episodes, updates, watch)
+            completions = [c for e in episodes for _, node in e.nodes() for group in node.completions for c in group]
+            gate.block.joint_samples += joint_samples(episodes)
+            gate.block.tokens += sum(len(c.token_ids) for c in completions)
             for phase in PHASES[:3]:
-                setattr(gate.block, phase, getattr(gate.block, phase) + float(row[f"time/{phase}"]))
-            return row
+                setattr(gate.block, phase, getattr(gate.block, phase) + watch.seconds[phase])
 
     config = from_tree(
         {
@@ -148,16 +155,16 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
         load_tasks(workload.dataset, "train"),
         [],
     )
-    run_dir = folder / "run"
-    run_dir.mkdir()
-    trainer = GatedTrainer(config, problem, run_dir, resume=False)
+    run = RunFolder(folder / "run")
+    run.make()
     connect(verbose=False)
     try:
-        asyncio.run(trainer.run())
+        with mock.patch("marl_ray.runs.session.Trainer", GatedTrainer):
+            asyncio.run(Session(config, problem, run, None).run())
     except Stopped:
         pass
     finally:
-        ray.shutdown()
+        disconnect()
 
 
 def make_workload(arguments: argparse.Namespace, folder: Path) -> Workload:

@@ -79,7 +79,7 @@ class Trainer:
                 await self.evaluate(f"step {step}")
         await self.save()
         if self.config.output.save_final_model:
-            await self.export()
+            await together(*map(self.export, self.team.learners))
         await self.evaluate("after")
         state = self.state
         self.health.check_learning(state.learned - self.first.learned, state.step)
@@ -142,9 +142,7 @@ class Trainer:
         await together(*(x.save(str(checkpoints.agent_folder(path, x.agent))) for x in learners))
         checkpoints.commit(path, self.state, self.config.output.keep_checkpoints)
 
-    async def export(self) -> None:
-        """The trained models, as transformers loads them."""
-        environment, tasks = self.problem.environment, self.problem.train_tasks
-        folders = [str(self.folder.model(x.agent)) for x in self.team.learners]
-        texts = [probe_texts(environment, tasks, x.agent) for x in self.team.learners]
-        await together(*(x.export(f, t) for x, f, t in zip(self.team.learners, folders, texts, strict=True)))
+    async def export(self, learner: LearnerGroup) -> None:
+        """One agent's trained model, as transformers loads it."""
+        texts = probe_texts(self.problem.environment, self.problem.train_tasks, learner.agent)
+        await learner.export(str(self.folder.model(learner.agent)), texts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from marl_ray.actors.engine import Engine, EngineSpec
-from marl_ray.actors.handle import Started
+from marl_ray.actors.handle import Actor
 from marl_ray.config.schema import ModelConfig
 from marl_ray.core.ids import ActorId
 from marl_ray.core.sampling import Generation, SamplingSpec
@@ -19,7 +19,7 @@ from marl_ray.weights import receiving
 from marl_ray.weights.receiving import Acknowledgement, Stage
 
 
-class Generator:
+class Generator(Actor):
     """Ray actor (asynchronous): many calls run at the same time and share the engine's batches."""
 
     def __init__(self, id: ActorId, spec: EngineSpec, model: ModelConfig) -> None:
@@ -28,14 +28,14 @@ class Generator:
         self.model = model
         self.version: WeightVersion | None = None
 
-    async def start(self) -> Started:
+    async def start(self) -> list[str]:
         """Load tokenizer and engine. Raises ValueError for settings that this model cannot have."""
         self.tokenizer = load_tokenizer(self.spec.model, self.model)
         self.through_template, why = decide_template(self.spec.model, self.tokenizer, self.model)
         self.engine = Engine(self.spec, self.tokenizer.eos_token_id)
         if self.id.replica > 0 or self.id.agent is None:
-            return Started.here()
-        return Started.here(prompt_note(self.id.agent, self.through_template, why))
+            return []
+        return [prompt_note(self.id.agent, self.through_template, why)]
 
     async def prompt_lengths(self, prompts: list[str]) -> list[int]:
         """Number of tokens of each prompt."""

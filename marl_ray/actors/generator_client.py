@@ -61,11 +61,10 @@ class GeneratorClient:
     def commit(self, version: WeightVersion) -> list[Acknowledgement]:
         return self._wait("commit", [g.call(Generator.commit, version) for g in self._generators])
 
-    def _stage(self, stage: Stage, infos: Sequence[dict[str, Any]] | None = None) -> None:
-        each = infos or [None] * len(self._generators)
-        self._wait(
-            stage, [g.call(Generator.transfer, stage, info) for g, info in zip(self._generators, each, strict=True)]
-        )
+    def _stage(self, stage: Stage, infos: Sequence[dict[str, Any] | None] = ()) -> None:
+        infos = infos or [None] * len(self._generators)
+        calls = [g.call(Generator.transfer, stage, info) for g, info in zip(self._generators, infos, strict=True)]
+        self._wait(stage, calls)
 
     def _wait(self, what: str, calls: Sequence[Call[R]]) -> list[R]:
         return wait_for(calls, Deadline(self._deadline_s, "sync_s", f"to {what}"))

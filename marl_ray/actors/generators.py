@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from marl_ray.actors.generator import Generator
 from marl_ray.actors.handle import Deadline, Handle
 from marl_ray.actors.supervisor import Recipe, Supervisor
-from marl_ray.config.schema import Deadlines
+from marl_ray.config.resources import Deadlines
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.waiting import together
 
@@ -28,7 +28,7 @@ class GeneratorGroup:
 
     async def start(self) -> list[str]:
         """Start all replicas; returns what people should know of them."""
-        return [note for started in await self.replicas.start() for note in started.notes]
+        return [note for notes in await self.replicas.start() for note in notes]
 
     async def close(self) -> None:
         """End all replicas."""

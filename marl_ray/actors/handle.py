@@ -18,7 +18,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -56,18 +57,28 @@ class Deadline:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """What an actor answers to `start`: where its process is, and what people should know of it."""
+class Place:
+    """Where an actor's process is."""
 
     host: str
     ip: str
     process: int
-    notes: tuple[str, ...]
 
-    @classmethod
-    def here(cls, *notes: str) -> Started:
-        """Of the actor whose process this is."""
-        return cls(socket.gethostname(), ray.util.get_node_ip_address(), os.getpid(), notes)
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.ip}"
+
+
+class Actor(ABC):
+    """What every actor's class begins with. The constructor only keeps its arguments, so that a place is known before
+    anything fails, and `start`, whose errors arrive as they are, does the rest."""
+
+    def place(self) -> Place:
+        """Answers once there is a process."""
+        return Place(socket.gethostname(), ray.util.get_node_ip_address(), os.getpid())
+
+    @abstractmethod
+    def start(self) -> Any:
+        """Answers once the actor can serve, with a list of lines that people should know."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +88,17 @@ class Handle(Generic[A]):
     id: ActorId
     actor: Any
     life: int
-    started: Started | None = None
-    """None until it has answered."""
+    place: Place | None = None
+    """None until it has told."""
+
+    @classmethod
+    def create(
+        cls, id: ActorId, life: int, actor_class: type[A], arguments: Sequence[Any], options: Mapping[str, Any]
+    ) -> Handle[A]:
+        """Begin a life of an actor; returns at once. `options` are Ray's."""
+        remote_class: Any = ray.remote(actor_class)
+        actor = remote_class.options(max_restarts=0, **options).remote(*arguments)
+        return cls(id, actor, life)
 
     @overload
     def call(
@@ -116,22 +136,19 @@ class Call(Generic[R]):
 
     def translated(self, error: RayError) -> Exception:
         """Ray's error as one of ours."""
-        who, started = self.handle.id, self.handle.started
+        who, place = self.handle.id, self.handle.place
         if isinstance(error, RayActorError):
-            if started is None:
-                return ActorDied(f"{who} died before it was ready: {_last_line(error)}")
+            if place is None:
+                return ActorDied(f"{who} died before it had started: {_last_line(error)}")
             hint = "" if who.kind == "sandbox" else "; --resume goes on"
-            return ActorDied(f"{who} died (process {started.process} on {started.ip}){hint}")
-        if not isinstance(error, RayTaskError):
-            return ActorFailed(f"{who}: {type(error).__name__} in {self.method}: {_last_line(error)}")
-        cause = error.cause
+            return ActorDied(f"{who} died ({place}){hint}")
+        cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, ActorDied | WaitExpired):
             return cause
         if isinstance(cause, UserError):
-            return UserError(f"{who} on {error.ip}: {cause}")
-        return ActorFailed(
-            f"{who} (process {error.pid} on {error.ip}) failed in {self.method}: {type(cause).__name__}: {cause}"
-        )
+            return UserError(f"{who} on {place.ip if place else 'no node yet'}: {cause}")
+        what = f"{type(cause).__name__}: {_last_line(cause) if cause is error else cause}"
+        return ActorFailed(f"{who} ({place or 'no process yet'}) failed in {self.method}: {what}")
 
 
 def wait_for(calls: Sequence[Call[R]], deadline: Deadline) -> list[R]:
@@ -153,6 +170,6 @@ def wait_for(calls: Sequence[Call[R]], deadline: Deadline) -> list[R]:
     return [answers[call.reference] for call in calls]
 
 
-def _last_line(error: Exception) -> str:
+def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

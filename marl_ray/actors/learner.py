@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_ray.actors.handle import Handle, Started
+from marl_ray.actors.handle import Actor, Handle
 from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, UpdateStats
 from marl_ray.core.ids import ActorId
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # they import torch, which the driver, who imports this modul
     from marl_ray.weights.transport import TransportName
 
 
-class LearnerActor:
+class LearnerActor(Actor):
     """Ray actor: one rank of an agent's learner. The arguments after `id` are those of `Learner`."""
 
     def __init__(
@@ -34,17 +34,17 @@ class LearnerActor:
         self.id = id
         self._arguments: Any = (model_path, agent, model, optimizer, wire_dtype, total_steps, threads)
 
-    def start(self) -> Started:
+    def start(self) -> list[str]:
         """Load the model."""
         from marl_ray.learning.learner import Learner
 
         self.learner = Learner(*self._arguments)
         if self.learner.layout == "packed":
-            return Started.here()
-        return Started.here(
+            return []
+        return [
             f"agent {self.id.agent}: learns in padded batches with the model's own attention, which takes longer: "
             f"{self.learner.why_padded}"
-        )
+        ]
 
     def fingerprint(self, texts: list[str]) -> str:
         """See `marl_ray.models.tokenization.fingerprint`."""

@@ -10,7 +10,7 @@ from marl_ray.actors.handle import Deadline
 from marl_ray.actors.learner import LearnerActor
 from marl_ray.actors.supervisor import Recipe, Supervisor
 from marl_ray.cluster.plan import Transport
-from marl_ray.config.schema import Deadlines
+from marl_ray.config.resources import Deadlines
 from marl_ray.core.batch import Batch, UpdateStats
 from marl_ray.core.tree import WeightVersion
 from marl_ray.core.waiting import together
@@ -39,7 +39,7 @@ class LearnerGroup:
 
     async def start(self) -> list[str]:
         """Start all ranks; returns what people should know of them."""
-        return [note for started in await self.ranks.start() for note in started.notes]
+        return [note for notes in await self.ranks.start() for note in notes]
 
     async def close(self) -> None:
         """End all ranks."""

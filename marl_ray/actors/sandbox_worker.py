@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from marl_ray.actors.handle import Started
+from marl_ray.actors.handle import Actor
 from marl_ray.core.errors import UserError
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox, SandboxSettings, SandboxUnavailable
 
 
-class SandboxWorker:
-    """Ray actor with a few threads: `run` may be called twice at a time, the second call waits its turn; `alive` answers
-    meanwhile."""
+class SandboxWorker(Actor):
+    """Ray actor with two threads, so that `alive` answers while `run` runs."""
 
     def __init__(self, settings: SandboxSettings, without: tuple[str, ...] = ()) -> None:
         self._sandbox = Sandbox(settings, without=without)
 
-    def start(self) -> Started:
+    def start(self) -> list[str]:
         """Start the sandbox. Raises UserError when there is no isolation to be had here."""
         try:
             self._sandbox.start()
         except SandboxUnavailable as error:
             raise UserError(error) from None
-        return Started.here(self._sandbox.describe())
+        return [self._sandbox.describe()]
 
     def run(self, programs: Sequence[Program]) -> list[ExecutionReport]:
         """Reports in the order of the programs."""

@@ -1,6 +1,6 @@
 """The life of actors, of every kind: started, ready, serving, lost, replaced.
 
-    starting --(start answers)--> serving --(lose)--> lost --(restarts left)--> starting, in its next life
+    starting --(start has answered)--> serving --(lose)--> lost --(restarts left)--> starting, in its next life
                                                            --(none left)------> retired
 
 A life is counted from 1, and every life has a handle of its own: whoever still holds the handle of an earlier one can
@@ -15,12 +15,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-import ray
 from ray.exceptions import RayError
 
-from marl_ray.actors.handle import ActorFailed, Deadline, Handle, Started
+from marl_ray.actors.handle import Actor, ActorFailed, Deadline, Handle
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.core.waiting import together
@@ -33,14 +32,7 @@ RESTART_PAUSE_S = 2.0
 State = Literal["starting", "serving", "lost", "retired"]
 
 
-class Startable(Protocol):
-    """What can be an actor. The constructor only keeps its arguments: what can fail belongs into `start`, whose errors
-    arrive as they are."""
-
-    def start(self) -> Any: ...
-
-
-A = TypeVar("A", bound=Startable)
+A = TypeVar("A", bound=Actor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +78,8 @@ class Supervisor(Generic[A]):
         self.last_failure = ""
         """Why the last start failed."""
 
-    async def start(self) -> list[Started]:
-        """Start all of them side by side; what each answered. Where one does not start all are ended.
+    async def start(self) -> list[list[str]]:
+        """Start all of them side by side; the lines of each. Where one does not start all are ended.
 
         Raises what that one's start raised, or WaitExpired.
         """
@@ -138,7 +130,7 @@ class Supervisor(Generic[A]):
             await asyncio.sleep(RESTART_PAUSE_S * attempt)
             try:
                 await self._start(member)
-            except (UserError, ActorFailed) as error:
+            except (UserError, ActorFailed, RayError) as error:
                 self.last_failure = str(error)
                 log.warning("%s does not start: %s", member.recipe.id, error)
                 self._end(member)
@@ -148,17 +140,18 @@ class Supervisor(Generic[A]):
             member.state = "retired"
         self._changed()
 
-    async def _start(self, member: _Member[A]) -> Started:
+    async def _start(self, member: _Member[A]) -> list[str]:
         """Begin the next life."""
         recipe = member.recipe
         member.state = "starting"
         member.life += 1
-        actor_class = ray.remote(recipe.actor_class).options(max_restarts=0, **recipe.options)  # type: ignore[attr-defined]
-        member.handle = Handle(recipe.id, actor_class.remote(*recipe.arguments), member.life)
-        started: Started = await member.handle.call(recipe.actor_class.start).within(self._deadline)
-        member.handle = replace(member.handle, started=started)
+        handle = Handle.create(recipe.id, member.life, recipe.actor_class, recipe.arguments, recipe.options)
+        member.handle = handle
+        place = await handle.call(recipe.actor_class.place).within(self._deadline)
+        member.handle = handle = replace(handle, place=place)
+        notes: list[str] = await handle.call(recipe.actor_class.start).within(self._deadline)
         member.state = "serving"
-        return started
+        return notes
 
     def _end(self, member: _Member[A]) -> None:
         handle, member.handle = member.handle, None

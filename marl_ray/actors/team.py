@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import ray
 
@@ -28,6 +29,14 @@ MANY_CALLS = 100_000
 TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
 
 
+class Group(Protocol):
+    """Actors that are started and ended together."""
+
+    async def start(self) -> list[str]: ...
+
+    async def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Team:
     """The actors of a run; generators and learners by agent."""
@@ -38,13 +47,18 @@ class Team:
     places: Places
 
     @property
+    def groups(self) -> list[Group]:
+        """All of them."""
+        return [self.sandbox, *self.generators, *self.learners]
+
+    @property
     def transport(self) -> str:
         """How weights travel, in words."""
         return " and ".join(TRANSPORTS[name] for name in sorted({learner.transport for learner in self.learners}))
 
     async def close(self) -> None:
         """End all actors and free their places."""
-        for group in (self.sandbox, *self.learners, *self.generators):
+        for group in self.groups:
             await group.close()
         self.places.free()
 
@@ -65,8 +79,7 @@ async def start_team(config: Config, optimizer_steps: int, say: Callable[[str], 
         places,
     )
     try:
-        groups = (team.sandbox, *team.generators, *team.learners)
-        for notes in await together(*(group.start() for group in groups)):
+        for notes in await together(*(group.start() for group in team.groups)):
             for note in notes:
                 say(note)
     except BaseException:

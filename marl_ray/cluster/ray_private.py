@@ -1,5 +1,5 @@
-"""All that we use of Ray without its promise. Nothing else in the package may touch `ray._private`, arguments of Ray that
-begin with an underscore, or variables that Ray does not document.
+"""All that we use of Ray without its promise. Nothing else in the package may touch `ray._private`, arguments of Ray
+that begin with an underscore, or variables that Ray does not document.
 
 Written against the Ray named here, which setup.py pins; a test compares both with the Ray that is installed. With
 another one, read these functions again before the number is changed.
@@ -37,6 +37,7 @@ def free_resources() -> list[dict[str, float]]:
 def gpus_here() -> int:
     """The GPUs that a Ray started on this machine would offer, without starting one."""
     manager = accelerators.get_accelerator_manager_for_resource("GPU")
+    assert manager is not None, "Ray knows what a GPU is"
     visible = manager.get_current_process_visible_accelerator_ids()
     count = int(manager.get_current_node_num_accelerators())
     return count if visible is None else min(count, len(visible))

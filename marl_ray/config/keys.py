@@ -58,8 +58,14 @@ def settings(algorithm: str) -> Mapping[str, Setting]:
     }
 
 
+@functools.cache
+def types_of(cls: Any) -> Mapping[str, Any]:
+    """The type of each field, bounds included."""
+    return typing.get_type_hints(cls, include_extras=True)
+
+
 def _walk(cls: type, place: tuple[str, ...], algorithm: str) -> Iterator[tuple[str, Setting]]:
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = types_of(cls)
     for field in dataclasses.fields(cls):
         here = (*place, field.name)
         if dataclasses.is_dataclass(hints[field.name]):
@@ -123,7 +129,7 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, where: str) -> User
     if hint is not None:
         return UserError(f"unknown setting '{where}{key}': did you mean '{hint}'?")
     if len(here) > MANY:
-        return UserError(f"unknown setting '{where}{key}': the known ones are in marl_ray/config/schema.py")
+        return UserError(f"unknown setting '{where}{key}': the known ones are listed by marl-ray explain {section}")
     return UserError(f"unknown setting '{where}{key}': known here: {', '.join(here)}")
 
 

@@ -8,16 +8,15 @@ wherever it came from. Other spellings are in `marl_ray.config.spellings`.
 from __future__ import annotations
 
 import dataclasses
-import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from marl_ray.config.checks import check, count_agents
-from marl_ray.config.keys import AGENT_KEYS, agent_keys, refuse, sections, settings
+from marl_ray.config.checks import check, count_agents, derive
+from marl_ray.config.keys import AGENT_KEYS, agent_keys, refuse, sections, settings, types_of
 from marl_ray.config.reading import read_yaml
 from marl_ray.config.resources import GeneratorResources, LearnerResources
 from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config
@@ -86,21 +85,21 @@ def to_yaml(config: Config) -> str:
 
 def _flat(tree: Mapping[str, Any], algorithm: str) -> Flat:
     """A file's tree, every setting under the key that is kept."""
-    flat = kept_keys(_flatten(tree, settings(algorithm)), algorithm)
+    flat = kept_keys(_flatten(tree, sections(settings(algorithm))), algorithm)
     flat["agents"] = _entries(flat.get("agents"), algorithm)
     return flat
 
 
-def _flatten(value: Any, known: Iterable[str], key: str = "") -> Flat:
-    """What a section holds, by dotted key. What is no known section stays whole; it is refused later."""
-    if key and key not in sections(known):
+def _flatten(value: Any, places: Collection[str], key: str = "") -> Flat:
+    """What a section holds, by dotted key. What is none of `places` stays whole."""
+    if key and key not in places:
         return {key: value}
     if isinstance(value, Mapping):
         flat: Flat = {}
         for name, inner in value.items():
             if "." in str(name):
                 raise UserError(f"'{name}' with dots is for --override: in a file, write a section for every dot")
-            flat |= _flatten(inner, known, f"{key}.{name}" if key else str(name))
+            flat |= _flatten(inner, places, f"{key}.{name}" if key else str(name))
         return flat
     return {} if value is None else {key: value}
 
@@ -124,9 +123,8 @@ def _entries(agents: Any, algorithm: str) -> list[Flat] | None:
         return None
     if not isinstance(agents, list | tuple):
         raise UserError(f"agents should be a list like [a, b], of names or of mappings, or null, got {agents!r}")
-    return [
-        _flatten(agent, agent_keys(algorithm)) if isinstance(agent, Mapping) else {"name": agent} for agent in agents
-    ]
+    places = sections(agent_keys(algorithm))
+    return [_flatten(agent, places) if isinstance(agent, Mapping) else {"name": agent} for agent in agents]
 
 
 def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
@@ -134,7 +132,7 @@ def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
     if key == "model_name":
         for agent in flat["agents"] or ():
             agent.pop("name", None)
-    key, known = kept_key(key, algorithm), settings(algorithm)
+    key = kept_key(key, algorithm)
     mapping = next((k for k in ("model.tokenizer_kwargs", "model.special_tokens") if key.startswith(f"{k}.")), None)
     if key == "agents":
         flat["agents"] = _entries(value, algorithm)
@@ -146,7 +144,7 @@ def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
             raise UserError(f"{key}: '{mapping}' is a single value, not a section")
         flat[mapping] = {**inner, **_nested({key.removeprefix(f"{mapping}."): value})}
     else:
-        _put(flat, key, kept_keys(_flatten(value, known, key), algorithm))
+        _put(flat, key, kept_keys(_flatten(value, sections(settings(algorithm)), key), algorithm))
 
 
 def _override_agent(flat: Flat, key: str, value: Any, algorithm: str) -> None:
@@ -158,7 +156,7 @@ def _override_agent(flat: Flat, key: str, value: Any, algorithm: str) -> None:
     if not index.isdecimal() or int(index) >= len(agents):
         raise UserError(f"{key}: there {'is' if len(agents) == 1 else 'are'} {counted(len(agents), 'agent')}, from 0")
     if rest:
-        _put(agents[int(index)], rest[0], _flatten(value, agent_keys(algorithm), rest[0]))
+        _put(agents[int(index)], rest[0], _flatten(value, sections(agent_keys(algorithm)), rest[0]))
     else:
         (agents[int(index)],) = _entries([value], algorithm) or [{}]
 
@@ -187,8 +185,7 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
     given = _typed({key: value for key, value in flat.items() if key != "agents"}, algorithm)
     run = {key: setting.default for key, setting in known.items()} | given
     count = count_agents(entries, run[f"{algorithm}.num_agents"], algorithm)
-    _derive(run, algorithm)
-    _one_trust(run)
+    derive(run, algorithm)
     run["agents"] = tuple(_agent(run, entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count))
     places = {setting.place: run[key] for key, setting in known.items()}
     config = _assemble(Config, (), {**places, ("algorithm",): algorithm})
@@ -203,18 +200,6 @@ def _typed(flat: Flat, algorithm: str) -> Flat:
         if value is not None or not known[key].null_is_default:
             typed[key] = coerce(value, known[key].hint, key, or_null=known[key].null_is_default)
     return typed
-
-
-def _derive(run: Flat, algorithm: str) -> None:
-    """Fill in the defaults that are made from other settings."""
-    from marl_ray.data import infer_type  # here, as packages of plug-ins read configs
-
-    if run["dataset.type"] is None and run["dataset.name"]:
-        run["dataset.type"] = infer_type(run["dataset.name"])
-    if run[f"{algorithm}.estimator"] is None:
-        run[f"{algorithm}.estimator"] = algorithm
-    if run[f"{algorithm}.turn_gradient_weights"] is None:
-        run[f"{algorithm}.turn_gradient_weights"] = (1.0,) * run[f"{algorithm}.num_turns"]
 
 
 def _agent(run: Flat, entry: Flat, number: int, algorithm: str) -> AgentConfig:
@@ -237,27 +222,12 @@ def _agent(run: Flat, entry: Flat, number: int, algorithm: str) -> AgentConfig:
     )
 
 
-def _one_trust(run: Flat) -> None:
-    """`trust_remote_code` is one setting for model and tokenizer."""
-    name, kept = "model.tokenizer_kwargs", "model.model_kwargs.trust_remote_code"
-    arguments = dict(run[name])
-    trust = arguments.pop("trust_remote_code", run[kept])
-    if trust != run[kept]:
-        raise UserError(
-            f"{name}.trust_remote_code is {trust}, and it is one setting for model and tokenizer: set {kept}"
-        )
-    run[name] = arguments
-
-
-def _assemble(cls: type, place: tuple[str, ...], values: Mapping[tuple[str, ...], Any]) -> Any:
+def _assemble(cls: Any, place: tuple[str, ...], values: Mapping[tuple[str, ...], Any]) -> Any:
     """An instance of a section from the values of its fields, each under its place."""
-    hints = typing.get_type_hints(cls)
-    fields = {}
-    for field in dataclasses.fields(cls):
-        here, hint = (*place, field.name), hints[field.name]
-        fields[field.name] = (
-            _assemble(typing.cast(type, hint), here, values) if dataclasses.is_dataclass(hint) else values[here]
-        )
+    fields = {
+        name: _assemble(hint, (*place, name), values) if dataclasses.is_dataclass(hint) else values[*place, name]
+        for name, hint in types_of(cls).items()
+    }
     return cls(**fields)
 
 

@@ -3,17 +3,18 @@ names of weights."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
 
 import pytest
-import ray
 import torch
 
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
-from tests.actors.test_engine_and_learner import MODEL, PROMPTS, as_groups, new_learner, sample, start_generator
+from tests.actors.common import MODEL, as_batch, generators, learner, sample
+from tests.actors.test_engine_and_learner import PROMPTS
 
 
 def test_a_completion_ends_at_every_end_that_the_model_names(local_ray: None, tmp_path: Path) -> None:
@@ -22,17 +23,22 @@ def test_a_completion_ends_at_every_end_that_the_model_names(local_ray: None, tm
     tokenizer = load_tokenizer(str(folder), MODEL)
     space = tokenizer.convert_tokens_to_ids("\u0120")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [tokenizer.eos_token_id, space]}))
-    actor = start_generator(str(folder))
-    trainer = new_learner()
-    ray.get(trainer.connect.remote([actor], 1, "store", 60.0), timeout=300)
-    ray.get(trainer.publish.remote(0), timeout=60)
-    completions = [c for g in sample(actor) for c in g.completions]
-    assert any(c.token_ids[-1] == space for c in completions)
-    for c in completions:
-        assert space not in c.token_ids[:-1]
-        assert (c.token_ids[-1] in (space, tokenizer.eos_token_id)) == (c.finish_reason == "stop")
-    ray.kill(actor)
-    ray.kill(trainer)
+
+    async def scenario() -> None:
+        engine, trainer = generators(str(folder)), learner()
+        try:
+            await asyncio.gather(engine.start(), trainer.start())
+            await trainer.connect(engine)
+            await trainer.publish(0)
+            completions = [c for g in await sample(engine, PROMPTS) for c in g.completions]
+            assert any(c.token_ids[-1] == space for c in completions)
+            for c in completions:
+                assert space not in c.token_ids[:-1]
+                assert (c.token_ids[-1] in (space, tokenizer.eos_token_id)) == (c.finish_reason == "stop")
+        finally:
+            await asyncio.gather(engine.close(), trainer.close())
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -47,17 +53,23 @@ def test_other_families_agree_with_the_engine_before_and_after_an_update(
     family: str, settings: dict, says: str | None, local_ray: None, tmp_path: Path
 ) -> None:
     folder = random_model(family, settings, tmp_path / family)
-    actor, trainer = start_generator(folder), new_learner(folder, learning_rate=1e-3)
-    notes = ray.get(trainer.ready.remote(), timeout=120)
-    assert [says in note for note in notes] == [True] if says else notes == []
-    ray.get(trainer.connect.remote([actor], 1, "store", 60.0), timeout=300)
-    for version in (0, 1):
-        ray.get(trainer.publish.remote(version), timeout=60)
-        stats = ray.get(trainer.update.remote(as_groups(sample(actor, PROMPTS[:2]))), timeout=120)
-        assert stats.optimizer_steps == 1
-        assert stats.logprob_gap < 1e-4
-    ray.kill(actor)
-    ray.kill(trainer)
+
+    async def scenario() -> None:
+        engine, trainer = generators(folder), learner(folder, learning_rate=1e-3)
+        try:
+            _, notes = await asyncio.gather(engine.start(), trainer.start())
+            assert [says in note for note in notes] == [True] if says else notes == []
+            await trainer.connect(engine)
+            for version in (0, 1):
+                await trainer.publish(version)
+                stats = await trainer.update(as_batch(await sample(engine, PROMPTS[:2])))
+                assert stats.optimizer_steps == 1
+                assert stats.logprob_gap is not None
+                assert stats.logprob_gap < 1e-4
+        finally:
+            await asyncio.gather(engine.close(), trainer.close())
+
+    asyncio.run(scenario())
 
 
 def random_model(family: str, settings: dict, folder: Path) -> str:

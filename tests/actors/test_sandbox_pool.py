@@ -8,7 +8,6 @@ import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,16 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
-from marl_ray.actors import sandbox_pool as pool_module  # noqa: E402
-from marl_ray.actors import sandbox_worker as worker_module  # noqa: E402
+from marl_ray.actors.handle import Handle  # noqa: E402
 from marl_ray.actors.sandbox_pool import SandboxPool  # noqa: E402
-from marl_ray.actors.sandbox_worker import BatchResult  # noqa: E402
+from marl_ray.actors.sandbox_worker import SandboxWorker  # noqa: E402
+from marl_ray.core.errors import UserError  # noqa: E402
+from marl_ray.core.ids import ActorId  # noqa: E402
 from marl_ray.sandbox import (  # noqa: E402
     ExecutionReport,
     Limits,
     Program,
     SandboxSettings,
-    SandboxUnavailable,
     failed_report,
 )
 from tests.sandbox.benchmark_modules import sandbox_programs, sandbox_soak  # noqa: E402
@@ -121,7 +120,7 @@ def test_what_cannot_be_had_is_said_at_start() -> None:
     async def scenario() -> None:
         settings = SandboxSettings(isolation="auto", require="bwrap")
         pool = SandboxPool(settings, 1, num_cpus_per_worker=0.5, without=("bwrap",))
-        with pytest.raises(SandboxUnavailable, match="bwrap"):
+        with pytest.raises(UserError, match=r"^sandbox 0 on [\d.]+: no isolation can be had here: bwrap: switched off"):
             await pool.start()
 
     asyncio.run(scenario())
@@ -144,24 +143,6 @@ def test_hostile_neighbours_do_no_harm() -> None:
     asyncio.run(scenario())
 
 
-def test_slow_batches_are_not_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker answers in parts when a batch takes long, and may be busy with the next when asked for the rest."""
-    monkeypatch.setattr("marl_ray.actors.sandbox_worker.SLICE_S", 0.2)
-    worker = worker_module.BatchWorker(SandboxSettings(limits=LIMITS))
-    worker.start()
-    with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(worker.run, [numbered(n, 0.02) for n in range(100)]).result(timeout=PATIENCE)
-        assert first.running is not None
-        second = threads.submit(worker.run, [numbered(n, 0.02) for n in range(100, 200)]).result(timeout=PATIENCE)
-        assert second.running is not None
-        rest = [worker.finish(second.running), worker.finish(first.running)]
-    for begin, parts in ((100, (second, rest[0])), (0, (first, rest[1]))):
-        for part in parts:
-            assert part.reports
-            assert right(list(part.reports.values()), [begin + position for position in part.reports])
-    worker._sandbox.close()
-
-
 def test_a_dead_worker_is_replaced_and_its_programs_run_elsewhere() -> None:
     async def scenario() -> None:
         async with pool_of(batch_size=4) as pool:
@@ -173,7 +154,7 @@ def test_a_dead_worker_is_replaced_and_its_programs_run_elsewhere() -> None:
             behind = sandbox_soak.descendants(workers[0])
             os.kill(workers[0], signal.SIGKILL)
             assert right(await asyncio.wait_for(running, PATIENCE), numbers)
-            await until(lambda: pool.replacements == 1, "the replacement")
+            await until(lambda: pool.workers.losses == 1, "the replacement")
             await until(lambda: len(set(sandbox_soak.worker_pids()) - {workers[0]}) == 2, "a second worker")
             await until(lambda: not any(map(alive, behind)), "the dead worker's processes to end")
             assert right(await pool.execute([numbered(n) for n in range(50, 60)]), list(range(50, 60)))
@@ -192,7 +173,7 @@ def test_a_stuck_worker_is_replaced() -> None:
             os.kill(stopped, signal.SIGSTOP)
             try:
                 assert right(await asyncio.wait_for(running, PATIENCE), numbers)
-                assert pool.replacements == 1
+                assert pool.workers.losses == 1
                 await until(lambda: not alive(stopped), "the stuck worker to be killed")
                 await until(lambda: not any(map(alive, behind)), "its processes to end")
             finally:
@@ -206,15 +187,17 @@ def test_a_slow_program_does_not_look_like_a_stuck_worker() -> None:
     async def scenario() -> None:
         async with pool_of(deadline_s=4.0) as pool:
             assert right(await asyncio.wait_for(pool.execute([numbered(1, 12.0)]), PATIENCE), [1])
-            assert pool.replacements == 0
+            assert pool.workers.losses == 0
             running = asyncio.create_task(pool.execute([numbered(2, 12.0)]))
-            await until(lambda: any(slot.held_up for slot in pool._slots), "a worker that says it is busy")
-            (busy,) = (slot for slot in pool._slots if slot.held_up)
-            stopped = await busy.actor.__ray_call__.remote(lambda worker: os.getpid())
+            await until(lambda: pool._busy, "a worker that runs it")
+            (worker,) = pool._busy
+            await asyncio.sleep(5.0)  # it has given signs of life
+            assert worker.place is not None
+            stopped = worker.place.process
             os.kill(stopped, signal.SIGSTOP)
             try:
                 assert right(await asyncio.wait_for(running, PATIENCE), [2])
-                assert pool.replacements == 1, "stuck while it was busy"
+                assert pool.workers.losses == 1, "stuck while it was busy"
             finally:
                 if alive(stopped):
                     os.kill(stopped, signal.SIGKILL)
@@ -227,7 +210,7 @@ def test_programs_are_not_blamed_for_dying_workers() -> None:
         async with pool_of(1) as pool:
             running = asyncio.create_task(pool.execute([numbered(1, 1.0)]))
             for killed in range(2):
-                await until(lambda life=killed + 1: pool._slots[0].ready and pool._slots[0].life == life, "a worker")
+                await until(lambda life=killed + 1: [w.life for w in pool.workers.serving()] == [life], "a worker")
                 (pid,) = sandbox_soak.worker_pids()
                 os.kill(pid, signal.SIGKILL)
                 await until(lambda pid=pid: not alive(pid), "its end")
@@ -324,32 +307,31 @@ def links_of_ray(pid: int) -> list[str]:
     return found + [line for line in maps.splitlines() if "plasma" in line or "_raylet" in line]
 
 
-def test_a_failure_that_a_busy_worker_repeats_counts_once() -> None:
-    """With a stub for the worker: real ones fail on a program too seldom to be waited for."""
-    programs = [Program(f"def f(x): return {n}", ("assert f(1) == 1",), "f") for n in range(2)]
-    failed = failed_report(programs[0], "bwrap", infra_error="no memory")
-    answers = [
-        BatchResult({0: failed}, running=7),
-        BatchResult({0: failed}, running=7),
-        BatchResult({0: failed, 1: failed_report(programs[1], "bwrap")}),
-    ]
+def test_a_program_that_a_sandbox_failed_on_is_tried_once_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stand-ins for the workers: real ones fail on a program too seldom to be waited for."""
+    workers = [Handle[SandboxWorker](ActorId("sandbox", None, number), None, life=1) for number in range(2)]
+    asked: list[tuple[int, list[str]]] = []
 
-    class Method:
-        async def remote(self, _argument: Any) -> BatchResult:
-            return answers.pop(0)
+    async def answer(self: SandboxPool, worker: Handle[SandboxWorker], programs: list[Program]) -> list[Any]:
+        asked.append((worker.id.replica, [program.source for program in programs]))
+        failures = {"bad": "no memory", "unlucky": "no memory" if len(asked) == 1 else None}
+        return [failed_report(p, "bwrap", infra_error=failures.get(p.source)) for p in programs]
 
-    class Stub:
-        run = finish = Method()
+    async def scenario() -> list[ExecutionReport]:
+        pool = SandboxPool(SandboxSettings(), 2, batch_size=3)
+        pool.workers.serving = lambda: workers  # type: ignore[method-assign]
+        monkeypatch.setattr(SandboxPool, "_answer", answer)
+        programs = [Program(source, ("assert f(1) == 1",), "f") for source in ("good", "bad", "unlucky")]
+        pool._busy.add(workers[1])
+        first = asyncio.ensure_future(pool.execute(programs))
+        await until(lambda: len(asked) == 1, "the first batch")
+        pool._busy.clear()
+        pool._dispatch()
+        reports = await first
+        assert pool.executions == 2
+        return reports
 
-    async def play() -> list[int]:
-        pool = SandboxPool(SandboxSettings(), 2)
-        loop = asyncio.get_running_loop()
-        items = [pool_module._Item(str(n), program, loop.create_future()) for n, program in enumerate(programs)]
-        pool._dispatch = pool._queues.retries.clear  # type: ignore[method-assign]
-        slot = pool._slots[0]
-        slot.actor = Stub()
-        await pool._run_batch(slot, slot.life, items)
-        return [item.failures for item in items]
-
-    assert asyncio.run(play()) == [1, 0]
-    assert answers == []
+    good, bad, unlucky = asyncio.run(scenario())
+    assert asked == [(0, ["good", "bad", "unlucky"]), (1, ["bad"]), (1, ["unlucky"])]
+    assert (good.infra_error, unlucky.infra_error) == (None, None)
+    assert bad.infra_error == "two sandbox workers failed, the last because: no memory"

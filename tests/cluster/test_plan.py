@@ -2,38 +2,61 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from marl_ray.cluster.plan import PlacementError, fits, make_plan, shortage
+from marl_ray.cluster.plan import PlacementError, demands, fits, make_plan, shortage
 from marl_ray.config import Config, from_tree
+from marl_ray.core.ids import ActorId
+
+LEARNERS = [ActorId("learner", 0), ActorId("learner", 1)]
 
 
-def config(**resources: dict) -> Config:
-    return from_tree({"model": {"name": "m"}, "dataset": {"name": "humaneval"}, "resources": resources}, "magrpo")
+def config(agents: list[Any] | None = None, **resources: dict) -> Config:
+    tree = {"model": {"name": "m"}, "dataset": {"name": "humaneval"}, "resources": resources, "agents": agents}
+    return from_tree(tree, "magrpo")
 
 
 def test_a_laptop_needs_two_cores() -> None:
     plan = make_plan(config(), cluster_has_gpus=False)
     assert sum(slot.cpus for slot in plan.slots) == 2.0
-    assert plan.transport == "store"
+    assert [agent.transport for agent in plan.agents] == ["store", "store"]
     assert fits(plan.slots, [{"CPU": 2.0}])
     assert not fits(plan.slots, [{"CPU": 1.9}])
 
 
 def test_gpus_are_used_when_there_are_some() -> None:
     plan = make_plan(config(generator={"replicas": 3}), cluster_has_gpus=True)
-    assert plan.transport == "nccl"
+    assert [agent.transport for agent in plan.agents] == ["nccl", "nccl"]
     assert sum(slot.gpus for slot in plan.slots) == 2 * (3 + 1)
-    assert plan.slots[plan.index("agent 1 generator 2")].gpus == 1
+    assert plan.slots[plan.index(ActorId("generator", 1, 2))].gpus == 1
     tensor_parallel = make_plan(config(generator={"tensor_parallel": 4}), cluster_has_gpus=True)
-    assert tensor_parallel.slots[tensor_parallel.index("agent 0 generator 0")].gpus == 4
+    assert tensor_parallel.slots[tensor_parallel.index(ActorId("generator", 0, 0))].gpus == 4
 
 
 def test_a_fraction_puts_generator_and_learner_on_one_gpu() -> None:
     plan = make_plan(config(generator={"gpus": 0.5}, learner={"gpus": 0.5}), cluster_has_gpus=True)
-    assert plan.transport == "ipc"
-    assert plan.index("agent 0 generator 0") == plan.index("agent 0 learner") != plan.index("agent 1 learner")
+    assert [agent.transport for agent in plan.agents] == ["ipc", "ipc"]
+    assert plan.index(ActorId("generator", 0, 0)) == plan.index(LEARNERS[0]) != plan.index(LEARNERS[1])
     assert plan.slots[0].gpus == 1.0
+
+
+def test_agents_have_resources_of_their_own() -> None:
+    shared = {"name": "m", "resources": {"generator": {"gpus": 0.5}, "learner": {"gpus": 0.5, "cpus": 2}}}
+    plan = make_plan(config(["m", shared], generator={"replicas": 1, "cpus": 3}), cluster_has_gpus=True)
+    assert [agent.transport for agent in plan.agents] == ["nccl", "ipc"]
+    assert [slot.owners for slot in plan.slots[:3]] == [
+        (ActorId("generator", 0, 0),),
+        (LEARNERS[0],),
+        (ActorId("generator", 1, 0), LEARNERS[1]),
+    ]
+    assert [(slot.cpus, slot.gpus) for slot in plan.slots[:3]] == [(3, 1), (0.25, 1), (5, 1)]
+    wrong = {"name": "m", "resources": {"learner": {"gpus": 0}}}
+    with pytest.raises(
+        PlacementError, match=r"agents\.1\.resources\.generator\.gpus is 1 and agents\.1\.resources\.le"
+    ):
+        make_plan(config(["m", wrong]), cluster_has_gpus=True)
 
 
 @pytest.mark.parametrize(
@@ -63,3 +86,9 @@ def test_the_shortage_names_asked_available_and_settings() -> None:
     assert "free on 1 node: CPU 2." in line
     assert "resources.generator.cpus" in line
     assert "\n" not in line
+
+
+def test_demands_with_and_without_gpus() -> None:
+    line = demands(config(generator={"gpus": 0.5}, learner={"gpus": 0.5}))
+    assert "2 x generator + learner with CPU 0.75 GPU 1, 2 x sandbox with CPU 0.25)" in line
+    assert "without GPUs impossible" in demands(config(generator={"tensor_parallel": 2}))

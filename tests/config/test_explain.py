@@ -47,7 +47,8 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
             [
                 "magrpo.advantage_normalization is an older spelling: magrpo.normalize_advantages is kept",
                 "magrpo.normalize_advantages: true or false; default false",
-                "Divide advantages by the group's standard deviation (whitening); `advantage_normalization` is the same.",
+                "Divide advantages by the group's standard deviation (whitening); `advantage_normalization` is the "
+                "same.",
             ],
         ),
         (
@@ -64,6 +65,24 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
             [
                 "magrpo.max_steps: a whole number that should be above 0, or null; default null",
                 "End after this many steps, whatever the epochs; null: no limit.",
+            ],
+        ),
+        (
+            "external.mode",
+            [
+                "external.mode: level_feedback, level_passed, passed, plain, expert_edits, or module:Attr of one's "
+                "own; default level_feedback",
+                "What is told, and who words it.",
+            ],
+        ),
+        (
+            "magrpo.estimator",
+            [
+                "magrpo.estimator: magrpo, grpo, marloo, maremax, mareinforce, or module:Attr of one's own, or null; "
+                "default null",
+                "Advantage estimator; null: the one called like the section. `advantage_mode` mean, rloo, max or raw "
+                "is the same.",
+                "agents.N.estimator is one agent's.",
             ],
         ),
         (

@@ -102,7 +102,7 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("algorithm", ["magrpo", "grpo"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_what_is_saved_is_the_run(algorithm: str, data: st.DataObject) -> None:
     given = data.draw(trees(algorithm))

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from marl_ray.core.errors import UserError
 from marl_ray.core.waiting import WaitExpired, together, within
 
 
@@ -36,8 +37,20 @@ def test_the_first_failure_cancels_the_others() -> None:
 
 
 def test_a_wait_in_vain_names_who_and_the_setting() -> None:
-    async def wait() -> None:
-        await within(0.01, "the generators", "rollout_s", asyncio.Event().wait())
+    async def wait(setting: str) -> None:
+        await within(0.01, "the generators", setting, asyncio.Event().wait())
 
-    with pytest.raises(WaitExpired, match=r"waited 0.01 s for the generators, in vain \(resources.deadlines.rollout_s"):
-        asyncio.run(wait())
+    with pytest.raises(UserError) as found:
+        asyncio.run(wait("rollout_s"))
+    assert str(found.value) == "waited 0.01 s for the generators, in vain (resources.deadlines.rollout_s)"
+    with pytest.raises(WaitExpired) as found:
+        asyncio.run(wait(""))
+    assert str(found.value) == "waited 0.01 s for the generators, in vain"
+
+
+def test_a_timeout_within_the_wait_is_not_the_wait_s() -> None:
+    async def fails() -> None:
+        raise TimeoutError("of its own")
+
+    with pytest.raises(TimeoutError, match="of its own"):
+        asyncio.run(within(60, "nobody", "rollout_s", fails()))

@@ -1,0 +1,74 @@
+"""Real actors for tests: generators and learners of the bundled base model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from marl_ray.actors.engine import EngineSpec, engine_environment
+from marl_ray.actors.generator import Generator
+from marl_ray.actors.generators import GeneratorGroup
+from marl_ray.actors.learner import LearnerActor
+from marl_ray.actors.learners import LearnerGroup
+from marl_ray.actors.supervisor import Recipe
+from marl_ray.config.resources import Deadlines
+from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
+from marl_ray.core.batch import Batch
+from marl_ray.core.ids import ActorId
+from marl_ray.core.sampling import Generation, SamplingSpec
+from marl_ray.toy import BASE_PATH
+from tests.learning.common import batch_of, returned
+
+R = TypeVar("R")
+
+SPEC = EngineSpec(str(BASE_PATH), "float32", 512, False, False, 1, 0.5, 64, 128, "store")
+MODEL = ModelConfig()
+SAMPLING = SamplingSpec(num_generations=6, max_new_tokens=48, temperature=0.9, top_p=1.0, top_k=None, seed=11)
+DEADLINES = Deadlines(start_s=300, rollout_s=120, learn_s=120, sync_s=60, checkpoint_s=120)
+
+
+def run(work: Coroutine[Any, Any, R]) -> R:
+    return asyncio.run(work)
+
+
+def generators(folder: str = str(BASE_PATH), replicas: int = 1, agent: int = 0) -> GeneratorGroup:
+    spec = replace(SPEC, model=folder)
+    options = {
+        "num_cpus": 0,
+        "max_concurrency": 1000,
+        "runtime_env": {"env_vars": engine_environment(1, False, True, False)},
+    }
+    names = [ActorId("generator", agent, replica) for replica in range(replicas)]
+    return GeneratorGroup(agent, [Recipe(n, Generator, (n, spec, MODEL), options) for n in names], 1, DEADLINES)
+
+
+def learner(
+    folder: str = str(BASE_PATH), learning_rate: float = 1e-2, deadlines: Deadlines = DEADLINES, agent: int = 0
+) -> LearnerGroup:
+    name = ActorId("learner", agent)
+    settings = AgentConfig(name=folder, learning_rate=learning_rate, temperature=SAMPLING.temperature)
+    arguments = (name, folder, settings, MODEL, OptimizerConfig(), "float32", 10, 1)
+    return LearnerGroup(agent, [Recipe(name, LearnerActor, arguments, {"num_cpus": 0})], "store", deadlines)
+
+
+async def sample(group: GeneratorGroup, prompts: Sequence[str]) -> list[Generation]:
+    """A group of completions a prompt, all at the same time, each with a seed of its own."""
+    calls = (group.generate(prompt, replace(SAMPLING, seed=100 * i)) for i, prompt in enumerate(prompts))
+    return list(await asyncio.gather(*calls))
+
+
+def as_batch(generations: Sequence[Generation], returns: Sequence[float] | None = None) -> Batch:
+    """One mini-batch. Returns favour long completions, if they are not given: any rule that tells siblings apart will
+    do."""
+    groups = [
+        returned(
+            0,
+            g.prompt_ids,
+            g.completions,
+            tuple(returns or (float(len(set(c.token_ids))) for c in g.completions)),
+        )
+        for g in generations
+    ]
+    return batch_of(groups, len(groups))

@@ -1,0 +1,32 @@
+"""Ray's private names: in one module, for one version."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import ray
+
+from marl_ray.cluster import ray_private
+from marl_ray.cluster.local import local_gpus
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_they_are_for_the_ray_that_is_pinned_and_installed() -> None:
+    (pinned,) = re.findall(r'"ray(?:\[\w+\])?==([\d.]+)"', (ROOT / "setup.py").read_text())
+    assert ray_private.RAY_VERSION == pinned == ray.__version__, "read marl_ray/cluster/ray_private.py again"
+
+
+def test_nothing_else_uses_them() -> None:
+    private = re.compile(r"\bray\._|[(, ]_node_ip_address|RAY_ENABLE_|__ray_call__|\._actor_id")
+    found = {
+        str(path.relative_to(ROOT)): private.findall(path.read_text()) for path in (ROOT / "marl_ray").rglob("*.py")
+    }
+    assert {path for path, names in found.items() if names} == {"marl_ray/cluster/ray_private.py"}
+
+
+def test_gpus_that_are_hidden_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert local_gpus() == 0
