@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from marl_ray.data.convert import DatasetType
     from marl_ray.data.tables import Row
     from marl_ray.external.modes import Mode
-    from marl_ray.sandbox import ExecutionReport, Program
 
-Execute = Callable[[list["Program"]], list["ExecutionReport"]]
-"""Runs programs, as `Sandbox.run_batch` does."""
+Execute = Callable[[list[Any]], list[Any]]
+"""Programs in, their reports out, as `Sandbox.run_batch` does."""
 
 STRANGE = ("", "\0 \u2028 \r", "(" * 40_000, "`" * 3 + "\n" + '"' * 3, "7" * 5_000)
 """Responses that nobody would write. Nothing may raise on them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Iterator
@@ -10,11 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from marl_ray.core.tree import Task
+from marl_ray.config import from_tree
 from marl_ray.credit import ESTIMATORS
 from marl_ray.data import DATASETS
-from marl_ray.environments import ENVIRONMENTS
-from marl_ray.external import MODES
+from marl_ray.runs.check import check
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
@@ -50,15 +50,18 @@ def test_the_checks_pass(folder: Path, number: int, monkeypatch: pytest.MonkeyPa
     exec(compile(SNIPPETS[number], f"{PAGE.name}, snippet {number}", "exec"), {})
 
 
-def test_the_config_names_what_is_there(folder: Path) -> None:
+def test_a_dry_run_takes_the_config(folder: Path) -> None:
     (text,) = (code for kind, code in BLOCKS if kind == "yaml")
-    tree = yaml.safe_load(text)
-    environment = ENVIRONMENTS.get(tree["environment"])(2)
-    rows = DATASETS.get(tree["dataset"]["type"])
-    assert rows.environment == tree["environment"]
-    task: Task = rows.task({"total": 7}, 0)
-    assert environment.outcome(environment.attempt(task, ["3", "4"], last=True), None).reward == 1.5
+    (folder / "sums.jsonl").write_text('{"total": 7}\n{"total": -2}\n')
+    config = from_tree(yaml.safe_load(text) | {"model": {"name": "bundled:toy-base"}}, "magrpo")
+    problem = check(config, dry=True)
+    environment, (task, other) = problem.environment, problem.train_tasks
+    assert (task.prompt, other.fields) == ("Make 7 together.", {"total": -2})
+    assert DATASETS.get(config.dataset.type).environment == config.environment
+    right = environment.attempt(task, ["3", "4"], last=False)
+    heard = problem.transition.next_prompts(task, ["", ""], right, environment.outcome(right, None))
+    feedback = "Feedback:\nscore: 1.50\nleast of it from: spoken\n\nSay another whole number.\n"
+    assert asyncio.run(heard).prompts == [f"Your previous answer:\n{said}\n\n{feedback}" for said in ("3", "4")]
     half = environment.outcome(environment.attempt(task, ["3", "no"], last=True), None)
     assert (half.reward, half.rewards) == (0.25, (0.25, -0.75))
-    assert MODES.get(tree["external"]["mode"]).__name__ == "Score"
-    assert ESTIMATORS.get(tree["magrpo"]["estimator"]).__name__ == "median"
+    assert ESTIMATORS.get(config.agents[0].estimator).__name__ == "median"

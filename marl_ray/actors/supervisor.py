@@ -130,7 +130,7 @@ class Supervisor(Generic[A]):
             await asyncio.sleep(RESTART_PAUSE_S * attempt)
             try:
                 await self._start(member)
-            except (UserError, ActorFailed) as error:
+            except (UserError, ActorFailed, RayError) as error:
                 self.last_failure = str(error)
                 log.warning("%s does not start: %s", member.recipe.id, error)
                 self._end(member)

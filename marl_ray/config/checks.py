@@ -1,4 +1,4 @@
-"""Checks that need more than the type of one setting. Each raises UserError, in one line that says what to change."""
+"""Defaults and checks that need more than one setting. Each raises UserError, in one line that says what to change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ from marl_ray.config.keys import agent_keys
 from marl_ray.config.schema import Config, ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
+from marl_ray.credit import ESTIMATORS
+from marl_ray.data import DATASETS, infer_type
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.external import MODES
 
+PLUGINS = {
+    "environment": ENVIRONMENTS,
+    "dataset.type": DATASETS,
+    "external.mode": MODES,
+    "{algorithm}.estimator": ESTIMATORS,
+}
+"""Settings whose values are names of plug-ins."""
 EQUIVALENT_WHEN_WHITENED = ("marloo", "maremax")
 NEEDS_A_GROUP = ("magrpo", "marloo", "maremax", "grpo")
 TOKENIZER_VALUES = {
@@ -41,6 +52,29 @@ def count_agents(entries: Sequence[Any] | None, given: int | None, algorithm: st
         f"grpo trains one agent, grpo.num_agents is {number}: use a magrpo section for several",
     )
     return number
+
+
+def derive(run: dict[str, Any], algorithm: str) -> None:
+    """Fill in, among values by key, the defaults that are made from other settings."""
+    if run["dataset.type"] is None and run["dataset.name"]:
+        run["dataset.type"] = infer_type(run["dataset.name"])
+    if run[f"{algorithm}.estimator"] is None:
+        run[f"{algorithm}.estimator"] = algorithm
+    if run[f"{algorithm}.turn_gradient_weights"] is None:
+        run[f"{algorithm}.turn_gradient_weights"] = (1.0,) * run[f"{algorithm}.num_turns"]
+    _one_trust(run)
+
+
+def _one_trust(run: dict[str, Any]) -> None:
+    """`trust_remote_code` is one setting for model and tokenizer."""
+    name, kept = "model.tokenizer_kwargs", "model.model_kwargs.trust_remote_code"
+    arguments = dict(run[name])
+    trust = arguments.pop("trust_remote_code", run[kept])
+    _require(
+        trust == run[kept],
+        f"{name}.trust_remote_code is {trust}, and it is one setting for model and tokenizer: set {kept}",
+    )
+    run[name] = arguments
 
 
 def check(config: Config) -> None:
@@ -77,12 +111,7 @@ def _where(config: Config, number: int, field: str) -> str:
 
 
 def _check_names(config: Config) -> None:
-    """Names of plug-ins. Nothing of them is imported, and their packages only here, as these read configs."""
-    from marl_ray.credit import ESTIMATORS
-    from marl_ray.data import DATASETS
-    from marl_ray.environments import ENVIRONMENTS
-    from marl_ray.external import MODES
-
+    """Names of plug-ins. None of them is imported."""
     ENVIRONMENTS.check(config.environment)
     MODES.check(config.external.mode)
     DATASETS.check(config.dataset.type)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from marl_ray.config.checks import PLUGINS
 from marl_ray.config.keys import agent_keys, refuse, sections, settings
 from marl_ray.config.schema import Config
 from marl_ray.config.spellings import kept_key
@@ -44,6 +45,9 @@ def explain(key: str, algorithm: str) -> list[str]:
     if kept in known:
         setting = known[kept]
         kind = describe(setting.hint | None if setting.null_is_default else setting.hint, bounds=True)
+        names = next((r.entries for k, r in PLUGINS.items() if k.format(algorithm=algorithm) == kept), None)
+        if names is not None:
+            kind = f"{', '.join(names)}, or module:Attr of one's own" + (", or null" if setting.null_is_default else "")
         own = [f"agents.N.{own} is one agent's." for own, run in agent_keys(algorithm).items() if run == kept]
         return [*lines, f"{kept}: {kind}; default {_written(setting.default)}", _of_setting(kept, known), *own]
     if kept in sections(known):

@@ -129,7 +129,7 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, where: str) -> User
     if hint is not None:
         return UserError(f"unknown setting '{where}{key}': did you mean '{hint}'?")
     if len(here) > MANY:
-        return UserError(f"unknown setting '{where}{key}': the known ones are in marl_ray/config/schema.py")
+        return UserError(f"unknown setting '{where}{key}': the known ones are listed by marl-ray explain {section}")
     return UserError(f"unknown setting '{where}{key}': known here: {', '.join(here)}")
 
 

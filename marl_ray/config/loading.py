@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from marl_ray.config.checks import check, count_agents
+from marl_ray.config.checks import check, count_agents, derive
 from marl_ray.config.keys import AGENT_KEYS, agent_keys, refuse, sections, settings, types_of
 from marl_ray.config.reading import read_yaml
 from marl_ray.config.resources import GeneratorResources, LearnerResources
@@ -185,8 +185,7 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
     given = _typed({key: value for key, value in flat.items() if key != "agents"}, algorithm)
     run = {key: setting.default for key, setting in known.items()} | given
     count = count_agents(entries, run[f"{algorithm}.num_agents"], algorithm)
-    _derive(run, algorithm)
-    _one_trust(run)
+    derive(run, algorithm)
     run["agents"] = tuple(_agent(run, entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count))
     places = {setting.place: run[key] for key, setting in known.items()}
     config = _assemble(Config, (), {**places, ("algorithm",): algorithm})
@@ -201,18 +200,6 @@ def _typed(flat: Flat, algorithm: str) -> Flat:
         if value is not None or not known[key].null_is_default:
             typed[key] = coerce(value, known[key].hint, key, or_null=known[key].null_is_default)
     return typed
-
-
-def _derive(run: Flat, algorithm: str) -> None:
-    """Fill in the defaults that are made from other settings."""
-    from marl_ray.data import infer_type  # here, as packages of plug-ins read configs
-
-    if run["dataset.type"] is None and run["dataset.name"]:
-        run["dataset.type"] = infer_type(run["dataset.name"])
-    if run[f"{algorithm}.estimator"] is None:
-        run[f"{algorithm}.estimator"] = algorithm
-    if run[f"{algorithm}.turn_gradient_weights"] is None:
-        run[f"{algorithm}.turn_gradient_weights"] = (1.0,) * run[f"{algorithm}.num_turns"]
 
 
 def _agent(run: Flat, entry: Flat, number: int, algorithm: str) -> AgentConfig:
@@ -233,18 +220,6 @@ def _agent(run: Flat, entry: Flat, number: int, algorithm: str) -> AgentConfig:
         generator=_assemble(GeneratorResources, ("resources", "generator"), places),
         learner=_assemble(LearnerResources, ("resources", "learner"), places),
     )
-
-
-def _one_trust(run: Flat) -> None:
-    """`trust_remote_code` is one setting for model and tokenizer."""
-    name, kept = "model.tokenizer_kwargs", "model.model_kwargs.trust_remote_code"
-    arguments = dict(run[name])
-    trust = arguments.pop("trust_remote_code", run[kept])
-    if trust != run[kept]:
-        raise UserError(
-            f"{name}.trust_remote_code is {trust}, and it is one setting for model and tokenizer: set {kept}"
-        )
-    run[name] = arguments
 
 
 def _assemble(cls: Any, place: tuple[str, ...], values: Mapping[tuple[str, ...], Any]) -> Any:

@@ -46,8 +46,8 @@ class AgentDefaults:
     max_new_tokens: PositiveInt = 256
     """Tokens of a completion at most."""
     estimator: str = "magrpo"
-    """Advantage estimator: magrpo, grpo, marloo, maremax, mareinforce, or module:Attr of one's own; null: the section's
-    name. `advantage_mode` mean, rloo, max or raw is the same."""
+    """Advantage estimator; null: the one called like the section. `advantage_mode` mean, rloo, max or raw is the
+    same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class DatasetConfig:
     name: str = ""
     """Hub id, a .jsonl or .parquet file, or `bundled:toy`."""
     type: str = ""
-    """humaneval, coophumaneval, mbpp, toy, or module:Attr of one's own; null: what the name speaks of."""
+    """How a row becomes a task; null: what the name speaks of."""
     train_split: str = "train"
     """A split or a slice of one, as in `test[33:163]`."""
     eval_split: str | None = None
@@ -130,7 +130,7 @@ class ExternalConfig:
     """What the agents hear between two turns."""
 
     mode: str = "level_feedback"
-    """What is told: level_feedback, level_passed, passed, plain, expert_edits, or module:Attr of one's own."""
+    """What is told, and who words it."""
     sandbox_slice: int | Literal["all"] = 1
     """Tests that feedback may tell of: the first N, the last -N when negative; 0, null or all: every one."""
     original_prompt: bool = False
@@ -292,7 +292,7 @@ class Config:
     seed: int = 42
     """Every draw of the run follows from it."""
     environment: str = "code_generation"
-    """The environment: code_generation, or module:Attr of one's own."""
+    """The kind of task: roles, prompts, rewards, words of feedback."""
     agents: tuple[AgentConfig, ...] = ()
     """One entry an agent: its model's name, or a mapping, where what is left out is the run's. null: all agents are
     alike."""

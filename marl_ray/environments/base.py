@@ -15,15 +15,14 @@ from marl_ray.core.tree import Outcome, Task
 
 if TYPE_CHECKING:
     from marl_ray.config.schema import Config
-    from marl_ray.sandbox import Program
 
 
 class Attempt(Protocol):
     """What an environment made of one joint action's texts; its own class knows more."""
 
     @property
-    def program(self) -> Program | None:
-        """What the sandbox is to execute; None where nothing is."""
+    def program(self) -> Any | None:
+        """What the sandbox is to execute, a `marl_ray.sandbox.Program`; None where nothing is."""
 
 
 A = TypeVar("A", bound=Attempt)
@@ -81,7 +80,7 @@ class Environment(ABC, Generic[A]):
         parts = "\n\n".join(f"{role}:\n{answer}" for role, answer in zip(roles, answers, strict=True))
         return QUESTION.format(problem=task.prompt.strip(), answers=parts, names=", ".join(roles))
 
-    def probes(self, attempt: A, report: Any) -> list[Program]:
+    def probes(self, attempt: A, report: Any) -> list[Any]:
         """Further programs whose reports say what the parts of this one are worth (`output.probe_helpers`)."""
         return []
 

@@ -17,6 +17,7 @@ from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Task
 from marl_ray.core.words import counted
+from marl_ray.credit import ESTIMATORS
 from marl_ray.data import infer_type
 from marl_ray.data.loading import load_tasks
 from marl_ray.data.tables import check_dataset, needs_download
@@ -50,6 +51,9 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
     """
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     transition = Transition(config.external, environment)
+    for agent in config.agents:
+        if agent.estimator not in ESTIMATORS.entries:  # those of the package are there, and import torch
+            ESTIMATORS.get(agent.estimator)
     require_wandb(config)
     check_sandbox(config)
     demands(config)

@@ -13,7 +13,8 @@ from marl_ray.actors.generators import GeneratorGroup
 from marl_ray.actors.learner import LearnerActor
 from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.supervisor import Recipe
-from marl_ray.config.schema import AgentConfig, Deadlines, ModelConfig, OptimizerConfig
+from marl_ray.config.resources import Deadlines
+from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch
 from marl_ray.core.ids import ActorId
 from marl_ray.core.sampling import Generation, SamplingSpec

@@ -68,6 +68,24 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
             ],
         ),
         (
+            "external.mode",
+            [
+                "external.mode: level_feedback, level_passed, passed, plain, expert_edits, or module:Attr of one's "
+                "own; default level_feedback",
+                "What is told, and who words it.",
+            ],
+        ),
+        (
+            "magrpo.estimator",
+            [
+                "magrpo.estimator: magrpo, grpo, marloo, maremax, mareinforce, or module:Attr of one's own, or null; "
+                "default null",
+                "Advantage estimator; null: the one called like the section. `advantage_mode` mean, rloo, max or raw "
+                "is the same.",
+                "agents.N.estimator is one agent's.",
+            ],
+        ),
+        (
             "agents.1.max_new_tokens",
             [
                 "agents.1.max_new_tokens is one agent's magrpo.max_new_tokens, which holds for agents without it",

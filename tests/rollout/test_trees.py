@@ -35,6 +35,7 @@ class Counting(Environment[Sum]):
     modes = ("level_feedback",)
 
     def __init__(self, agents: int, own: bool = False, fails_at_last: int | None = None) -> None:
+        super().__init__(agents)
         self.agents, self.own, self.fails_at_last = agents, own, fails_at_last
 
     @classmethod

@@ -49,7 +49,7 @@ class CodeAttempt:
         return self.answers[-1].use
 
 
-class Reader:
+class CodeReader:
     """Makes attempts, and reads equal texts once, as long as an attempt that holds them is alive.
 
     In joint mode `cross` a response is in many joint actions of its node, whose attempts live at the same time; the

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Self
 from marl_ray.core.tree import Outcome, Task
 from marl_ray.environments.base import Environment
 from marl_ray.environments.code_generation import prompts
-from marl_ray.environments.code_generation.attempt import CodeAttempt, Reader
+from marl_ray.environments.code_generation.attempt import CodeAttempt, CodeReader
 from marl_ray.environments.code_generation.diagnosis import SandboxSlice, diagnose
 from marl_ray.environments.code_generation.evidence import Executed, report_of
 from marl_ray.environments.code_generation.extraction import clean
@@ -53,7 +53,7 @@ class CodeGeneration(Environment[CodeAttempt]):
         self.max_reward = 4.0 if self.helpers else MAIN_DEFINED + SYNTAX_OK + TESTS
         self._count_untrusted = count_untrusted
         self._slice = sandbox_slice
-        self._reader = Reader()
+        self._reader = CodeReader()
 
     @classmethod
     def from_config(cls, config: Config) -> Self:

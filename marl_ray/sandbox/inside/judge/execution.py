@@ -23,6 +23,9 @@ from .stdio import first_difference, input_file, is_full, lines, read_output
 from .watch import Watch
 from .zygote_client import ZygoteClient, ZygoteError, explained
 
+_PASS = TestResult("pass")
+_UNFINISHED = TestResult("error", "Unfinished", "the test was not evaluated to its end")
+
 
 class _Names(dict[str, Any]):
     """The tests' globals. What they do not define is looked up when it is read, in functions too."""
@@ -77,9 +80,7 @@ class Execution:
             self._end_session()
             self._restore()
         for number, case in numbered:
-            verdict = self._verdicts[number]
-            trusted = verdict.trusted and not case.in_guest
-            self._findings.verdicts.append(replace(verdict, source=case.source, trusted=trusted))
+            self._findings.verdicts.append(self._verdicts[number].on(case.source, trustworthy=not case.in_guest))
         return self._findings
 
     def _each(self, cases: list[tuple[int, Case]], judge_case: Callable[[Case], TestResult]) -> None:
@@ -244,14 +245,14 @@ class Execution:
             return self._stuck
         self._recorder.clear()
         NOTES.clear(case.compares)
-        verdict = TestResult("error", "Unfinished", "the test was not evaluated to its end")
+        verdict = _UNFINISHED
 
         def evaluate() -> None:
             nonlocal verdict
             assert case.code is not None
             try:
                 exec(case.code, self._names)
-                verdict = TestResult("pass")
+                verdict = _PASS
             except (Fault, ZygoteError):
                 raise
             except AssertionError as error:
@@ -308,7 +309,7 @@ class Execution:
             error_type, message, line = reported(answer)
             return TestResult("fail" if error_type == "AssertionError" else "error", error_type, message, line)
         if case.unit is None:
-            return TestResult("pass")
+            return _PASS
         return unit_verdict(answer[1])
 
     # --- stdin and stdout ---
@@ -346,5 +347,5 @@ class Execution:
         if full:
             return TestResult("fail", "WrongOutput", f"more than {most} bytes were printed")
         if lines(printed) == lines(case.stdout):
-            return TestResult("pass")
+            return _PASS
         return TestResult("fail", "WrongOutput", first_difference(lines(printed), lines(case.stdout)))
