@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 400
-TWICE = {"Batch", "Group", "Handle", "Place", "Reader", "Row", "Session"}
+TWICE = {"Batch", "Handle", "Row", "Session"}
 """Nouns that still mean two things; none may be added."""
 
 
