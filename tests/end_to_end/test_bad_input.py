@@ -73,7 +73,7 @@ def test_a_bad_task_is_named(row: dict, says: str, tmp_path: Path, capsys: pytes
 
 
 def test_what_the_machine_cannot_give_is_said_before_any_actor_starts(tmp_path: Path) -> None:
-    result = train(*QUICK, f"output.base_dir={tmp_path / 'runs'}", "resources.generator.cpus=500", timeout=60)
+    result = train(*QUICK, f"output.base_dir={tmp_path / 'runs'}", "resources.generator.cpus=500", timeout=180)
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith("error: the cluster cannot place this run: asked for CPU 1001")

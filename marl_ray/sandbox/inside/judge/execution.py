@@ -18,7 +18,7 @@ from ..wire.verdicts import TestResult
 from .findings import Findings, Request, local, reported, syntax_diagnosis, unit_verdict
 from .notes import NOTES, Fault
 from .recorder import Recorder
-from .session import Session
+from .session import GuestSession
 from .stdio import first_difference, input_file, is_full, lines, read_output
 from .watch import Watch
 from .zygote_client import ZygoteClient, ZygoteError, explained
@@ -50,7 +50,7 @@ class Execution:
         self._started = started
         self._findings = Findings()
         self._resources = request.resources()
-        self._session: Session | None = None
+        self._session: GuestSession | None = None
         self._verdicts: dict[int, TestResult] = {}
         self._stuck: TestResult | None = None
         self._last: TestResult | None = None
@@ -112,7 +112,7 @@ class Execution:
 
     # --- the guest ---
 
-    def _new_session(self, stdin: str | None, *, apart: bool = False) -> Session:
+    def _new_session(self, stdin: str | None, *, apart: bool = False) -> GuestSession:
         """A session with a guest that has not loaded the program yet. `apart`: standard error is not kept."""
         limits = self._resources
         if stdin is None:
@@ -126,10 +126,10 @@ class Execution:
                 for stream in streams:
                     os.close(stream)
         self._watch.cpu.bring(guest.pid)
-        self._session = Session(guest, limits.reply)
+        self._session = GuestSession(guest, limits.reply)
         return self._session
 
-    def _loaded_session(self) -> Session | None:
+    def _loaded_session(self) -> GuestSession | None:
         """The session the tests talk to, started anew after a fault; None once the program cannot be loaded."""
         if self._session is not None and self._session.fault is None:
             return self._session
@@ -156,7 +156,7 @@ class Execution:
             self._stuck = TestResult("crash", "ProtocolError", "malformed answer to load")
         return None
 
-    def _take_names(self, session: Session, callables: dict[str, Any]) -> None:
+    def _take_names(self, session: GuestSession, callables: dict[str, Any]) -> None:
         """Stand-ins for what of the program can be called; its other names are asked for when they are read."""
         try:
             self._named = {
@@ -178,7 +178,7 @@ class Execution:
             raise KeyError(name)
         return self._named[name] if name in self._named else self.open().value("name", name)
 
-    def open(self) -> Session:
+    def open(self) -> GuestSession:
         """The session of the moment: functions of the program are there again after a fault, by their names."""
         assert self._session is not None
         return self._session
