@@ -103,8 +103,8 @@ class SandboxPool:
     async def start(self) -> list[str]:
         """Start all workers; returns one line a node. Raises UserError if one of them cannot be had."""
         notes = await self.workers.start()
-        places = [worker.place for worker in self.workers.serving()]
-        nodes = Counter((p.ip, p.host, *n) for p, n in zip(places, notes, strict=True) if p is not None)
+        locations = [worker.location for worker in self.workers.serving()]
+        nodes = Counter((at.ip, at.host, *lines) for at, lines in zip(locations, notes, strict=True) if at is not None)
         return [f"{host}: {note}; workers: {count}" for (_, host, note), count in nodes.items()]
 
     async def close(self) -> None:

@@ -147,8 +147,8 @@ class Supervisor(Generic[A]):
         member.life += 1
         handle = Handle.create(recipe.id, member.life, recipe.actor_class, recipe.arguments, recipe.options)
         member.handle = handle
-        place = await handle.call(recipe.actor_class.place).within(self._deadline)
-        member.handle = handle = replace(handle, place=place)
+        location = await handle.call(recipe.actor_class.location).within(self._deadline)
+        member.handle = handle = replace(handle, location=location)
         notes: list[str] = await handle.call(recipe.actor_class.start).within(self._deadline)
         member.state = "serving"
         return notes

@@ -192,8 +192,8 @@ def test_a_slow_program_does_not_look_like_a_stuck_worker() -> None:
             await until(lambda: pool._busy, "a worker that runs it")
             (worker,) = pool._busy
             await asyncio.sleep(5.0)  # it has given signs of life
-            assert worker.place is not None
-            stopped = worker.place.process
+            assert worker.location is not None
+            stopped = worker.location.process
             os.kill(stopped, signal.SIGSTOP)
             try:
                 assert right(await asyncio.wait_for(running, PATIENCE), [2])

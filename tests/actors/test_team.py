@@ -32,9 +32,9 @@ def config(**overrides: Any) -> Config:
 
 
 def kill(handle: Handle[Any]) -> int:
-    assert handle.place is not None
-    os.kill(handle.place.process, signal.SIGKILL)
-    return handle.place.process
+    assert handle.location is not None
+    os.kill(handle.location.process, signal.SIGKILL)
+    return handle.location.process
 
 
 def test_the_driver_loads_neither_torch_nor_vllm() -> None:
