@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from marl_ray.data.convert import DatasetType
-    from marl_ray.data.tables import Row
+    from marl_ray.data.tables import DataRow
     from marl_ray.external.modes import Mode
 
 Execute = Callable[[list[Any]], list[Any]]
@@ -60,7 +60,7 @@ def check_environment(
     _that(len(names) <= 1, f"levels, metrics and counts must have the same names for every joint action: {names}")
 
 
-def check_dataset(dataset: DatasetType, rows: Sequence[Row]) -> None:
+def check_dataset(dataset: DatasetType, rows: Sequence[DataRow]) -> None:
     """Make a task of every row, twice, and of rows that hold nothing."""
     _that(isinstance(dataset.environment, str), "environment must be a registered name or module:Attr")
     ENVIRONMENTS.check(dataset.environment)

@@ -57,7 +57,7 @@ class Deadline:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where an actor's process is."""
 
     host: str
@@ -69,12 +69,15 @@ class Place:
 
 
 class Actor(ABC):
-    """What every actor's class begins with. The constructor only keeps its arguments, so that a place is known before
-    anything fails, and `start`, whose errors arrive as they are, does the rest."""
+    """What every actor's class begins with.
 
-    def place(self) -> Place:
+    The constructor only keeps its arguments, so that the location is known before anything fails; `start`, whose errors
+    arrive as they are, does the rest.
+    """
+
+    def location(self) -> Location:
         """Answers once there is a process."""
-        return Place(socket.gethostname(), ray.util.get_node_ip_address(), os.getpid())
+        return Location(socket.gethostname(), ray.util.get_node_ip_address(), os.getpid())
 
     @abstractmethod
     def start(self) -> Any:
@@ -88,7 +91,7 @@ class Handle(Generic[A]):
     id: ActorId
     actor: Any
     life: int
-    place: Place | None = None
+    location: Location | None = None
     """None until it has told."""
 
     @classmethod
@@ -136,19 +139,19 @@ class Call(Generic[R]):
 
     def translated(self, error: RayError) -> Exception:
         """Ray's error as one of ours."""
-        who, place = self.handle.id, self.handle.place
+        who, location = self.handle.id, self.handle.location
         if isinstance(error, RayActorError):
-            if place is None:
+            if location is None:
                 return ActorDied(f"{who} died before it had started: {_last_line(error)}")
             hint = "" if who.kind == "sandbox" else "; --resume goes on"
-            return ActorDied(f"{who} died ({place}){hint}")
+            return ActorDied(f"{who} died ({location}){hint}")
         cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, ActorDied | WaitExpired):
             return cause
         if isinstance(cause, UserError):
-            return UserError(f"{who} on {place.ip if place else 'no node yet'}: {cause}")
+            return UserError(f"{who} on {location.ip if location else 'no node yet'}: {cause}")
         what = f"{type(cause).__name__}: {_last_line(cause) if cause is error else cause}"
-        return ActorFailed(f"{who} ({place or 'no process yet'}) failed in {self.method}: {what}")
+        return ActorFailed(f"{who} ({location or 'no process yet'}) failed in {self.method}: {what}")
 
 
 def wait_for(calls: Sequence[Call[R]], deadline: Deadline) -> list[R]:

@@ -10,8 +10,7 @@ from marl_ray.sandbox import ExecutionReport, Program, Sandbox, SandboxSettings,
 
 
 class SandboxWorker(Actor):
-    """Ray actor with a few threads: `run` may be called twice at a time, and the second call waits its turn; `alive`
-    answers meanwhile."""
+    """Ray actor with two threads, so that `alive` answers while `run` runs."""
 
     def __init__(self, settings: SandboxSettings, without: tuple[str, ...] = ()) -> None:
         self._sandbox = Sandbox(settings, without=without)

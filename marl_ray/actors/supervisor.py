@@ -130,7 +130,7 @@ class Supervisor(Generic[A]):
             await asyncio.sleep(RESTART_PAUSE_S * attempt)
             try:
                 await self._start(member)
-            except (UserError, ActorFailed) as error:
+            except (UserError, ActorFailed, RayError) as error:
                 self.last_failure = str(error)
                 log.warning("%s does not start: %s", member.recipe.id, error)
                 self._end(member)
@@ -147,8 +147,8 @@ class Supervisor(Generic[A]):
         member.life += 1
         handle = Handle.create(recipe.id, member.life, recipe.actor_class, recipe.arguments, recipe.options)
         member.handle = handle
-        place = await handle.call(recipe.actor_class.place).within(self._deadline)
-        member.handle = handle = replace(handle, place=place)
+        location = await handle.call(recipe.actor_class.location).within(self._deadline)
+        member.handle = handle = replace(handle, location=location)
         notes: list[str] = await handle.call(recipe.actor_class.start).within(self._deadline)
         member.state = "serving"
         return notes

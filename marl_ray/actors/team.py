@@ -29,7 +29,7 @@ MANY_CALLS = 100_000
 TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
 
 
-class Group(Protocol):
+class ActorGroup(Protocol):
     """Actors that are started and ended together."""
 
     async def start(self) -> list[str]: ...
@@ -47,7 +47,7 @@ class Team:
     places: Places
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ActorGroup]:
         """All of them."""
         return [self.sandbox, *self.generators, *self.learners]
 

@@ -19,12 +19,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--algorithm",
         type=algorithm,
-        default=ALGORITHMS[0],
         metavar="NAME",
-        help="whose defaults: magrpo (if not given) or grpo",
+        help="whose settings and defaults: magrpo or grpo; if not given, the section's in KEY, else magrpo",
     )
     options = parser.parse_args(argv)
-    return guarded(lambda: _explain(options.key, options.algorithm))
+    section = options.key.partition(".")[0]
+    name = options.algorithm or (section if section in ALGORITHMS else ALGORITHMS[0])
+    return guarded(lambda: _explain(options.key, name))
 
 
 def _explain(key: str, name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import ray
 
 from marl_ray.cluster import ray_private
+from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
 
 
@@ -21,7 +22,7 @@ def cluster_address() -> str | None:
 def connect(verbose: bool) -> str:
     """Join the cluster named by RAY_ADDRESS, or start one on this machine that listens on localhost only.
 
-    Returns a line that says which.
+    Returns a line that says which. Raises UserError where the address leads to no cluster.
     """
     address = cluster_address()
     options: dict[str, Any] = {
@@ -29,7 +30,10 @@ def connect(verbose: bool) -> str:
         "logging_level": logging.INFO if verbose else logging.ERROR,
     }
     if address:
-        ray.init(address=address, **options)
+        try:
+            ray.init(address=address, **options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UserError(f"no Ray cluster can be joined at RAY_ADDRESS {address}: {error}") from None
         return f"Ray cluster at {address} with {counted(len(ray.nodes()), 'node')}"
     # Ray protects a local cluster by a token. Without one it would leave a new one in ~/.ray, which then binds every
     # cluster that this user starts later.

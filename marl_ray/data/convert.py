@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Task
-from marl_ray.data.tables import Row
+from marl_ray.data.tables import DataRow
 from marl_ray.environments.code_generation.extraction import parse
 from marl_ray.sandbox import count_tests
 
@@ -22,7 +22,7 @@ class DatasetType(Protocol):
     def environment(self) -> str:
         """The environment of such tasks, unless the config names another: a registered name, or `module:Attr`."""
 
-    def task(self, row: Row, number: int) -> Task:
+    def task(self, row: DataRow, number: int) -> Task:
         """The task of a row, the `number`-th (from 0) of its split. Raises UserError that names the task."""
 
 
@@ -33,7 +33,7 @@ class HumanEval:
     name: str
     environment: str = "code_generation"
 
-    def task(self, row: Row, number: int) -> Task:
+    def task(self, row: DataRow, number: int) -> Task:
         """See `DatasetType`."""
         return _checked(_from_humaneval(row, self.name, number))
 
@@ -45,7 +45,7 @@ class Mbpp:
 
     environment: str = "code_generation"
 
-    def task(self, row: Row, number: int) -> Task:
+    def task(self, row: DataRow, number: int) -> Task:
         """See `DatasetType`."""
         own = not row.get("entry_point") and ("test_list" in row or "code" in row)
         return _checked(_from_mbpp(row, number) if own else _from_humaneval(row, "mbpp", number))
@@ -63,7 +63,7 @@ def _checked(task: Task) -> Task:
     return task
 
 
-def _from_humaneval(row: Row, dataset_type: str, number: int) -> Task:
+def _from_humaneval(row: DataRow, dataset_type: str, number: int) -> Task:
     task_id = _id(row, dataset_type, number)
     entry_point = _text(row, "entry_point")
     if not entry_point:
@@ -79,7 +79,7 @@ def _from_humaneval(row: Row, dataset_type: str, number: int) -> Task:
     return Task(task_id, prompt, {"entry_point": entry_point, "tests": tests})
 
 
-def _from_mbpp(row: Row, number: int) -> Task:
+def _from_mbpp(row: DataRow, number: int) -> Task:
     task_id = _id(row, "MBPP", number)
     if task_id.isdecimal():
         task_id = f"MBPP/{task_id}"
@@ -115,18 +115,18 @@ def _statements(code: str) -> list[ast.stmt]:
     return tree.body if tree is not None else []
 
 
-def _id(row: Row, dataset_type: str, number: int) -> str:
+def _id(row: DataRow, dataset_type: str, number: int) -> str:
     value = row.get("task_id")
     return f"{dataset_type}/row {number}" if value is None or value == "" else str(value)
 
 
-def _text(row: Row, field: str) -> str:
+def _text(row: DataRow, field: str) -> str:
     """A field's text with plain newlines; empty when it is not there or not text."""
     value: Any = row.get(field)
     return value.replace("\r\n", "\n") if isinstance(value, str) and value.strip() else ""
 
 
-def _lines(row: Row, field: str) -> tuple[str, ...]:
+def _lines(row: DataRow, field: str) -> tuple[str, ...]:
     """A field that is a list of texts, blank ones left out; empty when it is not there."""
     value: Any = row.get(field)
     items = value if isinstance(value, list | tuple) else []

@@ -15,7 +15,7 @@ from typing import Any
 from marl_ray.core.errors import UserError
 from marl_ray.models.hub import is_hub_id
 
-Row = Mapping[str, Any]
+DataRow = Mapping[str, Any]
 
 LOCAL_SUFFIXES = (".jsonl", ".parquet")
 OTHER_SUFFIXES = (".json", ".csv", ".tsv", ".txt", ".gz", ".zip", ".arrow")
@@ -25,9 +25,9 @@ BUNDLED = "bundled:toy"
 _SPLIT = re.compile(r"(?P<name>[\w.-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 
 
-def load_rows(name: str, split: str) -> list[Row]:
+def load_rows(name: str, split: str) -> list[DataRow]:
     """The rows of a split (with slices). Raises UserError when there is no such dataset, split or row."""
-    splits: Mapping[str, Sequence[Row]]
+    splits: Mapping[str, Sequence[DataRow]]
     if name.startswith("bundled:"):
         splits = _bundled(name)
     elif name.endswith(LOCAL_SUFFIXES):
@@ -67,7 +67,7 @@ def one_line(error: BaseException, limit: int = 300) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def _select(name: str, splits: Mapping[str, Sequence[Row]], split: str) -> list[Row]:
+def _select(name: str, splits: Mapping[str, Sequence[DataRow]], split: str) -> list[DataRow]:
     match = _SPLIT.fullmatch(split)
     assert match is not None, "check_dataset comes first"
     if match["name"] not in splits:
@@ -89,18 +89,18 @@ def _bound(text: str | None, default: int, size: int, name: str, split: str) -> 
     return bound + size if bound < 0 else bound
 
 
-def _bundled(name: str) -> dict[str, list[Row]]:
+def _bundled(name: str) -> dict[str, list[DataRow]]:
     from marl_ray.toy import TASKS_PATH
 
     if name != BUNDLED:
         raise UserError(f"there is no dataset {name!r}; bundled with the package: {BUNDLED}")
-    splits: dict[str, list[Row]] = {}
+    splits: dict[str, list[DataRow]] = {}
     for row in _local(TASKS_PATH):
         splits.setdefault(str(row.get("split")), []).append(row)
     return splits
 
 
-def _local(path: Path) -> list[Row]:
+def _local(path: Path) -> list[DataRow]:
     if not path.is_file():
         folder = path.parent
         there = sorted(file.name for file in folder.glob("*") if file.suffix in LOCAL_SUFFIXES)
@@ -112,8 +112,8 @@ def _local(path: Path) -> list[Row]:
         raise UserError(f"data file {path} cannot be read: {one_line(error)}") from None
 
 
-def _jsonl(path: Path) -> list[Row]:
-    rows: list[Row] = []
+def _jsonl(path: Path) -> list[DataRow]:
+    rows: list[DataRow] = []
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -128,17 +128,17 @@ def _jsonl(path: Path) -> list[Row]:
     return rows
 
 
-def _parquet(path: Path) -> list[Row]:
+def _parquet(path: Path) -> list[DataRow]:
     import pyarrow.parquet  # with `datasets`; its own reader would leave copies in a cache
 
     try:
-        rows: list[Row] = pyarrow.parquet.read_table(path).to_pylist()
+        rows: list[DataRow] = pyarrow.parquet.read_table(path).to_pylist()
     except pyarrow.ArrowException as error:
         raise UserError(f"data file {path} is not Parquet: {one_line(error, 150)}") from None
     return rows
 
 
-def _hub(name: str) -> Mapping[str, Sequence[Row]]:
+def _hub(name: str) -> Mapping[str, Sequence[DataRow]]:
     import datasets
 
     try:

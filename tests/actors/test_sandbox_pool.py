@@ -16,13 +16,17 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
+from marl_ray.actors.handle import Handle  # noqa: E402
 from marl_ray.actors.sandbox_pool import SandboxPool  # noqa: E402
+from marl_ray.actors.sandbox_worker import SandboxWorker  # noqa: E402
 from marl_ray.core.errors import UserError  # noqa: E402
+from marl_ray.core.ids import ActorId  # noqa: E402
 from marl_ray.sandbox import (  # noqa: E402
     ExecutionReport,
     Limits,
     Program,
     SandboxSettings,
+    failed_report,
 )
 from tests.sandbox.benchmark_modules import sandbox_programs, sandbox_soak  # noqa: E402
 
@@ -188,8 +192,8 @@ def test_a_slow_program_does_not_look_like_a_stuck_worker() -> None:
             await until(lambda: pool._busy, "a worker that runs it")
             (worker,) = pool._busy
             await asyncio.sleep(5.0)  # it has given signs of life
-            assert worker.place is not None
-            stopped = worker.place.process
+            assert worker.location is not None
+            stopped = worker.location.process
             os.kill(stopped, signal.SIGSTOP)
             try:
                 assert right(await asyncio.wait_for(running, PATIENCE), [2])
@@ -301,3 +305,33 @@ def links_of_ray(pid: int) -> list[str]:
             found.append(link)
     maps = Path(f"/proc/{pid}/maps").read_text()
     return found + [line for line in maps.splitlines() if "plasma" in line or "_raylet" in line]
+
+
+def test_a_program_that_a_sandbox_failed_on_is_tried_once_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stand-ins for the workers: real ones fail on a program too seldom to be waited for."""
+    workers = [Handle[SandboxWorker](ActorId("sandbox", None, number), None, life=1) for number in range(2)]
+    asked: list[tuple[int, list[str]]] = []
+
+    async def answer(self: SandboxPool, worker: Handle[SandboxWorker], programs: list[Program]) -> list[Any]:
+        asked.append((worker.id.replica, [program.source for program in programs]))
+        failures = {"bad": "no memory", "unlucky": "no memory" if len(asked) == 1 else None}
+        return [failed_report(p, "bwrap", infra_error=failures.get(p.source)) for p in programs]
+
+    async def scenario() -> list[ExecutionReport]:
+        pool = SandboxPool(SandboxSettings(), 2, batch_size=3)
+        pool.workers.serving = lambda: workers  # type: ignore[method-assign]
+        monkeypatch.setattr(SandboxPool, "_answer", answer)
+        programs = [Program(source, ("assert f(1) == 1",), "f") for source in ("good", "bad", "unlucky")]
+        pool._busy.add(workers[1])
+        first = asyncio.ensure_future(pool.execute(programs))
+        await until(lambda: len(asked) == 1, "the first batch")
+        pool._busy.clear()
+        pool._dispatch()
+        reports = await first
+        assert pool.executions == 2
+        return reports
+
+    good, bad, unlucky = asyncio.run(scenario())
+    assert asked == [(0, ["good", "bad", "unlucky"]), (1, ["bad"]), (1, ["unlucky"])]
+    assert (good.infra_error, unlucky.infra_error) == (None, None)
+    assert bad.infra_error == "two sandbox workers failed, the last because: no memory"

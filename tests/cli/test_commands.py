@@ -92,3 +92,13 @@ def test_a_run_needs_a_config(capsys: pytest.CaptureFixture[str], tmp_path: Path
 def test_a_report_of_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["report", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path} is no run folder: it has no metrics.jsonl\n"
+
+
+def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "grpo.num_turns"]) == 0
+    assert capsys.readouterr().out.startswith("grpo.num_turns: a whole number")
+    assert main(["explain", "magrpo"]) == 0
+    assert "\nmagrpo.num_turns [1]: Turns of an episode.\n" in capsys.readouterr().out
+    assert main(["explain", "num_turns", "--algorithm", "grpo"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "error: unknown setting 'num_turns': did you mean 'grpo.num_turns'?\n")

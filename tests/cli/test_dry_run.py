@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from marl_ray.config import from_tree, load, to_tree, to_yaml
 from marl_ray.runs.check import check
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+NO_WANDB = pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")
 
 
 def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,6 +55,7 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
         ),
         ("model.special_tokens={eos_token: <nowhere>}", "not in the vocabulary"),
         ("output.base_dir=/dev/null/runs", "set output.base_dir"),
+        pytest.param("wandb.project=p", "the package wandb is missing: pip install wandb", marks=NO_WANDB),
         ("resources.generator.tensor_parallel=2 resources.learner.gpus=0", "both above 0 or both to 0"),
     ],
 )

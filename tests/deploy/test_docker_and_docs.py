@@ -107,8 +107,9 @@ def test_the_worked_examples_ask_for_what_the_text_says() -> None:
             for key, value in settings.items()
         }
         plan = make_plan(load(ROOT / CONFIG, "magrpo", overrides), cluster_has_gpus=True)
-        asked.append((sum(s.gpus for s in plan.slots), sum(s.cpus for s in plan.slots), plan.transport))
-    assert asked == [(4, 24, "nccl"), (2, 24, "ipc")]
+        transports = {agent.transport for agent in plan.agents}
+        asked.append((sum(s.gpus for s in plan.slots), sum(s.cpus for s in plan.slots), transports))
+    assert asked == [(4, 24, {"nccl"}), (2, 24, {"ipc"})]
     assert "= 4 GPUs" in blocks[0][1]
     assert "= 24 CPUs" in blocks[0][1]
     assert blocks[1][1] == "2 GPUs"

@@ -73,7 +73,7 @@ def test_a_bad_task_is_named(row: dict, says: str, tmp_path: Path, capsys: pytes
 
 
 def test_what_the_machine_cannot_give_is_said_before_any_actor_starts(tmp_path: Path) -> None:
-    result = train(*QUICK, f"output.base_dir={tmp_path / 'runs'}", "resources.generator.cpus=500", timeout=60)
+    result = train(*QUICK, f"output.base_dir={tmp_path / 'runs'}", "resources.generator.cpus=500", timeout=180)
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith("error: the cluster cannot place this run: asked for CPU 1001")
@@ -86,3 +86,26 @@ def test_prompts_that_never_fit_end_the_run(tmp_path: Path) -> None:
     result = train(*QUICK, *overrides)
     assert result.returncode == 1
     assert "prompts are longer than the 2 tokens" in result.stderr.strip().splitlines()[-1]
+
+
+BROKEN = """
+from marl_ray.environments.code_generation import CodeGeneration
+
+class Broken(CodeGeneration):
+    def attempt(self, task, responses, last):
+        return 1 / 0
+"""
+
+
+def test_a_bug_shows_its_traceback_and_the_run_folder_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_plugin.py").write_text(BROKEN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    settings = ["environment=broken_plugin:Broken", f"output.base_dir={tmp_path}", "output.run_name=r"]
+    result = train(*QUICK, *settings)
+    assert result.returncode == 1
+    kept = tmp_path / "r" / "error.txt"
+    *_, error, last = result.stderr.strip().splitlines()
+    assert error == "ZeroDivisionError: division by zero"
+    assert last == f"This is a bug, or something nobody thought of: {kept} keeps it."
+    assert "return 1 / 0" in kept.read_text()
+    assert "Traceback (most recent call last)" in result.stderr

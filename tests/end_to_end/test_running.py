@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from marl_ray.runs.checkpoints import Checkpoints
+from marl_ray.runs.folder import RunFolder
 from tests.end_to_end.conftest import QUICK, ROOT, command, environment, rows
 
 RAY = Path(sys.executable).with_name("ray")
@@ -68,7 +68,7 @@ def test_ctrl_c_ends_everything_and_leaves_a_whole_checkpoint(tmp_path: Path, ch
     assert "goes on from the last checkpoint" in rest.strip().splitlines()[-1]
     _, alive = psutil.wait_procs(family, timeout=20)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
-    path, state = Checkpoints(tmp_path / "r", keep=2).latest()
+    path, state = RunFolder(tmp_path / "r").checkpoints.latest()
     assert state.step >= 2
     assert (path / "agent_1" / "model.safetensors").stat().st_size > 0
 

@@ -72,12 +72,13 @@ def test_metrics_have_their_names(finished: Path) -> None:
 def test_episodes_can_be_read(finished: Path) -> None:
     episodes = [json.loads(line) for line in (finished / "episodes.jsonl").read_text().splitlines()]
     train_episode = next(e for e in episodes if e["kind"] == "train")
-    assert len(train_episode["turns"]) == 2
-    first, second = train_episode["turns"]
+    first, second = train_episode["nodes"]
+    assert [(first["turn"], first["path"]), (second["turn"], second["path"])] == [(1, []), (2, first["expanded"])]
+    assert train_episode["stops"] == []
     assert len(first["prompts"]) == len(first["responses"]) == 2
     assert len(first["joint_actions"]) == 8
     assert first["joint_actions"][0]["report"]["total"] > 0
-    handed_on = first["responses"][1][first["expanded"]]
+    handed_on = first["responses"][1][first["expanded"][0]]
     assert handed_on.strip().splitlines()[0] in second["prompts"][1] or "previous" in second["prompts"][1].lower()
     text = (finished / "sample_episodes.txt").read_text()
     assert "turn 2: reward" in text

@@ -35,7 +35,7 @@ class _Queued:
     sent: bool = False
 
 
-class Batch:
+class ProgramBatch:
     """Programs on their way through one sandbox, the next one sent while one is running."""
 
     def __init__(self, sandbox: Sandbox, programs: Iterable[Program]) -> None:

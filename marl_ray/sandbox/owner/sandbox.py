@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from marl_ray.sandbox.inside.wire import frames
-from marl_ray.sandbox.owner.batch import Batch
+from marl_ray.sandbox.owner.batch import ProgramBatch
 from marl_ray.sandbox.owner.connection import Broken, Connection
 from marl_ray.sandbox.owner.launch import Launch, plan
 from marl_ray.sandbox.owner.program import Program, count_tests
@@ -139,7 +139,7 @@ class Sandbox:
         """As `run_batch`, each report as soon as it is there; one program is taken ahead of the one running."""
         with self._lock:
             self.start()
-            yield from Batch(self, programs).reports()
+            yield from ProgramBatch(self, programs).reports()
 
     def next_number(self) -> int:
         """For the batch: a number no program of this sandbox has had."""
@@ -156,4 +156,4 @@ class Sandbox:
 
     def run_connected(self, program: Program) -> ExecutionReport:
         """As `run`, on the level being tried (for the self-test)."""
-        return next(Batch(self, [program]).reports())
+        return next(ProgramBatch(self, [program]).reports())

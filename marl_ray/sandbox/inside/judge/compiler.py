@@ -15,7 +15,7 @@ from ..wire.forks import Resources
 from ..wire.verdicts import SyntaxDiagnosis
 from .findings import syntax_diagnosis
 from .notes import Fault
-from .session import Session
+from .session import GuestSession
 from .watch import Watch
 from .zygote_client import ZygoteClient
 
@@ -40,7 +40,7 @@ class Compiler:
     def __init__(self, zygote: ZygoteClient, watch: Watch) -> None:
         self._zygote = zygote
         self._watch = watch
-        self._session: Session | None = None
+        self._session: GuestSession | None = None
 
     def compiled(self, source: str) -> Compiled:
         """See `Compiled`. Raises ZygoteError without a process."""
@@ -48,7 +48,7 @@ class Compiler:
             return Compiled()
         session = self._session
         if session is None:
-            session = self._session = Session(self._zygote.fork(_RESOURCES), _RESOURCES.reply)
+            session = self._session = GuestSession(self._zygote.fork(_RESOURCES), _RESOURCES.reply)
         answer = ["ok", None]
         try:
             with self._watch.armed(session, _CPU_S, _WALL_S):

@@ -18,10 +18,13 @@ from ..wire.verdicts import TestResult
 from .findings import Findings, Request, local, reported, syntax_diagnosis, unit_verdict
 from .notes import NOTES, Fault
 from .recorder import Recorder
-from .session import Session
+from .session import GuestSession
 from .stdio import first_difference, input_file, is_full, lines, read_output
 from .watch import Watch
 from .zygote_client import ZygoteClient, ZygoteError, explained
+
+_PASS = TestResult("pass")
+_UNFINISHED = TestResult("error", "Unfinished", "the test was not evaluated to its end")
 
 
 class _Names(dict[str, Any]):
@@ -47,7 +50,7 @@ class Execution:
         self._started = started
         self._findings = Findings()
         self._resources = request.resources()
-        self._session: Session | None = None
+        self._session: GuestSession | None = None
         self._verdicts: dict[int, TestResult] = {}
         self._stuck: TestResult | None = None
         self._last: TestResult | None = None
@@ -77,9 +80,7 @@ class Execution:
             self._end_session()
             self._restore()
         for number, case in numbered:
-            verdict = self._verdicts[number]
-            trusted = verdict.trusted and not case.in_guest
-            self._findings.verdicts.append(replace(verdict, source=case.source, trusted=trusted))
+            self._findings.verdicts.append(self._verdicts[number].on(case.source, trustworthy=not case.in_guest))
         return self._findings
 
     def _each(self, cases: list[tuple[int, Case]], judge_case: Callable[[Case], TestResult]) -> None:
@@ -111,7 +112,7 @@ class Execution:
 
     # --- the guest ---
 
-    def _new_session(self, stdin: str | None, *, apart: bool = False) -> Session:
+    def _new_session(self, stdin: str | None, *, apart: bool = False) -> GuestSession:
         """A session with a guest that has not loaded the program yet. `apart`: standard error is not kept."""
         limits = self._resources
         if stdin is None:
@@ -125,10 +126,10 @@ class Execution:
                 for stream in streams:
                     os.close(stream)
         self._watch.cpu.bring(guest.pid)
-        self._session = Session(guest, limits.reply)
+        self._session = GuestSession(guest, limits.reply)
         return self._session
 
-    def _loaded_session(self) -> Session | None:
+    def _loaded_session(self) -> GuestSession | None:
         """The session the tests talk to, started anew after a fault; None once the program cannot be loaded."""
         if self._session is not None and self._session.fault is None:
             return self._session
@@ -155,7 +156,7 @@ class Execution:
             self._stuck = TestResult("crash", "ProtocolError", "malformed answer to load")
         return None
 
-    def _take_names(self, session: Session, callables: dict[str, Any]) -> None:
+    def _take_names(self, session: GuestSession, callables: dict[str, Any]) -> None:
         """Stand-ins for what of the program can be called; its other names are asked for when they are read."""
         try:
             self._named = {
@@ -177,7 +178,7 @@ class Execution:
             raise KeyError(name)
         return self._named[name] if name in self._named else self.open().value("name", name)
 
-    def open(self) -> Session:
+    def open(self) -> GuestSession:
         """The session of the moment: functions of the program are there again after a fault, by their names."""
         assert self._session is not None
         return self._session
@@ -244,14 +245,14 @@ class Execution:
             return self._stuck
         self._recorder.clear()
         NOTES.clear(case.compares)
-        verdict = TestResult("error", "Unfinished", "the test was not evaluated to its end")
+        verdict = _UNFINISHED
 
         def evaluate() -> None:
             nonlocal verdict
             assert case.code is not None
             try:
                 exec(case.code, self._names)
-                verdict = TestResult("pass")
+                verdict = _PASS
             except (Fault, ZygoteError):
                 raise
             except AssertionError as error:
@@ -308,7 +309,7 @@ class Execution:
             error_type, message, line = reported(answer)
             return TestResult("fail" if error_type == "AssertionError" else "error", error_type, message, line)
         if case.unit is None:
-            return TestResult("pass")
+            return _PASS
         return unit_verdict(answer[1])
 
     # --- stdin and stdout ---
@@ -346,5 +347,5 @@ class Execution:
         if full:
             return TestResult("fail", "WrongOutput", f"more than {most} bytes were printed")
         if lines(printed) == lines(case.stdout):
-            return TestResult("pass")
+            return _PASS
         return TestResult("fail", "WrongOutput", first_difference(lines(printed), lines(case.stdout)))

@@ -1,6 +1,6 @@
 """Stand-ins in the judge for what lives in the guest: objects of the program, and its functions by name.
 
-A `Handle` can be called, iterated, measured, and its attributes can be used, as far as the object can (see
+A `GuestHandle` can be called, iterated, measured, and its attributes can be used, as far as the object can (see
 `abilities`). It has no word on whether the program's answer is right: it is neither equal to nor in order with plain
 data, and arithmetic is allowed between two handles only, since `handle - expected` would hand the expected value to
 the program. (Except where the test's text has an operator of an instance that it makes of the program's class, see
@@ -24,7 +24,7 @@ from .notes import NOTES
 from .text import clean_text
 
 if TYPE_CHECKING:
-    from .session import Session
+    from .session import GuestSession
 
 _OF_FUNCTIONS = frozenset(
     f"__{name}__"
@@ -33,18 +33,18 @@ _OF_FUNCTIONS = frozenset(
 """Special attributes that are data and can be asked for like others."""
 
 
-class Place(Protocol):
+class GuestPlace(Protocol):
     """Where an object lives: a session, or whatever session is the current one."""
 
-    def open(self) -> Session: ...
+    def open(self) -> GuestSession: ...
 
 
-class Handle:
+class GuestHandle:
     """See the module. Its class, made for it, has the name of the object's and the methods it can answer to."""
 
     __slots__ = ("__answers", "__hash", "__mask", "__place", "__state", "__target", "__weakref__")
 
-    def __new__(cls, *arguments: Any, **keywords: Any) -> Handle:
+    def __new__(cls, *arguments: Any, **keywords: Any) -> GuestHandle:
         raise NOTES.refuse(f"the class of {_named(cls)} is not here to be called")
 
     def __getattr__(self, name: str) -> Any:
@@ -141,7 +141,7 @@ class _Methods:
 
 
 def _stop(handle: Any) -> Any:
-    raise StopIteration(object.__getattribute__(handle, "_Handle__answers").pop("returned", None))
+    raise StopIteration(object.__getattribute__(handle, "_GuestHandle__answers").pop("returned", None))
 
 
 def next_items(handle: Any, most: int) -> tuple[Any, ...]:
@@ -153,16 +153,16 @@ def next_items(handle: Any, most: int) -> tuple[Any, ...]:
     items, ended, returned = answer
     if len(items) > most or (len(items) < most) is not ended:
         raise session.fail("crash", "ProtocolError", "malformed items")
-    object.__getattribute__(handle, "_Handle__answers")["returned"] = returned
+    object.__getattribute__(handle, "_GuestHandle__answers")["returned"] = returned
     return items  # type: ignore[no-any-return]
 
 
 def drained(value: Any) -> Any:
     """For what takes all items anyway, `list(...)` say: they come many at a time."""
-    if not isinstance(value, Handle) or not hasattr(type(value), "__iter__"):
+    if not isinstance(value, GuestHandle) or not hasattr(type(value), "__iter__"):
         return value
     iterator = iter(value)
-    if not isinstance(iterator, Handle) or not hasattr(type(iterator), "__next__"):
+    if not isinstance(iterator, GuestHandle) or not hasattr(type(iterator), "__next__"):
         return iterator
     items: list[Any] = []
     most = 16
@@ -173,7 +173,7 @@ def drained(value: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=512)
-def handle_class(name: str, mask: int) -> type[Handle]:
+def handle_class(name: str, mask: int) -> type[GuestHandle]:
     """The class of handles for objects of one type."""
     methods = {
         f"__{ability}__": _METHODS[ability] for ability, bit in BITS.items() if mask & bit and ability in _METHODS
@@ -182,35 +182,37 @@ def handle_class(name: str, mask: int) -> type[Handle]:
     own: dict[str, Any] = {"__slots__": (), "__module__": "solution"}
     # Every class has these two, so they would be found before the object's.
     own |= {name: property(functools.partial(_asked, question=name)) for name in ("__doc__", "__annotations__")}
-    return type(text, (Handle,), {**methods, **own})
+    return type(text, (GuestHandle,), {**methods, **own})
 
 
 def _asked(handle: Any, question: str) -> Any:
     return _ask(handle, "get", question)
 
 
-def make_handle(kind: type[Handle], place: Place, target: str | int, mask: int, hash_value: int | None) -> Handle:
+def make_handle(
+    kind: type[GuestHandle], place: GuestPlace, target: str | int, mask: int, hash_value: int | None
+) -> GuestHandle:
     made = object.__new__(kind)
     own = object.__setattr__
-    own(made, "_Handle__place", place)
-    own(made, "_Handle__target", target)
-    own(made, "_Handle__mask", mask)
-    own(made, "_Handle__hash", hash_value)
-    own(made, "_Handle__answers", {})
-    own(made, "_Handle__state", -1)
+    own(made, "_GuestHandle__place", place)
+    own(made, "_GuestHandle__target", target)
+    own(made, "_GuestHandle__mask", mask)
+    own(made, "_GuestHandle__hash", hash_value)
+    own(made, "_GuestHandle__answers", {})
+    own(made, "_GuestHandle__state", -1)
     return made
 
 
-def place_of(handle: Any) -> Place:
-    return object.__getattribute__(handle, "_Handle__place")  # type: ignore[no-any-return]
+def place_of(handle: Any) -> GuestPlace:
+    return object.__getattribute__(handle, "_GuestHandle__place")  # type: ignore[no-any-return]
 
 
 def target_of(handle: Any) -> str | int:
-    return object.__getattribute__(handle, "_Handle__target")  # type: ignore[no-any-return]
+    return object.__getattribute__(handle, "_GuestHandle__target")  # type: ignore[no-any-return]
 
 
 def mask_of_handle(handle: Any) -> int:
-    return object.__getattribute__(handle, "_Handle__mask")  # type: ignore[no-any-return]
+    return object.__getattribute__(handle, "_GuestHandle__mask")  # type: ignore[no-any-return]
 
 
 def _is_operand(handle: Any) -> bool:
@@ -231,10 +233,10 @@ def describe(handle: Any) -> str:
 def _ask(handle: Any, operation: str, question: str) -> Any:
     """Put a question, or tell again what was answered in this state of the program."""
     session = place_of(handle).open()
-    answers = object.__getattribute__(handle, "_Handle__answers")
-    if object.__getattribute__(handle, "_Handle__state") != session.state:
+    answers = object.__getattribute__(handle, "_GuestHandle__answers")
+    if object.__getattribute__(handle, "_GuestHandle__state") != session.state:
         answers.clear()
-        object.__setattr__(handle, "_Handle__state", session.state)
+        object.__setattr__(handle, "_GuestHandle__state", session.state)
     if question not in answers:
         try:
             if operation == "get":
@@ -250,7 +252,7 @@ def _ask(handle: Any, operation: str, question: str) -> Any:
 
 
 def _compared(left: Any, right: Any, operator: str) -> Any:
-    if isinstance(right, Handle):
+    if isinstance(right, GuestHandle):
         session = place_of(left).open()
         if session.decoding:
             return (left is right) is (operator == "eq")  # two keys of one dict
@@ -269,7 +271,7 @@ def _unary(question: str) -> Callable[[Any], Any]:
 
 def _binary(operator: str, mirrored: bool = False) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        if not _is_operand(self) and not isinstance(other, Handle):
+        if not _is_operand(self) and not isinstance(other, GuestHandle):
             raise NOTES.refuse(f"{describe(self)} cannot be combined with plain data here")
         values = [other, self] if mirrored else [self, other]
         return place_of(self).open().changing("operate", operator, values=values)
@@ -283,7 +285,7 @@ _METHODS: dict[str, Any] = {
 }
 for _name in BINARY:
     _function = f"{_name}_" if _name in ("and", "or") else _name
-    setattr(Handle, f"__{_name}__", _binary(_function))
-    setattr(Handle, f"__i{_name}__", _binary(f"i{_name}"))
-    setattr(Handle, f"__r{_name}__", _binary(_function, mirrored=True))
+    setattr(GuestHandle, f"__{_name}__", _binary(_function))
+    setattr(GuestHandle, f"__i{_name}__", _binary(f"i{_name}"))
+    setattr(GuestHandle, f"__r{_name}__", _binary(_function, mirrored=True))
 del _name, _function

@@ -7,6 +7,7 @@ that need the program's classes as classes run in the guest, and then the report
 
 from __future__ import annotations
 
+import functools
 import socket
 import time
 from typing import Any
@@ -27,6 +28,10 @@ MEMORY = 1 << 30
 """Bytes of address space a judge may add to what the zygote has: results and what tests make of them."""
 
 
+_limits = functools.lru_cache(maxsize=64)(Limits)
+"""Most programs have the same, which need not be checked again."""
+
+
 class Judge:
     """Serves one owner: requests in, reports out, one after the other."""
 
@@ -45,7 +50,7 @@ class Judge:
 
     def _report(self, message: dict[str, Any]) -> dict[str, Any]:
         started = time.monotonic()
-        tests, limits = message["tests"], Limits(**message["limits"])
+        tests, limits = message["tests"], _limits(**message["limits"])
         tests = tests if isinstance(tests, str) else tuple(tests)
         suites = parts(tests, message["entry_point"], message["form"], message["prompt"], message["visible"])
         infra_error = None

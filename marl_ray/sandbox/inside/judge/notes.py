@@ -10,7 +10,7 @@ from ..wire.verdicts import Status
 class Fault(BaseException):
     """The guest is beyond use: `status` is timeout or crash.
 
-    Tests cannot catch it with `except Exception`, and the judge looks at `Session.fault` in case they caught
+    Tests cannot catch it with `except Exception`, and the judge looks at `GuestSession.fault` in case they caught
     it with a bare `except`.
     """
 

@@ -11,10 +11,10 @@ from ..wire.codec import ProtocolError, Unsupported, Wire, encode
 from ..wire.sharing import Shared
 from ..wire.standard import FROM_GUEST, standard_name
 from ..wire.subclasses import HOME, clean_name, home_of
-from .handles import Handle, handle_class, make_handle, place_of, target_of
+from .handles import GuestHandle, handle_class, make_handle, place_of, target_of
 
 if TYPE_CHECKING:
-    from .session import Session
+    from .session import GuestSession
 
 _MOST_TYPES = 256
 
@@ -22,13 +22,13 @@ _MOST_TYPES = 256
 class JudgeObjects(Shared):
     """What judge and guest both have, and the references between them."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: GuestSession) -> None:
         super().__init__()
         self._session = session
-        self._handles: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
-        self._classes: dict[tuple[str, int], type[Handle]] = {}
+        self._handles: weakref.WeakValueDictionary[int, GuestHandle] = weakref.WeakValueDictionary()
+        self._classes: dict[tuple[str, int], type[GuestHandle]] = {}
 
-    def handle(self, payload: Wire, place: Any) -> Handle:
+    def handle(self, payload: Wire, place: Any) -> GuestHandle:
         kinds = [type(part) for part in payload]
         if kinds[:3] not in ([int, str, int], [str, str, int]) or len(kinds) != 4:
             raise ProtocolError("malformed reference")
@@ -46,7 +46,7 @@ class JudgeObjects(Shared):
             made = self._handles[target] = make_handle(kind, place, target, mask, hash_value)
         return made
 
-    def resolve(self, payload: Wire) -> Handle:
+    def resolve(self, payload: Wire) -> GuestHandle:
         if type(payload[0]) is not int:
             raise ProtocolError("malformed reference")
         return self.handle(payload, self._session)
@@ -65,7 +65,7 @@ class JudgeObjects(Shared):
         return None if home is None else self.refer(home)
 
     def refer(self, value: Any) -> Wire:
-        if isinstance(value, Handle):
+        if isinstance(value, GuestHandle):
             if place_of(value).open() is not self._session:
                 raise Unsupported("an object of the program was lost when its process ended")
             return {"h": [target_of(value)]}

@@ -11,7 +11,7 @@ from typing import Any
 from ..suites.suite import ALL, COMPARE, OPERATE, SAME, TRUTH
 from ..wire.codec import reduced
 from ..wire.subclasses import home_of, original_of
-from .handles import Handle, describe, drained, place_of
+from .handles import GuestHandle, describe, drained, place_of
 from .notes import NOTES
 from .text import clean_text, text_of
 
@@ -44,7 +44,7 @@ class _Short(reprlib.Repr):
         self._left -= 1
         if self._left < 0:
             return "..."
-        if isinstance(x, Handle):
+        if isinstance(x, GuestHandle):
             return f"<{describe(x)}>"
         return super().repr1(x if home_of(x) is None else reduced(x), level)
 
@@ -115,10 +115,10 @@ class Recorder:
     def same(self, left: Any, right: Any) -> bool:
         """`left is right`, as it would be without two processes; refused where that cannot be known."""
         one_type = isinstance(left, type) is not isinstance(right, type)
-        if one_type and (isinstance(left, Handle) or isinstance(right, Handle)):
+        if one_type and (isinstance(left, GuestHandle) or isinstance(right, GuestHandle)):
             raise NOTES.refuse("classes of the program cannot be told apart outside its process")
         left, right = original_of(left), original_of(right)
-        if isinstance(left, Handle) and isinstance(right, Handle):
+        if isinstance(left, GuestHandle) and isinstance(right, GuestHandle):
             if not NOTES.compares:
                 raise NOTES.refuse("only the program knows which of its objects are the same")
             NOTES.untrusted = True
@@ -130,7 +130,7 @@ class Recorder:
 
     def is_instance(self, value: Any, kinds: Any) -> bool:
         """isinstance; an object of the program's is asked about in its own process."""
-        if not isinstance(value, Handle):
+        if not isinstance(value, GuestHandle):
             return isinstance(value, kinds)
         answer = place_of(value).open().value("operate", "isinstance", values=[value, kinds])
         if type(answer) is not bool:

@@ -12,7 +12,7 @@ from ..wire import frames
 from ..wire.codec import ProtocolError, Unsupported, Wire
 from ..wire.verdicts import Status
 from . import raised
-from .handles import Handle
+from .handles import GuestHandle
 from .notes import NOTES, Fault
 from .objects import JudgeObjects
 from .zygote_client import GuestProcess
@@ -20,7 +20,7 @@ from .zygote_client import GuestProcess
 _ANSWER_SIZES = {"ok": (1, 2), "raise": (6,), "syntax": (3,)}
 
 
-class Session:
+class GuestSession:
     """Strictly request and answer.
 
     Deadlines are not in here: the judge's timer interrupts any of these calls with a `Fault`.
@@ -54,7 +54,7 @@ class Session:
             self.fault = Fault(status, error_type, message)
         return self.fault
 
-    def open(self) -> Session:
+    def open(self) -> GuestSession:
         """This session, for one of its objects. Raises Refused once its guest is gone."""
         if self.closed:
             raise NOTES.refuse("an object of the program was lost when its process ended")
@@ -166,6 +166,6 @@ class Session:
         self.state += 1
         return self.value("call", target, attribute, list(keywords), values=[*arguments, *keywords.values()])
 
-    def handle(self, payload: Wire, place: Any = None) -> Handle:
+    def handle(self, payload: Wire, place: Any = None) -> GuestHandle:
         """The stand-in for a reference. Raises ProtocolError."""
         return self._objects.handle(payload, place or self)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from .cpu import SharedCpu
-from .session import Session
+from .session import GuestSession
 
 TICK_S = 0.02
 
@@ -23,7 +23,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.cpu = SharedCpu()
-        self._session: Session | None = None
+        self._session: GuestSession | None = None
         self._wall_end = 0.0
         self._cpu_end = 0.0
         self._quiet_until = 0.0
@@ -40,7 +40,7 @@ class Watch:
             self._session = None
 
     @contextmanager
-    def armed(self, session: Session, cpu_s: float, wall_s: float) -> Iterator[None]:
+    def armed(self, session: GuestSession, cpu_s: float, wall_s: float) -> Iterator[None]:
         """Raise a Fault in the body once the guest has used `cpu_s` more, or `wall_s` have passed."""
         self._wall_end = time.monotonic() + wall_s
         self._cpu_end = session.cpu_s() + cpu_s

@@ -26,6 +26,11 @@ class TestResult:
     source: str = ""
     trusted: bool = True
 
+    def on(self, source: str, *, trustworthy: bool) -> TestResult:
+        """This verdict, on the test with this text."""
+        trusted = self.trusted and trustworthy
+        return TestResult(self.status, self.error_type, self.message, self.line, source, trusted)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, the arguments by name."""
         return {name: getattr(self, name) for name in self.__slots__}

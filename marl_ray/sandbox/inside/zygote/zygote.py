@@ -31,7 +31,7 @@ from ..guest.streams import Streams
 from ..judge import judge
 from ..wall import landlock, process, seccomp, syscalls
 from ..wire import frames
-from ..wire.forks import ANSWER, REQUEST, Resources
+from ..wire.forks import ANSWER, REQUEST
 from . import preload, threads
 
 RECURSION = 3000
@@ -88,7 +88,7 @@ class Zygote:
             return False
         operation, *numbers = REQUEST.unpack(data)
         if operation == b"F":
-            answer = (self._fork(descriptors, Resources(*numbers)), 0, 0.0)
+            answer = (self._fork(descriptors, *numbers), 0, 0.0)
         else:
             answer = (numbers[0], *self._bury(numbers[0]))
         for descriptor in descriptors:
@@ -107,7 +107,8 @@ class Zygote:
         _, status, usage = os.wait4(pid, 0)
         return status, usage.ru_utime + usage.ru_stime
 
-    def _fork(self, descriptors: list[int], resources: Resources) -> int:
+    def _fork(self, descriptors: list[int], memory_mb: int, cpu_s: int, output: int, reply: int) -> int:
+        """A guest with these `Resources`; its process, or minus errno."""
         try:
             pid = process.fork()
         except OSError as error:
@@ -116,16 +117,16 @@ class Zygote:
             self._children.add(pid)
             return pid
         try:
-            self._become_guest(descriptors, resources)
-            self._streams.allow(resources.output, apart=len(descriptors) > 3)
-            self._guest.max_reply = resources.reply
+            self._become_guest(descriptors, memory_mb << 20, cpu_s, output)
+            self._streams.allow(output, apart=len(descriptors) > 3)
+            self._guest.max_reply = reply
             if self._wall.guest_filter is not None:
                 self._wall.guest_filter.install()
             self._guest.serve()
         finally:
             os._exit(97)
 
-    def _become_guest(self, descriptors: list[int], resources: Resources) -> None:
+    def _become_guest(self, descriptors: list[int], memory: int, cpu_s: int, output: int) -> None:
         if process.LINUX:
             process.die_with_parent(self._pid)
         connection, out = descriptors[:2]
@@ -139,12 +140,11 @@ class Zygote:
         os.dup2(descriptors[3] if len(descriptors) > 3 else out, 2)
         os.dup2(connection, 3)
         process.close_from(4)
-        memory = resources.memory_mb << 20
         threading.stack_size(max(_LEAST_STACK, memory // _THREADS_TO_FIT))
         process.limit(
             AS=self._wall.base_memory + memory if self._wall.base_memory else resource.RLIM_INFINITY,
-            CPU=resources.cpu_s,
-            FSIZE=resources.output + 8192,
+            CPU=cpu_s,
+            FSIZE=output + 8192,
             NOFILE=_OPEN_FILES,
         )
 

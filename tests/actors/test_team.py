@@ -1,0 +1,106 @@
+"""A whole team on a Ray of this machine: started, used, and who is named when a part of it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from marl_ray.actors.handle import ActorDied, Handle
+from marl_ray.actors.team import Team, start_team
+from marl_ray.config import Config, load
+from marl_ray.core.batch import Batch
+from marl_ray.core.errors import UserError
+from marl_ray.core.sampling import SamplingSpec
+from marl_ray.data.loading import load_tasks
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.runs.preflight import check_team, probe_texts
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLING = SamplingSpec(num_generations=2, max_new_tokens=8, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+
+
+def config(**overrides: Any) -> Config:
+    return load(ROOT / "configs" / "quickstart.yaml", "magrpo", overrides)
+
+
+def kill(handle: Handle[Any]) -> int:
+    assert handle.location is not None
+    os.kill(handle.location.process, signal.SIGKILL)
+    return handle.location.process
+
+
+def test_the_driver_loads_neither_torch_nor_vllm() -> None:
+    script = "import marl_ray.trainer, marl_ray.runs.run, sys; print({'torch', 'vllm'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert result.stdout.strip() == "set()", result.stderr
+
+
+def test_what_the_cluster_has_not_is_said_before_any_actor(local_ray: None) -> None:
+    with pytest.raises(UserError, match=r"^the cluster cannot place this run: asked for CPU 1001"):
+        asyncio.run(start_team(config(**{"resources.generator.cpus": 500}), 1, print))
+
+
+def test_a_team_works_together_and_names_what_dies(local_ray: None, tmp_path: Path) -> None:
+    settings = config()
+    environment = ENVIRONMENTS.get(settings.environment).from_config(settings)
+    tasks = load_tasks("bundled:toy", "train")[:8]
+    said: list[str] = []
+
+    async def scenario() -> None:
+        team = await start_team(settings, 10, said.append)
+        try:
+            assert "sandbox: " in said[0]
+            assert [line[:8] for line in said[1:]] == ["agent 0:", "agent 1:"], "how their prompts reach the models"
+            assert team.transport == "Ray's object store"
+            await works_together(team)
+            await names_what_dies(team)
+        finally:
+            await team.close()
+
+    async def works_together(team: Team) -> None:
+        await check_team(settings, team, environment, tasks, tmp_path)
+        with pytest.raises(UserError, match=r"^agent 0 learner does not see .*/elsewhere: output.base_dir should be"):
+            await check_team(settings, team, environment, tasks, tmp_path / "elsewhere")
+        for learner, generators in zip(team.learners, team.generators, strict=True):
+            await learner.connect(generators)
+            await learner.publish(4)
+        prompts = environment.first_prompts(tasks[0])
+        groups = await asyncio.gather(*(g.generate(p, SAMPLING) for g, p in zip(team.generators, prompts, strict=True)))
+        assert [{c.weight_version for c in group.completions} for group in groups] == [{4}, {4}]
+        folder = tmp_path / "model"
+        await team.learners[1].export(str(folder), probe_texts(environment, tasks, 1))
+        assert (folder / "model.safetensors").exists()
+
+    async def names_what_dies(team: Team) -> None:
+        process = kill(team.learners[0].ranks.serving()[0])
+        with pytest.raises(
+            ActorDied, match=rf"^agent 0 learner died \(process {process} on [\d.]+\); --resume goes on$"
+        ):
+            await team.learners[0].update(Batch(0, ()))
+        process = kill(team.generators[1].replicas.serving()[0])
+        with pytest.raises(
+            ActorDied, match=rf"^agent 1 generator 0 died \(process {process} on [\d.]+\); --resume goes"
+        ):
+            await team.learners[1].publish(5)
+
+    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    asyncio.run(scenario())
+    new = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    _, left = psutil.wait_procs([p for p in new if _is_an_actor(p)], timeout=30)
+    assert left == []
+
+
+def _is_an_actor(process: psutil.Process) -> bool:
+    try:
+        title = process.cmdline()[0]
+    except (psutil.Error, IndexError):
+        return False
+    return title.startswith(("ray::Generator", "ray::LearnerActor", "ray::SandboxWorker"))
