@@ -24,6 +24,7 @@ from marl_ray.actors.team import Team
 from marl_ray.config.arithmetic import arithmetic
 from marl_ray.config.schema import Config
 from marl_ray.core.batch import Batch, UpdateStats
+from marl_ray.core.state import TrainerState
 from marl_ray.core.stopwatch import Stopwatch
 from marl_ray.core.streams import draw_tasks
 from marl_ray.core.tree import Episode
@@ -31,7 +32,6 @@ from marl_ray.core.waiting import together
 from marl_ray.credit.batches import credit
 from marl_ray.rollout.player import EpisodePlayer
 from marl_ray.runs.check import Problem
-from marl_ray.runs.checkpoints import TrainerState
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.health import Health
 from marl_ray.runs.preflight import probe_texts

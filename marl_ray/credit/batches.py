@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
-
 from marl_ray.config.schema import Config
 from marl_ray.core.batch import Batch, Group
 from marl_ray.core.tree import Completion, Episode
@@ -71,5 +69,7 @@ def weighted(
 
 def advantages(returns: Sequence[float], estimator: Estimator, whiten: bool) -> list[float]:
     """Of one group [G], in float64."""
+    import torch  # here: the driver starts without it
+
     found = estimator(torch.tensor(returns, dtype=torch.float64))
     return (whitened(found) if whiten else found).tolist()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # a tensor brings its operations along, and whoever has none needs no torch
+    from torch import Tensor
 
-Estimator = Callable[[Tensor], Tensor]
+Estimator = Callable[["Tensor"], "Tensor"]
 EPSILON = 1e-6
 
 
@@ -22,7 +23,7 @@ def relative(estimator: Estimator) -> Estimator:
     @functools.wraps(estimator)
     def exact(returns: Tensor) -> Tensor:
         equal = (returns == returns[..., :1]).all(dim=-1, keepdim=True)
-        return torch.where(equal, 0.0, estimator(returns))
+        return estimator(returns).masked_fill(equal, 0.0)
 
     return exact
 

@@ -6,15 +6,18 @@ import time
 from pathlib import Path
 
 from marl_ray.actors.team import Team, start_team
+from marl_ray.config import to_yaml
 from marl_ray.config.arithmetic import arithmetic
 from marl_ray.config.schema import Config
+from marl_ray.core.state import TrainerState
 from marl_ray.core.waiting import together
 from marl_ray.runs.check import Problem
-from marl_ray.runs.checkpoints import TrainerState
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.preflight import check_team
-from marl_ray.telemetry.console import say
-from marl_ray.telemetry.stream import open_stream
+from marl_ray.telemetry.console import Console, say
+from marl_ray.telemetry.files import Files
+from marl_ray.telemetry.stream import RowStream, Sink
+from marl_ray.telemetry.wandb import Wandb
 from marl_ray.trainer import Result, Trainer
 
 
@@ -53,3 +56,18 @@ class Session:
         await together(*(x.connect(g) for x, g in zip(team.learners, team.generators, strict=True)))
         versions = self.first.weight_versions
         await together(*(x.publish(v) for x, v in zip(team.learners, versions, strict=True)))
+
+
+def open_stream(config: Config, folder: RunFolder, done: int, total: int) -> RowStream:
+    """The sinks that the config asks for, of a run that has done `done` of `total` steps.
+
+    From here on the folder is this config's: a resumed run's is written anew, with what was overridden.
+    """
+    folder.config.write_text(to_yaml(config))
+    sinks: list[Sink] = [
+        Files(folder.metrics, folder.episodes, config.output.episodes_per_step, done),
+        Console(total, done, config.num_agents, config.rollout.num_turns, config.loop.logging_steps),
+    ]
+    if config.wandb.project:
+        sinks.append(Wandb(config, folder.path))
+    return RowStream(sinks)

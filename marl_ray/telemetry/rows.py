@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from marl_ray.config import Config
 from marl_ray.core.batch import UpdateStats
+from marl_ray.core.state import TrainerState
 from marl_ray.core.tree import Completion, Episode, JointAction, Node
-from marl_ray.runs.checkpoints import TrainerState
 
 Row = dict[str, float | int | str]
 

@@ -6,13 +6,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
-from marl_ray.config import Config, to_yaml
 from marl_ray.core.tree import Episode
-from marl_ray.runs.folder import RunFolder
-from marl_ray.telemetry.console import Console
-from marl_ray.telemetry.files import Files
 from marl_ray.telemetry.rows import Row
-from marl_ray.telemetry.wandb import Wandb
 
 
 class Sink(Protocol):
@@ -52,18 +47,3 @@ class RowStream:
         for sink in self.sinks:
             sink.row(row, name)
             sink.episodes(int(row["step"]), kind, episodes)
-
-
-def open_stream(config: Config, folder: RunFolder, done: int, total: int) -> RowStream:
-    """The sinks that the config asks for, of a run that has done `done` of `total` steps.
-
-    From here on the folder is this config's: a resumed run's is written anew, with what was overridden.
-    """
-    folder.config.write_text(to_yaml(config))
-    sinks: list[Sink] = [
-        Files(folder.metrics, folder.episodes, config.output.episodes_per_step, done),
-        Console(total, done, config.num_agents, config.rollout.num_turns, config.loop.logging_steps),
-    ]
-    if config.wandb.project:
-        sinks.append(Wandb(config, folder.path))
-    return RowStream(sinks)

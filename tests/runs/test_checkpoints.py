@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from marl_ray.core.errors import UserError
-from marl_ray.runs.checkpoints import Checkpoints, TrainerState
+from marl_ray.core.state import TrainerState
+from marl_ray.runs.checkpoints import Checkpoints
 
 
 def state(step: int) -> TrainerState:

@@ -9,8 +9,8 @@ import pytest
 from marl_ray.cli.train import train_main
 from marl_ray.config import load
 from marl_ray.core.errors import UserError
+from marl_ray.core.state import TrainerState
 from marl_ray.runs import run
-from marl_ray.runs.checkpoints import TrainerState
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.resume import SavedRun
 

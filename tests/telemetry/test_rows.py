@@ -8,7 +8,7 @@ import pytest
 
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import UpdateStats
-from marl_ray.runs.checkpoints import TrainerState
+from marl_ray.core.state import TrainerState
 from marl_ray.telemetry.rows import (
     episode_metrics,
     evaluation_row,

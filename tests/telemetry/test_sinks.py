@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from marl_ray.core.state import TrainerState
 from marl_ray.core.tree import Episode, Stop
-from marl_ray.runs.checkpoints import TrainerState
 from marl_ray.telemetry.console import Console
 from marl_ray.telemetry.files import Files, record_of
 from marl_ray.telemetry.rows import Row, evaluation_row, step_row

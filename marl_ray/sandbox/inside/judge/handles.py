@@ -141,7 +141,7 @@ class _Methods:
 
 
 def _stop(handle: Any) -> Any:
-    raise StopIteration(object.__getattribute__(handle, "_Handle__answers").pop("returned", None))
+    raise StopIteration(object.__getattribute__(handle, "_GuestHandle__answers").pop("returned", None))
 
 
 def next_items(handle: Any, most: int) -> tuple[Any, ...]:
@@ -153,7 +153,7 @@ def next_items(handle: Any, most: int) -> tuple[Any, ...]:
     items, ended, returned = answer
     if len(items) > most or (len(items) < most) is not ended:
         raise session.fail("crash", "ProtocolError", "malformed items")
-    object.__getattribute__(handle, "_Handle__answers")["returned"] = returned
+    object.__getattribute__(handle, "_GuestHandle__answers")["returned"] = returned
     return items  # type: ignore[no-any-return]
 
 
@@ -194,25 +194,25 @@ def make_handle(
 ) -> GuestHandle:
     made = object.__new__(kind)
     own = object.__setattr__
-    own(made, "_Handle__place", place)
-    own(made, "_Handle__target", target)
-    own(made, "_Handle__mask", mask)
-    own(made, "_Handle__hash", hash_value)
-    own(made, "_Handle__answers", {})
-    own(made, "_Handle__state", -1)
+    own(made, "_GuestHandle__place", place)
+    own(made, "_GuestHandle__target", target)
+    own(made, "_GuestHandle__mask", mask)
+    own(made, "_GuestHandle__hash", hash_value)
+    own(made, "_GuestHandle__answers", {})
+    own(made, "_GuestHandle__state", -1)
     return made
 
 
 def place_of(handle: Any) -> GuestPlace:
-    return object.__getattribute__(handle, "_Handle__place")  # type: ignore[no-any-return]
+    return object.__getattribute__(handle, "_GuestHandle__place")  # type: ignore[no-any-return]
 
 
 def target_of(handle: Any) -> str | int:
-    return object.__getattribute__(handle, "_Handle__target")  # type: ignore[no-any-return]
+    return object.__getattribute__(handle, "_GuestHandle__target")  # type: ignore[no-any-return]
 
 
 def mask_of_handle(handle: Any) -> int:
-    return object.__getattribute__(handle, "_Handle__mask")  # type: ignore[no-any-return]
+    return object.__getattribute__(handle, "_GuestHandle__mask")  # type: ignore[no-any-return]
 
 
 def _is_operand(handle: Any) -> bool:
@@ -233,10 +233,10 @@ def describe(handle: Any) -> str:
 def _ask(handle: Any, operation: str, question: str) -> Any:
     """Put a question, or tell again what was answered in this state of the program."""
     session = place_of(handle).open()
-    answers = object.__getattribute__(handle, "_Handle__answers")
-    if object.__getattribute__(handle, "_Handle__state") != session.state:
+    answers = object.__getattribute__(handle, "_GuestHandle__answers")
+    if object.__getattribute__(handle, "_GuestHandle__state") != session.state:
         answers.clear()
-        object.__setattr__(handle, "_Handle__state", session.state)
+        object.__setattr__(handle, "_GuestHandle__state", session.state)
     if question not in answers:
         try:
             if operation == "get":
