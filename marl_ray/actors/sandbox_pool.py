@@ -9,10 +9,10 @@
 | a batch | what its programs may take, each tried twice | the same |
 | a program's report | the two above, twice | a report with `infra_error` |
 
-A worker has one small batch at a time, so that what waits behind a slow program is little, and all else goes to whoever
-is free. Workers that handed back what a slow program held up gave nothing more: 64 programs, 4 of them endless, on two
-workers (medians of 5 turns each, in one run): the last of the others came after 12.9 s with batches of 8, after 13.3 s
-with batches of 16 that are handed back; 1.2 times as many programs a second where none is slow.
+A worker has one small batch at a time: little waits behind a slow program, and all else goes to whoever is free.
+Workers that took two batches of 16 and handed back what a slow program held up earned too little: of 64 programs on
+two workers, 4 of them endless, the last of the others came after 12.4 s instead of 12.9, all after 14.0 instead of
+12.9; without slow ones they made 6 % more programs a second (medians, taking turns in one run on a busy machine).
 """
 
 from __future__ import annotations

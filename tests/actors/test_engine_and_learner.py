@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from marl_ray.actors.generator_client import GeneratorClient
 from marl_ray.actors.generators import GeneratorGroup
 from marl_ray.actors.handle import Actor, ActorFailed
 from marl_ray.actors.learners import LearnerGroup
@@ -19,9 +21,11 @@ from marl_ray.core.ids import ActorId
 from marl_ray.core.waiting import WaitExpired
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
+from marl_ray.learning.policy import load_policy
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
 from marl_ray.weights.receiving import Acknowledgement
+from marl_ray.weights.transport import Publisher
 from tests.actors.common import DEADLINES, MODEL, SAMPLING, SPEC, as_batch, generators, learner, run, sample
 
 CONFIG = from_tree({"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}}, "magrpo")
@@ -148,6 +152,30 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted(engine: GeneratorGroup
     healthy = run(group.update(as_batch(run(sample(engine, PROMPTS)))))
     assert healthy.optimizer_steps == 1
     run(group.close())
+
+
+class StageByStage(GeneratorClient):
+    """An update as vLLM's engines for NCCL and CUDA IPC drive it."""
+
+    def refit(self, version: int, weights: Any) -> list[Acknowledgement]:
+        self.start_weight_update()
+        self.update_weights({"weights": weights})
+        self.finish_weight_update()
+        return self.commit(version)
+
+
+def test_an_update_stage_by_stage_is_the_update_in_one_command(engine: GeneratorGroup) -> None:
+    policy = load_policy(str(BASE_PATH), False, torch.device("cpu"))
+    served, checksums = [], []
+    for version, client in enumerate((GeneratorClient, StageByStage), start=20):
+        receivers = client(engine.replicas.serving(), 1, 60.0)
+        receivers.init_weight_transfer_engine({})
+        checksums.append(Publisher(policy, torch.float32, "store", receivers).publish(version))
+        served.append(run(sample(engine, PROMPTS[:2])))
+        assert {c.weight_version for g in served[-1] for c in g.completions} == {version}
+    assert checksums[0] == checksums[1]
+    tokens = [[c.token_ids for g in groups for c in g.completions] for groups in served]
+    assert tokens[0] == tokens[1]
 
 
 def test_an_error_in_an_actor_names_it_and_keeps_its_traceback(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
