@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from marl_ray.config.schema import Config, ModelConfig
 from marl_ray.core.errors import UserError
@@ -50,12 +51,21 @@ def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
 
     path = resolve_model(name)
     try:
-        AutoConfig.from_pretrained(path, trust_remote_code=config.model_kwargs.trust_remote_code)
+        settings = AutoConfig.from_pretrained(path, trust_remote_code=config.model_kwargs.trust_remote_code)
         tokenizer = load_tokenizer(path, config)
     except Exception as error:  # transformers and the hub raise many kinds; each means the same here
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"model {name} cannot be loaded: {reason}") from None
+    _check_length(name, settings.get_text_config(), config.max_length)
     return decide_template(path, tokenizer, config)
+
+
+def _check_length(name: str, settings: Any, max_length: int) -> None:
+    """Engines refuse to go beyond a model's positions, unless these are stretched, which is theirs to judge."""
+    rope = getattr(settings, "rope_parameters", None) or {}
+    positions = getattr(settings, "max_position_embeddings", None)
+    if rope.get("rope_type", "default") == "default" and isinstance(positions, int) and max_length > positions:
+        raise UserError(f"model.max_length is {max_length}, but {name} has {positions} positions: lower it")
 
 
 def describe_prompts(config: Config, templates: Mapping[str, tuple[bool, str]]) -> list[str]:
