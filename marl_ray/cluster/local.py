@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import socket
 from typing import Any
 
 import ray
@@ -12,6 +13,10 @@ import ray
 from marl_ray.cluster import ray_private
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
+
+
+JOIN_S = 20.0
+"""For a first answer of a cluster's address."""
 
 
 def cluster_address() -> str | None:
@@ -31,8 +36,9 @@ def connect(verbose: bool) -> str:
     }
     if address:
         try:
+            _knock(address)
             ray.init(address=address, **options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise UserError(f"no Ray cluster can be joined at RAY_ADDRESS {address}: {error}") from None
         return f"Ray cluster at {address} with {counted(len(ray.nodes()), 'node')}"
     # Ray protects a local cluster by a token. Without one it would leave a new one in ~/.ray, which then binds every
@@ -40,6 +46,13 @@ def connect(verbose: bool) -> str:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     ray_private.init_on_localhost(include_dashboard=False, **options)
     return f"local Ray with {ray.cluster_resources().get('CPU', 0):g} CPUs"
+
+
+def _knock(address: str) -> None:
+    """Somebody listens there. Ray itself would wait for minutes. Raises OSError."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=JOIN_S).close()
 
 
 def disconnect() -> None:
