@@ -14,7 +14,6 @@ from marl_ray.cluster import ray_private
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
 
-
 JOIN_S = 20.0
 """For a first answer of a cluster's address."""
 
