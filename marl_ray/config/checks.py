@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,9 @@ PLUGINS = {
 """Settings whose values are names of plug-ins."""
 EQUIVALENT_WHEN_WHITENED = ("marloo", "maremax")
 NEEDS_A_GROUP = ("magrpo", "marloo", "maremax", "grpo")
+MOST_AGENTS = 100
+LONGEST_NAME = 255
+"""Bytes that file systems allow a file or folder."""
 TOKENIZER_VALUES = {
     "padding_side": ("left", "right"),
     "truncation_side": ("left", "right"),
@@ -47,6 +49,7 @@ def count_agents(entries: Sequence[Any] | None, given: int | None, algorithm: st
         f"agents names {len(entries or ())} models but {algorithm}.num_agents is {number}: make them agree",
     )
     _require(number >= 1, f"{algorithm}.num_agents should be at least 1, got {number}")
+    _require(number <= MOST_AGENTS, f"{algorithm}.num_agents should be at most {MOST_AGENTS}, got {number}")
     _require(
         algorithm != "grpo" or number == 1,
         f"grpo trains one agent, grpo.num_agents is {number}: use a magrpo section for several",
@@ -106,10 +109,8 @@ def _require(ok: bool, message: str) -> None:
 
 def _where(config: Config, number: int, field: str) -> str:
     """The key that an agent's value is from: its own, or the run's."""
-    run = config.resources if "." in field else config.defaults
-    own = attrgetter(field)(config.agents[number]) != attrgetter(field)(run)
     key = f"resources.{field}" if "." in field else field
-    return f"agents.{number}.{key}" if own else agent_keys(config.algorithm)[key]
+    return f"agents.{number}.{key}" if key in config.agents[number].given else agent_keys(config.algorithm)[key]
 
 
 def _check_names(config: Config) -> None:
@@ -128,6 +129,11 @@ def _check_tokenizer(model: ModelConfig) -> None:
     given, name = model.tokenizer_kwargs, "model.tokenizer_kwargs"
     for key in given:
         _require(key.isidentifier(), f"{name} has the argument '{key}', which is no name: write name: value")
+        _require(
+            _is_plain(given[key]),
+            f"{name}.{key} should be text, a number, true, false, null, or a list or mapping of these, "
+            f"got {given[key]!r}",
+        )
     for key in ("token", "use_auth_token"):
         _require(key not in given, f"{name}.{key} would be written into the run folder: set the variable HF_TOKEN")
     for key in ("pretrained_model_name_or_path", "config"):
@@ -135,6 +141,15 @@ def _check_tokenizer(model: ModelConfig) -> None:
     for key, values in TOKENIZER_VALUES.items():
         options = ", ".join(str(value).lower() for value in values if value is not None)
         _require(given.get(key, values[0]) in values, f"{name}.{key} should be {options}, got {given.get(key)!r}")
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is read from YAML as it was written there."""
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(inner) for key, inner in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _check_turns(config: Config) -> None:
@@ -149,6 +164,12 @@ def _check_turns(config: Config) -> None:
         min(weights) >= 0 and max(weights) > 0,
         f"{section}.turn_gradient_weights {list(weights)}: none should be negative, and not all 0, or nothing is "
         "learned",
+    )
+    # At a first node all branches end or none does; below it they end one by one.
+    _require(
+        config.rollout.handoff != "all" or config.rollout.early_termination_threshold is None or turns <= 2,
+        f"{section}.early_termination_threshold with handoff all and {turns} turns would rank a branch that ended "
+        "early below one that went on, since its return has fewer turns: set it to null, or num_turns to 2",
     )
 
 
@@ -194,6 +215,13 @@ def _check_resources(config: Config, number: int) -> None:
 
 def _check_output(output: OutputConfig) -> None:
     name = output.run_name
+    for key, text in (("base_dir", output.base_dir), ("run_name", name or "")):
+        _require("\0" not in text, f"output.{key} {text!r} has a NUL character, which no path may have: take it out")
+        longest = max((len(part.encode(errors="replace")) for part in Path(text).parts), default=0)
+        _require(
+            longest <= LONGEST_NAME,
+            f"output.{key} has a name of {longest} bytes, and a folder's has at most {LONGEST_NAME}: shorten it",
+        )
     _require(
         name is None or (not Path(name).is_absolute() and ".." not in Path(name).parts and Path(name) != Path()),
         f"output.run_name {name!r} should be the name of a folder below output.base_dir",

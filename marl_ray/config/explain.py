@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl_ray.config.checks import PLUGINS
-from marl_ray.config.keys import agent_keys, refuse, sections, settings
+from marl_ray.config.keys import agent_keys, mapping_of, refuse, sections, settings
 from marl_ray.config.schema import Config
 from marl_ray.config.spellings import kept_key
 from marl_ray.config.values import describe
@@ -52,12 +52,17 @@ def explain(key: str, algorithm: str) -> list[str]:
         return [*lines, f"{kept}: {kind}; default {_written(setting.default)}", _of_setting(kept, known), *own]
     if kept in sections(known):
         return [_of_section(kept, algorithm), *(_line(k, known) for k in known if k.startswith(f"{kept}."))]
+    mapping = mapping_of(kept, algorithm)
+    if mapping is not None:
+        return [f"{kept} is an entry of {mapping}", *explain(mapping, algorithm)]
     refuse(kept, None, known, algorithm)
 
 
 def _explain_agents(key: str, algorithm: str) -> list[str]:
     """The run's setting of the same meaning says what there is to say."""
     keys = agent_keys(algorithm)
+    if re.fullmatch(r"agents\.(\d+|N)", key):
+        return [f"{key} is one entry of agents", *explain("agents", algorithm)]
     own = re.sub(r"^agents\.((\d+|N)\.)?", "", key)
     if own in keys:
         run = explain(keys[own], algorithm)[:2]

@@ -5,6 +5,7 @@ The file's sections `magrpo` and `grpo` are one flat list; resolved, it is five 
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import difflib
 import functools
@@ -104,6 +105,14 @@ def agent_keys(algorithm: str) -> Mapping[str, str]:
 def sections(keys: Iterable[str]) -> set[str]:
     """Every section that holds one of these keys."""
     return {key[:i] for key in keys for i, letter in enumerate(key) if letter == "."}
+
+
+def mapping_of(key: str, algorithm: str) -> str | None:
+    """The setting that holds a mapping with entries of any name, where a dotted key is one of its entries."""
+    for name, setting in settings(algorithm).items():
+        if key.startswith(f"{name}.") and typing.get_origin(setting.hint) is collections.abc.Mapping:
+            return name
+    return None
 
 
 def refuse(key: str, value: Any, known: Iterable[str], algorithm: str, where: str = "") -> NoReturn:

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from marl_ray.config.checks import check, count_agents, derive
-from marl_ray.config.keys import AGENT_KEYS, agent_keys, refuse, sections, settings, types_of
+from marl_ray.config.keys import AGENT_KEYS, agent_keys, mapping_of, refuse, sections, settings, types_of
 from marl_ray.config.reading import read_yaml
 from marl_ray.config.resources import GeneratorResources, LearnerResources
 from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config
@@ -66,13 +66,12 @@ def from_tree(
 def to_tree(config: Config) -> dict[str, Any]:
     """The resolved config with the file's section names; `from_tree` of it gives the same config.
 
-    Of an agent it says what differs from the run's settings, which so remain those of all others.
+    Of an agent it says what it was given as its own. All else remains the run's.
     """
     flat = {key: _plain(attrgetter(".".join(s.place))(config)) for key, s in settings(config.algorithm).items()}
     agents = []
     for agent in config.agents:
-        found = {key: attrgetter(key.removeprefix("resources."))(agent) for key in agent_keys(config.algorithm)}
-        own = _nested({k: found[k] for k, run in agent_keys(config.algorithm).items() if found[k] != flat[run]})
+        own = _nested({key: attrgetter(key.removeprefix("resources."))(agent) for key in agent.given})
         agents.append(own["name"] if set(own) == {"name"} else own)
     flat["agents"] = agents if any(agents) else None
     return _nested(flat)
@@ -85,9 +84,21 @@ def to_yaml(config: Config) -> str:
 
 def _flat(tree: Mapping[str, Any], algorithm: str) -> Flat:
     """A file's tree, every setting under the key that is kept."""
-    flat = kept_keys(_flatten(tree, sections(settings(algorithm))), algorithm)
+    flat = _kept(_flatten(tree, sections(settings(algorithm))), algorithm)
     flat["agents"] = _entries(flat.get("agents"), algorithm)
     return flat
+
+
+def _kept(flat: Flat, algorithm: str) -> Flat:
+    """Every setting under the key that is kept; two spellings of one may both be given if they mean the same."""
+
+    def meant(key: str, value: Any) -> Any:
+        try:
+            return _typed({key: value}, algorithm).get(key)
+        except UserError:  # it is refused under the key that is kept
+            return value
+
+    return kept_keys(flat, algorithm, lambda key, one, other: one == other or meant(key, one) == meant(key, other))
 
 
 def _flatten(value: Any, places: Collection[str], key: str = "") -> Flat:
@@ -133,7 +144,7 @@ def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
         for agent in flat["agents"] or ():
             agent.pop("name", None)
     key = kept_key(key, algorithm)
-    mapping = next((k for k in ("model.tokenizer_kwargs", "model.special_tokens") if key.startswith(f"{k}.")), None)
+    mapping = mapping_of(key, algorithm)
     if key == "agents":
         flat["agents"] = _entries(value, algorithm)
     elif key.startswith("agents."):
@@ -144,7 +155,7 @@ def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
             raise UserError(f"{key}: '{mapping}' is a single value, not a section")
         flat[mapping] = {**inner, **_nested({key.removeprefix(f"{mapping}."): value})}
     else:
-        _put(flat, key, kept_keys(_flatten(value, sections(settings(algorithm)), key), algorithm))
+        _put(flat, key, _kept(_flatten(value, sections(settings(algorithm)), key), algorithm))
 
 
 def _override_agent(flat: Flat, key: str, value: Any, algorithm: str) -> None:
@@ -209,16 +220,15 @@ def _agent(run: Flat, entry: Flat, number: int, algorithm: str) -> AgentConfig:
         if key not in keys:
             refuse(key, value, keys, algorithm, f"agents.{number}.")
     own = kept_values({keys[key]: value for key, value in entry.items()}, algorithm)
-    values = dict(run)
-    for key in entry:
-        value, hint = own[keys[key]], known[keys[key]].hint
-        if value is not None or nullable(hint):
-            values[keys[key]] = coerce(value, hint, f"agents.{number}.{key}")
+    given = tuple(k for k in keys if k in entry and (own[keys[k]] is not None or nullable(known[keys[k]].hint)))
+    typed = {keys[key]: coerce(own[keys[key]], known[keys[key]].hint, f"agents.{number}.{key}") for key in given}
+    values = run | typed
     places = {known[key].place: value for key, value in values.items()}
     return AgentConfig(
         **{field: values[key.format(algorithm=algorithm)] for field, key in AGENT_KEYS.items()},
         generator=_assemble(GeneratorResources, ("resources", "generator"), places),
         learner=_assemble(LearnerResources, ("resources", "learner"), places),
+        given=given,
     )
 
 

@@ -10,6 +10,9 @@ import yaml
 
 from marl_ray.core.errors import UserError
 
+DEEPEST = 50
+"""Levels of a YAML text; settings have five."""
+
 
 def parse_overrides(items: list[str]) -> dict[str, Any]:
     """`key=value` strings to a dictionary, values read as a person means them."""
@@ -29,13 +32,10 @@ def parse_value(text: str) -> Any:
         return words[text.lower()]
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # the last three: odd keys, deep nesting
         pass
     if text.startswith(("[", "{")):
-        try:
-            value = yaml.load(text, _UniqueKeys)
-        except yaml.YAMLError as error:
-            raise UserError(f"value {text} cannot be read: {_problem(error)}") from None
+        value = _parse(text, f"value {text[:80]} cannot be read")
         if isinstance(value, dict) and any(v is None and ":" in str(k) for k, v in value.items()):
             raise UserError(f"value {text} cannot be read: a space is missing after a colon")
         return value
@@ -48,21 +48,57 @@ def read_yaml(path: Path) -> dict[str, Any]:
         text = path.read_text()
     except UnicodeDecodeError:
         raise UserError(f"config {path} is not a text file") from None
+    except ValueError:
+        raise UserError(f"config {str(path)!r} is not a path: it has a NUL character") from None
     except OSError as error:
         near = sorted(str(p) for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
         hint = f"; there are {', '.join(near)}" if near else ""
         raise UserError(f"config {path} cannot be read: {error.strerror}{hint}") from None
-    try:
-        tree = yaml.load(text, _UniqueKeys)
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not valid YAML: {_problem(error)}") from None
+    tree = _parse(text, f"{path} is not valid YAML")
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds no settings: it should be a YAML mapping of sections")
     return tree
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a key that is given twice is an error, not the last one's victory."""
+def _parse(text: str, failed: str) -> Any:
+    """What a YAML text says. Raises UserError that begins with `failed`."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{failed}: {_problem(error)}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without what settings cannot be: every mistake is a YAMLError, and its place is known.
+
+    A key that is given twice is an error, not the last one's victory.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._open: list[str | None] = []
+        """The anchor, if any, of each node that is being read, outermost first."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent) and event.anchor in self._open:
+            raise yaml.MarkedYAMLError(problem=f"'*{event.anchor}' is inside itself", problem_mark=event.start_mark)
+        if len(self._open) == DEEPEST:
+            problem = f"nested more than {DEEPEST} deep"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        self._open.append(None if isinstance(event, yaml.AliasEvent) else event.anchor)
+        node = super().compose_node(parent, index)
+        self._open.pop()
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError):  # of a date that is none, or a text with a tag
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.MarkedYAMLError(
+                problem=f"{node.value!r} is not a valid {kind}", problem_mark=node.start_mark
+            ) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()

@@ -56,9 +56,9 @@ class Deadlines:
     placement_s: Positive = 30.0
     """For the cluster to set aside what the run asks of it."""
     start_s: Positive = 900.0
-    """For an actor to be ready: models are loaded, engines started."""
+    """For an actor to start, sandbox workers included: models are loaded, engines started."""
     rollout_s: Positive = 1800.0
-    """For one answer of a generator or of the sandbox."""
+    """For one group of completions of a generator."""
     learn_s: Positive = 1800.0
     """For a learner's update."""
     sync_s: Positive = 300.0

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
 from marl_ray.config.values import (
-    Count,
     Decay,
     Discount,
     NotNegative,
@@ -21,6 +20,7 @@ from marl_ray.config.values import (
     Positive,
     PositiveInt,
     Share,
+    Turns,
 )
 
 ALGORITHMS = ("magrpo", "grpo")
@@ -58,6 +58,9 @@ class AgentConfig(AgentDefaults):
     """Its generation actors."""
     learner: LearnerResources = field(default_factory=LearnerResources)
     """Its learner."""
+    given: tuple[str, ...] = ()
+    """Keys of what it was given as its own, which stays when the run's value changes. The config's own modules read
+    it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +155,7 @@ class ExternalConfig:
 class RolloutConfig:
     """How episodes are played."""
 
-    num_turns: Count = 1
+    num_turns: Turns = 1
     """Turns of an episode."""
     num_generations: PositiveInt = 4
     """G: completions each agent samples for one prompt. With joint_mode aligned, joint actions at one node too."""

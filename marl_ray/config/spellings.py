@@ -6,7 +6,7 @@ In the tables `{algorithm}` stands for the section `magrpo` or `grpo`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from marl_ray.core.errors import UserError
@@ -62,8 +62,10 @@ def other_names(section: str, algorithm: str) -> list[str]:
     return [name for place, _, name in places if place == section]
 
 
-def kept_keys(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
+def kept_keys(flat: Mapping[str, Any], algorithm: str, same: Callable[[str, Any, Any], bool]) -> dict[str, Any]:
     """Values by dotted key, each under the key that is kept. Raises UserError where two spellings differ.
+
+    `same` says whether two values of a kept key mean the same.
 
     A setting that asks for no KL term (0, null, false) is left out: that is what happens anyway.
     """
@@ -76,7 +78,7 @@ def kept_keys(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
         if flat.get(other) is None:
             continue
         key, value = kept_key(other, algorithm), flat[other]
-        if other != "model_name" and kept.get(key) not in (None, value):
+        if other != "model_name" and kept.get(key) is not None and not same(key, kept[key], value):
             raise UserError(f"{other} and {key} are the same setting and differ: give one of them")
         kept[key] = value
     return kept

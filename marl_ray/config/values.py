@@ -27,7 +27,8 @@ class Bound:
 _ABOVE_0 = Bound(lambda value: value > 0, "be above 0")
 _NOT_NEGATIVE = Bound(lambda value: value >= 0, "not be negative")
 _AT_MOST_1 = Bound(lambda value: value <= 1, "be at most 1")
-Count = Annotated[int, Bound(lambda value: value >= 1, "be at least 1")]
+_AT_LEAST_1 = Bound(lambda value: value >= 1, "be at least 1")
+Turns = Annotated[int, _AT_LEAST_1, Bound(lambda value: value <= 100, "be at most 100")]
 Positive = Annotated[float, _ABOVE_0]
 PositiveInt = Annotated[int, _ABOVE_0]
 NotNegative = Annotated[float, _NOT_NEGATIVE]

@@ -12,10 +12,13 @@ from marl_ray.runs.checkpoints import Checkpoints
 
 
 class RunFolder:
-    """Paths in the folder of a run, which need not exist yet."""
+    """Paths in the folder of a run, which need not exist yet. Raises UserError for the home (~name) of nobody."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.expanduser().absolute()
+        try:
+            self.path = path.expanduser().absolute()
+        except RuntimeError:
+            raise UserError(f"folder {path}: there is no user {path.parts[0]}: write the path without ~") from None
         self.config = self.path / "config.yaml"
         """Everything resolved."""
         self.metrics = self.path / "metrics.jsonl"

@@ -68,11 +68,25 @@ def test_null_is_the_runs_where_it_has_no_meaning_of_its_own() -> None:
     assert from_tree(to_tree(config), "magrpo") == config
 
 
-def test_what_is_saved_of_an_agent_is_what_differs(saved: Path) -> None:
+def test_what_is_saved_of_an_agent_is_what_it_was_given(saved: Path) -> None:
     kept = yaml.safe_load(saved.read_text())
     assert kept["agents"] == ["a", {"learning_rate": 1e-4, "resources": {"learner": {"gpus": 0.5}}}, {}]
     assert (kept["model"]["name"], kept["magrpo"]["learning_rate"]) == ("m", 3e-5)
-    assert to_tree(from_tree(tree([{}, {"temperature": 0.8}]), "magrpo"))["agents"] is None
+    assert to_tree(from_tree(tree([{}, {"temperature": 0.8}]), "magrpo"))["agents"] == [{}, {"temperature": 0.8}]
+    assert to_tree(from_tree(tree([{}, {"learning_rate": None}]), "magrpo"))["agents"] is None
+
+
+def test_a_resumed_run_keeps_what_an_agent_was_given_also_when_it_was_the_runs(tmp_path: Path) -> None:
+    agents = ["m", {"learning_rate": 1e-4}, {"learning_rate": 5e-5}, {"resources": {"learner": {"gpus": None}}}]
+    given = tree(agents, magrpo={"learning_rate": 1e-4})
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(from_tree(given, "magrpo")))
+    overrides = {"magrpo.learning_rate": 9e-4, "model.name": "other", "resources.learner.gpus": 1}
+    fresh, resumed = from_tree(given, "magrpo", overrides), load(path, "magrpo", overrides)
+    assert resumed == fresh
+    assert of(resumed, "learning_rate") == [9e-4, 1e-4, 5e-5, 9e-4]
+    assert of(resumed, "name") == ["m", "other", "other", "other"]
+    assert [agent.learner.gpus for agent in resumed.agents] == [1.0, 1.0, 1.0, None]
 
 
 @pytest.mark.parametrize(
@@ -123,6 +137,16 @@ def test_an_override_of_one_agent_needs_no_list(tmp_path: Path) -> None:
         ([{}, {"temperature": 0}], {}, "agents.1.temperature should be above 0, got 0.0"),
         ([{}, {"top_p": 1.5}], {}, "agents.1.top_p should be at most 1, got 1.5"),
         ([{}, {"max_new_tokens": 9999}], {}, "no room for a prompt beside agents.1.max_new_tokens 9999: raise"),
+        (
+            [{}, {"max_new_tokens": 9999}],
+            {"magrpo": {"max_new_tokens": 9999}},
+            "beside magrpo.max_new_tokens 9999:",
+        ),
+        (
+            [{"max_new_tokens": 9999}, {}],
+            {"magrpo": {"max_new_tokens": 9999}},
+            "beside agents.0.max_new_tokens 9999:",
+        ),
         ([{}, {}], {"magrpo": {"max_new_tokens": 9999}}, "no room for a prompt beside magrpo.max_new_tokens 9999:"),
         ([{}, {"estimator": "median"}], {}, "agents.1.estimator: unknown estimator 'median': known: magrpo"),
         (

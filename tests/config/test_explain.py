@@ -94,6 +94,14 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
             ],
         ),
         (
+            "model.tokenizer_kwargs.x",
+            [
+                "model.tokenizer_kwargs.x is an entry of model.tokenizer_kwargs",
+                "model.tokenizer_kwargs: a mapping; default {}",
+                "Passed to `AutoTokenizer.from_pretrained`. `trust_remote_code` here is that of model_kwargs.",
+            ],
+        ),
+        (
             "reward_processor",
             [
                 "reward_processor: An affine map of the environment's reward.",
@@ -116,6 +124,11 @@ def test_a_section_has_a_line_for_each_setting() -> None:
     said = " ".join(explain("agents", "grpo"))
     assert all(f"agents.{key}: one agent's {run}" in said for key, run in agent_keys("grpo").items())
     assert len(explain("agents.resources.learner", "magrpo")) == 2
+
+
+@pytest.mark.parametrize("key", ["agents.0", "agents.N"])
+def test_one_agent_is_explained_like_all(key: str) -> None:
+    assert explain(key, "magrpo") == [f"{key} is one entry of agents", *explain("agents", "magrpo")]
 
 
 @pytest.mark.parametrize("other", SAME_SETTING)

@@ -266,6 +266,18 @@ def test_a_later_spelling_wins_over_an_earlier_one(tmp_path: Path) -> None:
         ({"magrp": {}}, "did you mean 'magrpo'"),
         ({"external": {"mod": "plain"}}, "did you mean 'external.mode'"),
         ({"external": {"mode": "levels"}}, "unknown external.mode 'levels': did you mean level_passed?"),
+        ({"magrpo": {"num_turns": 10**24}}, f"magrpo.num_turns should be at most 100, got {10**24}"),
+        ({"magrpo": {"num_agents": 10**24}}, f"magrpo.num_agents should be at most 100, got {10**24}"),
+        ({"model": {"tokenizer_kwargs": {"x": 1j}}}, "model.tokenizer_kwargs.x should be text, a number, true, false"),
+        ({"model": {"tokenizer_kwargs": {"x": [(1, 2)]}}}, "or mapping of these, got [(1, 2)]"),
+        ({"output": {"run_name": "a/" + "é" * 128}}, "output.run_name has a name of 256 bytes, and a folder's has at"),
+        ({"output": {"base_dir": "b" * 256}}, "output.base_dir has a name of 256 bytes"),
+        ({"output": {"base_dir": "a\0b"}}, "output.base_dir 'a\\x00b' has a NUL character"),
+        (
+            {"magrpo": {"handoff": "all", "num_turns": 3, "early_termination_threshold": 0}},
+            "magrpo.early_termination_threshold with handoff all and 3 turns would rank a branch that ended early "
+            "below one that went on, since its return has fewer turns: set it to null, or num_turns to 2",
+        ),
         ({"magrpo": {"num_turns": "two"}}, "magrpo.num_turns should be a whole number, got 'two'"),
         ({"magrpo": {"num_turns": True}}, "magrpo.num_turns should be a whole number"),
         ({"magrpo": {"learning_rate": "fast"}}, "magrpo.learning_rate should be a number or null"),
@@ -291,6 +303,80 @@ def test_bad_settings_are_refused_in_one_line(sections: dict, says: str) -> None
         from_tree(given, "magrpo")
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("turns", "handoff", "threshold"), [(2, "all", 0.5), (3, "all", None), (3, "best", 0.5), (3, "random", 0.5)]
+)
+def test_an_early_end_has_siblings_that_end_with_it_or_none(turns: int, handoff: str, threshold: float | None) -> None:
+    given = {"num_turns": turns, "handoff": handoff, "early_termination_threshold": threshold}
+    rollout = from_tree(tree(magrpo=given), "magrpo").rollout
+    assert (rollout.num_turns, rollout.handoff, rollout.early_termination_threshold) == (turns, handoff, threshold)
+
+
+def test_the_largest_counts_are_allowed() -> None:
+    config = from_tree(tree(magrpo={"num_turns": 100, "num_agents": 100}, output={"run_name": "n" * 255}), "magrpo")
+    assert (config.rollout.num_turns, config.num_agents) == (100, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{[]:1}", "value {[]:1} cannot be read: line 1, column 2: found unhashable key"),
+        ("[2024-13-45]", "value [2024-13-45] cannot be read: line 1, column 2: '2024-13-45' is not a valid timestamp"),
+        ("[" * 60 + "x" + "]" * 60, "line 1, column 51: nested more than 50 deep"),
+        ("[" * 5000, "line 1, column 51: nested more than 50 deep"),
+        ("[&a [*a]]", "line 1, column 6: '*a' is inside itself"),
+        ("{a: !!bool x}", "line 1, column 5: 'x' is not a valid bool"),
+        ("{a: !!timestamp x}", "line 1, column 5: 'x' is not a valid timestamp"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_one_line(text: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        parse_value(text)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"c\.yaml is not valid YAML: line 1, column \d+: "):
+        load(path, "magrpo")
+
+
+def test_an_anchor_may_be_used_beside_itself(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(tree()) + "agents: [&a {top_p: 0.5}, *a, {<<: *a, name: b}]\n")
+    config = load(path, "magrpo")
+    assert [(agent.name, agent.top_p) for agent in config.agents] == [("m", 0.5), ("m", 0.5), ("b", 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("sections", "read", "value"),
+    [
+        ({"model": {"top_k": 0}, "magrpo": {"top_k": -1}}, "model.top_k", None),
+        ({"model": {"temperature": 0.5}, "magrpo": {"temperature": "0.5"}}, "model.temperature", 0.5),
+        ({"magrpo": {"advantage_mode": "mean", "estimator": "magrpo"}}, "magrpo.estimator", "magrpo"),
+        ({"magrpo": {"advantage_mode": "RLOO", "estimator": "marloo"}}, "magrpo.estimator", "marloo"),
+        ({"magrpo": {"reward_shift": -4}, "reward_processor": {"shift": "-4.0"}}, "reward_processor.shift", -4.0),
+    ],
+)
+def test_two_spellings_that_mean_the_same_may_both_be_given(sections: dict, read: str, value: object) -> None:
+    found = to_tree(from_tree(tree(**sections), "magrpo"))
+    for part in read.split("."):
+        found = found[part]
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"model": {"top_k": 0}, "magrpo": {"top_k": 1}},
+        {"model": {"temperature": 0.5}, "magrpo": {"temperature": "warm"}},
+        {"magrpo": {"advantage_mode": "max", "estimator": "magrpo"}},
+    ],
+)
+def test_two_spellings_that_differ_are_refused(sections: dict) -> None:
+    with pytest.raises(UserError, match="are the same setting and differ: give one of them"):
+        from_tree(tree(**sections), "magrpo")
 
 
 def test_reading_a_config_needs_none_of_the_heavy_packages() -> None:
@@ -319,6 +405,8 @@ def test_the_wrong_entry_point_names_the_right_one(tmp_path: Path) -> None:
 def test_a_missing_or_broken_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         load(tmp_path / "none.yaml", "magrpo")
+    with pytest.raises(UserError, match=r"^config 'a\\x00b' is not a path: it has a NUL character$"):
+        load("a\0b", "magrpo")
     (tmp_path / "bad.yaml").write_text("a: [1")
     with pytest.raises(UserError, match="not valid YAML"):
         load(tmp_path / "bad.yaml", "magrpo")

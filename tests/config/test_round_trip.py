@@ -80,6 +80,8 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
     known = known_settings(algorithm)
     flat = draw_some(draw, {key: key for key in known if key != "agents"}, algorithm)
     turns = flat.get(f"{algorithm}.num_turns", 1)
+    if flat.get(f"{algorithm}.handoff") == "all" and turns > 2:
+        flat.pop(f"{algorithm}.early_termination_threshold", None)
     flat["dataset.name"] = draw(st.sampled_from(["bundled:toy", "a/HumanEval.jsonl"]))
     flat["model.name"] = draw(WORDS)
     flat["model.max_length"] = 1000
