@@ -131,8 +131,8 @@ def _check_tokenizer(model: ModelConfig) -> None:
         _require(key.isidentifier(), f"{name} has the argument '{key}', which is no name: write name: value")
         _require(
             _is_plain(given[key]),
-            f"{name}.{key} should be text, a number, true, false, null, or a list or mapping of these, "
-            f"got {given[key]!r}",
+            f"{name}.{key} should be text, a number, true, false, null, or a list or mapping of these (20 levels at "
+            f"most), got {given[key]!r}",
         )
     for key in ("token", "use_auth_token"):
         _require(key not in given, f"{name}.{key} would be written into the run folder: set the variable HF_TOKEN")
@@ -143,12 +143,12 @@ def _check_tokenizer(model: ModelConfig) -> None:
         _require(given.get(key, values[0]) in values, f"{name}.{key} should be {options}, got {given.get(key)!r}")
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether it is read from YAML as it was written there."""
+def _is_plain(value: Any, levels: int = 20) -> bool:
+    """Whether it is read from the run's config.yaml as it was given."""
     if isinstance(value, dict):
-        return all(_is_plain(key) and _is_plain(inner) for key, inner in value.items())
+        return levels > 0 and all(_is_plain(k, 0) and _is_plain(inner, levels - 1) for k, inner in value.items())
     if isinstance(value, list):
-        return all(map(_is_plain, value))
+        return levels > 0 and all(_is_plain(inner, levels - 1) for inner in value)
     return value is None or type(value) in (bool, int, float, str)
 
 

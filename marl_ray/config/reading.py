@@ -81,11 +81,12 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()
+        mark: Any = event.start_mark
         if isinstance(event, yaml.AliasEvent) and event.anchor in self._open:
-            raise yaml.MarkedYAMLError(problem=f"'*{event.anchor}' is inside itself", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem=f"'*{event.anchor}' is inside itself", problem_mark=mark)
         if len(self._open) == DEEPEST:
             problem = f"nested more than {DEEPEST} deep"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
         self._open.append(None if isinstance(event, yaml.AliasEvent) else event.anchor)
         node = super().compose_node(parent, index)
         self._open.pop()
