@@ -13,14 +13,13 @@ from typing import Any
 
 from marl_ray.core.tree import Outcome
 
-ROW_OF_A_TURN = frozenset(
-    ("reward_mean", "reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early")
-)
+ROW_OF_A_TURN = {"reward_mean", "reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early"}
 """What a turn's part of a row has of its own, besides what starts with level/ (telemetry/rows.py)."""
-ROW = frozenset(
-    "step env_steps loss grad_norm learning_rate episodes too_long_prompts infra_errors "
-    "sandbox/executions sandbox/executions_per_s sandbox/infra_errors".split()
-)
+ROW = {
+    *("step", "env_steps", "loss", "grad_norm", "learning_rate"),
+    *("episodes", "too_long_prompts", "infra_errors"),
+    *("sandbox/executions", "sandbox/executions_per_s", "sandbox/infra_errors"),
+}
 """What a row has of its own, besides what starts with one of ROW_PARTS."""
 ROW_PARTS = ("rollout/", "time/", "turn_", "agent_", "eval/")
 
@@ -87,4 +86,5 @@ def _check_name(who: str, kind: str, name: Any) -> None:
 
 
 def _finite(number: Any) -> bool:
-    return isinstance(number, Real) and bool(-sys.float_info.max <= number <= sys.float_info.max)
+    real = isinstance(number, Real)  # NumPy's are, too
+    return real and bool(abs(number) <= sys.float_info.max)
