@@ -73,16 +73,16 @@ class Trainer:
         while self.state.step < total:
             await self.step()
             step = self.state.step
-            if step % every == 0 and step < total:
-                await self.save()
             if evaluate_every and step % evaluate_every == 0 and step < total:
                 await self.evaluate(f"step {step}")
+            if step % every == 0 and step < total:
+                await self.save()  # after the evaluation, which a resumed run would not take again
         await self.save()
         if self.config.output.save_final_model:
             await together(*map(self.export, self.team.learners))
         await self.evaluate("after")
         state = self.state
-        self.health.check_learning(state.learned - self.first.learned, state.step)
+        self.health.check_learning(state.learned, state.step)
         return Result(state.step, state.env_steps, self.first.step, self.after, self.eval_episodes)
 
     async def step(self) -> None:
@@ -130,7 +130,7 @@ class Trainer:
             return
         watch = Stopwatch()
         with watch.of("eval"):
-            episodes = await self.player.evaluate(tasks, name)
+            episodes = await self.player.evaluate(tasks)
         self.team.sandbox.take_executions()  # a step's are its own
         self.after, self.eval_episodes = evaluation_row(self.config, self.state, episodes, watch.seconds), episodes
         self.rows.evaluation(self.after, name, episodes)

@@ -11,6 +11,7 @@ from typing import Any
 from marl_ray.actors.engine import Engine, EngineSpec
 from marl_ray.actors.handle import Actor
 from marl_ray.config.schema import ModelConfig
+from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.tree import WeightVersion
@@ -29,10 +30,13 @@ class Generator(Actor):
         self.version: WeightVersion | None = None
 
     async def start(self) -> list[str]:
-        """Load tokenizer and engine. Raises ValueError for settings that this model cannot have."""
+        """Load tokenizer and engine. Raises UserError for settings that the engine refuses."""
         self.tokenizer = load_tokenizer(self.spec.model, self.model)
         self.through_template, why = decide_template(self.spec.model, self.tokenizer, self.model)
-        self.engine = Engine(self.spec, self.tokenizer.eos_token_id)
+        try:
+            self.engine = Engine(self.spec, self.tokenizer.eos_token_id)
+        except ValueError as error:  # vLLM's word for settings that do not go together
+            raise UserError(f"vLLM refuses {self.spec.model} with these settings: {str(error)[:500]}") from None
         if self.id.replica > 0 or self.id.agent is None:
             return []
         return [prompt_note(self.id.agent, self.through_template, why)]

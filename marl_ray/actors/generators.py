@@ -19,8 +19,7 @@ class GeneratorGroup:
     Every method waits no longer than `resources.deadlines` says, and raises what `marl_ray.actors.handle` lists.
     """
 
-    def __init__(self, agent: int, recipes: Sequence[Recipe[Generator]], ranks_each: int, deadlines: Deadlines) -> None:
-        self.agent = agent
+    def __init__(self, recipes: Sequence[Recipe[Generator]], ranks_each: int, deadlines: Deadlines) -> None:
         self.replicas = Supervisor(recipes, Deadline(deadlines.start_s, "start_s", "to start"))
         self.ranks_each = ranks_each
         self._deadlines = deadlines

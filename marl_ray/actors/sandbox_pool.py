@@ -4,7 +4,7 @@
 
 | waits for | deadline | then |
 |---|---|---|
-| a worker's start | START_S | the start fails and names it; once running, further tries, up to MAX_FAILED_STARTS |
+| a worker's start | `start` | the start fails and names it; once running, further tries, up to MAX_FAILED_STARTS |
 | a sign of life of a busy worker | `deadline_s` | the worker is replaced, the programs retried once |
 | a batch | what its programs may take, each tried twice | the same |
 | a program's report | the two above, twice | a report with `infra_error` |
@@ -30,8 +30,8 @@ from marl_ray.actors.supervisor import Recipe, Supervisor
 from marl_ray.core.ids import ActorId
 from marl_ray.sandbox import ExecutionReport, Program, SandboxSettings, count_tests, failed_report
 
-START_S = 120.0
 MAX_FAILED_STARTS = 4
+START = Deadline(120.0, "", "to start")
 RESTART_S = 40.0
 """What a sandbox may take, besides a program's own limit, to notice that it has died and to start again."""
 
@@ -64,6 +64,7 @@ class SandboxPool:
         scheduling: Sequence[Any] | None = None,
         batch_size: int = 8,
         cache_size: int = 4096,
+        start: Deadline = START,
         deadline_s: float = 60.0,
         without: tuple[str, ...] = (),
     ) -> None:
@@ -87,7 +88,7 @@ class SandboxPool:
             )
             for worker, strategy in zip(range(num_workers), scheduling or ["SPREAD"] * num_workers, strict=True)
         ]
-        self.workers = Supervisor(recipes, Deadline(START_S, "", "to start"), MAX_FAILED_STARTS, self._dispatch)
+        self.workers = Supervisor(recipes, start, MAX_FAILED_STARTS, self._dispatch)
         self._busy: set[Handle[SandboxWorker]] = set()
         self._fresh: deque[_Item] = deque()
         self._retries: deque[_Item] = deque()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
@@ -147,9 +148,11 @@ class Supervisor(Generic[A]):
         member.life += 1
         handle = Handle.create(recipe.id, member.life, recipe.actor_class, recipe.arguments, recipe.options)
         member.handle = handle
+        begun = time.monotonic()
         location = await handle.call(recipe.actor_class.location).within(self._deadline)
         member.handle = handle = replace(handle, location=location)
-        notes: list[str] = await handle.call(recipe.actor_class.start).within(self._deadline)
+        left = replace(self._deadline, seconds=round(self._deadline.seconds - (time.monotonic() - begun), 1))
+        notes: list[str] = await handle.call(recipe.actor_class.start).within(left)
         member.state = "serving"
         return notes
 

@@ -12,6 +12,7 @@ import ray
 from marl_ray.actors.engine import EngineSpec, engine_environment
 from marl_ray.actors.generator import Generator
 from marl_ray.actors.generators import GeneratorGroup
+from marl_ray.actors.handle import Deadline
 from marl_ray.actors.learner import LearnerActor
 from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.sandbox_pool import SandboxPool
@@ -116,7 +117,7 @@ def _generators(config: Config, number: int, places: Places) -> GeneratorGroup:
             "scheduling_strategy": places.of(name),
         }
         recipes.append(Recipe(name, Generator, (name, spec, config.model), options))
-    return GeneratorGroup(number, recipes, agent.generator.tensor_parallel, config.resources.deadlines)
+    return GeneratorGroup(recipes, agent.generator.tensor_parallel, config.resources.deadlines)
 
 
 def _learner(config: Config, number: int, places: Places, optimizer_steps: int) -> LearnerGroup:
@@ -149,6 +150,7 @@ def _sandbox(config: Config, places: Places) -> SandboxPool:
         sandbox_settings(config),
         resources.workers,
         num_cpus_per_worker=resources.cpus,
+        start=Deadline(config.resources.deadlines.start_s, "start_s", "to start"),
         scheduling=[places.of(ActorId("sandbox", None, worker)) for worker in range(resources.workers)],
     )
 

@@ -1,9 +1,9 @@
 """Returns on a tree: what siblings are ranked by.
 
 R_t = r_t + discount * (mean over the child's returns); a leaf's return is its reward. What follows counts only where
-it is known of every sibling: with handoff `all`, at nodes all of whose joint actions have a child. With `random` or
-`best` one joint action a node is expanded, and what follows is seen for that one alone, so it cannot rank its siblings:
-their returns are their own rewards.
+it is known of every sibling: with handoff `all`, at nodes below which no branch was lost. With `random` or `best` one
+joint action a node is expanded, and what follows is seen for that one alone, so it cannot rank its siblings: their
+returns are their own rewards.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ from marl_ray.core.tree import Node
 def action_returns(node: Node, agent: int, discount: float, whole: bool) -> list[float]:
     """The return of each joint action for one agent [J]. `whole`: trees are grown whole (handoff `all`)."""
     rewards = [action.rewards[agent] for action in node.joint_actions]
-    if not whole or len(node.children) < len(rewards):
+    if not whole or not node.children or has_losses(node):
         return rewards
     return [
         reward + discount * fmean(action_returns(node.children[index], agent, discount, whole))
         for index, reward in enumerate(rewards)
     ]
+
+
+def has_losses(node: Node) -> bool:
+    """Whether a joint action at this node, or below it, was handed on and led nowhere."""
+    return len(node.children) < len(node.transitions) or any(map(has_losses, node.children.values()))
 
 
 def completion_returns(node: Node, agent: int, returns: Sequence[float]) -> list[float]:

@@ -54,7 +54,7 @@ class Feedback(Mode):
     def __init__(self, config: ExternalConfig, environment: Environment[Any]) -> None:
         super().__init__(config, environment)
         if config.mode not in environment.modes:
-            words = ", ".join([*environment.modes, "plain", "expert_edits"])
+            words = ", ".join(dict.fromkeys([*environment.modes, "plain", "expert_edits"]))
             raise UserError(f"external.mode {config.mode}: the environment has no words for it, only for {words}")
 
     async def messages(self, task: Task, attempt: Any, outcome: Outcome) -> tuple[list[Message], dict[str, float]]:

@@ -1,1 +1,1 @@
-"""Returns, advantages and losses as plain functions, and the learner actor that uses them."""
+"""From weighted groups to weights: micro-batches, log-probabilities, the loss, and the learner that takes a step."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -77,8 +79,8 @@ class Learner:
             else:
                 skipped += 1
         return UpdateStats(
-            loss=_mean(losses),
-            grad_norm=_mean(norms),
+            loss=_mean(losses) if batch.mini_batches else 0.0,
+            grad_norm=_mean(norms) if batch.mini_batches else 0.0,
             learning_rate=learning_rate,
             logprob_gap=gaps[0] if gaps else None,
             optimizer_steps=taken,
@@ -118,7 +120,7 @@ class Learner:
         self.schedule._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     def export(self, folder: str, texts: list[str]) -> None:
-        """Write the model in the engines' dtype, and the tokenizer.
+        """Write the model in the engines' dtype, and the tokenizer: whole, or not there.
 
         Raises RuntimeError if the saved tokenizer, loaded again, gives other ids of `texts` than the one trained with.
         """
@@ -126,11 +128,14 @@ class Learner:
             name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
             for name, tensor in self.policy.state_dict().items()
         }
-        self.policy.save_pretrained(folder, state_dict=weights)
-        self.tokenizer.save_pretrained(folder)
-        saved = load_tokenizer(folder, ModelConfig(model_kwargs=self.model.model_kwargs))
+        final, hidden = Path(folder), Path(folder).with_name(f".{Path(folder).name}")
+        self.policy.save_pretrained(hidden, state_dict=weights)
+        self.tokenizer.save_pretrained(hidden)
+        saved = load_tokenizer(str(hidden), ModelConfig(model_kwargs=self.model.model_kwargs))
         if fingerprint(saved, texts) != fingerprint(self.tokenizer, texts):
             raise RuntimeError(f"the tokenizer saved in {folder} splits text differently when it is loaded again")
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(hidden, final)
 
     def _optimizer_step(self, rows: Sequence[PromptRow]) -> tuple[float, float, float]:
         """Returns loss, gradient norm and log-probability gap. What is not finite is left out."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from marl_ray.core.errors import UserError
 from marl_ray.learning.attention import PACKED
 from marl_ray.learning.batching import NO_TOKEN, Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
 
@@ -61,7 +62,7 @@ def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[La
 
     Both layouts are proven on two short completions, against the model's own attention over each alone. Packing fails
     for layers that mix tokens elsewhere than in attention, for attention that cannot be chosen or does more than
-    comparing keys, and for windows or chunks shorter than `max_length`. Raises ValueError for a model that fails both,
+    comparing keys, and for windows or chunks shorter than `max_length`. Raises UserError for a model that fails both,
     and for rotary embeddings that depend on the length of a batch.
     """
     config = model.config.get_text_config()
@@ -90,7 +91,7 @@ def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[La
     with torch.no_grad():
         padded = token_logprobs(model, batch, 1.0)[batch.tokens != NO_TOKEN]
     if not _close(padded, alone):
-        raise ValueError(
+        raise UserError(
             f"{type(model).__name__} cannot be trained here: the log-probabilities of a sequence change with what is "
             "computed beside or after it"
         )
@@ -128,7 +129,7 @@ def _check_rotary(config: Any, max_length: int) -> None:
             continue
         original = settings.get("original_max_position_embeddings") or config.max_position_embeddings
         if max_length > original:
-            raise ValueError(
+            raise UserError(
                 f"{type(config).__name__.removesuffix('Config')} cannot be trained here: its rotary embedding changes "
                 f"beyond {original} tokens: lower model.max_length"
             )

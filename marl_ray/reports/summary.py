@@ -34,7 +34,8 @@ def conclude(config: Config, kind: str, folder: RunFolder, result: Result, secon
     files = [folder.metrics.name, folder.plot.name]
     if result.after is not None:
         write_samples(folder.samples, f"Episodes of the last evaluation, {title}", result.eval_episodes[:SAMPLES])
-        before = next((row for row in rows if row["step"] == 0 and "eval/turn_1/reward_mean" in row), {})
+        size = result.after["eval/episodes"]  # fewer tasks, after an override, would compare other things
+        before = next((row for row in rows if row["step"] == 0 and row.get("eval/episodes") == size), {})
         parts = []
         for turn in range(1, config.rollout.num_turns + 1):
             key = f"eval/turn_{turn}/reward_mean"

@@ -16,7 +16,7 @@ from marl_ray.config.schema import Config
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.streams import stream, stream_seed
 from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Stop, Task
-from marl_ray.core.waiting import together, within
+from marl_ray.core.waiting import together
 from marl_ray.environments.base import Attempt, Environment
 from marl_ray.environments.checks import check_outcome, check_texts, check_turn_metrics, method_of
 from marl_ray.external.transition import Transition
@@ -68,18 +68,15 @@ class EpisodePlayer:
         self.executor = executor
         self.joint_actions = JOINT_MODES[config.rollout.joint_mode]
         self.expanded = HANDOFFS[config.rollout.handoff]
-        self._deadline_s = config.resources.deadlines.rollout_s
 
     async def rollout(self, tasks: Sequence[Task], step: int) -> list[Episode]:
-        """The episodes of training step number `step` (from 0). Raises WaitExpired after `deadlines.rollout_s`."""
-        played = self.play_all(tasks, self.config.rollout.num_generations, "train", step)
-        return await within(self._deadline_s, f"the episodes of step {step + 1}", "rollout_s", played)
+        """The episodes of training step number `step` (from 0). Whatever they wait for has a deadline of its own."""
+        return await self.play_all(tasks, self.config.rollout.num_generations, "train", step)
 
-    async def evaluate(self, tasks: Sequence[Task], name: str) -> list[Episode]:
-        """The episodes of the evaluation called `name`: no episode ends early for a good reward, so that every turn is
-        measured on all tasks. Raises WaitExpired after `deadlines.rollout_s`."""
-        played = self.play_all(tasks, self.config.evaluation.eval_num_generations, "eval", evaluation=True)
-        return await within(self._deadline_s, f"the evaluation {name}", "rollout_s", played)
+    async def evaluate(self, tasks: Sequence[Task]) -> list[Episode]:
+        """The episodes of an evaluation: none ends early for a good reward, so that every turn is measured on all
+        tasks."""
+        return await self.play_all(tasks, self.config.evaluation.eval_num_generations, "eval", evaluation=True)
 
     async def play_all(
         self, tasks: Sequence[Task], num_generations: int, *key: str | int, evaluation: bool = False

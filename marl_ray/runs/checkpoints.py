@@ -45,7 +45,7 @@ class Checkpoints:
 
     def all(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
-        return sorted(self.folder.glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")))
+        return sorted(self.folder.glob("step_[0-9]*"), key=lambda path: int(path.name.removeprefix("step_")))
 
     def latest(self) -> tuple[Path, TrainerState]:
         """The newest complete one. Raises UserError when there is none."""

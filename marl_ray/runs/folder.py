@@ -58,4 +58,4 @@ class RunFolder:
 def new_folder(base_dir: str, run_name: str | None, prefix: str) -> RunFolder:
     """The folder of a new run, `run_name` below `base_dir`; without a name, one of `prefix`, time and process."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return RunFolder(Path(base_dir) / (run_name or f"{prefix}-{stamp}-{os.getpid()}"))
+    return RunFolder(Path(base_dir) / (run_name or f"{prefix.replace(':', '.')}-{stamp}-{os.getpid()}"))

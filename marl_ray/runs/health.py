@@ -23,12 +23,12 @@ class Health:
         self.warned = False
 
     def check_rollout(self, episodes: Sequence[Episode], versions: Sequence[WeightVersion], step: int) -> None:
-        """Episodes of step number `step` (from 1) were verdicts of a working sandbox on the agents' own weights.
+        """The episodes of step number `step` (from 1) have verdicts, and every token is of the agents' own weights.
 
-        One lost episode is counted; a step that lost all of them has no sandbox. Raises RuntimeError for a stale token.
+        One lost episode is counted; a step that lost all of them ends the run. Raises RuntimeError for a stale token.
         """
         if all(episode.root is None and episode.stopped_by("infra_error") for episode in episodes):
-            raise UserError(f"the sandbox gave no verdict in step {step}: {episodes[0].stops[0].detail}")
+            raise UserError(f"no episode of step {step} had a verdict: {episodes[0].stops[0].detail}")
         for agent, version in enumerate(versions):
             found = {
                 completion.weight_version
@@ -60,7 +60,7 @@ class Health:
             )
 
     def check_learning(self, learned: int, step: int) -> None:
-        """`learned`: optimizer steps of this run, over all agents, up to its end at `step`."""
+        """`learned`: optimizer steps of the run, over all agents and from its first start, up to its end at `step`."""
         if learned == 0:
             raise UserError(
                 f"no optimizer step up to step {step} had a gradient: every group's rewards were equal, so "

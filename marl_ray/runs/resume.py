@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from marl_ray.config.reading import read_yaml
 from marl_ray.config.schema import ALGORITHMS
 from marl_ray.core.errors import UserError
 from marl_ray.runs.folder import RunFolder
+from marl_ray.telemetry.files import read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,21 @@ def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
     """`config` may go on from the last checkpoint of `saved`. `num_tasks` 0: not known. Raises UserError."""
     _check_same_run(config, saved.config())
     _, state = saved.folder.checkpoints.latest()
-    if num_tasks and state.step >= arithmetic(config, num_tasks).total_steps:
+    total = arithmetic(config, num_tasks).total_steps if num_tasks else math.inf
+    if state.step > total or (state.step == total and _concluded(config, saved.folder, state.step)):
         loop = config.loop
         raise UserError(
             f"{saved.folder} has done all of its {state.step} steps: to go on, raise "
-            f"{config.algorithm}.num_train_epochs (now {loop.num_train_epochs}) and max_steps "
+            f"{config.algorithm}.num_train_epochs (now {loop.num_train_epochs}) and {config.algorithm}.max_steps "
             f"(now {loop.max_steps or 'null'}) with --override"
         )
+
+
+def _concluded(config: Config, folder: RunFolder, step: int) -> bool:
+    """Whether the run has left all that it leaves at its end, trained models and the last evaluation."""
+    exported = all(folder.model(agent).is_dir() for agent in range(config.num_agents))
+    evaluated = any(row["step"] == step and "eval/episodes" in row for row in read_rows(folder.metrics))
+    return (exported or not config.output.save_final_model) and (evaluated or not config.dataset.eval_split)
 
 
 def _check_same_run(config: Config, saved: Config) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import time
 import traceback
@@ -23,6 +24,8 @@ from marl_ray.trainer import Result
 
 RAY_PACKAGE = "_ray_pkg_"
 """In the path of the copy of --working-dir that a Ray job runs in."""
+FULL_OR_CLOSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+"""What a disk says that is a person's to mend."""
 
 
 def train(config: Config, saved: SavedRun | None = None) -> None:
@@ -45,6 +48,13 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
         raise
     except UserError:
         raise
+    except OSError as error:
+        if error.errno not in FULL_OR_CLOSED:
+            error.add_note(_keep_traceback(folder))
+            raise
+        raise UserError(
+            f"{error.filename or folder} cannot be written ({error.strerror}): see to output.base_dir"
+        ) from None
     except Exception as error:
         error.add_note(_keep_traceback(folder))
         raise
@@ -75,6 +85,7 @@ def _introduce(config: Config, folder: RunFolder, num_tasks: int) -> None:
 
 def _on_ray(config: Config, session: Session) -> Result:
     """The loop, on the cluster or on this machine."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the loop has one of its own
     try:
         say(connect(config.output.verbose))
         return asyncio.run(_until_stopped(session.run()))

@@ -1,8 +1,8 @@
 """From trees to numbers, pure functions. Names never change; turns count from 1 in them, agents from 0.
 
 A turn's numbers are means over all nodes of that turn, over all episodes. A branch that was good enough to end early
-counts in the turns it did not play with its last node, so that a turn's numbers speak of all tasks, not of the unsolved
-ones; `ended_early` is the share of such nodes.
+counts in the turns it did not play with its last node, as often as it would have had nodes there, so that a turn's
+numbers speak of all tasks, not of the unsolved ones; `ended_early` is the share of such nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def step_row(
     """One training step, all done, which led to `state`: `updates` are one an agent, `executions` those of the
     sandbox, and `seconds` has rollout, learn, sync and step."""
     row: Row = {"step": state.step, "env_steps": state.env_steps}
-    row |= episode_metrics(episodes, config.credit.discount, config.rollout.num_turns)
+    row |= episode_metrics(episodes, config.credit.discount, config.rollout.num_turns, config.rollout.handoff == "all")
     for agent, (stats, version) in enumerate(zip(updates, state.weight_versions, strict=True)):
         row |= update_metrics(agent, stats, version)
     row |= rollout_metrics(episodes, seconds["rollout"])
@@ -43,7 +43,9 @@ def evaluation_row(
     config: Config, state: TrainerState, episodes: Sequence[Episode], seconds: Mapping[str, float]
 ) -> Row:
     """One evaluation at `state`; `seconds` has eval."""
-    metrics = episode_metrics(episodes, config.credit.discount, config.rollout.num_turns)
+    metrics = episode_metrics(
+        episodes, config.credit.discount, config.rollout.num_turns, config.rollout.handoff == "all"
+    )
     row: Row = {"step": state.step, "env_steps": state.env_steps}
     row |= {f"eval/{name}": value for name, value in metrics.items()}
     row["eval/episodes"] = len(episodes)
@@ -63,11 +65,11 @@ def stops(episodes: Sequence[Episode], reason: str) -> int:
     return sum(stop.reason == reason for episode in episodes for stop in episode.stops)
 
 
-def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int) -> Row:
+def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int, whole: bool = False) -> Row:
     """For each turn that was played: rewards, expected returns, the environment's metrics and levels; then the
-    transitions' metrics, as expert/failures, means over all of them."""
+    transitions' metrics, as expert/failures, means over all of them. `whole`: trees are grown whole (handoff `all`)."""
     row: Row = {}
-    for turn, nodes in sorted(nodes_by_turn(episodes, num_turns).items()):
+    for turn, nodes in sorted(nodes_by_turn(episodes, num_turns, whole).items()):
         name = f"turn_{turn + 1}"
         groups = [[a.reward for a in node.joint_actions] for node in nodes]
         rewards = [reward for group in groups for reward in group]
@@ -86,15 +88,16 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
     return row | dict(sorted(_means(transitions).items()))
 
 
-def nodes_by_turn(episodes: Sequence[Episode], num_turns: int) -> dict[int, list[Node]]:
+def nodes_by_turn(episodes: Sequence[Episode], num_turns: int, whole: bool) -> dict[int, list[Node]]:
     """The nodes that count in each turn (from 0): those that were played, and last nodes of branches that ended
     early before. Episodes in their order, a tree's nodes parents first."""
     by_turn: dict[int, list[Node]] = defaultdict(list)
     for episode in episodes:
         early = {stop.path for stop in episode.stops if stop.reason == "early_termination"}
         for path, node in episode.nodes():
+            branches = len(node.joint_actions) if whole else 1
             for turn in range(node.turn, num_turns if path in early else node.turn + 1):
-                by_turn[turn].append(node)
+                by_turn[turn] += [node] * branches ** (turn - node.turn)
     return by_turn
 
 

@@ -41,7 +41,7 @@ def generators(folder: str = str(BASE_PATH), replicas: int = 1, agent: int = 0) 
         "runtime_env": {"env_vars": engine_environment(1, False, True, False)},
     }
     names = [ActorId("generator", agent, replica) for replica in range(replicas)]
-    return GeneratorGroup(agent, [Recipe(n, Generator, (n, spec, MODEL), options) for n in names], 1, DEADLINES)
+    return GeneratorGroup([Recipe(n, Generator, (n, spec, MODEL), options) for n in names], 1, DEADLINES)
 
 
 def learner(

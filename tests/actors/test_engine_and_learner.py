@@ -211,7 +211,7 @@ class StuckGenerator(LyingGenerator):
 
 def standing_in(actor_class: type[Any]) -> GeneratorGroup:
     names = [ActorId("generator", 0, replica) for replica in range(2)]
-    return GeneratorGroup(0, [Recipe(n, actor_class, (n,), {"num_cpus": 0}) for n in names], 1, DEADLINES)
+    return GeneratorGroup([Recipe(n, actor_class, (n,), {"num_cpus": 0}) for n in names], 1, DEADLINES)
 
 
 @pytest.mark.parametrize(

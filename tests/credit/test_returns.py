@@ -34,8 +34,28 @@ def test_a_chain_cannot_rank_siblings_by_what_follows_one_of_them() -> None:
 
 def test_nor_can_a_tree_one_of_whose_branches_was_lost() -> None:
     root = aligned(0, 1.0, 2.0)
-    root.children = {1: aligned(1, 4.0, 4.0)}
+    root.children, root.transitions = {1: aligned(1, 4.0, 4.0)}, {0: {}, 1: {}}
     assert action_returns(root, 0, 1.0, whole=True) == [1.0, 2.0]
+
+
+def test_what_was_lost_further_down_says_nothing_of_those_above() -> None:
+    """Both branches are equally good, but a grandchild of one was lost: it must not look like the worse one."""
+    root = aligned(0, 1.0, 1.0)
+    root.children = {g: aligned(1, 4.0, 4.0) for g in (0, 1)}
+    root.transitions = {0: {}, 1: {}}
+    for child in root.children.values():
+        child.children, child.transitions = {g: aligned(2, 4.0, 4.0) for g in (0, 1)}, {0: {}, 1: {}}
+    assert action_returns(root, 0, 1.0, whole=True) == [9.0, 9.0]
+    del root.children[0].children[1]
+    assert action_returns(root, 0, 1.0, whole=True) == [1.0, 1.0]
+    assert action_returns(root.children[0], 0, 1.0, whole=True) == [4.0, 4.0]
+    assert action_returns(root.children[1], 0, 1.0, whole=True) == [8.0, 8.0]
+
+
+def test_an_early_end_is_no_loss() -> None:
+    root = aligned(0, 1.0, 1.0)
+    root.children, root.transitions = {g: aligned(1, 4.0, 4.0) for g in (0, 1)}, {0: {}, 1: {}}
+    assert action_returns(root, 0, 0.5, whole=True) == [3.0, 3.0]
 
 
 def test_a_group_of_one_in_a_chain_has_its_own_reward() -> None:

@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from marl_ray.core.batch import Group
+from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Completion
 from marl_ray.learning.attention import PACKED
 from marl_ray.learning.batching import NO_TOKEN, micro_batches, split_row
@@ -197,10 +198,10 @@ def test_models_that_no_layout_fits_are_refused(model: Qwen2ForCausalLM) -> None
     looking_ahead.model.layers[0].mlp.register_forward_hook(
         lambda _module, _inputs, output: output + output.mean(1, True)
     )
-    with pytest.raises(ValueError, match=r"Qwen2ForCausalLM cannot be trained here: .* beside or after it"):
+    with pytest.raises(UserError, match=r"Qwen2ForCausalLM cannot be trained here: .* beside or after it"):
         choose_layout(looking_ahead, cpu, 100)
     stretched = llama(rope_type="dynamic", factor=2.0, rope_theta=10_000.0)
-    with pytest.raises(ValueError, match=r"changes beyond 2048 tokens: lower model\.max_length"):
+    with pytest.raises(UserError, match=r"changes beyond 2048 tokens: lower model\.max_length"):
         choose_layout(stretched, cpu, 2049)
 
 

@@ -53,7 +53,7 @@ def test_a_sampler_that_differs_is_said_once(capsys: pytest.CaptureFixture[str])
 
 def test_a_step_without_any_verdict_has_no_sandbox() -> None:
     health().check_rollout([lost("gone"), played([3], [4])], [3, 4], 1)
-    with pytest.raises(UserError, match="gave no verdict in step 7: gone"):
+    with pytest.raises(UserError, match="no episode of step 7 had a verdict: gone"):
         health().check_rollout([lost("gone"), lost("gone")], [3, 4], 7)
 
 

@@ -194,3 +194,10 @@ def test_the_row_of_an_evaluation() -> None:
     assert (row["step"], row["env_steps"], row["eval/turn_2/reward_mean"]) == (5, 80, 4.0)
     assert list(row)[-4:] == ["eval/episodes", "eval/too_long_prompts", "eval/infra_errors", "time/eval"]
     assert (row["eval/episodes"], row["eval/too_long_prompts"], row["time/eval"]) == (2, 1, pytest.approx(1.5))
+
+
+def test_in_a_whole_tree_an_early_end_counts_as_often_as_it_would_have_had_nodes() -> None:
+    solved = episode(node(0, [4.0, 4.0]), ((), "early_termination"))
+    going_on = episode(node(0, [0.0, 0.0], {g: node(1, [0.0, 0.0]) for g in (0, 1)}))
+    row = episode_metrics([solved, going_on], 1.0, 2, whole=True)
+    assert (row["turn_2/reward_mean"], row["turn_2/ended_early"]) == (2.0, 0.5)
