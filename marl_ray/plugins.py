@@ -12,6 +12,7 @@ import importlib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -53,7 +54,8 @@ class Registry:
     def get(self, name: str) -> Any:
         """What the name stands for.
 
-        Raises UserError where there is none, where its module cannot be imported, and where it is of another kind.
+        Raises UserError where there is none, where its module cannot be imported, whatever that raises, and where it is
+        of another kind.
         """
         self.check(name)
         module, _, attribute = self.entries.get(name, name).partition(":")
@@ -63,9 +65,19 @@ class Registry:
             found = importlib.import_module(module)
         except ImportError as error:
             raise UserError(f"{self.kind} {name}: {error}") from None
+        except (Exception, SystemExit) as error:
+            raise UserError(f"{self.kind} {name}: {_fault(error)}") from error
         if not hasattr(found, attribute):
             raise UserError(f"{self.kind} {name}: module {module} has no {attribute}")
         plugin = getattr(found, attribute)
         if not hasattr(plugin, self.needs):
             raise UserError(f"{self.kind} {name} is none: it has no {self.needs} (docs/extending.md)")
         return plugin
+
+
+def _fault(error: BaseException) -> str:
+    """What a module raised when it was imported, and at which line."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"

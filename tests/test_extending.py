@@ -52,7 +52,7 @@ def test_the_checks_pass(folder: Path, number: int, monkeypatch: pytest.MonkeyPa
 def test_a_dry_run_takes_the_config(folder: Path) -> None:
     (text,) = (code for kind, code in BLOCKS if kind == "yaml")
     (folder / "sums.jsonl").write_text('{"total": 7}\n{"total": -2}\n')
-    tree = yaml.safe_load(text) | {"model": {"name": "bundled:toy-base"}}
+    tree = yaml.safe_load(text) | {"model": {"name": "bundled:toy-base", "max_length": 1024}}
     config = from_tree(tree, "magrpo")
     assert config == from_tree(tree | {"environment": None}, "magrpo"), "the dataset type's own"
     problem = check(config, dry=True)

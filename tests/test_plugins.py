@@ -92,10 +92,25 @@ def test_what_cannot_be_used_is_one_line(here: Path) -> None:
     assert "it has no from_config" in said(ENVIRONMENTS, "own_kinds:number")
 
 
-def test_a_fault_in_a_plugins_own_code_is_not_hidden(here: Path) -> None:
-    (here / "own_bug.py").write_text("{}.nothing\n")
-    with pytest.raises(AttributeError, match="nothing"):
-        MODES.get("own_bug:Mode")
+@pytest.mark.parametrize(
+    ("name", "code", "line"),
+    [
+        ("own_syntax", "x = 1\ndef f(:\n", "SyntaxError: invalid syntax (FILE:2)"),
+        ("own_bug", "\n{}.nothing\n", "AttributeError: 'dict' object has no attribute 'nothing' (FILE:2)"),
+        ("own_end", "import sys\nsys.exit('no licence')\n", "SystemExit: no licence (FILE:2)"),
+        ("own_lines", "raise RuntimeError('two\\nlines')\n", "RuntimeError: two lines (FILE:1)"),
+    ],
+)
+def test_a_module_that_raises_is_one_line(here: Path, name: str, code: str, line: str) -> None:
+    (here / f"{name}.py").write_text(code)
+    expected = line.replace("FILE", str(here / f"{name}.py"))
+    assert said(MODES, f"{name}:Mode") == f"external.mode {name}:Mode: {expected}"
+
+
+def test_an_interrupt_is_no_fault_of_the_plug_in(here: Path) -> None:
+    (here / "own_interrupt.py").write_text("raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        MODES.get("own_interrupt:Mode")
 
 
 def test_registries_import_nothing_heavy() -> None:

@@ -123,9 +123,12 @@ class SandboxPool:
         return new
 
     async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
-        """Reports in the order of the programs, equal ones run once. Raises ValueError for bad tests, before any
-        program runs."""
+        """Reports in the order of the programs, equal ones run once. Raises ValueError for bad tests and TypeError
+        for what is no Program, before any runs."""
         for program in programs:
+            if not isinstance(program, Program):
+                what = f"{type(program).__module__}:{type(program).__qualname__}"
+                raise TypeError(f"an attempt's program must be a marl_ray.sandbox Program or None, not {what}")
             count_tests(program.tests, program.entry_point, program.form)
         waiting: list[ExecutionReport | asyncio.Future[ExecutionReport]] = []
         for program in programs:

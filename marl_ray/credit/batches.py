@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from marl_ray.config.schema import Config
@@ -68,8 +69,25 @@ def weighted(
 
 
 def advantages(returns: Sequence[float], estimator: Estimator, whiten: bool) -> list[float]:
-    """Of one group [G], in float64."""
+    """Of one group [G], in float64.
+
+    Raises TypeError and ValueError, which name the estimator, for what are no advantages of these returns.
+    """
     import torch  # here: the driver starts without it
 
     found = estimator(torch.tensor(returns, dtype=torch.float64))
+    if not isinstance(found, torch.Tensor):
+        raise TypeError(f"estimator {_name(estimator)} must give a tensor, not {type(found).__name__}")
+    if found.shape != (len(returns),):
+        shapes = f"{(len(returns),)}, not {tuple(found.shape)}"
+        raise ValueError(f"estimator {_name(estimator)} must give advantages of the returns' shape {shapes}")
+    if not bool(found.isfinite().all()) and all(map(math.isfinite, returns)):
+        given = f"{found.tolist()} for the returns {list(returns)}"
+        raise ValueError(f"estimator {_name(estimator)} must give finite advantages, not {given}")
     return (whitened(found) if whiten else found).tolist()
+
+
+def _name(estimator: Estimator) -> str:
+    """`module:qualname`, of the class where the estimator is an object of one."""
+    named = estimator if hasattr(estimator, "__qualname__") else type(estimator)
+    return f"{named.__module__}:{named.__qualname__}"

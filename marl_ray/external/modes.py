@@ -10,6 +10,7 @@ from marl_ray.config.schema import ExternalConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Outcome, Task
 from marl_ray.environments.base import Environment
+from marl_ray.environments.checks import check_texts, method_of
 from marl_ray.external.endpoints import endpoint_of
 from marl_ray.external.expert import Expert
 
@@ -59,6 +60,8 @@ class Feedback(Mode):
     async def messages(self, task: Task, attempt: Any, outcome: Outcome) -> tuple[list[Message], dict[str, float]]:
         environment, mode = self.environment, self.config.mode
         lines = [environment.feedback(attempt, outcome, mode, agent) for agent in range(environment.num_agents)]
+        for told in lines:
+            check_texts(method_of(environment, "feedback"), told)
         return [Message(tuple(told)) for told in lines], {}
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.config.schema import ExternalConfig
 from marl_ray.core.tree import Outcome, Task
 from marl_ray.environments.base import Environment
+from marl_ray.environments.checks import check_count, check_row_names, check_texts, method_of
 from marl_ray.external import MODES
 from marl_ray.external.modes import Message, Mode
 
@@ -37,10 +38,18 @@ class Transition:
     async def next_prompts(
         self, task: Task, first_prompts: Sequence[str], attempt: Any, outcome: Outcome
     ) -> Observations:
-        """One prompt per agent. Waits only for the expert, and for that within its time-outs and retries."""
-        messages, metrics = await self._mode.messages(task, attempt, outcome)
+        """One prompt per agent. Waits only for the expert, and for that within its time-outs and retries.
+
+        Raises TypeError and ValueError, which name the plug-in, where it does not give one entry per agent.
+        """
+        agents = len(first_prompts)
+        told = await self._mode.messages(task, attempt, outcome)
+        _check_told(method_of(self._mode, "messages"), told, agents)
+        messages, metrics = told
         previous = self._environment.previous_answers(attempt)
+        check_texts(method_of(self._environment, "previous_answers"), previous, agents)
         instructions = self._environment.revisions(task)
+        check_texts(method_of(self._environment, "revisions"), instructions, agents)
         prompts = [
             next_prompt(
                 first if self._config.original_prompt else None,
@@ -51,6 +60,19 @@ class Transition:
             for first, answer, message, instruction in zip(first_prompts, previous, messages, instructions, strict=True)
         ]
         return Observations(prompts, metrics)
+
+
+def _check_told(who: str, told: Any, agents: int) -> None:
+    """One Message per agent, and metrics. Raises TypeError and ValueError."""
+    messages, metrics = told if isinstance(told, tuple) and len(told) == 2 else (None, None)
+    if not isinstance(messages, list | tuple) or not isinstance(metrics, Mapping):
+        raise TypeError(f"{who} must give a list of messages and a dict of metrics, not {told!r:.80}")
+    check_row_names(who, "metric", metrics)
+    check_count(who, messages, agents)
+    for message in messages:
+        if not isinstance(message, Message) or not isinstance(message.edit, str):
+            raise TypeError(f"{who} must give a Message per agent, whose edit is a text, not {message!r:.80}")
+        check_texts(f"{who} of a message's lines", message.lines)
 
 
 def next_prompt(first_prompt: str | None, previous: str | None, message: Message, instruction: str) -> str:

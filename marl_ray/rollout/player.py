@@ -18,6 +18,7 @@ from marl_ray.core.streams import stream, stream_seed
 from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Stop, Task
 from marl_ray.core.waiting import together
 from marl_ray.environments.base import Attempt, Environment
+from marl_ray.environments.checks import check_outcome, check_texts, check_turn_metrics, method_of
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.handoff import HANDOFFS
 from marl_ray.rollout.joint import JOINT_MODES
@@ -85,9 +86,11 @@ class EpisodePlayer:
 
     async def play(self, task: Task, num_generations: int, *key: str | int, evaluation: bool = False) -> Episode:
         """One episode."""
+        first_prompts = self.environment.first_prompts(task)
+        check_texts(method_of(self.environment, "first_prompts"), first_prompts, self.config.num_agents)
         play = _Play(
             task=task,
-            first_prompts=self.environment.first_prompts(task),
+            first_prompts=first_prompts,
             key=(*key, task.id),
             num_generations=num_generations,
             threshold=None if evaluation else self.config.rollout.early_termination_threshold,
@@ -145,6 +148,8 @@ class EpisodePlayer:
         reports = iter(await self.executor.execute([a.program for a in attempts if a.program is not None]))
         of_attempt = [None if a.program is None else next(reports) for a in attempts]
         outcomes = [self.environment.outcome(a, report) for a, report in zip(attempts, of_attempt, strict=True)]
+        for outcome in outcomes:
+            check_outcome(method_of(self.environment, "outcome"), outcome, self.config.num_agents)
         return await self._probe(attempts, of_attempt, outcomes) if probe else outcomes
 
     async def _probe(
@@ -157,6 +162,8 @@ class EpisodePlayer:
             self.environment.probed(a, report, [next(answers) for _ in several])
             for a, report, several in zip(attempts, reports, probes, strict=True)
         ]
+        for more in found:
+            check_turn_metrics(method_of(self.environment, "probed"), more)
         return [replace(o, metrics={**o.metrics, **more}) for o, more in zip(outcomes, found, strict=True)]
 
     def _rewarded(self, indices: tuple[int, ...], outcome: Outcome) -> JointAction:

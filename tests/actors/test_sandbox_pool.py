@@ -111,6 +111,8 @@ def test_unusable_tests_are_refused_before_anything_runs() -> None:
         async with pool_of(1) as pool:
             with pytest.raises(ValueError, match="test"):
                 await pool.execute([numbered(1), Program("def f(): pass", "def check(c): pass", "f")])
+            with pytest.raises(TypeError, match=r"must be a marl_ray\.sandbox Program or None, not builtins:str"):
+                await pool.execute([numbered(1), "def f(): pass"])  # type: ignore[list-item]
             assert pool.executions == 0
 
     asyncio.run(scenario())

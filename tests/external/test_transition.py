@@ -11,6 +11,7 @@ from marl_ray.config.schema import ExternalConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Task
 from marl_ray.environments.code_generation import CodeGeneration
+from marl_ray.external.modes import Message, Plain
 from marl_ray.external.transition import Transition
 from marl_ray.sandbox import ExecutionReport, SyntaxDiagnosis, TestResult
 
@@ -161,3 +162,27 @@ def test_an_expert_without_a_key_is_refused_at_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(UserError, match="OPENAI_API_KEY"):
         turn(mode="expert_edits", expert_model="some-model")
+
+
+TOLD = Message(("a line",))
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ([TOLD, TOLD], "must give a list of messages and a dict of metrics, not [Message("),
+        (("ab", {}), "must give a list of messages and a dict of metrics, not ('ab', {})"),
+        (([TOLD], {}), "must give one entry per agent, 2, not 1"),
+        (([TOLD, "a line"], {}), "must give a Message per agent, whose edit is a text, not 'a line'"),
+        (([TOLD, Message("a line")], {}), "of a message's lines must give a list of texts, not str"),  # type: ignore[arg-type]
+        (([TOLD, TOLD], {"time/mode": 1.0}), "must not call a metric 'time/mode'"),
+    ],
+)
+def test_a_wrong_answer_of_a_mode_is_named(told: Any, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def messages(*_: Any) -> Any:
+        return told
+
+    monkeypatch.setattr(Plain, "messages", messages)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        turn(mode="plain")
+    assert str(caught.value).startswith(f"marl_ray.external.modes:Plain.messages {line}")

@@ -220,3 +220,31 @@ def test_an_early_end_is_a_leaf() -> None:
     for episode in play(run, Counting(2)):
         assert [(stop.path, stop.reason) for stop in episode.stops] == [((), "early_termination")]
         assert joint_samples([episode]) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "line"),
+    [
+        ("first_prompts", "ab", "must give a list of texts, not str"),
+        ("first_prompts", ["Say."], "must give one entry per agent, 2, not 1"),
+        ("outcome", 3.0, "must give an Outcome, not float"),
+        ("outcome", Outcome(float("nan")), "must give a reward that is a finite number"),
+        ("outcome", Outcome(1.0, rewards=(1.0,)), "must give no rewards or one per agent, 2"),
+        ("outcome", Outcome(1.0, counts={"rollout/tokens": 1}), "must not call a count 'rollout/tokens'"),
+        ("probed", {"reward_mean": 1.0}, "must not call a metric 'reward_mean'"),
+        ("feedback", "sum: 3", "must give a list of texts, not str"),
+        ("previous_answers", ["3"], "must give one entry per agent, 2, not 1"),
+        ("revisions", ["Again.", None], "must give a list of texts, and one of them is NoneType"),
+    ],
+)
+def test_a_wrong_answer_of_an_environment_is_named(method: str, given: Any, line: str) -> None:
+    wrong = type("Wrong", (Counting,), {method: lambda *_: given})
+    with pytest.raises((TypeError, ValueError)) as caught:
+        play(config(handoff="all"), wrong(2)) if method != "probed" else play(probing(), wrong(2))
+    assert str(caught.value).startswith(f"{wrong.__module__}:Wrong.{method} {line}")
+
+
+def probing() -> Config:
+    base = {"num_agents": 2, "num_turns": 1, "num_generations": 2, "max_new_tokens": 8}
+    tree = {"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}, "magrpo": base}
+    return from_tree(tree | {"output": {"probe_helpers": "always"}}, "magrpo")
