@@ -1,0 +1,124 @@
+"""What is refused, in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from marl_ray.config import from_tree, load
+from marl_ray.core.errors import UserError
+from tests.config.test_loading import tree
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"algorithm": {"num_turns": 2}}, "unknown setting 'algorithm'"),
+        ({"magrpo": {"temperature": 0.5}, "model": {"temperature": 0.6}}, "are the same setting and differ"),
+        (
+            {"magrpo": {"estimator": "mareinforce", "num_generations": 1, "normalize_advantages": True}},
+            "set it to 2 or more",
+        ),
+        ({"magrpo": {"adam_beta1": 2}}, "below 1"),
+        ({"resources": {"generator": {"gpus": 0.5, "tensor_parallel": 2}}}, "make them equal"),
+        ({"magrpo": {"turn_gradient_weights": [0]}}, "not all 0"),
+        ({"magrpo": {"turn_gradient_weights": [-1]}}, "none should be negative"),
+        (
+            {"magrpo": {"advantage_mode": "median"}},
+            "magrpo.estimator: unknown estimator 'median': known: magrpo, grpo, marloo",
+        ),
+        ({"magrpo": {"discount": 1.5}}, "magrpo.discount should be at most 1"),
+        ({"magrpo": {"nonsense": 1}}, "the known ones are listed by marl-ray explain magrpo"),
+        ({"reward_processor": {"scale_factor": 0}}, "nothing would be learned"),
+        ({"output": {"run_name": "../elsewhere"}}, "the name of a folder below output.base_dir"),
+        ({"output": {"run_name": "/tmp/elsewhere"}}, "the name of a folder below output.base_dir"),
+        ({"output": {"run_name": "."}}, "the name of a folder below output.base_dir"),
+        ({"sandbox": {"require": "bwrp"}}, "sandbox.require should be one of process, process+landlock, bwrap or null"),
+        ({"magrpo": {"num_turn": 2}}, "did you mean 'magrpo.num_turns'"),
+        ({"magrp": {}}, "did you mean 'magrpo'"),
+        ({"external": {"mod": "plain"}}, "did you mean 'external.mode'"),
+        ({"external": {"mode": "levels"}}, "unknown external.mode 'levels': did you mean level_passed?"),
+        ({"magrpo": {"num_turns": 10**24}}, f"magrpo.num_turns should be at most 100, got {10**24}"),
+        ({"magrpo": {"num_agents": 10**24}}, f"magrpo.num_agents should be at most 100, got {10**24}"),
+        ({"model": {"tokenizer_kwargs": {"x": 1j}}}, "model.tokenizer_kwargs.x should be text, a number, true, false"),
+        ({"model": {"tokenizer_kwargs": {"x": [(1, 2)]}}}, "or mapping of these (20 levels at most), got [(1, 2)]"),
+        ({"model": {"tokenizer_kwargs": {"x": parse_value("[" * 60 + "1" + "]" * 60)}}}, "(20 levels at most), got [["),
+        ({"output": {"run_name": "a/" + "é" * 128}}, "output.run_name has a name of 256 bytes, and a folder's has at"),
+        ({"output": {"base_dir": "b" * 256}}, "output.base_dir has a name of 256 bytes"),
+        ({"output": {"base_dir": "a\0b"}}, "output.base_dir 'a\\x00b' has a NUL character"),
+        (
+            {"magrpo": {"handoff": "all", "num_turns": 3, "early_termination_threshold": 0}},
+            "magrpo.early_termination_threshold with handoff all and 3 turns would rank a branch that ended early "
+            "below one that went on, since its return has fewer turns: set it to null, or num_turns to 2",
+        ),
+        ({"magrpo": {"num_turns": "two"}}, "magrpo.num_turns should be a whole number, got 'two'"),
+        ({"magrpo": {"num_turns": True}}, "magrpo.num_turns should be a whole number"),
+        ({"magrpo": {"learning_rate": "fast"}}, "magrpo.learning_rate should be a number or null"),
+        ({"magrpo": {"learning_rate": "nan"}}, "magrpo.learning_rate should be a number"),
+        ({"magrpo": {"turn_gradient_weights": [1.0, 2.0]}}, "2 values for 1 turn:"),
+        ({"magrpo": {"num_generations": 1}}, "num_generations is 1, but magrpo compares"),
+        ({"magrpo": {"estimator": "marloo", "normalize_advantages": True}}, "the same as magrpo"),
+        ({"agents": ["a"], "magrpo": {"num_agents": 2}}, "agents names 1 models but magrpo.num_agents is 2"),
+        ({"magrpo": {"max_new_tokens": 4096}}, "no room for a prompt"),
+        ({"resources": {"learner": {"gpus": 2}}}, "at most one GPU"),
+        ({"resources": {"generator": {"gpus": 2}}}, "make them equal"),
+        ({"resources": {"deadlines": {"sync_s": 0}}}, "resources.deadlines.sync_s should be above 0"),
+        ({"model": "x"}, "'model' should be a section"),
+        ({"model": {"temperature": 0}}, "model.temperature should be above 0"),
+        ({"dataset": {"name": ""}}, "set dataset.name"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line(sections: dict, says: str) -> None:
+    given = tree(**sections)
+    if sections.get("model") == "x":
+        given["model"] = "x"
+    with pytest.raises(UserError) as error:
+        from_tree(given, "magrpo")
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("turns", "handoff", "threshold"), [(2, "all", 0.5), (3, "all", None), (3, "best", 0.5), (3, "random", 0.5)]
+)
+def test_an_early_end_has_siblings_that_end_with_it_or_none(turns: int, handoff: str, threshold: float | None) -> None:
+    given = {"num_turns": turns, "handoff": handoff, "early_termination_threshold": threshold}
+    rollout = from_tree(tree(magrpo=given), "magrpo").rollout
+    assert (rollout.num_turns, rollout.handoff, rollout.early_termination_threshold) == (turns, handoff, threshold)
+
+
+def test_the_largest_counts_are_allowed() -> None:
+    config = from_tree(tree(magrpo={"num_turns": 100, "num_agents": 100}, output={"run_name": "n" * 255}), "magrpo")
+    assert (config.rollout.num_turns, config.num_agents) == (100, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{[]:1}", "value {[]:1} cannot be read: line 1, column 2: found unhashable key"),
+        ("[2024-13-45]", "value [2024-13-45] cannot be read: line 1, column 2: '2024-13-45' is not a valid timestamp"),
+        ("[" * 60 + "x" + "]" * 60, "line 1, column 51: nested more than 50 deep"),
+        ("[" * 5000, "line 1, column 51: nested more than 50 deep"),
+        ("[&a [*a]]", "line 1, column 6: '*a' is inside itself"),
+        ("{a: !!bool x}", "line 1, column 5: 'x' is not a valid bool"),
+        ("{a: !!timestamp x}", "line 1, column 5: 'x' is not a valid timestamp"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_one_line(text: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        parse_value(text)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"c\.yaml is not valid YAML: line 1, column \d+: "):
+        load(path, "magrpo")
+
+
+def test_an_anchor_may_be_used_beside_itself(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(tree()) + "agents: [&a {top_p: 0.5}, *a, {<<: *a, name: b}]\n")
+    config = load(path, "magrpo")
+    assert [(agent.name, agent.top_p) for agent in config.agents] == [("m", 0.5), ("m", 0.5), ("b", 0.5)]
