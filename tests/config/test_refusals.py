@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from marl_ray.config import from_tree, load
+from marl_ray.config.reading import parse_value
 from marl_ray.core.errors import UserError
 from tests.config.test_loading import tree
 
