@@ -27,7 +27,7 @@ def model(parent: Path, name: str, template: str | None, eos: list[str], generat
     """A model folder with the bundled tokenizer, a template, and its ends: the tokenizer's, and those of generation."""
     folder = parent / name
     shutil.copytree(BASE_PATH, folder)
-    tokenizer = load_tokenizer(str(folder), ModelConfig())
+    tokenizer = load_tokenizer(str(folder), ModelConfig(max_length=1024))
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     tokenizer.eos_token = eos[0]
     tokenizer.chat_template = template
@@ -38,7 +38,7 @@ def model(parent: Path, name: str, template: str | None, eos: list[str], generat
 
 
 def decide(name: str, use: bool | None = None) -> tuple[bool, str]:
-    config = ModelConfig(use_chat_template=use)
+    config = ModelConfig(max_length=1024, use_chat_template=use)
     return decide_template(name, load_tokenizer(name, config), config)
 
 
@@ -47,7 +47,7 @@ def test_a_base_model_with_its_chat_models_template_gets_raw_text(tmp_path: Path
     through, why = decide(name)
     assert not through
     assert "stops at <|endoftext|>, not where its template ends an answer" in why
-    tokenizer = load_tokenizer(name, ModelConfig())
+    tokenizer = load_tokenizer(name, ModelConfig(max_length=1024))
     assert encode_prompt(tokenizer, "def f(x):", through) == tokenizer("def f(x):").input_ids
 
 
@@ -61,7 +61,7 @@ def test_a_chat_model_is_told_by_where_it_stops(tmp_path: Path, eos: list[str], 
     through, why = decide(name)
     assert through
     assert "stops at <|im_end|>" in why
-    tokenizer = load_tokenizer(name, ModelConfig())
+    tokenizer = load_tokenizer(name, ModelConfig(max_length=1024))
     ids = encode_prompt(tokenizer, "def f(x):", through)
     assert tokenizer.decode(ids) == "<|im_start|>user\ndef f(x):<|im_end|>\n<|im_start|>assistant\n"
 
@@ -91,14 +91,18 @@ def test_no_template_or_one_that_knows_no_assistant(tmp_path: Path) -> None:
     plain = model(tmp_path, "Plain-Instruct", None, ["<|endoftext|>"])
     assert decide(plain) == (False, "its tokenizer has no chat template")
     with pytest.raises(UserError, match=r"use_chat_template is true but .*Plain-Instruct has no chat template"):
-        check_model(plain, ModelConfig(use_chat_template=True))
+        check_model(plain, ModelConfig(max_length=1024, use_chat_template=True))
     assert not decide(model(tmp_path, "Odd", REFUSING, ["<|endoftext|>"]))[0]
 
 
 def test_agents_of_both_kinds_and_what_a_dry_run_says(tmp_path: Path) -> None:
     base = model(tmp_path, "Coder-3B", CHATML, ["<|endoftext|>"])
     chat = model(tmp_path, "Coder-3B-Instruct", CHATML, ["<|im_end|>"])
-    tree: dict[str, Any] = {"agents": [base, chat, "someone/elsewhere"], "dataset": {"name": "bundled:toy"}}
+    tree: dict[str, Any] = {
+        "agents": [base, chat, "someone/elsewhere"],
+        "model": {"max_length": 1024},
+        "dataset": {"name": "bundled:toy"},
+    }
     config = from_tree(tree, "magrpo")
     templates = {name: check_model(name, config.model) for name in (base, chat)}
     first, second, third = describe_prompts(config, templates)
@@ -112,7 +116,12 @@ def test_agents_of_both_kinds_and_what_a_dry_run_says(tmp_path: Path) -> None:
 
 
 def tokenizer_config(**arguments: object) -> ModelConfig:
-    model = {"name": str(BASE_PATH), "tokenizer_kwargs": arguments, "model_kwargs": {"trust_remote_code": True}}
+    model = {
+        "name": str(BASE_PATH),
+        "max_length": 1024,
+        "tokenizer_kwargs": arguments,
+        "model_kwargs": {"trust_remote_code": True},
+    }
     return from_tree({"model": model, "dataset": {"name": "bundled:toy"}}, "magrpo").model
 
 
