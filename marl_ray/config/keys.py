@@ -149,14 +149,18 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, where: str) -> User
 
 
 def _nearest(name: str, here: list[str], every: list[str]) -> str | None:
-    """The dotted key a person most likely means: one called so in any section, one with these initials, one of the
-    section's own (`here`) that is spelt alike, one with this word."""
+    """The dotted key a person most likely means: one called so in any section, one with these initials, one that is
+    spelt alike, in the section's own (`here`) sooner than elsewhere, one with this word."""
     last = {key: key.rpartition(".")[2] for key in [*every, *here]}
-    alike = difflib.get_close_matches(name, [last[key] for key in here], n=1, cutoff=0.5)
+
+    def alike(keys: list[str], cutoff: float) -> list[str]:
+        near = difflib.get_close_matches(name, [last[key] for key in keys], n=1, cutoff=cutoff)
+        return [key for key in keys if last[key] in near]
+
     ways = (
         [key for key in every if last[key] == name],
         [key for key in every if "".join(word[0] for word in last[key].split("_")) == name],
-        [key for key in here if last[key] in alike],
+        alike(here, 0.7) or alike(every, 0.85) or alike(here, 0.5),
         [key for key in every if name in last[key].split("_")],
     )
     return next((found[0] for found in ways if found), None)
