@@ -169,8 +169,10 @@ def test_a_stuck_worker_is_replaced() -> None:
         async with pool_of(batch_size=4, deadline_s=4.0) as pool:
             numbers = list(range(12))
             running = asyncio.create_task(pool.execute([numbered(n, 0.1) for n in numbers]))
-            await until(lambda: pool.executions >= 1, "the first report")
-            stopped = sandbox_soak.worker_pids()[0]
+            await until(lambda: pool._busy, "a worker with a batch")
+            worker = next(iter(pool._busy))
+            assert worker.location is not None
+            stopped = worker.location.process
             behind = sandbox_soak.descendants(stopped)
             os.kill(stopped, signal.SIGSTOP)
             try:
