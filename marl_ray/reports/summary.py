@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 SAMPLES = 8
 
 
-def conclude(config: Config, kind: str, folder: RunFolder, result: Result, seconds: float) -> list[str]:
-    """Draw the plot, write episodes to read, and say in a few lines what happened. `kind` is the dataset's type."""
+def conclude(config: Config, folder: RunFolder, result: Result, seconds: float) -> list[str]:
+    """Draw the plot, write episodes to read, and say in a few lines what happened."""
     agents = counted(config.num_agents, "agent")
-    title = f"{config.algorithm} on {kind}: {agents}"
+    title = f"{config.algorithm} on {config.dataset.type}: {agents}"
     rows = rows_of(folder)
     plot_returns(rows, folder.plot, title)
     estimators = ", ".join(dict.fromkeys(agent.estimator for agent in config.agents))

@@ -18,7 +18,6 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Task
 from marl_ray.core.words import counted
 from marl_ray.credit import ESTIMATORS
-from marl_ray.data import infer_type
 from marl_ray.data.loading import load_tasks
 from marl_ray.data.tables import check_dataset, needs_download
 from marl_ray.environments import ENVIRONMENTS
@@ -74,12 +73,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
 def folder_of(config: Config) -> RunFolder:
     """The folder of a new run; without a run_name, another one at every call."""
     output = config.output
-    return new_folder(output.base_dir, output.run_name, f"{config.algorithm}-{dataset_type(config)}")
-
-
-def dataset_type(config: Config) -> str:
-    """The type of the dataset, given or inferred from its name."""
-    return config.dataset.type or infer_type(config.dataset.name)
+    return new_folder(output.base_dir, output.run_name, f"{config.algorithm}-{config.dataset.type}")
 
 
 def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:

@@ -37,9 +37,10 @@ async def check_team(config: Config, team: Team, environment: Environment, tasks
     prompts = [environment.first_prompts(task) for task in tasks]
     too_long: set[int] = set()
     for agent, settings in enumerate(config.agents):
-        await _check_tokenizers(config, team, agent, probe_texts(environment, tasks, agent))
+        texts = [of_task[agent] for of_task in prompts]
+        await _check_tokenizers(config, team, agent, texts[:PROBE_TEXTS])
         room = config.model.max_length - settings.max_new_tokens
-        lengths = await team.generators[agent].prompt_lengths([of_task[agent] for of_task in prompts])
+        lengths = await team.generators[agent].prompt_lengths(texts)
         too_long |= {i for i, length in enumerate(lengths) if length > room}
     room = config.model.max_length - max(agent.max_new_tokens for agent in config.agents)
     if len(too_long) == len(tasks):

@@ -15,7 +15,7 @@ from marl_ray.config import Config, to_yaml
 from marl_ray.config.arithmetic import describe
 from marl_ray.core.errors import UserError
 from marl_ray.reports.summary import conclude, rows_of
-from marl_ray.runs.check import check, dataset_type, folder_of
+from marl_ray.runs.check import check, folder_of
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.resume import SavedRun
 from marl_ray.runs.session import Session
@@ -41,21 +41,17 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
     folder.error.unlink(missing_ok=True)
     try:
         result = _on_ray(config, Session(config, problem, folder, resumed))
-        for line in conclude(config, dataset_type(config), folder, result, time.monotonic() - begun):
+        for line in conclude(config, folder, result, time.monotonic() - begun):
             say(line)
     except KeyboardInterrupt:
         say(_stopped(folder))
         raise
     except UserError:
         raise
-    except OSError as error:
-        if error.errno not in FULL_OR_CLOSED:
-            error.add_note(_keep_traceback(folder))
-            raise
-        raise UserError(
-            f"{error.filename or folder} cannot be written ({error.strerror}): see to output.base_dir"
-        ) from None
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in FULL_OR_CLOSED:
+            where = error.filename or folder
+            raise UserError(f"{where} cannot be written ({error.strerror}): see to output.base_dir") from None
         error.add_note(_keep_traceback(folder))
         raise
     finally:
