@@ -18,13 +18,14 @@ from .instances import Instances
 from .instrument import Instrument
 from .statements import bound_names, imported_name
 from .suite import Case, Suite
+from .syntax import compiled, parse
 
 _BUILTINS = frozenset(dir(builtins))
 
 
 def parse_source(source: str, what: str = "tests") -> ast.Module:
     try:
-        return ast.parse(source)
+        return parse(source)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         where = f" at line {line}" if line else ""
@@ -127,7 +128,7 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
         form="asserts" if whole_items else "check",
         cases=tuple(cases),
         remote=frozenset(remote),
-        helpers=tuple(compile(ast.Module([node], []), "<prompt>", "exec", dont_inherit=True) for node in helpers),
+        helpers=tuple(compiled([node], "<prompt>") for node in helpers),
         preamble=preamble,
         standard=standard,
         draws=any("random" in source for source in (*plain, *preamble)),
@@ -137,7 +138,7 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
 
 def _compiled(body: list[ast.stmt], number: int) -> CodeType:
     try:
-        return compile(ast.Module(body, []), "<test>", "exec", dont_inherit=True)
+        return compiled(body, "<test>")
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"test {number} cannot be compiled: {error}") from None
 
@@ -227,14 +228,14 @@ def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[
     constants.
     """
     try:
-        body = ast.parse(prompt).body
+        body = parse(prompt).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return [], set()
     helpers: list[ast.stmt] = []
     names: set[str] = set()
     for node in body:
         try:
-            compile(ast.Module([node], []), "<prompt>", "exec", dont_inherit=True)
+            compiled([node], "<prompt>")
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # `nonlocal` at the top level, say
             continue
         if isinstance(node, ast.Import | ast.ImportFrom):

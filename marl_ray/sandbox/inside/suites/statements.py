@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Set
 
+from .syntax import parse
+
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -40,7 +42,7 @@ class Statement:
         """What to run where another part's test needs this: its own failure is not that test's."""
         if self.is_definition():
             return ast.unparse(self.node)
-        node = _WithoutAsserts().visit(ast.parse(ast.unparse(self.node)).body[0])
+        node = _WithoutAsserts().visit(parse(ast.unparse(self.node)).body[0])
         caught = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
         return ast.unparse(ast.fix_missing_locations(ast.Try([node], [caught], [], [])))
 

@@ -11,13 +11,14 @@ import ast
 from collections.abc import Iterable
 
 from .parsing import ancestry, classes_in
+from .syntax import parse
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def only_units(source: str, units: Iterable[tuple[str, str]]) -> str:
     """The source with the tests `units` (class, method), what they inherit included."""
-    tree = ast.parse(source)
+    tree = parse(source)
     classes = classes_in(tree)
     tested = {
         name: any(_is_test(item) for ancestor in ancestry(node, classes) for item in ancestor.body)
@@ -37,7 +38,7 @@ def only_units(source: str, units: Iterable[tuple[str, str]]) -> str:
 
 def _without(source: str, classes: set[str], wanted: set[tuple[str, str]]) -> ast.Module:
     """The tree without these classes, and without tests that are not wanted."""
-    tree = ast.parse(source)
+    tree = parse(source)
     tree.body = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name in classes)]
     for node in tree.body:
         if isinstance(node, ast.ClassDef):

@@ -18,6 +18,7 @@ from dataclasses import replace
 from .parsing import parse_tests
 from .statements import Statement
 from .suite import Form, Suite
+from .syntax import parse
 from .units import only_units
 
 Part = tuple[tuple[int, ...], Suite]
@@ -48,9 +49,7 @@ def _part(suite: Suite, chosen: Sequence[int], entry_point: str, prompt: str) ->
         return replace(suite, cases=tuple(cases), source=only_units(suite.source, units))
     if suite.form == "stdio":
         return replace(suite, cases=tuple(cases))
-    statements = [
-        Statement(number, node) for number, case in enumerate(suite.cases) for node in ast.parse(case.plain).body
-    ]
+    statements = [Statement(number, node) for number, case in enumerate(suite.cases) for node in parse(case.plain).body]
     borrowed = _borrowed(statements, set(chosen))
     items = ["\n".join([*borrowed[number], suite.cases[number].plain]) for number in chosen]
     alone = parse_tests(tuple(items), entry_point, "asserts", prompt)
