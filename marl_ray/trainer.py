@@ -101,7 +101,7 @@ class Trainer:
         tasks, step = self.problem.train_tasks, self.state.step
         drawn = draw_tasks(len(tasks), self.config.rollout.rollout_buffer_size, step, self.config.seed)
         episodes = await self.player.rollout([tasks[i] for i in drawn], step)
-        self.health.check_rollout(episodes, self.state.weight_versions, step + 1)
+        self.health.check_rollout(episodes, (step,) * self.config.num_agents, step + 1)
         return episodes
 
     async def update_and_publish(self, batch: Batch, learner: LearnerGroup, watch: Stopwatch) -> UpdateStats:
@@ -113,7 +113,7 @@ class Trainer:
             stats = await learner.update(batch)
         publish = learner.publish if stats.optimizer_steps else learner.relabel
         with watch.of("sync"):
-            await publish(self.state.weight_versions[learner.agent] + 1)
+            await publish(self.state.step + 1)
         return stats
 
     def record(self, episodes: list[Episode], updates: list[UpdateStats], watch: Stopwatch) -> None:

@@ -26,7 +26,7 @@ class Verdict:
 
 
 def completion(text: str, tokens: int = 2, finish: str = "stop", version: int = 0) -> Completion:
-    return Completion(tuple(range(tokens)), text, (0.0,) * tokens, finish, version)
+    return Completion(tuple(range(tokens)), text, (0.0,) * tokens, finish, ((version, tokens),))
 
 
 def node(

@@ -72,10 +72,10 @@ class Sampled:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: str
-    weight_version: WeightVersion
+    spans: tuple[tuple[WeightVersion, int], ...]
 
     def completion(self, text: str) -> Completion:
-        return Completion(self.token_ids, text, self.logprobs, self.finish_reason, self.weight_version)
+        return Completion(self.token_ids, text, self.logprobs, self.finish_reason, self.spans)
 
 
 class Engine:
@@ -206,10 +206,9 @@ class Engine:
 
 def _sampled(output: Any) -> Sampled:
     """What is kept of vLLM's output: with log-probabilities asked for as 0 there is one entry a token."""
-    versions = output.weight_versions or []
-    oldest = min((int(span.version) for span in versions if span.version.isdigit()), default=-1)
     ids = tuple(output.token_ids)
     logprobs = tuple(output.logprobs.logprobs)
     if len(logprobs) != len(ids):
         raise RuntimeError(f"vLLM returned {len(logprobs)} log-probabilities for {len(ids)} tokens")
-    return Sampled(ids, logprobs, output.finish_reason or "", oldest)
+    spans = tuple((int(span.version), span.end - span.start) for span in output.weight_versions or ())
+    return Sampled(ids, logprobs, output.finish_reason or "", spans)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from marl_ray.config.values import NotNegative, Positive, PositiveInt, Share
+from marl_ray.config.values import NotNegative, NotNegativeInt, Positive, PositiveInt, Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,8 @@ class GeneratorResources:
     """KV cache of a CPU engine."""
     max_num_seqs: PositiveInt = 256
     """Sequences in flight in one engine."""
+    max_restarts: NotNegativeInt = 10
+    """How often within an hour one that was lost is started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class LearnerResources:
     gpus: NotNegative | None = None
     """GPUs of the learner; null: 1 if the cluster has GPUs, else 0. A fraction shares one GPU with the agent's
     generator."""
+    max_restarts: NotNegativeInt = 10
+    """How often within an hour one that was lost is started again, from the last checkpoint and the batch log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,8 @@ class SandboxResources:
     """Workers, each of which runs one program at a time."""
     cpus: Positive = 0.25
     """Cores Ray sets aside for one."""
+    max_restarts: NotNegativeInt = 100
+    """How often within an hour one that was lost is started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,8 @@ class Deadlines:
     """For new weights to be in the generators."""
     checkpoint_s: Positive = 600.0
     """For a learner to write or read a checkpoint or a model."""
+    heartbeat_s: Positive = 60.0
+    """For a sign of life of an actor that works; then it is taken for lost and started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

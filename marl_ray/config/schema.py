@@ -119,6 +119,12 @@ class OutputConfig:
     """Write each agent's model to models/agent_<i> at the end."""
     keep_checkpoints: PositiveInt = 2
     """How many checkpoints to keep; older ones are deleted."""
+    keep_batches: bool = False
+    """Keep every step's batch in batches/, as `marl-ray replay` reads it; false: only those that the last checkpoint
+    does not cover."""
+    resume: Literal["never", "auto"] = "never"
+    """auto: a run of this run_name goes on if it exists, as after a scheduler's requeue; never: a new run is
+    refused."""
     episodes_per_step: NotNegativeInt = 2
     """How many episodes of a step are written, with all texts, to episodes.jsonl."""
     probe_helpers: Literal["off", "eval", "always"] = "off"
@@ -168,6 +174,12 @@ class RolloutConfig:
     early_termination_threshold: float | None = None
     """In training an episode ends at a node whose mean reward is above this; null: never. Evaluation plays all
     turns."""
+    max_staleness: NotNegativeInt = 0
+    """k: a step's episodes may begin when all agents are at most so many versions behind it, so that no token is staler
+    than that. 0: all wait for all, which is the synchronous loop."""
+    inflight: Literal["continue", "drain"] = "continue"
+    """What becomes of completions that are being sampled when new weights arrive. continue: they go on with the new
+    ones; drain: they are finished first, and nothing else is begun meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +214,12 @@ class OptimizerConfig:
     """Gradients of a larger norm are scaled down to it."""
     train_batch_size: PositiveInt | None = None
     """Groups in one optimizer step; null: all groups of the step."""
+    importance: Literal["none", "truncate", "mask"] | None = None
+    """What a token's importance ratio, learner's probability over sampler's, does to its weight in the loss. truncate:
+    the weight is multiplied with the ratio, at most importance_bound; mask: the same, and 0 beyond the bound; none:
+    nothing. null: truncate where max_staleness is above 0 or top_p or top_k cut the sampler, else none."""
+    importance_bound: Positive = 2.0
+    """C: ratios are cut above it, and masked below 1 / C too."""
     microbatch_tokens: PositiveInt = 2048
     """Padded tokens the learner computes at once."""
     gradient_checkpointing: bool = False

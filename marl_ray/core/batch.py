@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from marl_ray.core.tree import Completion
 
@@ -12,7 +14,8 @@ class Group:
     """One agent's G completions of one prompt at one node, each once, with what is credited to them.
 
     `returns` [G] are what siblings are ranked by; `weights` [G] are the factors of their summed log-probabilities in
-    the loss, 0 for those that have no gradient.
+    the loss before the mini-batch's normalizer, 0 for those that have no gradient. So a group can be learned from
+    before it is known how many there are.
     """
 
     turn: int
@@ -23,11 +26,45 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class MiniBatch:
+    """The groups of one optimizer step. Their weights are to be divided by `normalizer`: the number of groups, or of
+    all their tokens, as `loss_aggregation` says."""
+
+    groups: tuple[Group, ...]
+    normalizer: int
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """All that one agent's learner needs for step number `step` (from 0): one optimizer step a mini-batch."""
 
     step: int
-    mini_batches: tuple[tuple[Group, ...], ...]
+    mini_batches: tuple[MiniBatch, ...]
+
+
+class BatchStream(Protocol):
+    """One agent's batch of step number `step` while it is being made. Whoever reads it may begin again."""
+
+    step: int
+
+    async def groups(self, start: int) -> Sequence[Group]:
+        """Groups number `start` and after of the first mini-batch, as soon as there are any, in their order; none when
+        the mini-batch has no more."""
+
+    async def batch(self) -> Batch:
+        """The whole, once it is complete, in the batch log, and may be learned from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """Importance ratios pi(token) / behaviour(token) of one update, over the tokens that were learned from."""
+
+    mean: float
+    max: float
+    cut: float
+    """Share of tokens whose ratio was beyond the bound."""
+    effective_sample_size: float
+    """(sum of ratios)^2 / (tokens * sum of squared ratios), before they are cut: 1 where all are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +77,8 @@ class UpdateStats:
     logprob_gap: float | None
     """Mean absolute difference between the learner's and the sampler's log-probabilities, nats a token,
     before the update. It is about 0 when both hold the same weights; None if nothing was computed."""
+    ratios: Ratios | None
+    """Before the update; None if nothing was computed."""
     optimizer_steps: int
     """Those taken. A mini-batch in which every group's returns are equal has no gradient, and takes none."""
     skipped_steps: int

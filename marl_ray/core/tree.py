@@ -35,14 +35,24 @@ class Completion:
 
     `token_ids` are the sampled ids, a final EOS kept and nothing after it; `logprobs` are the behaviour
     log-probabilities of those ids under the distribution they were drawn from (temperature, top-p and top-k
-    applied), same length. `weight_version` is the oldest version that produced a token.
+    applied), same length. `spans` say which version produced them: (version, number of tokens), in the tokens' order;
+    there is more than one where weights changed in flight.
+
+    Example:
+        >>> Completion((5, 6, 0), "ab", (-0.1, -0.2, -0.3), "stop", ((7, 2), (8, 1))).weight_version
+        7
     """
 
     token_ids: tuple[int, ...]
     text: str
     logprobs: tuple[float, ...]
     finish_reason: str
-    weight_version: WeightVersion
+    spans: tuple[tuple[WeightVersion, int], ...]
+
+    @property
+    def weight_version(self) -> WeightVersion:
+        """The oldest that produced a token; -1 if there is none."""
+        return min((version for version, _ in self.spans), default=-1)
 
 
 class Evidence(Protocol):

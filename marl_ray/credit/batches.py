@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from marl_ray.config.schema import Config
-from marl_ray.core.batch import Batch, Group
+from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.tree import Completion, Episode
 from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.estimators import Estimator, whitened
@@ -30,7 +30,7 @@ def batch_of_agent(episodes: Sequence[Episode], agent: int, step: int, config: C
     return Batch(
         step,
         tuple(
-            weighted(
+            mini_batch(
                 credited[start : start + size],
                 settings.turn_gradient_weights,
                 estimator,
@@ -50,22 +50,21 @@ def credited_groups(episodes: Sequence[Episode], agent: int, discount: float, wh
             yield node.turn, node.prompt_ids[agent], tuple(node.completions[agent]), tuple(returns)
 
 
-def weighted(
+def mini_batch(
     groups: Sequence[Credited], turn_weights: Sequence[float], estimator: Estimator, whiten: bool, aggregation: str
-) -> tuple[Group, ...]:
+) -> MiniBatch:
     """The groups of one optimizer step with the weight of each completion's summed log-probability in the loss.
 
-    sequence_sum: w_t * A / (G * number of groups); token_mean: w_t * A / (number of tokens of all groups).
+    sequence_sum: w_t * A / G, then over the number of groups; token_mean: w_t * A, then over the tokens of all groups.
     """
+    sums = aggregation == "sequence_sum"
     tokens = sum(len(c.token_ids) for _, _, completions, _ in groups for c in completions)
     found = []
     for turn, prompt_ids, completions, returns in groups:
-        size = len(completions)
-        scale = 1 / (size * len(groups)) if aggregation == "sequence_sum" else 1 / max(tokens, 1)
-        factor = turn_weights[turn] * scale
+        factor = turn_weights[turn] / (len(completions) if sums else 1)
         weights = tuple(factor * advantage for advantage in advantages(returns, estimator, whiten))
         found.append(Group(turn, prompt_ids, completions, returns, weights))
-    return tuple(found)
+    return MiniBatch(tuple(found), len(found) if sums else max(tokens, 1))
 
 
 def advantages(returns: Sequence[float], estimator: Estimator, whiten: bool) -> list[float]:

@@ -64,13 +64,13 @@ class Learner:
         """
         losses, norms, gaps, skipped, taken = [], [], [], 0, 0
         learning_rate = float(self.schedule.get_last_lr()[0])
-        for groups in batch.mini_batches:
-            rows = rows_of(groups)
+        for mini_batch in batch.mini_batches:
+            rows = rows_of(mini_batch.groups)
             if not rows:
                 losses.append(0.0)
                 norms.append(0.0)
                 continue
-            loss, norm, gap = self._optimizer_step(rows)
+            loss, norm, gap = self._optimizer_step(rows, mini_batch.normalizer)
             gaps.append(gap)
             if math.isfinite(loss) and math.isfinite(norm):
                 losses.append(loss)
@@ -83,6 +83,7 @@ class Learner:
             grad_norm=_mean(norms) if batch.mini_batches else 0.0,
             learning_rate=learning_rate,
             logprob_gap=gaps[0] if gaps else None,
+            ratios=None,
             optimizer_steps=taken,
             skipped_steps=skipped,
         )
@@ -137,7 +138,7 @@ class Learner:
         shutil.rmtree(final, ignore_errors=True)
         os.replace(hidden, final)
 
-    def _optimizer_step(self, rows: Sequence[PromptRow]) -> tuple[float, float, float]:
+    def _optimizer_step(self, rows: Sequence[PromptRow], normalizer: int) -> tuple[float, float, float]:
         """Returns loss, gradient norm and log-probability gap. What is not finite is left out."""
         loss, gap, tokens = 0.0, 0.0, 0
         self.optimizer.zero_grad()
@@ -150,11 +151,14 @@ class Learner:
             part.backward()
             loss += part.item()
             gap += (logprobs.detach() - batch.behaviour_logprobs).abs().sum().item()
+        for parameter in self.policy.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(normalizer)
         norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.max_grad_norm))
         if math.isfinite(loss) and math.isfinite(norm):
             self.optimizer.step()
             self.schedule.step()
-        return loss, norm, gap / tokens
+        return loss / normalizer, norm, gap / tokens
 
 
 def schedule_factor(name: str, warmup_steps: int, total_steps: int) -> Callable[[int], float]:

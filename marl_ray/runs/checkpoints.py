@@ -53,7 +53,7 @@ class Checkpoints:
         if not found:
             raise UserError(f"{self.folder} has no checkpoint to resume from")
         raw = json.loads((found[-1] / STATE_FILE).read_text())
-        raw["weight_versions"] = tuple(raw["weight_versions"])
+        raw.pop("weight_versions", None)  # of older runs: all were the step
         return found[-1], TrainerState(**raw)
 
     @staticmethod

@@ -29,7 +29,7 @@ class Session:
     ) -> None:
         self.config, self.problem, self.folder = config, problem, folder
         self.checkpoint = resumed and resumed[0]
-        self.first = resumed[1] if resumed else TrainerState(0, 0, (0,) * config.num_agents, 0)
+        self.first = resumed[1] if resumed else TrainerState(0, 0, 0)
 
     async def run(self) -> Result:
         """Start the actors, train, and end them. Raises UserError."""
@@ -54,8 +54,7 @@ class Session:
             folders = [self.folder.checkpoints.agent_folder(self.checkpoint, x.agent) for x in team.learners]
             await together(*(x.load(str(f)) for x, f in zip(team.learners, folders, strict=True)))
         await together(*(x.connect(g) for x, g in zip(team.learners, team.generators, strict=True)))
-        versions = self.first.weight_versions
-        await together(*(x.publish(v) for x, v in zip(team.learners, versions, strict=True)))
+        await together(*(x.publish(self.first.step) for x in team.learners))
 
 
 def open_stream(config: Config, folder: RunFolder, done: int, total: int) -> RowStream:

@@ -31,8 +31,8 @@ def step_row(
     sandbox, and `seconds` has rollout, learn, sync and step."""
     row: Row = {"step": state.step, "env_steps": state.env_steps}
     row |= episode_metrics(episodes, config.credit.discount, config.rollout.num_turns, config.rollout.handoff == "all")
-    for agent, (stats, version) in enumerate(zip(updates, state.weight_versions, strict=True)):
-        row |= update_metrics(agent, stats, version)
+    for agent, stats in enumerate(updates):
+        row |= update_metrics(agent, stats, state.step)
     row |= rollout_metrics(episodes, seconds["rollout"])
     row["sandbox/executions"] = executions
     row["sandbox/executions_per_s"] = executions / seconds["rollout"]

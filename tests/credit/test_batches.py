@@ -123,7 +123,7 @@ def test_weights_are_the_oracles(
     episodes = [episode(grown(depth, group, agents, mode, handoff, rng)) for _ in range(2)]
     for agent in range(agents):
         batch = batch_of_agent(episodes, agent, 3, run)
-        got = [g for groups in batch.mini_batches for g in groups]
+        got = [g for part in batch.mini_batches for g in part.groups]
         expected = oracle(episodes, agent, group, agents, mode, handoff, run)
         assert batch.step == 3
         assert len(got) == len(expected)
@@ -137,14 +137,14 @@ def test_a_cross_node_by_hand() -> None:
     """G = 2, two agents, rewards 0, 4, 1, 1: agent 0's completions return 2 and 1, agent 1's 0.5 and 2.5."""
     run = config(2, 1, 2, joint_mode="cross")
     one = episode(node(0, 2, 2, "cross", [[r, r] for r in (0.0, 4.0, 1.0, 1.0)]))
-    weights = [batch_of_agent([one], agent, 0, run).mini_batches[0][0].weights for agent in (0, 1)]
+    weights = [batch_of_agent([one], agent, 0, run).mini_batches[0].groups[0].weights for agent in (0, 1)]
     assert weights == [(0.25, -0.25), (-0.5, 0.5)]
 
 
 def test_agents_with_rewards_of_their_own_are_ranked_by_them() -> None:
     run = config(2, 1, 2)
     one = episode(node(0, 2, 2, "aligned", [[1.0, 5.0], [3.0, 1.0]]))
-    weights = [batch_of_agent([one], agent, 0, run).mini_batches[0][0].weights for agent in (0, 1)]
+    weights = [batch_of_agent([one], agent, 0, run).mini_batches[0].groups[0].weights for agent in (0, 1)]
     assert weights == [(-0.5, 0.5), (1.0, -1.0)]
 
 

@@ -10,7 +10,7 @@ from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, 
 
 
 def completion(*ids: int) -> Completion:
-    return Completion(ids, "", (-0.5,) * len(ids), "stop", 0)
+    return Completion(ids, "", (-0.5,) * len(ids), "stop", ((0, len(ids)),))
 
 
 def node(turn: int, group: int, num_agents: int, mode: str, rewards: Sequence[Sequence[float]]) -> Node:

@@ -73,7 +73,7 @@ def test_the_names_refused_are_the_rows_own() -> None:
     for name in turn:
         with pytest.raises(ValueError, match=name):
             check_turn_metrics(WHO, {name: 1.0})
-    stats = UpdateStats(0.0, 0.0, 0.0, 0, 0, 0.0)
+    stats = UpdateStats(0.0, 0.0, 0.0, 0.0, None, 0, 0)
     row = [*rollout_metrics([episode], 1.0), *update_metrics(0, stats, 1), "turn_1/x", "eval/x", "time/step"]
     for name in set(row) - {"sandbox/untrusted", "sandbox/timeouts"}:  # counts that environments add to
         with pytest.raises(ValueError, match=name):

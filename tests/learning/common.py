@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from marl_ray.core.batch import Batch, Group
+from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.tree import Completion
 from marl_ray.credit import ESTIMATORS
-from marl_ray.credit.batches import weighted
+from marl_ray.credit.batches import mini_batch
 from marl_ray.learning.batching import PromptRow, rows_of
 
 
@@ -18,19 +18,17 @@ def returned(
     return Group(turn, prompt_ids, completions, returns, ())
 
 
-def weigh(
-    groups: Sequence[Group], turn_weights: Sequence[float], estimator: str, aggregation: str
-) -> tuple[Group, ...]:
+def weigh(groups: Sequence[Group], turn_weights: Sequence[float], estimator: str, aggregation: str) -> MiniBatch:
     """The groups of one optimizer step with their weights."""
     credited = [(g.turn, g.prompt_ids, g.completions, g.returns) for g in groups]
-    return weighted(credited, turn_weights, ESTIMATORS.get(estimator), False, aggregation)
+    return mini_batch(credited, turn_weights, ESTIMATORS.get(estimator), False, aggregation)
 
 
 def to_rows(
     groups: Sequence[Group], turn_weights: Sequence[float], estimator: str, aggregation: str = "sequence_sum"
 ) -> list[PromptRow]:
     """What of them has a gradient."""
-    return rows_of(weigh(groups, turn_weights, estimator, aggregation))
+    return rows_of(weigh(groups, turn_weights, estimator, aggregation).groups)
 
 
 def batch_of(groups: Sequence[Group], size: int) -> Batch:

@@ -92,7 +92,7 @@ def saved(family: str, folders: Path) -> Path:
 
 def rows() -> list[PromptRow]:
     def completion(*ids: int) -> Completion:
-        return Completion(ids, "", (-1.0,) * len(ids), "stop", 0)
+        return Completion(ids, "", (-1.0,) * len(ids), "stop", ((0, len(ids)),))
 
     long = completion(7, 1, 0, 4, 5, 6, 7, 8, 9, 10)
     groups = [

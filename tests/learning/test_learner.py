@@ -31,7 +31,9 @@ def update(of: Learner, *groups: Group, size: int = 9) -> UpdateStats:
 
 
 def group(*returns: float) -> Group:
-    completions = tuple(Completion((5 + i, 6, 0), "", (-1.0, -1.0, -1.0), "stop", 0) for i in range(len(returns)))
+    completions = tuple(
+        Completion((5 + i, 6, 0), "", (-1.0, -1.0, -1.0), "stop", ((0, 3),)) for i in range(len(returns))
+    )
     return returned(0, (10, 11, 12), completions, returns)
 
 
@@ -50,7 +52,7 @@ def test_a_step_without_a_gradient_changes_nothing() -> None:
     assert moved.logprob_gap is not None
     weights, rate = state(agent), agent.schedule.get_last_lr()
     still = update(agent, group(1.0, 1.0), group(2.0, 2.0))
-    assert still == UpdateStats(0.0, 0.0, rate[0], None, 0, 0)
+    assert still == UpdateStats(0.0, 0.0, rate[0], None, None, 0, 0)
     assert same(weights, state(agent)), "neither momentum nor weight decay moves them"
     assert agent.schedule.get_last_lr() == rate
     again = update(agent, group(1.0, 0.0))

@@ -53,7 +53,7 @@ def model() -> Qwen2ForCausalLM:
 
 
 def completion(*ids: int) -> Completion:
-    return Completion(ids, "", tuple(-1.0 for _ in ids), "stop", 0)
+    return Completion(ids, "", tuple(-1.0 for _ in ids), "stop", ((0, len(ids)),))
 
 
 def groups() -> list[Group]:

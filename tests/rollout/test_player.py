@@ -49,7 +49,7 @@ class Scripted:
         self.asked.append((prompt, sampling))
         if len(self.asked) > self.too_long_from_turn:
             return Generation((1,), ())
-        group = tuple(Completion((7, 8), text, (-0.5, -0.5), "stop", 3) for text in self.texts)
+        group = tuple(Completion((7, 8), text, (-0.5, -0.5), "stop", ((3, 2),)) for text in self.texts)
         return Generation((1, 2, 3), group[: sampling.num_generations])
 
 
@@ -220,7 +220,7 @@ def test_a_failed_sandbox_is_never_the_programs_fault() -> None:
 
 def test_learners_get_a_group_for_every_node(sandbox: Sandbox) -> None:
     episode = play(config(), Direct(sandbox), *pair())
-    (groups,) = batch_of_agent([episode], 1, 0, config()).mini_batches
+    groups = batch_of_agent([episode], 1, 0, config()).mini_batches[0].groups
     assert [g.turn for g in groups] == [0, 1]
     assert groups[0].returns == tuple(a.reward for a in chain(episode)[0].joint_actions)
     assert [c.text for c in groups[0].completions] == [BROKEN, WRONG, GOOD]

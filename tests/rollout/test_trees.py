@@ -80,7 +80,7 @@ class Dice:
         await asyncio.sleep(0)
         rng = random.Random(sampling.seed)
         texts = [str(rng.randrange(self.sides)) for _ in range(sampling.num_generations)]
-        return Generation((1,), tuple(Completion((2, 3), text, (-1.0, -1.0), "stop", 0) for text in texts))
+        return Generation((1,), tuple(Completion((2, 3), text, (-1.0, -1.0), "stop", ((0, 2),)) for text in texts))
 
 
 class Nothing:

@@ -12,7 +12,7 @@ from marl_ray.runs.checkpoints import Checkpoints
 
 
 def state(step: int) -> TrainerState:
-    return TrainerState(step, step * 10, (step, step), step)
+    return TrainerState(step, step * 10, step)
 
 
 def test_an_unfinished_checkpoint_is_not_seen(tmp_path: Path) -> None:

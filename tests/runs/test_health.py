@@ -13,7 +13,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Completion, Episode, Node, Stop, Task
 from marl_ray.runs.health import Health
 
-GOOD = UpdateStats(0.5, 1.0, 1e-5, 0.001, 1, 0)
+GOOD = UpdateStats(0.5, 1.0, 1e-5, 0.001, None, 1, 0)
 BAD = replace(GOOD, optimizer_steps=0, skipped_steps=1, logprob_gap=None)
 TASK = Task("t", "", {})
 
@@ -25,7 +25,7 @@ def health(**section: object) -> Health:
 
 def played(*versions: Sequence[int]) -> Episode:
     """One node; for each agent the versions of its completions."""
-    groups = [[Completion((1,), "", (0.0,), "stop", v) for v in group] for group in versions]
+    groups = [[Completion((1,), "", (0.0,), "stop", ((v, 1),)) for v in group] for group in versions]
     return Episode(TASK, Node(0, [], [], groups, []))
 
 

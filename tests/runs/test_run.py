@@ -69,7 +69,7 @@ def test_a_stopped_run_says_where_it_is(
     assert capsys.readouterr().err.endswith("stopped at step 3, before the first checkpoint\n")
     folder = RunFolder(tmp_path / "r")
     path = folder.checkpoints.begin(2, 2)
-    folder.checkpoints.commit(path, TrainerState(2, 16, (2, 2), 2), keep=1)
+    folder.checkpoints.commit(path, TrainerState(2, 16, 2), keep=1)
     folder.error.write_text("of an earlier end")
     assert train_main("magrpo", ["--resume", str(folder)]) == 130
     said = f"stopped at step 3; --resume {folder} goes on from the last checkpoint, step 2\n"

@@ -160,8 +160,8 @@ def test_env_steps_count_every_joint_action_of_every_node() -> None:
 
 
 def test_the_row_of_a_step_has_its_names_in_their_order() -> None:
-    updates = [UpdateStats(0.5, 2.0, 1e-5, 0.01, 1, 0), UpdateStats(0.0, 0.0, 1e-5, None, 0, 1)]
-    row = step_row(two_turns(), TrainerState(3, 12, (3, 3), 1), [CHAIN], updates, SECONDS, executions=6)
+    updates = [UpdateStats(0.5, 2.0, 1e-5, 0.01, None, 1, 0), UpdateStats(0.0, 0.0, 1e-5, None, None, 0, 1)]
+    row = step_row(two_turns(), TrainerState(3, 12, 1), [CHAIN], updates, SECONDS, executions=6)
     assert list(row)[:3] == ["step", "env_steps", "turn_1/reward_mean"]
     agent = ["loss", "grad_norm", "learning_rate", "optimizer_steps", "skipped_steps", "weight_version"]
     expected = [f"agent_0/{name}" for name in (*agent, "logprob_gap")] + [f"agent_1/{name}" for name in agent]
@@ -190,7 +190,7 @@ def test_the_row_of_a_step_has_its_names_in_their_order() -> None:
 
 def test_the_row_of_an_evaluation() -> None:
     episodes = [CHAIN, episode(None, ((), "prompt_too_long"))]
-    row = evaluation_row(two_turns(), TrainerState(5, 80, (), 0), episodes, {"eval": 1.5})
+    row = evaluation_row(two_turns(), TrainerState(5, 80, 0), episodes, {"eval": 1.5})
     assert (row["step"], row["env_steps"], row["eval/turn_2/reward_mean"]) == (5, 80, 4.0)
     assert list(row)[-4:] == ["eval/episodes", "eval/too_long_prompts", "eval/infra_errors", "time/eval"]
     assert (row["eval/episodes"], row["eval/too_long_prompts"], row["time/eval"]) == (2, 1, pytest.approx(1.5))

@@ -23,7 +23,7 @@ CHAIN = episode(node(0, [1.0, 3.0], {1: node(1, [4.0, 4.0], metrics={"all_passed
 
 
 def row_of(step: int) -> Row:
-    return step_row(CONFIG, TrainerState(step, 4 * step, (), 0), [CHAIN], [], SECONDS, 0)
+    return step_row(CONFIG, TrainerState(step, 4 * step, 0), [CHAIN], [], SECONDS, 0)
 
 
 def lines(path: Path) -> list[dict]:
@@ -37,7 +37,7 @@ def paths(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_rows_and_some_of_the_episodes_are_kept(paths: tuple[Path, Path]) -> None:
     stream = RowStream([Files(*paths, episodes_per_step=2, done=0)])
-    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, (), 0), [CHAIN], {"eval": 1.0}), "before", [CHAIN])
+    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [CHAIN])
     stream.step(row_of(1), [CHAIN] * 3)
     stream.step(row_of(2) | {"agent_0/loss": float("nan")}, [CHAIN])
     metrics, episodes = map(lines, paths)
@@ -89,7 +89,7 @@ def test_the_record_of_a_tree() -> None:
 
 def test_the_console_shows_every_nth_step_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
     stream = RowStream([Console(5, 0, num_agents=0, num_turns=2, every=2)])
-    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, (), 0), [CHAIN], {"eval": 1.0}), "before", [CHAIN])
+    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [CHAIN])
     for step in range(1, 6):
         stream.step(row_of(step), [CHAIN])
     stream.close()
