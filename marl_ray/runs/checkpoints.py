@@ -25,16 +25,16 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def begin(self, step: int, num_agents: int) -> Path:
-        """An empty hidden folder with one subfolder an agent."""
-        path = self.folder / f".step_{step:06d}"
-        shutil.rmtree(path, ignore_errors=True)
-        for agent in range(num_agents):
-            self.agent_folder(path, agent).mkdir(parents=True)
-        return path
+    def begin(self, step: int, agent: int) -> Path:
+        """The empty folder of one agent's part, in a hidden one."""
+        part = self.agent_folder(self._hidden(step), agent)
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        return part
 
-    def commit(self, path: Path, state: TrainerState, keep: int) -> Path:
-        """Make it visible, and delete all but the newest `keep`, at least 1."""
+    def commit(self, state: TrainerState, keep: int) -> Path:
+        """All parts are there: make it visible, and delete all but the newest `keep`, at least 1."""
+        path = self._hidden(state.step)
         (path / STATE_FILE).write_text(json.dumps(asdict(state)))
         final = path.with_name(path.name.removeprefix("."))
         shutil.rmtree(final, ignore_errors=True)
@@ -55,6 +55,9 @@ class Checkpoints:
         raw = json.loads((found[-1] / STATE_FILE).read_text())
         raw.pop("weight_versions", None)  # of older runs: all were the step
         return found[-1], TrainerState(**raw)
+
+    def _hidden(self, step: int) -> Path:
+        return self.folder / f".step_{step:06d}"
 
     @staticmethod
     def agent_folder(path: Path, agent: int) -> Path:
