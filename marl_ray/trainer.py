@@ -140,7 +140,7 @@ class Trainer:
         checkpoints, learners = self.folder.checkpoints, self.team.learners
         path = checkpoints.begin(self.state.step, len(learners))
         await together(*(x.save(str(checkpoints.agent_folder(path, x.agent))) for x in learners))
-        checkpoints.commit(path, self.state, self.config.output.keep_checkpoints)
+        self.folder.commit(path, self.state, self.config.output)
 
     async def export(self, learner: LearnerGroup) -> None:
         """One agent's trained model, as transformers loads it."""
