@@ -27,6 +27,8 @@ from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Completion
 from marl_ray.runs.atomic import write_atomically
+from marl_ray.telemetry.records import Record
+from marl_ray.telemetry.rows import Row
 
 FORMAT = 1
 DIGEST_BYTES = 64
@@ -70,8 +72,8 @@ class LoggedStep:
     step: int
     batches: tuple[Batch, ...]
     joint_samples: int
-    row: Mapping[str, float | int | str]
-    episodes: Sequence[Mapping[str, Any]]
+    row: Row
+    episodes: Sequence[Record]
 
 
 class BatchLog:

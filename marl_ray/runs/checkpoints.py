@@ -27,16 +27,16 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def begin(self, step: int, num_agents: int) -> Path:
-        """An empty hidden folder with one subfolder an agent."""
-        path = self.folder / f".step_{step:06d}"
-        shutil.rmtree(path, ignore_errors=True)
-        for agent in range(num_agents):
-            self.agent_folder(path, agent).mkdir(parents=True)
-        return path
+    def begin(self, step: int, agent: int) -> Path:
+        """The empty folder of one agent's part, in a hidden one."""
+        part = self.agent_folder(self._hidden(step), agent)
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        return part
 
-    def commit(self, path: Path, state: TrainerState, keep: int) -> Path:
-        """Make it visible, and delete all but the newest `keep`, at least 1."""
+    def commit(self, state: TrainerState, keep: int) -> Path:
+        """All parts are there: make it visible, and delete all but the newest `keep`, at least 1."""
+        path = self._hidden(state.step)
         files = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
         (path / STATE_FILE).write_text(json.dumps({**asdict(state), "files": files}))
         final = path.with_name(path.name.removeprefix("."))
@@ -57,6 +57,9 @@ class Checkpoints:
         """The newest complete one, if there is any. Raises UserError as `state_of` does."""
         found = self.all()
         return (found[-1], state_of(found[-1])) if found else None
+
+    def _hidden(self, step: int) -> Path:
+        return self.folder / f".step_{step:06d}"
 
     @staticmethod
     def agent_folder(path: Path, agent: int) -> Path:

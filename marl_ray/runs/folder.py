@@ -7,9 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from marl_ray.config.schema import OutputConfig
 from marl_ray.core.errors import UserError
-from marl_ray.core.state import TrainerState
 from marl_ray.runs.atomic import write_atomically
 from marl_ray.runs.batch_log import BatchLog
 from marl_ray.runs.checkpoints import Checkpoints
@@ -40,7 +38,7 @@ class RunFolder:
         self.lock = self.path / "run.lock"
         """Held by whoever writes here."""
         self.checkpoints = Checkpoints(self.path / "checkpoints")
-        self.batches = BatchLog(self.path / "batches")
+        self.log = BatchLog(self.path / "batches")
 
     def __str__(self) -> str:
         return str(self.path)
@@ -71,12 +69,6 @@ class RunFolder:
     def former_config(self, done: int) -> Path:
         """The config of the steps up to `done`, where a resumed run had another one from there on."""
         return self.path / f"config.step_{done:06d}.yaml"
-
-    def commit(self, checkpoint: Path, state: TrainerState, output: OutputConfig) -> None:
-        """Make a checkpoint visible; older ones, and the batches that it covers, go unless they are to be kept."""
-        self.checkpoints.commit(checkpoint, state, output.keep_checkpoints)
-        if not output.keep_batches:
-            self.batches.drop_before(state.step)
 
     @property
     def is_empty(self) -> bool:

@@ -23,4 +23,4 @@ class AgentHistory:
 
     def batch(self, step: int) -> Batch:
         """See `History.batch`."""
-        return self.folder.batches.batch(step, self.agent)
+        return self.folder.log.batch(step, self.agent)

@@ -72,7 +72,7 @@ class Standing:
         """As the folder says, and no further than a run of `total` steps goes. Raises UserError for what is damaged."""
         found = folder.checkpoints.latest()
         checkpoint, state = found if found else (None, TrainerState(0, 0, 0))
-        there = set(folder.batches.steps())
+        there = set(folder.log.steps())
         logged = state.step
         while logged in there and logged < total:
             logged += 1
@@ -80,6 +80,12 @@ class Standing:
         return cls(
             checkpoint, state, logged, frozenset(r["step"] for r in rows if is_evaluation(r) and r["step"] <= logged)
         )
+
+    def evaluations(self, config: Config, total: int) -> list[int]:
+        """The steps whose evaluation a run of `total` steps has still to take: before it, on the way, and after it."""
+        every = config.evaluation.eval_interval
+        due = {0, *(range(every, total, every) if every else ()), total}
+        return sorted(step for step in due - self.evaluated if step >= self.state.step)
 
     @classmethod
     def at_start(cls) -> Standing:

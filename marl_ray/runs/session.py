@@ -37,7 +37,7 @@ class Session:
             say(f"actors ready after {time.monotonic() - started:.0f} s; weights travel by {team.transport}")
             rows = open_stream(self.config, self.folder, self.standing, numbers.total_steps)
             try:
-                return await Trainer(self.config, self.problem, self.folder, self.first, team, rows).run()
+                return await Trainer(self.config, self.problem, self.folder, self.standing, team, rows).run()
             finally:
                 rows.close()
         finally:
@@ -61,7 +61,7 @@ def open_stream(config: Config, folder: RunFolder, standing: Standing, total: in
     done = standing.state.step
     folder.write_config(to_yaml(config), done)
     sinks: list[Sink] = [
-        Files(folder.metrics, folder.episodes, config.output.episodes_per_step, done, standing.logged),
+        Files(folder.metrics, folder.episodes, done, standing.logged),
         Console(total, done, config.num_agents, config.rollout.num_turns, config.loop.logging_steps),
     ]
     if config.wandb.project:

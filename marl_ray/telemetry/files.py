@@ -10,22 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Episode, JointAction, Node, Stop
+from marl_ray.telemetry.records import Record
 from marl_ray.telemetry.rows import Row
 
 
 class Files:
-    """Appends every row to `metrics`, and the first `episodes_per_step` episodes of each to `episodes`.
+    """Appends every row to `metrics`, and what is kept of its episodes to `episodes`.
 
     What a resumed run takes again is dropped, and a last line that was cut off: training steps after the first `done`,
     which the checkpoint has seen, and evaluations after the first `logged`, whose batches are in the log. With none
     in the log a run starts with empty files.
     """
 
-    def __init__(self, metrics: Path, episodes: Path, episodes_per_step: int, done: int, logged: int = 0) -> None:
+    def __init__(self, metrics: Path, episodes: Path, done: int, logged: int = 0) -> None:
         self._metrics = metrics
         self._episodes = episodes
-        self._limit = episodes_per_step
         for path in (metrics, episodes):
             if path.exists():
                 _keep(path, done, max(done, logged))
@@ -36,10 +35,10 @@ class Files:
             self._metrics, {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
         )
 
-    def episodes(self, step: int, kind: str, episodes: Sequence[Episode]) -> None:
+    def episodes(self, step: int, kind: str, records: Sequence[Record]) -> None:
         """One line an episode."""
-        for episode in episodes[: self._limit]:
-            _append(self._episodes, {"step": step, "kind": kind} | record_of(episode))
+        for record in records:
+            _append(self._episodes, {"step": step, "kind": kind} | record)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -70,48 +69,6 @@ def _row(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return row if isinstance(row, dict) and type(row.get("step")) is int else None
-
-
-def record_of(episode: Episode) -> dict[str, Any]:
-    """An episode as plain data: the nodes with every prompt and response, every joint action's reward and what the
-    environment keeps of its verdict, and where and why the tree ended before its last turn."""
-    return {
-        "task": episode.task.id,
-        "stops": [_stop(stop) for stop in episode.stops],
-        "nodes": [_node(path, node) for path, node in episode.nodes()],
-    }
-
-
-def _stop(stop: Stop) -> dict[str, Any]:
-    data: dict[str, Any] = {"path": list(stop.path), "reason": stop.reason}
-    return data | ({"detail": stop.detail} if stop.detail else {})
-
-
-def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
-    """`turn` counts from 1. `expanded` are the joint actions that were handed on, also where the next turn's prompt was
-    then too long to be played."""
-    return {
-        "turn": node.turn + 1,
-        "path": list(path),
-        "prompts": node.prompts,
-        "responses": [[c.text for c in group] for group in node.completions],
-        "weight_versions": [sorted({c.weight_version for c in group}) for group in node.completions],
-        "joint_actions": [_joint_action(action) for action in node.joint_actions],
-        "expanded": sorted({*node.children, *node.transitions}),
-    }
-
-
-def _joint_action(action: JointAction) -> dict[str, Any]:
-    """`rewards` are there if an agent's own is not the joint one."""
-    outcome = action.outcome
-    data: dict[str, Any] = {
-        "indices": list(action.indices),
-        "reward": action.reward,
-        "levels": dict(outcome.levels),
-    }
-    if any(reward != action.reward for reward in action.rewards):
-        data["rewards"] = list(action.rewards)
-    return data | (outcome.evidence.data() if outcome.evidence is not None else {})
 
 
 def _keep(path: Path, done: int, logged: int) -> None:
