@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from marl_ray.core.errors import UserError
 from marl_ray.telemetry.records import Record
 from marl_ray.telemetry.rows import Row
 
@@ -16,16 +17,17 @@ from marl_ray.telemetry.rows import Row
 class Files:
     """Appends every row to `metrics`, and what is kept of its episodes to `episodes`.
 
-    Rows of steps after the first `done`, which a resumed run takes again, are dropped, and a last line that was cut
-    off; a run that has done no step starts with empty files.
+    What a resumed run takes again is dropped, and a last line that was cut off: training steps after the first `done`,
+    which the checkpoint has seen, and evaluations after the first `logged`, whose batches are in the log. With none
+    in the log a run starts with empty files.
     """
 
-    def __init__(self, metrics: Path, episodes: Path, done: int) -> None:
+    def __init__(self, metrics: Path, episodes: Path, done: int, logged: int = 0) -> None:
         self._metrics = metrics
         self._episodes = episodes
         for path in (metrics, episodes):
             if path.exists():
-                _keep(path, done)
+                _keep(path, done, max(done, logged))
 
     def row(self, row: Row, name: str) -> None:
         """A number that is not finite is written as null."""
@@ -43,19 +45,35 @@ class Files:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file; a last line that a crash cut off is left out."""
-    *lines, last = path.read_text().split("\n")
-    yield from map(json.loads, lines)
-    if last:
-        try:
-            yield json.loads(last)
-        except ValueError:
-            return
+    """The objects of a file; a last line that a crash cut off is left out. Raises UserError for another bad line."""
+    *lines, last = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        row = _row(line)
+        if row is None:
+            raise UserError(f"{path} is damaged in line {number}: delete that line")
+        yield row
+    cut_off = _row(last)
+    if cut_off is not None:
+        yield cut_off
 
 
-def _keep(path: Path, done: int) -> None:
-    """Rewrite the file with the rows up to step `done`, whole or not at all."""
-    rows = [row for row in read_rows(path) if done and row["step"] <= done]
+def is_evaluation(row: dict[str, Any]) -> bool:
+    """Whether an object of either file is an evaluation's; else it is a training step's."""
+    return row.get("kind") == "eval" or "eval/episodes" in row
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """The object in a line; None where there is none that names its step."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and type(row.get("step")) is int else None
+
+
+def _keep(path: Path, done: int, logged: int) -> None:
+    """Rewrite the file with the training steps up to `done` and the evaluations up to `logged`, whole or not at all."""
+    rows = [row for row in read_rows(path) if logged and row["step"] <= (logged if is_evaluation(row) else done)]
     fresh = path.with_suffix(".tmp")
     fresh.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     os.replace(fresh, path)
