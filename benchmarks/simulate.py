@@ -27,7 +27,6 @@ from benchmarks.paces import Pace, SlotEngine
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import BatchStream, Group, UpdateStats
 from marl_ray.core.sampling import Generation, SamplingSpec
-from marl_ray.core.state import TrainerState
 from marl_ray.core.tree import Completion, Outcome, Task
 from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
@@ -101,7 +100,7 @@ class Blank(Environment[Any]):
 
 
 class Generators:
-    """One agent's engines. One that is lost is back after `restart_s`; what it was asked goes to the others, or waits."""
+    """One agent's engines. One that is lost is back after `restart_s`; the others take over, or all wait."""
 
     def __init__(self, pace: Pace, replicas: int, mtbf_s: float, restart_s: float, seed: int) -> None:
         self.pace, self.mtbf_s, self.restart_s = pace, mtbf_s, restart_s
@@ -141,6 +140,11 @@ class Generators:
         self.serving.append(engine)
         self._back.set()
         asyncio.get_running_loop().call_later(rng.expovariate(1 / self.mtbf_s), self._lose, engine, rng)
+
+
+def _completion(token_ids: Any, version: int) -> Completion:
+    """One of so many tokens, without storing them."""
+    return Completion(token_ids, str(len(token_ids)), (), "stop", ((version, len(token_ids)),))
 
 
 class Learner:
@@ -270,7 +274,7 @@ def figures(rows: Sequence[Row], at: Sequence[float], agents: int, engine_idle: 
     def total(name: str) -> float:
         return sum(float(row.get(name, 0.0)) for row in later)
 
-    staleness = [float(row[f"agent_{i}/staleness_{w}"]) for row in later for i in range(agents) for w in ("mean",)]
+    staleness = [float(row[f"agent_{i}/staleness_mean"]) for row in later for i in range(agents)]
     return Figures(
         samples_per_s=total("rollout/joint_samples") / seconds,
         step_s=seconds / len(later),
@@ -302,8 +306,7 @@ async def _run(case: Case, folder: Path) -> Figures:
     tasks = [Task(f"imagined/{i}", "Say something.", {}) for i in range(case.tasks)]
     problem = Problem(environment, Transition(config.external, environment), tasks, [])
     sink = Rows()
-    standing = Standing(None, TrainerState(0, 0, 0), 0)
-    trainer = Trainer(config, problem, RunFolder(folder / "run"), standing, team, RowStream([sink]))
+    trainer = Trainer(config, problem, RunFolder(folder / "run"), Standing.at_start(), team, RowStream([sink]))
     trainer.log = NoLog()  # type: ignore[assignment]
     await trainer.run()
     seconds = asyncio.get_running_loop().time()

@@ -30,7 +30,7 @@ from marl_ray.core.waiting import Changes, now, together
 from marl_ray.rollout.assembly import AgentStream, Assembly, assembled
 from marl_ray.rollout.pipeline import Pipeline
 from marl_ray.rollout.player import EpisodePlayer
-from marl_ray.runs.batch_log import BatchLog, LoggedStep
+from marl_ray.runs.batch_log import LoggedStep
 from marl_ray.runs.check import Problem
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.health import Health
@@ -63,10 +63,10 @@ class Trainer:
         self.state, self.first, self.logged = standing.state, standing.state.step, standing.logged
         self.total = arithmetic(config, len(problem.train_tasks)).total_steps
         self.eval_tasks = problem.eval_tasks[: config.evaluation.eval_num_samples]
-        self.evaluations = evaluations_due(config, standing, self.total) if self.eval_tasks else []
+        self.evaluations = standing.evaluations(config, self.total) if self.eval_tasks else []
         k = config.rollout.max_staleness
         self.pipeline = Pipeline(config.num_agents, k, self.first, self.total, self.evaluations, self.logged)
-        self.changes, self.log = Changes(), BatchLog(folder.batches)
+        self.changes, self.log = Changes(), folder.log
         self.health, self.timeline = Health(config), Timeline(config.num_agents)
         self.player = EpisodePlayer(config, problem.environment, problem.transition, team.generators, team.sandbox)
         self.assemblies: dict[int, Assembly] = {}
@@ -220,11 +220,3 @@ class Trainer:
         self.rows.evaluation(self.after, name, [record_of(episode) for episode in kept])
         self.pipeline.evaluated(step)
         self.changes.tell()
-
-
-def evaluations_due(config: Config, standing: Standing, total: int) -> list[int]:
-    """The steps at which a run evaluates that ends at `total`: before, every `eval_interval`, after; not those that it
-    has evaluated at already."""
-    every = config.evaluation.eval_interval
-    due = {0, total, *(range(every, total, every) if every else ())}
-    return sorted(step for step in due - standing.evaluated if step >= standing.state.step)
