@@ -134,7 +134,7 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> Row:
 
 
 def update_metrics(agent: int, stats: UpdateStats, version: int) -> Row:
-    """One agent's part of a step's row; without a gradient there are no logprob_gap and no ratios."""
+    """One agent's part of a step's row; without a gradient there is no logprob_gap."""
     name = f"agent_{agent}"
     row: Row = {
         f"{name}/loss": stats.loss,
@@ -146,11 +146,6 @@ def update_metrics(agent: int, stats: UpdateStats, version: int) -> Row:
     }
     if stats.logprob_gap is not None:
         row[f"{name}/logprob_gap"] = stats.logprob_gap
-    if stats.ratios is not None:
-        row[f"{name}/ratio_mean"] = stats.ratios.mean
-        row[f"{name}/ratio_max"] = stats.ratios.max
-        row[f"{name}/ratio_cut"] = stats.ratios.cut
-        row[f"{name}/effective_sample_size"] = stats.ratios.effective_sample_size
     return row
 
 
