@@ -55,6 +55,17 @@ class BatchStream(Protocol):
         """The whole, once it is complete, in the batch log, and may be learned from."""
 
 
+class History(Protocol):
+    """What one agent's learner can be made from again: its state after batch s is a function of these."""
+
+    def checkpoint(self) -> tuple[int, str] | None:
+        """The newest complete one: how many batches it has seen, and the agent's folder in it. None: the base model is
+        all there is."""
+
+    def batch(self, step: int) -> Batch:
+        """The agent's batch of step number `step`. Raises UserError where it is not there any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ratios:
     """Importance ratios pi(token) / behaviour(token) of one update, over the tokens that were learned from."""
