@@ -82,7 +82,7 @@ class LearnerActor(Actor):
 
     def load(self, folder: str) -> None:
         """See `Learner.load`."""
-        self.learner.load(folder)
+        self.learner.load(folder, 0)
 
     def export(self, folder: str, texts: list[str]) -> None:
         """See `Learner.export`."""
