@@ -55,6 +55,16 @@ class BatchStream(Protocol):
         """The whole, once it is complete, in the batch log, and may be learned from."""
 
 
+class History(Protocol):
+    """What one agent's learner has learned from, on disk: its state is a function of it."""
+
+    def checkpoint(self) -> tuple[int, str] | None:
+        """The newest checkpoint: batches applied before it, and the agent's folder."""
+
+    def batch(self, step: int) -> Batch:
+        """The agent's batch of step number `step`, from the log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ratios:
     """Importance ratios pi(token) / behaviour(token) of one update, over the tokens that were learned from."""
