@@ -215,6 +215,10 @@ def _check_resources(config: Config, number: int) -> None:
 
 def _check_output(output: OutputConfig) -> None:
     name = output.run_name
+    _require(
+        output.resume == "never" or name is not None,
+        "output.resume auto goes on with the run of one name: set output.run_name",
+    )
     for key, text in (("base_dir", output.base_dir), ("run_name", name or "")):
         _require("\0" not in text, f"output.{key} {text!r} has a NUL character, which no path may have: take it out")
         longest = max((len(part.encode(errors="replace")) for part in Path(text).parts), default=0)

@@ -56,13 +56,14 @@ class BatchStream(Protocol):
 
 
 class History(Protocol):
-    """What one agent's learner has learned from, on disk: its state is a function of it."""
+    """What one agent's learner can be made from again: its state after batch s is a function of these."""
 
     def checkpoint(self) -> tuple[int, str] | None:
-        """The newest checkpoint: batches applied before it, and the agent's folder."""
+        """The newest complete one: how many batches it has seen, and the agent's folder in it. None: the base model is
+        all there is."""
 
     def batch(self, step: int) -> Batch:
-        """The agent's batch of step number `step`, from the log."""
+        """The agent's batch of step number `step`. Raises UserError where it is not there any more."""
 
 
 @dataclass(frozen=True, slots=True)

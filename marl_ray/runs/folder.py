@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 from marl_ray.core.errors import UserError
+from marl_ray.runs.atomic import write_atomically
+from marl_ray.runs.batch_log import BatchLog
 from marl_ray.runs.checkpoints import Checkpoints
 
 
@@ -33,7 +35,10 @@ class RunFolder:
         """The traceback of a run that a bug ended."""
         self.models = self.path / "models"
         """The trained models."""
+        self.lock = self.path / "run.lock"
+        """Held by whoever writes here."""
         self.checkpoints = Checkpoints(self.path / "checkpoints")
+        self.log = BatchLog(self.path / "batches")
 
     def __str__(self) -> str:
         return str(self.path)
@@ -51,10 +56,30 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"output folder {self} cannot be written ({error.strerror}): set output.base_dir") from None
 
+    def write_config(self, text: str, done: int) -> None:
+        """Write config.yaml for what comes after step `done`.
+
+        A former one that says something else is kept as `former_config(done)`: the steps up to there are its.
+        """
+        former = self.former_config(done)
+        if done and self.config.exists() and self.config.read_text() != text and not former.exists():
+            write_atomically(former, self.config.read_bytes())
+        write_atomically(self.config, text.encode())
+
+    def former_config(self, done: int) -> Path:
+        """The config of the steps up to `done`, where a resumed run had another one from there on."""
+        return self.path / f"config.step_{done:06d}.yaml"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds nothing that a run did."""
+        return {path.name for path in self.path.iterdir()} <= {self.config.name, self.lock.name}
+
     def remove_if_empty(self) -> None:
         """A run that failed before its first row leaves nothing behind."""
-        if {path.name for path in self.path.iterdir()} <= {self.config.name}:
-            self.config.unlink(missing_ok=True)
+        if self.is_empty:
+            for file in (self.config, self.lock):
+                file.unlink(missing_ok=True)
             os.rmdir(self.path)
 
 

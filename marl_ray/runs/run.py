@@ -12,12 +12,13 @@ from typing import Any
 
 from marl_ray.cluster.local import connect, disconnect
 from marl_ray.config import Config, to_yaml
-from marl_ray.config.arithmetic import describe
+from marl_ray.config.arithmetic import arithmetic, describe
 from marl_ray.core.errors import UserError
 from marl_ray.reports.summary import conclude, rows_of
-from marl_ray.runs.check import check, folder_of
+from marl_ray.runs.check import Problem, check, check_new_folder, folder_of
 from marl_ray.runs.folder import RunFolder
-from marl_ray.runs.resume import SavedRun
+from marl_ray.runs.lock import held
+from marl_ray.runs.resume import RunIsDone, SavedRun, Standing
 from marl_ray.runs.session import Session
 from marl_ray.telemetry.console import say
 from marl_ray.trainer import Result
@@ -34,13 +35,30 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
     Any other exception is a bug: the run folder keeps its traceback, and a note on it says where.
     """
     begun = time.monotonic()
-    problem = check(config, saved)
-    folder = _new_run(config) if saved is None else saved.folder
-    resumed = None if saved is None else folder.checkpoints.latest()
-    _introduce(config, folder, len(problem.train_tasks))
-    folder.error.unlink(missing_ok=True)
     try:
-        result = _on_ray(config, Session(config, problem, folder, resumed))
+        problem = check(config, saved)
+    except RunIsDone as done:
+        if config.output.resume == "never":
+            raise
+        say(str(done))
+        return
+    folder = folder_of(config) if saved is None else saved.folder
+    folder.make()
+    with held(folder.lock, say):
+        _train(config, saved, problem, folder, begun)
+
+
+def _train(config: Config, saved: SavedRun | None, problem: Problem, folder: RunFolder, begun: float) -> None:
+    """The run, in a folder that is its own."""
+    try:
+        if saved is None:
+            check_new_folder(folder)  # nobody was there meanwhile
+            folder.write_config(to_yaml(config), 0)
+        total = arithmetic(config, len(problem.train_tasks)).total_steps
+        standing = Standing.of(folder, total) if saved else Standing.at_start()
+        _introduce(config, folder, len(problem.train_tasks))
+        folder.error.unlink(missing_ok=True)
+        result = _on_ray(config, Session(config, problem, folder, standing))
         for line in conclude(config, folder, result, time.monotonic() - begun):
             say(line)
     except KeyboardInterrupt:
@@ -56,13 +74,6 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
         raise
     finally:
         folder.remove_if_empty()
-
-
-def _new_run(config: Config) -> RunFolder:
-    folder = folder_of(config)
-    folder.make()
-    folder.config.write_text(to_yaml(config))
-    return folder
 
 
 def _introduce(config: Config, folder: RunFolder, num_tasks: int) -> None:
@@ -100,11 +111,11 @@ async def _until_stopped(work: Coroutine[Any, Any, Result]) -> Result:
 
 def _stopped(folder: RunFolder) -> str:
     """Where a run was stopped, and where it would go on."""
+    if folder.is_empty:
+        return "stopped before the first step"
     step = max((row["step"] for row in rows_of(folder)), default=0) if folder.metrics.exists() else 0
-    if not folder.checkpoints.all():
-        return f"stopped at step {step}, before the first checkpoint"
-    _, state = folder.checkpoints.latest()
-    return f"stopped at step {step}; --resume {folder} goes on from the last checkpoint, step {state.step}"
+    logged = Standing.of(folder).logged
+    return f"stopped at step {step}; --resume {folder} goes on from " + (f"step {logged}" if logged else "the start")
 
 
 def _keep_traceback(folder: RunFolder) -> str:
