@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
-from time import monotonic
+from functools import partial
 
 from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.team import Team
@@ -27,7 +26,7 @@ from marl_ray.config.schema import Config
 from marl_ray.core.batch import UpdateStats
 from marl_ray.core.streams import draw_tasks
 from marl_ray.core.tree import Episode
-from marl_ray.core.waiting import Changes, together
+from marl_ray.core.waiting import Changes, now, together
 from marl_ray.rollout.assembly import AgentStream, Assembly, assembled
 from marl_ray.rollout.pipeline import Pipeline
 from marl_ray.rollout.player import EpisodePlayer
@@ -63,10 +62,11 @@ class Trainer:
         self.config, self.problem, self.folder, self.team, self.rows = config, problem, folder, team, rows
         self.state, self.first, self.logged = standing.state, standing.state.step, standing.logged
         self.total = arithmetic(config, len(problem.train_tasks)).total_steps
-        self.evaluations = [] if not problem.eval_tasks else standing.evaluations(config, self.total)
+        self.eval_tasks = problem.eval_tasks[: config.evaluation.eval_num_samples]
+        self.evaluations = standing.evaluations(config, self.total) if self.eval_tasks else []
         k = config.rollout.max_staleness
         self.pipeline = Pipeline(config.num_agents, k, self.first, self.total, self.evaluations, self.logged)
-        self.changes = Changes()
+        self.changes, self.log = Changes(), folder.log
         self.health, self.timeline = Health(config), Timeline(config.num_agents)
         self.player = EpisodePlayer(config, problem.environment, problem.transition, team.generators, team.sandbox)
         self.assemblies: dict[int, Assembly] = {}
@@ -75,6 +75,8 @@ class Trainer:
         """Those that are complete and not yet recorded."""
         self.updates: dict[int, dict[int, UpdateStats]] = {}
         """By step and agent, of steps not yet recorded."""
+        self.unsent = [False] * config.num_agents
+        """Whether an agent's weights have changed since they were sent last."""
         self.saved: set[tuple[int, int]] = set()
         """Step and agent of checkpoints not yet complete."""
         self.after: Row | None = None
@@ -93,66 +95,54 @@ class Trainer:
         return Result(self.state.step, self.state.env_steps, self.first, self.after, self.eval_episodes)
 
     async def roll_out(self, lane: int, lanes: int) -> None:
-        """Play every `lanes`-th batch as soon as it may start."""
+        """Play every `lanes`-th batch. The first lane brings those of the log before."""
         if lane == 0:
             for step in range(self.first, self.logged):
-                await self.changes.until(lambda step=step: step <= min(self.pipeline.versions) + 1)  # not all at once
-                self.take(await asyncio.to_thread(self.folder.log.read, step))
+                await self.take_from_log(step)
         for step in range(self.logged + lane, self.total, lanes):
-            await self.changes.until(lambda step=step: self.pipeline.next_batch == step)
-            self.pipeline.start()
-            self.timeline.play(step)
-            tasks = self.problem.train_tasks
-            drawn = draw_tasks(len(tasks), self.config.rollout.rollout_buffer_size, step, self.config.seed)
-            self.assemblies[step] = assembly = Assembly(step, len(drawn), self.config, self.changes.tell)
-            self.changes.tell()
-            episodes = await self.player.rollout([tasks[i] for i in drawn], step, assembly)
-            seconds, executions = self.timeline.played(step), self.team.sandbox.take_executions()
-            self.health.check_rollout(episodes, step)
-            rollout = LoggedStep(
-                step=step,
-                batches=tuple(assembly.batches),
-                joint_samples=joint_samples(episodes),
-                row=rollout_row(self.config, episodes, assembly.batches, seconds, executions),
-                episodes=tuple(map(record_of, episodes[: self.config.output.episodes_per_step])),
-            )
-            await self.changes.until(lambda step=step: self.pipeline.in_log == step)
-            await asyncio.to_thread(self.folder.log.append, rollout)
-            self.rollouts[step] = rollout
-            self.pipeline.logged(step)
-            self.changes.tell()
+            await self.changes.until(partial(self.may_start, step))
+            await self.play(step)
 
-    def take(self, rollout: LoggedStep) -> None:
-        """A batch of the log, as if it had just been played."""
-        self.assemblies[rollout.step] = assembled(rollout.step, rollout.batches, self.config)
-        self.rollouts[rollout.step] = rollout
+    def may_start(self, step: int) -> bool:
+        """Whether it is this batch that may start now."""
+        return self.pipeline.next_batch == step
+
+    async def play(self, step: int) -> None:
+        """Play a batch's episodes. Learners take its nodes as they come, and may use them once they are in the log."""
+        self.pipeline.start()
+        self.timeline.play(step)
+        tasks = self.problem.train_tasks
+        drawn = draw_tasks(len(tasks), self.config.rollout.rollout_buffer_size, step, self.config.seed)
+        self.assemblies[step] = assembly = Assembly(step, len(drawn), self.config, self.changes.tell)
+        self.changes.tell()
+        episodes = await self.player.rollout([tasks[i] for i in drawn], step, assembly)
+        seconds, executions = self.timeline.played(step), self.team.sandbox.take_executions()
+        self.health.check_rollout(episodes, step)
+        rollout = LoggedStep(
+            step=step,
+            batches=tuple(assembly.batches),
+            joint_samples=joint_samples(episodes),
+            row=rollout_row(self.config, episodes, assembly.batches, seconds, executions),
+            episodes=tuple(map(record_of, episodes[: self.config.output.episodes_per_step])),
+        )
+        await self.changes.until(lambda: self.pipeline.in_log == step)
+        await asyncio.to_thread(self.log.append, rollout)
+        self.rollouts[step] = rollout
+        self.pipeline.logged(step)
+        self.changes.tell()
+
+    async def take_from_log(self, step: int) -> None:
+        """A batch that was played before; not sooner than somebody needs it."""
+        await self.changes.until(lambda: step <= min(self.pipeline.versions) + 1)
+        self.rollouts[step] = rollout = await asyncio.to_thread(self.log.read, step)
+        self.assemblies[step] = assembled(step, rollout.batches, self.config)
         self.changes.tell()
 
     async def learn(self, learner: LearnerGroup) -> None:
-        """One agent's updates, each as soon as it may be made and has something to learn from.
-
-        Weights that did not change are not sent: the generators serve what they have under the next version. Nor are
-        those of logged steps that nothing is going to be played with.
-        """
-        agent, every, unsent = learner.agent, self.config.loop.save_steps, False
+        """All of one agent's updates, its parts of the checkpoints, and its trained model."""
+        every, agent = self.config.loop.save_steps, learner.agent
         for step in range(self.first, self.total):
-            begun = monotonic()
-            await self.changes.until(lambda step=step: step in self.assemblies)
-            stream = AgentStream(
-                self.assemblies[step], agent, self.changes.until, lambda: self.pipeline.may_update(agent)
-            )
-            stream.waited_s = monotonic() - begun
-            stats = await learner.learn(stream)
-            learned = monotonic()
-            unsent |= stats.optimizer_steps > 0
-            if step + 1 >= self.logged - self.config.rollout.max_staleness or step + 1 in self.evaluations:
-                await learner.publish(unsent)
-                unsent = False
-            done = monotonic()
-            self.timeline.learned(step, agent, learned - begun - stream.waited_s, stream.waited_s, done - learned)
-            self.pipeline.published(agent, step + 1)
-            self.updates.setdefault(step, {})[agent] = stats
-            self.changes.tell()
+            await self.update_and_publish(learner, step)
             if (step + 1) % every == 0 or step + 1 == self.total:
                 await learner.save(str(self.folder.checkpoints.begin(step + 1, agent)))
                 self.saved.add((step + 1, agent))
@@ -161,40 +151,72 @@ class Trainer:
             texts = probe_texts(self.problem.environment, self.problem.train_tasks, agent)
             await learner.export(str(self.folder.model(agent)), texts)
 
+    async def update_and_publish(self, learner: LearnerGroup, step: int) -> None:
+        """One agent's update from batch `step`, then its weights to its own generators, as version `step` + 1.
+
+        Weights that did not change are not sent: the generators serve what they have under the next version. Nor are
+        those that nothing will be played with, on the way through the log.
+        """
+        agent, begun = learner.agent, now()
+        await self.changes.until(lambda: step in self.assemblies)
+        stream = AgentStream(self.assemblies[step], agent, self.changes.until, self.pipeline.may_update, now() - begun)
+        stats = await learner.learn(stream)
+        learned = now()
+        self.unsent[agent] |= stats.optimizer_steps > 0
+        if step + 1 >= self.logged - self.config.rollout.max_staleness or step + 1 in self.evaluations:
+            await learner.publish(self.unsent[agent])
+            self.unsent[agent] = False
+        waited, done = stream.waited_s, now()
+        self.timeline.learned(step, agent, learn=learned - begun - waited, wait=waited, sync=done - learned)
+        self.updates.setdefault(step, {})[agent] = stats
+        self.pipeline.published(agent, step + 1)
+        self.changes.tell()
+
     async def record(self) -> None:
-        """Count each step that all agents have done, tell of it, and make a checkpoint visible that all have saved."""
-        agents, keep = range(self.config.num_agents), self.config.output.keep_checkpoints
+        """A row of each step that all agents have done, and the checkpoints that all have saved."""
         for step in range(self.first, self.total):
-            await self.changes.until(lambda step=step: len(self.updates.get(step, ())) == len(agents))
-            of_agent, rollout = self.updates.pop(step), self.rollouts.pop(step)
-            del self.assemblies[step]
-            updates = [of_agent[agent] for agent in agents]
-            self.state = self.state.after(rollout.joint_samples, sum(stats.optimizer_steps for stats in updates))
-            self.health.check_updates(updates, self.state.step)
-            self.rows.step(step_row(self.state, rollout.row, updates, self.timeline.row(step)), rollout.episodes)
-            self.changes.tell()
+            await self.record_step(step)
             if self.state.step % self.config.loop.save_steps == 0 or self.state.step == self.total:
-                parts = {(self.state.step, agent) for agent in agents}
-                await self.changes.until(lambda parts=parts: parts <= self.saved)
-                self.folder.checkpoints.commit(self.state, keep)
-                self.saved -= parts
-                if not self.config.output.keep_batches:
-                    self.folder.log.drop_before(self.state.step)
+                await self.complete_checkpoint()
+
+    async def record_step(self, step: int) -> None:
+        """Count it, and tell of it."""
+        agents = range(self.config.num_agents)
+        await self.changes.until(lambda: len(self.updates.get(step, ())) == len(agents))
+        of_agent, rollout = self.updates.pop(step), self.rollouts.pop(step)
+        del self.assemblies[step]
+        updates = [of_agent[agent] for agent in agents]
+        self.state = self.state.after(rollout.joint_samples, sum(stats.optimizer_steps for stats in updates))
+        self.health.check_updates(updates, self.state.step)
+        self.rows.step(step_row(self.state, rollout.row, updates, self.timeline.row(step)), rollout.episodes)
+        self.changes.tell()
+
+    async def complete_checkpoint(self) -> None:
+        """Make it visible, and forget the batches that it covers."""
+        parts = {(self.state.step, agent) for agent in range(self.config.num_agents)}
+        await self.changes.until(lambda: parts <= self.saved)
+        self.saved -= parts
+        self.folder.checkpoints.commit(self.state, self.config.output.keep_checkpoints)
+        if not self.config.output.keep_batches:
+            self.log.drop_before(self.state.step)
 
     async def evaluate(self) -> None:
-        """Play the eval tasks at each step that is due, with exactly its versions, and tell of it."""
-        tasks = self.problem.eval_tasks[: self.config.evaluation.eval_num_samples]
+        """All evaluations, each with exactly its versions."""
         for step in self.evaluations:
-            await self.changes.until(lambda step=step: self.pipeline.evaluation == step == self.state.step)
-            begun = monotonic()
-            self.timeline.play()
-            self.eval_episodes = await self.player.evaluate(tasks)
-            self.timeline.played()
-            if self.config.rollout.max_staleness == 0:
-                self.team.sandbox.take_executions()  # a step's are its own
-            self.after = evaluation_row(self.config, self.state, self.eval_episodes, monotonic() - begun)
-            name = "before" if step == 0 else "after" if step == self.total else f"step {step}"
-            kept = self.eval_episodes[: self.config.output.episodes_per_step]
-            self.rows.evaluation(self.after, name, [record_of(episode) for episode in kept])
-            self.pipeline.evaluated(step)
-            self.changes.tell()
+            await self.evaluate_at(step)
+
+    async def evaluate_at(self, step: int) -> None:
+        """Play the eval tasks and tell of it."""
+        await self.changes.until(lambda: self.pipeline.evaluation == step == self.state.step)
+        begun = now()
+        self.timeline.play()
+        self.eval_episodes = await self.player.evaluate(self.eval_tasks)
+        self.timeline.played()
+        if self.config.rollout.max_staleness == 0:
+            self.team.sandbox.take_executions()  # a step's are its own
+        self.after = evaluation_row(self.config, self.state, self.eval_episodes, {"eval": now() - begun})
+        name = "before" if step == 0 else "after" if step == self.total else f"step {step}"
+        kept = self.eval_episodes[: self.config.output.episodes_per_step]
+        self.rows.evaluation(self.after, name, [record_of(episode) for episode in kept])
+        self.pipeline.evaluated(step)
+        self.changes.tell()

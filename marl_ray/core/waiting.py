@@ -21,6 +21,11 @@ class WaitExpired(UserError):
         return cls(f"waited {deadline_s:g} s for {waited_for}, in vain{hint}")
 
 
+def now() -> float:
+    """Seconds on the running event loop's clock, by which all waits are measured."""
+    return asyncio.get_running_loop().time()
+
+
 async def within(deadline_s: float, waited_for: str, setting: str, awaitable: Awaitable[T]) -> T:
     """The awaitable's result. Raises WaitExpired when it takes longer, and whatever the awaitable raises."""
     try:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from time import monotonic
 
 from marl_ray.config.schema import Config
 from marl_ray.core.batch import Batch, Group
 from marl_ray.core.tree import Episode, Node
+from marl_ray.core.waiting import now
 from marl_ray.credit.batches import batch_of, by_turn, group_of
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
@@ -76,13 +76,13 @@ class Assembly:
 class AgentStream:
     """What an assembly holds for one agent, as its learner takes it (`BatchStream`).
 
-    `until` waits for a condition; `may_learn` says whether the batch is in the log and may be learned from.
+    `until` waits for a condition; `may_learn` says whether an agent's next batch is in the log and may be learned from.
     """
 
     assembly: Assembly
     agent: int
     until: Until
-    may_learn: Callable[[], bool]
+    may_learn: Callable[[int], bool]
     waited_s: float = field(default=0.0)
     """How long its learner has waited for it."""
 
@@ -101,13 +101,13 @@ class AgentStream:
 
     async def batch(self) -> Batch:
         """See `BatchStream`."""
-        await self._wait(lambda: bool(self.assembly.batches) and self.may_learn())
+        await self._wait(lambda: bool(self.assembly.batches) and self.may_learn(self.agent))
         return self.assembly.batches[self.agent]
 
     async def _wait(self, holds: Callable[[], bool]) -> None:
-        begun = monotonic()
+        begun = now()
         await self.until(holds)
-        self.waited_s += monotonic() - begun
+        self.waited_s += now() - begun
 
 
 def assembled(step: int, batches: Sequence[Batch], config: Config) -> Assembly:

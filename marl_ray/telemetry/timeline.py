@@ -12,31 +12,28 @@ time/step             from the step before
 
 from __future__ import annotations
 
-from time import monotonic
-
+from marl_ray.core.waiting import now
 from marl_ray.telemetry.rows import Row
 
 
 class Timeline:
-    """Of one run of `agents` agents; seconds everywhere."""
+    """Of one run of `agents` agents; seconds everywhere. Made and used in the run's event loop."""
 
     def __init__(self, agents: int) -> None:
-        now = monotonic()
         self._learners: dict[int, list[dict[str, float]]] = {}
         self._agents = agents
         self._before: dict[int, Row] = {}
         self._begun: dict[int, float] = {}
         self._playing = 0
-        self._complete = self._recorded = now
-        self._idle_since: float | None = now
+        self._complete = self._recorded = now()
+        self._idle_since: float | None = now()
         self._published_last: int | None = None
 
     def play(self, step: int | None = None) -> None:
         """The engines get to work, on a batch or (None) on an evaluation."""
-        now = monotonic()
         if step is not None:
-            idle = 0.0 if self._idle_since is None else now - self._idle_since
-            self._begun[step] = now
+            idle = 0.0 if self._idle_since is None else now() - self._idle_since
+            self._begun[step] = now()
             self._before[step] = {"time/idle": idle}
             if idle and self._published_last is not None:
                 self._before[step]["time/held_up_by"] = self._published_last
@@ -45,15 +42,14 @@ class Timeline:
 
     def played(self, step: int | None = None) -> float:
         """They are done with it. Returns a batch's own time."""
-        now = monotonic()
         self._playing -= 1
         if not self._playing:
-            self._idle_since = now
+            self._idle_since = now()
         if step is None:
             return 0.0
         begun = max(self._begun.pop(step), self._complete)
-        self._complete = now
-        return now - begun
+        self._complete = now()
+        return self._complete - begun
 
     def learned(self, step: int, agent: int, learn: float, wait: float, sync: float) -> None:
         """An agent has done a step."""
@@ -63,9 +59,8 @@ class Timeline:
 
     def row(self, step: int) -> Row:
         """All of a step that every agent has done; it is forgotten."""
-        now = monotonic()
-        row: Row = {"time/step": now - self._recorded, **self._before.pop(step, {})}
-        self._recorded = now
+        row: Row = {"time/step": now() - self._recorded, **self._before.pop(step, {})}
+        self._recorded = now()
         agents = self._learners.pop(step)
         for part in ("learn", "sync"):
             row[f"time/{part}"] = max(times[part] for times in agents)

@@ -14,7 +14,6 @@ from marl_ray.core.tree import Episode, Node
 from marl_ray.credit.batches import batch_of_agent
 from tests.credit.trees import config, episode, grown, node
 
-
 # --- the oracle: arrays over joint indices, written from the definitions alone ---
 
 

@@ -63,7 +63,7 @@ def test_the_order_of_arrival_changes_nothing(
 
 
 def streamed(assembly: Assembly, agent: int) -> Sequence[Group]:
-    stream = AgentStream(assembly, agent, Changes().until, lambda: True)
+    stream = AgentStream(assembly, agent, Changes().until, lambda agent: True)
     return asyncio.run(asyncio.wait_for(stream_all(stream), 5))
 
 
@@ -87,7 +87,7 @@ def test_first_turns_are_handed_on_while_later_ones_are_played() -> None:
     assembly = Assembly(0, 2, run, changes.tell)
 
     async def scenario() -> list[int]:
-        stream = AgentStream(assembly, 0, changes.until, lambda: True)
+        stream = AgentStream(assembly, 0, changes.until, lambda agent: True)
         seen = []
         assembly.add_node(1, second)
         early = asyncio.ensure_future(stream.groups(0))
