@@ -52,15 +52,17 @@ def test_strays_are_none(tmp_path: Path) -> None:
     assert commit(checkpoints, 12).is_dir(), "in the place of an empty folder"
 
 
-DAMAGED = """
-{
-[1]
-null
-{"step": 3}
-{"step": 3, "env_steps": 1.5, "learned": 1}
-{"step": 3, "env_steps": -1, "learned": 1}
-{"step": 4, "env_steps": 1, "learned": 1}
-{"step": 3, "env_steps": 1, "learned": 1, "files": [1]}""".split("\n")
+DAMAGED = [
+    "",
+    "{",
+    "[1]",
+    "null",
+    '{"step": 3}',
+    '{"step": 3, "env_steps": 1.5, "learned": 1}',
+    '{"step": 3, "env_steps": -1, "learned": 1}',
+    '{"step": 4, "env_steps": 1, "learned": 1}',
+    '{"step": 3, "env_steps": 1, "learned": 1, "files": [1]}',
+]
 
 
 @pytest.mark.parametrize("text", DAMAGED)
