@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from transformers.utils.logging import disable_progress_bar
 
 from marl_ray.config import Config, from_tree
 from marl_ray.config.arithmetic import arithmetic
@@ -93,35 +94,36 @@ class ReplayedStep:
 
 def replay(folder: RunFolder, saved: SavedRun, agent: int, way: Way) -> Iterator[ReplayedStep]:
     """One agent's steps, one after another. Raises UserError for what is missing or damaged."""
+    disable_progress_bar()  # of transformers, for files that are read at once
     rows = read_rows(folder.metrics) if folder.metrics.exists() else ()
     recorded = {row["step"]: row for row in rows if not is_evaluation(row)}
-    configs = _configs(folder, saved)
-    changes = [step for step in configs if way.start < step < way.last]
     learner = None
-    for start, end in pairwise([way.start, *changes, way.last]):
-        config = configs[min(step for step in configs if step > start)]
-        learner = _learner(config, agent, way.checkpoint, start) if learner is None else _again(config, agent, learner)
-        for step in range(start, end):
+    for config, batches in _parts(folder, saved, way):
+        learner = _learner(config, agent, way) if learner is None else _again(config, agent, learner)
+        for step in batches:
             stats = learner.update(folder.log.batch(step, agent))
             if step >= way.first:
                 row = recorded.get(step + 1)
                 yield ReplayedStep(step + 1, _numbers(stats), row and _recorded(row, agent))
 
 
-def _configs(folder: RunFolder, saved: SavedRun) -> dict[float, Config]:
-    """By the step up to which they hold, in order: those that resumed runs had before a change, and the last."""
-    found: dict[float, Config] = {}
-    for step, path in folder.former_configs().items():
-        found[step] = from_tree(read_yaml(path), saved.algorithm)
-    return found | {math.inf: saved.config()}
+def _parts(folder: RunFolder, saved: SavedRun, way: Way) -> Iterator[tuple[Config, range]]:
+    """The batches with the config that they were learned from under, which a resumed run may have changed."""
+    start = way.start
+    for until, path in folder.former_configs().items():
+        if start < min(until, way.last):
+            yield from_tree(read_yaml(path), saved.algorithm), range(start, min(until, way.last))
+            start = until
+    if start < way.last:
+        yield saved.config(), range(start, way.last)
 
 
-def _learner(config: Config, agent: int, checkpoint: Path | None, start: int) -> Learner:
-    """As it was when it had seen `start` batches. It computes like the run's where this machine is like the run's."""
-    learner = Learner(*arguments_here(config, agent, _schedule_steps(config)))
-    if checkpoint is not None:
-        state_of(checkpoint)
-        learner.load(str(Checkpoints.agent_folder(checkpoint, agent)), start)
+def _learner(config: Config, agent: int, way: Way) -> Learner:
+    """As it was when it had seen `way.start` batches."""
+    learner = _new(config, agent)
+    if way.checkpoint is not None:
+        state_of(way.checkpoint)
+        learner.load(str(Checkpoints.agent_folder(way.checkpoint, agent)), way.start)
     return learner
 
 
@@ -129,9 +131,14 @@ def _again(config: Config, agent: int, before: Learner) -> Learner:
     """The same learner under another config, as after --resume."""
     with TemporaryDirectory() as folder:
         before.save(folder)
-        learner = _learner(config, agent, None, 0)
+        learner = _new(config, agent)
         learner.load(folder, before.step)
     return learner
+
+
+def _new(config: Config, agent: int) -> Learner:
+    """At the base model. It computes as the run's did where this machine is like the run's."""
+    return Learner(*arguments_here(config, agent, _schedule_steps(config)))
 
 
 def _schedule_steps(config: Config) -> int:
