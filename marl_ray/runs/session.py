@@ -11,6 +11,7 @@ from marl_ray.config.schema import Config
 from marl_ray.core.waiting import together
 from marl_ray.runs.check import Problem
 from marl_ray.runs.folder import RunFolder
+from marl_ray.runs.history import AgentHistory
 from marl_ray.runs.preflight import check_team
 from marl_ray.runs.resume import Standing
 from marl_ray.telemetry.console import Console, say
@@ -25,7 +26,6 @@ class Session:
 
     def __init__(self, config: Config, problem: Problem, folder: RunFolder, standing: Standing) -> None:
         self.config, self.problem, self.folder, self.standing = config, problem, folder, standing
-        self.checkpoint, self.first = standing.checkpoint, standing.state
 
     async def run(self) -> Result:
         """Start the actors, train, and end them. Raises UserError."""
@@ -46,11 +46,13 @@ class Session:
     async def _make_ready(self, team: Team) -> None:
         """What must hold before the first rollout: they fit together, and the generators have their weights."""
         await check_team(self.config, team, self.problem.environment, self.problem.train_tasks, self.folder.path)
-        if self.checkpoint is not None:
-            folders = [self.folder.checkpoints.agent_folder(self.checkpoint, x.agent) for x in team.learners]
-            await together(*(x.load(str(f)) for x, f in zip(team.learners, folders, strict=True)))
-        await together(*(x.connect(g) for x, g in zip(team.learners, team.generators, strict=True)))
-        await together(*(x.publish(self.first.step) for x in team.learners))
+        if (checkpoint := self.standing.checkpoint) is not None:
+            step, agent_folder = self.standing.state.step, self.folder.checkpoints.agent_folder
+            await together(*(x.load(str(agent_folder(checkpoint, x.agent)), step) for x in team.learners))
+        histories = (AgentHistory(self.folder, x.agent) for x in team.learners)
+        pairs = zip(team.learners, team.generators, histories, strict=True)
+        await together(*(learner.connect(generators, history) for learner, generators, history in pairs))
+        await together(*(x.publish(changed=True) for x in team.learners))
 
 
 def open_stream(config: Config, folder: RunFolder, standing: Standing, total: int) -> RowStream:
