@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from marl_ray.config import from_tree
 from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, MiniBatch
-from marl_ray.core.tree import Completion
-from marl_ray.credit import ESTIMATORS
-from marl_ray.credit.batches import mini_batch
+from marl_ray.core.tree import Completion, JointAction, Node, Outcome
+from marl_ray.credit.batches import batch_of as credited
+from marl_ray.credit.batches import group_of
 from marl_ray.learning.batching import Cutter, Layout, MicroBatch, PromptRow, rows_of
 from marl_ray.learning.learner import Learner
 from marl_ray.models.tokenization import load_tokenizer
@@ -31,9 +32,24 @@ def returned(
 
 
 def weigh(groups: Sequence[Group], turn_weights: Sequence[float], estimator: str, aggregation: str) -> MiniBatch:
-    """The groups of one optimizer step with their weights."""
-    credited = [(g.turn, g.prompt_ids, g.completions, g.returns) for g in groups]
-    return mini_batch(credited, turn_weights, ESTIMATORS.get(estimator), False, aggregation)
+    """The groups of one optimizer step with their weights, credited by a run's own code."""
+    settings = {
+        "num_agents": 1,
+        "num_turns": len(turn_weights),
+        "turn_gradient_weights": list(turn_weights),
+        "estimator": estimator,
+        "loss_aggregation": aggregation,
+    }
+    tree = {"model": {"name": "tiny"}, "dataset": {"name": "bundled:toy"}, "magrpo": settings}
+    config = from_tree(tree, "magrpo")
+    (found,) = credited([group_of(node_of(group), 0, config) for group in groups], 0, config).mini_batches
+    return found
+
+
+def node_of(group: Group) -> Node:
+    """Where the agent is alone, and its completions' rewards are the group's returns."""
+    actions = [JointAction((i,), Outcome(r), r, (r,)) for i, r in enumerate(group.returns)]
+    return Node(group.turn, [""], [group.prompt_ids], [list(group.completions)], actions)
 
 
 def to_rows(
