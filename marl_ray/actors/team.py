@@ -103,6 +103,7 @@ def _generators(config: Config, number: int, places: Places) -> GeneratorGroup:
         kv_cache_mb=agent.generator.kv_cache_mb,
         max_num_seqs=agent.generator.max_num_seqs,
         transport=places.plan.agents[number].transport,
+        drain=config.rollout.inflight == "drain",
     )
     environment = engine_environment(
         agent.generator.cpus, spec.on_gpu, Path(spec.model).is_dir(), config.output.verbose
@@ -118,7 +119,9 @@ def _generators(config: Config, number: int, places: Places) -> GeneratorGroup:
             "scheduling_strategy": places.of(name),
         }
         recipes.append(Recipe(name, Generator, (name, spec, config.model), options))
-    return GeneratorGroup(recipes, agent.generator.tensor_parallel, config.resources.deadlines)
+    return GeneratorGroup(
+        recipes, agent.generator.tensor_parallel, config.resources.deadlines, agent.generator.max_restarts
+    )
 
 
 def _learner(config: Config, number: int, places: Places, optimizer_steps: int) -> LearnerGroup:
@@ -132,7 +135,7 @@ def _learner(config: Config, number: int, places: Places, optimizer_steps: int) 
         "scheduling_strategy": places.of(name),
     }
     recipe = Recipe(name, LearnerActor, (name, *arguments), options)
-    return LearnerGroup(number, [recipe], plan.transport, config.resources.deadlines)
+    return LearnerGroup(number, [recipe], plan.transport, config.resources.deadlines, agent.learner.max_restarts)
 
 
 def _sandbox(config: Config, places: Places) -> SandboxPool:
@@ -142,5 +145,6 @@ def _sandbox(config: Config, places: Places) -> SandboxPool:
         resources.workers,
         num_cpus_per_worker=resources.cpus,
         start=Deadline(config.resources.deadlines.start_s, "start_s", "to start"),
+        restarts=resources.max_restarts,
         scheduling=[places.of(ActorId("sandbox", None, worker)) for worker in range(resources.workers)],
     )
