@@ -8,11 +8,17 @@ another one, read these functions again before the number is changed.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import grpc
 import ray
-from ray._private import accelerators, ray_constants
+from ray._private import accelerators, ray_constants, services, utils
+from ray._private.grpc_utils import init_grpc_channel
 from ray._private.state import available_resources_per_node
+from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest
+from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 
 RAY_VERSION = "2.60.0"
 
@@ -26,6 +32,28 @@ def init_on_localhost(**options: Any) -> None:
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
     ray.init(address="local", _node_ip_address="127.0.0.1", **options)
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """`ray.init` within leaves SIGTERM to whoever has it. Ray's own handlers would end the process in the middle, and
+    not as Ctrl-C does."""
+    theirs, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = theirs
+
+
+def ask_head(address: str, deadline_s: float) -> None:
+    """The head of a cluster (its GCS) answers at `host:port`, or where `auto` leads, and takes our token.
+
+    `ray.init` would try for minutes, print each try and cannot be interrupted. Raises grpc.RpcError with a code,
+    AuthenticationError for a token that should be there and is not, ConnectionError and ValueError.
+    """
+    place = services.canonicalize_bootstrap_address_or_die(address)
+    with init_grpc_channel(place) as channel:
+        NodeInfoGcsServiceStub(channel).GetClusterId(GetClusterIdRequest(), timeout=deadline_s)
 
 
 def free_resources() -> list[dict[str, float]]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import signal
 import time
 import traceback
-from collections.abc import Coroutine
-from typing import Any
 
 from marl_ray.cluster.local import connect, disconnect
 from marl_ray.config import Config, to_yaml
@@ -19,6 +15,7 @@ from marl_ray.runs.check import check, folder_of
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.resume import SavedRun
 from marl_ray.runs.session import Session
+from marl_ray.runs.stopping import Signals
 from marl_ray.telemetry.console import say
 from marl_ray.trainer import Result
 
@@ -33,14 +30,19 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
 
     Any other exception is a bug: the run folder keeps its traceback, and a note on it says where.
     """
+    with Signals() as signals:
+        _train(config, saved, signals)
+
+
+def _train(config: Config, saved: SavedRun | None, signals: Signals) -> None:
     begun = time.monotonic()
     problem = check(config, saved)
     folder = _new_run(config) if saved is None else saved.folder
-    resumed = None if saved is None else folder.checkpoints.latest()
-    _introduce(config, folder, len(problem.train_tasks))
-    folder.error.unlink(missing_ok=True)
     try:
-        result = _on_ray(config, Session(config, problem, folder, resumed))
+        resumed = None if saved is None else folder.checkpoints.latest()
+        _introduce(config, folder, len(problem.train_tasks))
+        folder.error.unlink(missing_ok=True)
+        result = _on_ray(config, Session(config, problem, folder, resumed), signals)
         for line in conclude(config, folder, result, time.monotonic() - begun):
             say(line)
     except KeyboardInterrupt:
@@ -79,23 +81,13 @@ def _introduce(config: Config, folder: RunFolder, num_tasks: int) -> None:
     say(f"results go to {folder}")
 
 
-def _on_ray(config: Config, session: Session) -> Result:
+def _on_ray(config: Config, session: Session, signals: Signals) -> Result:
     """The loop, on the cluster or on this machine."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the loop has one of its own
     try:
         say(connect(config.output.verbose))
-        return asyncio.run(_until_stopped(session.run()))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+        return signals.run(session.run())
     finally:
         disconnect()
-
-
-async def _until_stopped(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run `work`; SIGTERM ends it as Ctrl-C does."""
-    task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await task
 
 
 def _stopped(folder: RunFolder) -> str:
