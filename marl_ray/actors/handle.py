@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import LocalRayletDiedError, RayActorError, RayError, RayTaskError, RpcError
 
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
@@ -37,6 +37,10 @@ R = TypeVar("R")
 
 class ActorDied(UserError):
     """The actor's process is gone."""
+
+
+class ClusterLost(UserError):
+    """A process of Ray's own is gone: this node's raylet, or the head's GCS."""
 
 
 class ActorFailed(RuntimeError):
@@ -143,8 +147,9 @@ class Call(Generic[R]):
         if isinstance(error, RayActorError):
             if location is None:
                 return ActorDied(f"{who} died before it had started: {_last_line(error)}")
-            hint = "" if who.kind == "sandbox" else "; --resume goes on"
-            return ActorDied(f"{who} died ({location}){hint}")
+            return ActorDied(f"{who} died ({location})")
+        if isinstance(error, LocalRayletDiedError | RpcError):
+            return ClusterLost(f"Ray's own processes are gone while {who} was asked: {_last_line(error)}")
         cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, ActorDied | WaitExpired):
             return cause

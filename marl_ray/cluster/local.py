@@ -50,7 +50,7 @@ def connect(verbose: bool) -> str:
     if address:
         try:
             _knock(address)
-            with ray_private.signals_kept(), warnings.catch_warnings():
+            with ray_private.signals_wait(), warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # Ray's client warns of what it raises too
                 ray.init(address=address, **options)
         except (OSError, RuntimeError, ValueError, RayError) as error:
@@ -60,7 +60,7 @@ def connect(verbose: bool) -> str:
     # Ray protects a local cluster by a token. Without one it would leave a new one in ~/.ray, which then binds every
     # cluster that this user starts later.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    with ray_private.signals_kept():
+    with ray_private.signals_wait():
         ray_private.init_on_localhost(include_dashboard=False, **options)
     return f"local Ray with {ray.cluster_resources().get('CPU', 0):g} CPUs"
 

@@ -8,13 +8,13 @@ another one, read these functions again before the number is changed.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import grpc
 import ray
-from ray._private import accelerators, ray_constants, services, utils
+from ray._private import accelerators, ray_constants, services, utils, worker
 from ray._private.grpc_utils import init_grpc_channel
 from ray._private.state import available_resources_per_node
 from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest
@@ -35,14 +35,42 @@ def init_on_localhost(**options: Any) -> None:
 
 
 @contextmanager
-def signals_kept() -> Iterator[None]:
-    """`ray.init` within leaves SIGTERM to whoever has it. Ray's own handlers would end the process in the middle, and
-    not as Ctrl-C does."""
-    theirs, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+def signals_wait() -> Iterator[None]:
+    """SIGINT and SIGTERM that come during a `ray.init` within are handled when it is done, by whoever has them.
+
+    A Ray that is interrupted in the middle of its start leaves processes that end late. Besides, Ray sets handlers of
+    its own for SIGTERM, in Python and, when it connects, in C++ below Python's. A second signal kills this process, and
+    a local Ray with it.
+    """
+    set_handler, connect = utils.set_sigterm_handler, worker.connect
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    came: list[int] = []
+
+    def take(number: int, frame: object) -> None:
+        came.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    def connect_with_signals_blocked(*args: Any, **kwargs: Any) -> Any:
+        signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
+        try:
+            return connect(*args, **kwargs)
+        finally:
+            for number in handlers:
+                signal.signal(number, signal.getsignal(number))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
+
+    utils.set_sigterm_handler, worker.connect = lambda handler: None, connect_with_signals_blocked
+    for number in handlers:
+        signal.signal(number, take)
     try:
         yield
     finally:
-        utils.set_sigterm_handler = theirs
+        utils.set_sigterm_handler, worker.connect = set_handler, connect
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 def ask_head(address: str, deadline_s: float) -> None:

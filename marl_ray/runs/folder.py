@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from marl_ray.core.errors import UserError
+from marl_ray.core.paths import expanded
 from marl_ray.runs.checkpoints import Checkpoints
 
 
@@ -15,10 +16,7 @@ class RunFolder:
     """Paths in the folder of a run, which need not exist yet. Raises UserError for the home (~name) of nobody."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self.path = path.expanduser().absolute()
-        except RuntimeError:
-            raise UserError(f"folder {path}: there is no user {path.parts[0]}: write the path without ~") from None
+        self.path = expanded(path).absolute()
         self.config = self.path / "config.yaml"
         """Everything resolved."""
         self.metrics = self.path / "metrics.jsonl"

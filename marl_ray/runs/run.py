@@ -6,6 +6,7 @@ import errno
 import time
 import traceback
 
+from marl_ray.actors.handle import ActorDied, ClusterLost
 from marl_ray.cluster.local import connect, disconnect
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.arithmetic import describe
@@ -48,6 +49,8 @@ def _train(config: Config, saved: SavedRun | None, signals: Signals) -> None:
     except KeyboardInterrupt:
         say(_stopped(folder))
         raise
+    except (ActorDied, ClusterLost) as error:
+        raise UserError(f"{error}{_goes_on(folder)}") from error
     except UserError:
         raise
     except Exception as error:
@@ -88,6 +91,11 @@ def _on_ray(config: Config, session: Session, signals: Signals) -> Result:
         return signals.run(session.run())
     finally:
         disconnect()
+
+
+def _goes_on(folder: RunFolder) -> str:
+    """What to do after an end that is nobody's mistake, if there is something to go on from."""
+    return f"; --resume {folder} goes on" if folder.checkpoints.all() else ""
 
 
 def _stopped(folder: RunFolder) -> str:
