@@ -39,10 +39,6 @@ class ActorDied(UserError):
     """The actor's process is gone."""
 
 
-class ClusterLost(UserError):
-    """A process of Ray's own is gone: this node's raylet, or the head's GCS."""
-
-
 class ActorFailed(RuntimeError):
     """A bug: the actor raised what is no UserError. The cause has the remote traceback."""
 
@@ -149,7 +145,7 @@ class Call(Generic[R]):
                 return ActorDied(f"{who} died before it had started: {_last_line(error)}")
             return ActorDied(f"{who} died ({location})")
         if isinstance(error, LocalRayletDiedError | RpcError):
-            return ClusterLost(f"Ray's own processes are gone while {who} was asked: {_last_line(error)}")
+            return ActorDied(f"{who} cannot be asked: {_last_line(error)}")
         cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, ActorDied | WaitExpired):
             return cause

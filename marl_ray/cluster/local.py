@@ -47,6 +47,8 @@ def connect(verbose: bool) -> str:
         "log_to_driver": verbose,
         "logging_level": logging.INFO if verbose else logging.ERROR,
     }
+    if not verbose:
+        ray_private.silence_last_words()
     if address:
         try:
             _knock(address)

@@ -73,6 +73,19 @@ def signals_wait() -> Iterator[None]:
             signal.raise_signal(number)
 
 
+def silence_last_words() -> None:
+    """A raylet that died has its log's last lines printed by every driver, in paragraphs; our own error says it."""
+    shown = worker.print_to_stdstream
+    if shown.__module__ != worker.__name__:
+        return  # done before
+
+    def print_but_last_words(data: dict[str, Any], ignore_prefix: bool) -> None:
+        if data.get("pid") != "raylet" or not any("Raylet is terminated" in line for line in data["lines"]):
+            shown(data, ignore_prefix)
+
+    worker.print_to_stdstream = print_but_last_words
+
+
 def ask_head(address: str, deadline_s: float) -> None:
     """The head of a cluster (its GCS) answers at `host:port`, or where `auto` leads, and takes our token.
 

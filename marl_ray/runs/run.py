@@ -6,8 +6,9 @@ import errno
 import time
 import traceback
 
-from marl_ray.actors.handle import ActorDied, ClusterLost
+from marl_ray.actors.handle import ActorDied
 from marl_ray.cluster.local import connect, disconnect
+from marl_ray.cluster.loss import ClusterLost, lost_node, while_head_answers
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.arithmetic import describe
 from marl_ray.core.errors import UserError
@@ -88,7 +89,10 @@ def _on_ray(config: Config, session: Session, signals: Signals) -> Result:
     """The loop, on the cluster or on this machine."""
     try:
         say(connect(config.output.verbose))
-        return signals.run(session.run())
+        return signals.run(while_head_answers(session.run()))
+    except ActorDied as error:
+        node = lost_node()
+        raise ClusterLost(f"{node}: {error}") if node else error from None
     finally:
         disconnect()
 
