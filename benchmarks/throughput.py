@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -91,18 +92,18 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
 
     from marl_ray.cluster.local import connect, disconnect
     from marl_ray.config import from_tree
-    from marl_ray.core.batch import UpdateStats
-    from marl_ray.core.stopwatch import Stopwatch
-    from marl_ray.core.tree import Episode, Outcome
+    from marl_ray.core.tree import Outcome
     from marl_ray.data.loading import load_tasks
     from marl_ray.environments.code_generation import CodeGeneration
     from marl_ray.environments.code_generation.attempt import CodeAttempt
     from marl_ray.external.transition import Transition
     from marl_ray.runs.check import Problem
     from marl_ray.runs.folder import RunFolder
-    from marl_ray.runs.session import Session
+    from marl_ray.runs.session import Session, open_stream
     from marl_ray.sandbox import ExecutionReport
-    from marl_ray.telemetry.rows import joint_samples
+    from marl_ray.telemetry.records import Record
+    from marl_ray.telemetry.rows import Row
+    from marl_ray.telemetry.stream import RowStream
     from marl_ray.trainer import Trainer
 
     class VariedReward(CodeGeneration):
@@ -112,17 +113,28 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
             return replace(super().outcome(attempt, report), reward=varied_reward(attempt.responses))
 
     class GatedTrainer(Trainer):
-        async def step(self) -> None:
+        async def play(self, step: int) -> None:
+            await self.changes.until(lambda: self.state.step == step)  # the step before is counted
             await asyncio.to_thread(gate.pass_through)
-            await super().step()
+            await super().play(step)
 
-        def record(self, episodes: list[Episode], updates: list[UpdateStats], watch: Stopwatch) -> None:
-            super().record(episodes, updates, watch)
-            completions = [c for e in episodes for _, node in e.nodes() for group in node.completions for c in group]
-            gate.block.joint_samples += joint_samples(episodes)
-            gate.block.tokens += sum(len(c.token_ids) for c in completions)
+    class Tally:
+        """The sink that adds up a block."""
+
+        def row(self, row: Row, name: str) -> None:
+            gate.block.joint_samples += row["rollout/joint_samples"]  # type: ignore[operator]
+            gate.block.tokens += row["rollout/tokens"]  # type: ignore[operator]
             for phase in PHASES[:3]:
-                setattr(gate.block, phase, getattr(gate.block, phase) + watch.seconds[phase])
+                setattr(gate.block, phase, getattr(gate.block, phase) + row[f"time/{phase}"])
+
+        def episodes(self, step: int, kind: str, records: Sequence[Record]) -> None:
+            """None are counted."""
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    def open_tally(*arguments: Any) -> RowStream:
+        return RowStream([*open_stream(*arguments).sinks, Tally()])
 
     config = from_tree(
         {
@@ -159,7 +171,8 @@ def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
     run.make()
     connect(verbose=False)
     try:
-        with mock.patch("marl_ray.runs.session.Trainer", GatedTrainer):
+        patched = {"Trainer": GatedTrainer, "open_stream": open_tally}
+        with mock.patch.multiple("marl_ray.runs.session", **patched):
             asyncio.run(Session(config, problem, run, None).run())
     except Stopped:
         pass

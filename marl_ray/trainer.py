@@ -1,42 +1,45 @@
-"""The loop.
+"""The loop, as coroutines that wait for facts and for nothing else.
 
-    what          consumes                     produces                    waits for
-    ------------  ---------------------------  --------------------------  ----------------------------------
-    rollout       tasks, weights v             trees of episodes           engines, sandbox, the expert if any
-    credit        trees                        a batch an agent            nothing: pure
-    update        batches                      weights v + 1, one learner  its own gradient; learners of
-                                               group an agent              different agents at the same time
-    publish       weights v + 1, if changed    generators at v + 1         the agent's own generators
-    record        episodes, updates            rows                        the disk
-    checkpoint,   learners, generators         files                       the slowest learner
-    evaluation
+    coroutine             does, for each of its steps            waits for
+    --------------------  -------------------------------------  -------------------------------------------------
+    roll_out (k + 1)      play a batch's episodes, log it        the gate (`Pipeline`); engines, sandbox, the expert
+    learn (one an agent)  update from the batch as its nodes     the batch in the log; its own gradient; no evaluation
+                          come, publish, save                    that still needs its version
+    record                a row of the step, a checkpoint        the slowest learner; the disk
+    evaluate              play the eval tasks                    every agent at the evaluation's version
 
-Each wait has a deadline (`resources.deadlines`) and names who it waits for. Generators serve nothing before their first
-weights, so the first rollout comes after them.
+With `max_staleness` 0 that is the synchronous loop: batch b is played when all have published version b. Whatever these
+wait for on other machines has a deadline (`resources.deadlines`) that names who was waited for. A batch that is in the
+log already, of a run that goes on, is not played: it is learned from again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.team import Team
 from marl_ray.config.arithmetic import arithmetic
 from marl_ray.config.schema import Config
-from marl_ray.core.batch import Batch, UpdateStats
-from marl_ray.core.state import TrainerState
-from marl_ray.core.stopwatch import Stopwatch
+from marl_ray.core.batch import UpdateStats
 from marl_ray.core.streams import draw_tasks
 from marl_ray.core.tree import Episode
-from marl_ray.core.waiting import together
-from marl_ray.credit.batches import credit
+from marl_ray.core.waiting import Changes, now, together
+from marl_ray.rollout.assembly import AgentStream, Assembly, assembled
+from marl_ray.rollout.pipeline import Pipeline
 from marl_ray.rollout.player import EpisodePlayer
+from marl_ray.runs.batch_log import LoggedStep
 from marl_ray.runs.check import Problem
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.health import Health
 from marl_ray.runs.preflight import probe_texts
-from marl_ray.telemetry.rows import Row, evaluation_row, joint_samples, step_row
+from marl_ray.runs.resume import Standing
+from marl_ray.telemetry.records import record_of
+from marl_ray.telemetry.rows import Row, evaluation_row, joint_samples, rollout_row, step_row
 from marl_ray.telemetry.stream import RowStream
+from marl_ray.telemetry.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,98 +54,168 @@ class Result:
 
 
 class Trainer:
-    """One run on a team whose generators have their first weights, from `state` to its last checkpoint."""
+    """One run on a team whose generators have their first weights, from `standing` to its last checkpoint."""
 
     def __init__(
-        self, config: Config, problem: Problem, folder: RunFolder, state: TrainerState, team: Team, rows: RowStream
+        self, config: Config, problem: Problem, folder: RunFolder, standing: Standing, team: Team, rows: RowStream
     ) -> None:
-        self.config, self.problem, self.folder = config, problem, folder
-        self.first = self.state = state
-        self.team, self.rows = team, rows
-        self.health = Health(config)
+        self.config, self.problem, self.folder, self.team, self.rows = config, problem, folder, team, rows
+        self.state, self.first, self.logged = standing.state, standing.state.step, standing.logged
+        self.total = arithmetic(config, len(problem.train_tasks)).total_steps
+        self.eval_tasks = problem.eval_tasks[: config.evaluation.eval_num_samples]
+        self.evaluations = standing.evaluations(config, self.total) if self.eval_tasks else []
+        k = config.rollout.max_staleness
+        self.pipeline = Pipeline(config.num_agents, k, self.first, self.total, self.evaluations, self.logged)
+        self.changes, self.log = Changes(), folder.log
+        self.health, self.timeline = Health(config), Timeline(config.num_agents)
         self.player = EpisodePlayer(config, problem.environment, problem.transition, team.generators, team.sandbox)
+        self.assemblies: dict[int, Assembly] = {}
+        """Batches that are played, or not yet learned from by all, by step."""
+        self.rollouts: dict[int, LoggedStep] = {}
+        """Those that are complete and not yet recorded."""
+        self.updates: dict[int, dict[int, UpdateStats]] = {}
+        """By step and agent, of steps not yet recorded."""
+        self.unsent = [False] * config.num_agents
+        """Whether an agent's weights have changed since they were sent last."""
+        self.saved: set[tuple[int, int]] = set()
+        """Step and agent of checkpoints not yet complete."""
         self.after: Row | None = None
         self.eval_episodes: list[Episode] = []
 
     async def run(self) -> Result:
-        """Every step, with the evaluations and checkpoints between them. Raises UserError."""
-        every, evaluate_every = self.config.loop.save_steps, self.config.evaluation.eval_interval
-        total = arithmetic(self.config, len(self.problem.train_tasks)).total_steps
-        if self.state.step == 0:
-            await self.evaluate("before")
-        while self.state.step < total:
-            await self.step()
-            step = self.state.step
-            if evaluate_every and step % evaluate_every == 0 and step < total:
-                await self.evaluate(f"step {step}")
-            if step % every == 0 and step < total:
-                await self.save()  # after the evaluation, which a resumed run would not take again
-        await self.save()
-        if self.config.output.save_final_model:
-            await together(*map(self.export, self.team.learners))
-        await self.evaluate("after")
-        state = self.state
-        self.health.check_learning(state.learned, state.step)
-        return Result(state.step, state.env_steps, self.first.step, self.after, self.eval_episodes)
+        """Every step, with evaluations and checkpoints. Raises UserError."""
+        lanes = self.config.rollout.max_staleness + 1  # batch b + k + 1 cannot start before batch b is complete
+        await together(
+            *(self.roll_out(lane, lanes) for lane in range(lanes)),
+            *map(self.learn, self.team.learners),
+            self.record(),
+            self.evaluate(),
+        )
+        self.health.check_learning(self.state.learned, self.state.step)
+        return Result(self.state.step, self.state.env_steps, self.first, self.after, self.eval_episodes)
 
-    async def step(self) -> None:
-        """Rollout, credit, update, publish, record."""
-        watch = Stopwatch()
-        with watch.of("step"):
-            with watch.of("rollout"):
-                episodes = await self.rollout()
-            batches = credit(episodes, self.state.step, self.config)
-            learners = zip(batches, self.team.learners, strict=True)
-            updates = await together(*(self.update_and_publish(batch, learner, watch) for batch, learner in learners))
-        self.record(episodes, updates, watch)
+    async def roll_out(self, lane: int, lanes: int) -> None:
+        """Play every `lanes`-th batch. The first lane brings those of the log before."""
+        if lane == 0:
+            for step in range(self.first, self.logged):
+                await self.take_from_log(step)
+        for step in range(self.logged + lane, self.total, lanes):
+            await self.changes.until(partial(self.may_start, step))
+            await self.play(step)
 
-    async def rollout(self) -> list[Episode]:
-        """The trees of the step's tasks, at today's weights."""
-        tasks, step = self.problem.train_tasks, self.state.step
+    def may_start(self, step: int) -> bool:
+        """Whether it is this batch that may start now."""
+        return self.pipeline.next_batch == step
+
+    async def play(self, step: int) -> None:
+        """Play a batch's episodes. Learners take its nodes as they come, and may use them once they are in the log."""
+        self.pipeline.start()
+        self.timeline.play(step)
+        tasks = self.problem.train_tasks
         drawn = draw_tasks(len(tasks), self.config.rollout.rollout_buffer_size, step, self.config.seed)
-        episodes = await self.player.rollout([tasks[i] for i in drawn], step)
-        self.health.check_rollout(episodes, (step,) * self.config.num_agents, step + 1)
-        return episodes
+        self.assemblies[step] = assembly = Assembly(step, len(drawn), self.config, self.changes.tell)
+        self.changes.tell()
+        episodes = await self.player.rollout([tasks[i] for i in drawn], step, assembly)
+        seconds, executions = self.timeline.played(step), self.team.sandbox.take_executions()
+        self.health.check_rollout(episodes, step)
+        rollout = LoggedStep(
+            step=step,
+            batches=tuple(assembly.batches),
+            joint_samples=joint_samples(episodes),
+            row=rollout_row(self.config, episodes, assembly.batches, seconds, executions),
+            episodes=tuple(map(record_of, episodes[: self.config.output.episodes_per_step])),
+        )
+        await self.changes.until(lambda: self.pipeline.in_log == step)
+        await asyncio.to_thread(self.log.append, rollout)
+        self.rollouts[step] = rollout
+        self.pipeline.logged(step)
+        self.changes.tell()
 
-    async def update_and_publish(self, batch: Batch, learner: LearnerGroup, watch: Stopwatch) -> UpdateStats:
-        """One agent's update, then its weights to its own generators.
+    async def take_from_log(self, step: int) -> None:
+        """A batch that was played before; not sooner than somebody needs it."""
+        await self.changes.until(lambda: step <= min(self.pipeline.versions) + 1)
+        self.rollouts[step] = rollout = await asyncio.to_thread(self.log.read, step)
+        self.assemblies[step] = assembled(step, rollout.batches, self.config)
+        self.changes.tell()
 
-        Weights that did not change are not sent: the generators serve what they have under the next version.
+    async def learn(self, learner: LearnerGroup) -> None:
+        """All of one agent's updates, its parts of the checkpoints, and its trained model."""
+        every, agent = self.config.loop.save_steps, learner.agent
+        for step in range(self.first, self.total):
+            await self.update_and_publish(learner, step)
+            if (step + 1) % every == 0 or step + 1 == self.total:
+                await learner.save(str(self.folder.checkpoints.begin(step + 1, agent)))
+                self.saved.add((step + 1, agent))
+                self.changes.tell()
+        if self.config.output.save_final_model:
+            texts = probe_texts(self.problem.environment, self.problem.train_tasks, agent)
+            await learner.export(str(self.folder.model(agent)), texts)
+
+    async def update_and_publish(self, learner: LearnerGroup, step: int) -> None:
+        """One agent's update from batch `step`, then its weights to its own generators, as version `step` + 1.
+
+        Weights that did not change are not sent: the generators serve what they have under the next version. Nor are
+        those that nothing will be played with, on the way through the log.
         """
-        with watch.of("learn"):
-            stats = await learner.update(batch)
-        publish = learner.publish if stats.optimizer_steps else learner.relabel
-        with watch.of("sync"):
-            await publish(self.state.step + 1)
-        return stats
+        agent, begun = learner.agent, now()
+        await self.changes.until(lambda: step in self.assemblies)
+        stream = AgentStream(self.assemblies[step], agent, self.changes.until, self.pipeline.may_update, now() - begun)
+        stats = await learner.learn(stream)
+        learned = now()
+        self.unsent[agent] |= stats.optimizer_steps > 0
+        if step + 1 >= self.logged - self.config.rollout.max_staleness or step + 1 in self.evaluations:
+            await learner.publish(self.unsent[agent])
+            self.unsent[agent] = False
+        waited, done = stream.waited_s, now()
+        self.timeline.learned(step, agent, learn=learned - begun - waited, wait=waited, sync=done - learned)
+        self.updates.setdefault(step, {})[agent] = stats
+        self.pipeline.published(agent, step + 1)
+        self.changes.tell()
 
-    def record(self, episodes: list[Episode], updates: list[UpdateStats], watch: Stopwatch) -> None:
-        """The step is done: count it, and tell of it."""
-        self.state = state = self.state.after(joint_samples(episodes), sum(stats.optimizer_steps for stats in updates))
-        self.health.check_updates(updates, state.step)
-        executions = self.team.sandbox.take_executions()
-        self.rows.step(step_row(self.config, state, episodes, updates, watch.seconds, executions), episodes)
+    async def record(self) -> None:
+        """A row of each step that all agents have done, and the checkpoints that all have saved."""
+        for step in range(self.first, self.total):
+            await self.record_step(step)
+            if self.state.step % self.config.loop.save_steps == 0 or self.state.step == self.total:
+                await self.complete_checkpoint()
 
-    async def evaluate(self, name: str) -> None:
+    async def record_step(self, step: int) -> None:
+        """Count it, and tell of it."""
+        agents = range(self.config.num_agents)
+        await self.changes.until(lambda: len(self.updates.get(step, ())) == len(agents))
+        of_agent, rollout = self.updates.pop(step), self.rollouts.pop(step)
+        del self.assemblies[step]
+        updates = [of_agent[agent] for agent in agents]
+        self.state = self.state.after(rollout.joint_samples, sum(stats.optimizer_steps for stats in updates))
+        self.health.check_updates(updates, self.state.step)
+        self.rows.step(step_row(self.state, rollout.row, updates, self.timeline.row(step)), rollout.episodes)
+        self.changes.tell()
+
+    async def complete_checkpoint(self) -> None:
+        """Make it visible, and forget the batches that it covers."""
+        parts = {(self.state.step, agent) for agent in range(self.config.num_agents)}
+        await self.changes.until(lambda: parts <= self.saved)
+        self.saved -= parts
+        self.folder.checkpoints.commit(self.state, self.config.output.keep_checkpoints)
+        if not self.config.output.keep_batches:
+            self.log.drop_before(self.state.step)
+
+    async def evaluate(self) -> None:
+        """All evaluations, each with exactly its versions."""
+        for step in self.evaluations:
+            await self.evaluate_at(step)
+
+    async def evaluate_at(self, step: int) -> None:
         """Play the eval tasks and tell of it."""
-        tasks = self.problem.eval_tasks[: self.config.evaluation.eval_num_samples]
-        if not tasks:
-            return
-        watch = Stopwatch()
-        with watch.of("eval"):
-            episodes = await self.player.evaluate(tasks)
-        self.team.sandbox.take_executions()  # a step's are its own
-        self.after, self.eval_episodes = evaluation_row(self.config, self.state, episodes, watch.seconds), episodes
-        self.rows.evaluation(self.after, name, episodes)
-
-    async def save(self) -> None:
-        """A checkpoint: complete, or invisible."""
-        checkpoints, learners = self.folder.checkpoints, self.team.learners
-        path = checkpoints.begin(self.state.step, len(learners))
-        await together(*(x.save(str(checkpoints.agent_folder(path, x.agent))) for x in learners))
-        checkpoints.commit(path, self.state, self.config.output.keep_checkpoints)
-
-    async def export(self, learner: LearnerGroup) -> None:
-        """One agent's trained model, as transformers loads it."""
-        texts = probe_texts(self.problem.environment, self.problem.train_tasks, learner.agent)
-        await learner.export(str(self.folder.model(learner.agent)), texts)
+        await self.changes.until(lambda: self.pipeline.evaluation == step == self.state.step)
+        self.timeline.play()
+        self.eval_episodes = await self.player.evaluate(self.eval_tasks)
+        seconds = self.timeline.played()
+        if self.config.rollout.max_staleness == 0:
+            self.team.sandbox.take_executions()  # a step's are its own
+        self.after = evaluation_row(self.config, self.state, self.eval_episodes, {"eval": seconds})
+        name = "before" if step == 0 else "after" if step == self.total else f"step {step}"
+        kept = self.eval_episodes[: self.config.output.episodes_per_step]
+        self.rows.evaluation(self.after, name, [record_of(episode) for episode in kept])
+        self.pipeline.evaluated(step)
+        self.changes.tell()

@@ -3,18 +3,25 @@
 The only module that knows vLLM's engine; `marl_ray.weights` knows its weight transfer. In-process
 (`VLLM_ENABLE_V1_MULTIPROCESSING=0`) because on CPU the extra processes of the asynchronous front end halve
 the throughput, and one actor is one engine anyway.
+
+New weights come between two steps. Requests in flight keep their keys and values and go on with the new weights
+(vLLM's spans say which token is of which version), or are finished first. What is asked for later shares no keys and
+values with what came before: the salt of vLLM's prefix cache counts the updates.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
+from marl_ray.actors.handle import ActorBroken
 from marl_ray.core.sampling import SamplingSpec
 from marl_ray.core.tree import Completion, WeightVersion
 
@@ -51,7 +58,8 @@ def engine_environment(cpus: float, on_gpu: bool, local_model: bool, verbose: bo
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """What an engine is made from. `transport` is the weight transport of `marl_ray.weights`."""
+    """What an engine is made from. `transport` is the weight transport of `marl_ray.weights`; `drain`: requests in
+    flight are finished before new weights come."""
 
     model: str
     dtype: str
@@ -63,6 +71,7 @@ class EngineSpec:
     kv_cache_mb: int
     max_num_seqs: int
     transport: str
+    drain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +90,8 @@ class Sampled:
 class Engine:
     """A vLLM engine and the thread that steps it.
 
-    All calls into vLLM happen on that thread, between two steps, in the order they were asked for. A failure
-    in the engine fails every request in flight and every later one.
+    All calls into vLLM happen on that thread, between two steps, in the order they were asked for. A failure in a step
+    fails every request in flight and every later one with ActorBroken.
 
     A completion ends at `eos` (the tokenizer's, which settings may have changed), or at one that the model's
     generation config lists, which vLLM adds by itself.
@@ -104,8 +113,9 @@ class Engine:
             # Not Ray, which vLLM would choose inside a placement group: the actor holds all of its GPUs itself.
             "distributed_executor_backend": "mp" if spec.tensor_parallel > 1 else "uni",
             "logprobs_mode": "processed_logprobs",
+            "scheduling_policy": "priority",
             "disable_log_stats": True,
-            "worker_extension_cls": "marl_ray.weights.worker.ChecksumExtension",
+            "worker_extension_cls": "marl_ray.weights.worker.UpdateExtension",
             "weight_transfer_config": WeightTransferConfig(backend=BACKENDS[spec.transport]),
         }
         if spec.on_gpu:
@@ -121,18 +131,27 @@ class Engine:
                 "max_num_batched_tokens": max(CPU_BATCHED_TOKENS, spec.max_length),
             }
         self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        if spec.tensor_parallel > 1:
+            _end_with(self._engine)
+        self._drain = spec.drain
         self._stops = [] if eos is None else [eos]
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._waiting: dict[str, Future] = {}
         self._requests = 0
+        self._updates = 0
+        self._held: list[Callable[[], None]] | None = None
+        """During an update: what is to be added after it."""
         self._failure: BaseException | None = None
+        self._signs: queue.SimpleQueue[Future] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
         self._thread.start()
 
-    def generate(self, prompt_ids: list[int], sampling: SamplingSpec) -> asyncio.Future[list[Sampled]]:
-        """Sample a group."""
+    def generate(
+        self, prompt_ids: list[int], sampling: SamplingSpec, priority: int = 0
+    ) -> asyncio.Future[list[Sampled]]:
+        """Sample a group. Where there is no room for all, those of lower `priority` go first."""
         future: Future = Future()
-        self._inbox.put(lambda: self._add(prompt_ids, sampling, future))
+        self._inbox.put(lambda: self._add(prompt_ids, sampling, priority, future))
         return asyncio.wrap_future(future)
 
     def call(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
@@ -150,23 +169,92 @@ class Engine:
         self._inbox.put(command)
         return asyncio.wrap_future(future)
 
+    def hold(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
+        """`call` the first part of an update: from now on, and until the last, which is a `refit`, there is no step."""
+        return self.call(lambda engine: self._update(method))
+
+    def refit(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
+        """`call` a whole update, or the last part of one. Where it fails there is no step until another one succeeds."""
+
+        def update(engine: Any) -> T:
+            result = self._update(method)
+            self._updates += 1
+            held, self._held = self._held or [], None
+            for command in held:
+                command()
+            return result
+
+        return self.call(update)
+
+    def alive(self) -> asyncio.Future[None]:
+        """Resolves once the thread has done what it is at, one step or command; at once during an update, which has
+        deadlines of its own. Raises ActorBroken."""
+        future: Future = Future()
+        self._signs.put(future)
+        if self._held is not None:
+            self._show_signs()
+        self._inbox.put(self._show_signs)
+        return asyncio.wrap_future(future)
+
     def _run(self) -> None:
         while True:
+            idle = self._held is not None or not self._waiting
             try:
-                command = self._inbox.get(block=not self._waiting)
+                command = self._inbox.get(block=idle)
             except queue.Empty:
                 self._step()
                 continue
             command()
 
-    def _add(self, prompt_ids: list[int], sampling: SamplingSpec, future: Future) -> None:
+    def _show_signs(self) -> None:
+        while True:
+            try:
+                future = self._signs.get_nowait()
+            except queue.Empty:
+                return
+            if not future.set_running_or_notify_cancel():
+                continue
+            if self._failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(self._broken())
+
+    def _broken(self) -> ActorBroken:
+        return ActorBroken(f"the engine failed in a step: {self._failure}")
+
+    def _update(self, method: Callable[[Any], T]) -> T:
+        if self._held is None:
+            self._settle()
+            self._held = []
+        if self._failure is not None:
+            raise self._broken()
+        return method(self._engine)
+
+    def _settle(self) -> None:
+        """No step is under way, and where requests are drained none is in flight.
+
+        On a GPU vLLM begins a step before it has the tokens of the last; those would get the next version's label.
+        """
+        while self._drain and self._waiting:
+            self._step()
+        core = self._engine.engine_core.engine_core
+        if core.batch_queue:
+            self._engine.sleep(level=0, mode="keep")
+            while core.batch_queue and self._failure is None:
+                self._step()
+            self._engine.wake_up(tags=["scheduling"])
+
+    def _add(self, prompt_ids: list[int], sampling: SamplingSpec, priority: int, future: Future) -> None:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        if self._held is not None:
+            self._held.append(lambda: self._add(prompt_ids, sampling, priority, future))
+            return
         if not future.set_running_or_notify_cancel():
             return
         if self._failure is not None:
-            future.set_exception(RuntimeError(f"the engine has failed: {self._failure}"))
+            future.set_exception(self._broken())
             return
         parameters = SamplingParams(
             n=sampling.num_generations,
@@ -183,8 +271,9 @@ class Engine:
         )
         self._requests += 1
         name = str(self._requests)
+        prompt: Any = {"prompt_token_ids": prompt_ids, "cache_salt": str(self._updates)}
         try:
-            self._engine.add_request(name, {"prompt_token_ids": prompt_ids}, parameters)
+            self._engine.add_request(name, prompt, parameters, priority=priority)
         except Exception as error:  # vLLM refused this request: its caller must know, the engine goes on
             future.set_exception(error)
             return
@@ -200,8 +289,9 @@ class Engine:
         except Exception as error:  # whatever it is, the engine is unusable and everyone must know
             self._failure = error
             for future in self._waiting.values():
-                future.set_exception(RuntimeError(f"the engine failed in a step: {error}"))
+                future.set_exception(self._broken())
             self._waiting.clear()
+        self._show_signs()
 
 
 def _sampled(output: Any) -> Sampled:
@@ -212,3 +302,15 @@ def _sampled(output: Any) -> Sampled:
         raise RuntimeError(f"vLLM returned {len(logprobs)} log-probabilities for {len(ids)} tokens")
     spans = tuple((int(span.version), span.end - span.start) for span in output.weight_versions or ())
     return Sampled(ids, logprobs, output.finish_reason or "", spans)
+
+
+def _end_with(engine: Any) -> None:
+    """End this process as soon as one of the engine's worker processes ends: the engine would wait for it in vain."""
+    workers: Sequence[Any] = engine.model_executor.workers
+    sentinels = [worker.proc.sentinel for worker in workers]
+
+    def watch() -> None:
+        wait(sentinels)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="vllm-workers", daemon=True).start()

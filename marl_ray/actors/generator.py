@@ -17,7 +17,7 @@ from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.tree import WeightVersion
 from marl_ray.models.tokenization import decide_template, encode_prompt, fingerprint, load_tokenizer, prompt_note
 from marl_ray.weights import receiving
-from marl_ray.weights.receiving import Acknowledgement, Stage
+from marl_ray.weights.receiving import Acknowledgement, Outdated, Stage
 
 
 class Generator(Actor):
@@ -28,6 +28,7 @@ class Generator(Actor):
         self.spec = spec
         self.model = model
         self.version: WeightVersion | None = None
+        self.learner_life = 0
 
     async def start(self) -> list[str]:
         """Load tokenizer and engine. Raises UserError for settings that the engine refuses."""
@@ -49,10 +50,10 @@ class Generator(Actor):
         """See `marl_ray.models.tokenization.fingerprint`."""
         return fingerprint(self.tokenizer, texts)
 
-    async def generate(self, prompt: str, sampling: SamplingSpec) -> Generation:
-        """Sample a group of completions of one prompt.
+    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
+        """Sample a group of completions of one prompt; see `Engine.generate`.
 
-        Raises RuntimeError before the first weight update, or when the engine has failed.
+        Raises RuntimeError before the first weight update, and ActorBroken when the engine has failed.
         """
         if self.version is None:
             raise RuntimeError(f"{self.id} has not received any weights yet")
@@ -60,21 +61,36 @@ class Generator(Actor):
         room = self.spec.max_length - len(prompt_ids)
         if room < sampling.max_new_tokens:
             return Generation(tuple(prompt_ids), ())
-        samples = await self.engine.generate(prompt_ids, sampling)
+        samples = await self.engine.generate(prompt_ids, sampling, priority)
         texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
         return Generation(tuple(prompt_ids), tuple(s.completion(t) for s, t in zip(samples, texts, strict=True)))
 
-    async def transfer(self, stage: Stage, info: dict[str, Any] | None = None) -> None:
+    async def alive(self) -> None:
+        """See `Engine.alive`."""
+        await self.engine.alive()
+
+    async def meet(self, life: int) -> None:
+        """The learner's present life. Whatever earlier ones still send is refused from now on, here and in all methods
+        below: Outdated."""
+        if life < self.learner_life:
+            raise Outdated(f"refuses life {life} of its learner, which is in life {self.learner_life}")
+        self.learner_life = life
+
+    async def transfer(self, life: int, stage: Stage, info: dict[str, Any] | None = None) -> None:
         """One stage of an update that the learner drives stage by stage."""
-        await self.engine.call(lambda engine: receiving.transfer(engine, stage, info))
+        await self.meet(life)
+        command = self.engine.hold if stage == "start_weight_update" else self.engine.call
+        await command(lambda engine: receiving.transfer(engine, stage, info))
 
-    async def refit(self, version: WeightVersion, weights: Any) -> Acknowledgement:
+    async def refit(self, life: int, version: WeightVersion, weights: Any) -> Acknowledgement:
         """A whole update, and its commit: one command of the engine's thread."""
-        return self._serve(await self.engine.call(lambda engine: receiving.refit(engine, self.id, version, weights)))
+        await self.meet(life)
+        return self._serve(await self.engine.refit(lambda e: receiving.refit(e, self.id, version, weights)))
 
-    async def commit(self, version: WeightVersion) -> Acknowledgement:
+    async def commit(self, life: int, version: WeightVersion) -> Acknowledgement:
         """Serve the weights that were received last as `version`."""
-        return self._serve(await self.engine.call(lambda engine: receiving.commit(engine, self.id, version)))
+        await self.meet(life)
+        return self._serve(await self.engine.refit(lambda engine: receiving.commit(engine, self.id, version)))
 
     def _serve(self, acknowledgement: Acknowledgement) -> Acknowledgement:
         self.version = acknowledgement.version

@@ -1,30 +1,43 @@
-"""An agent's generators as its learner's process talks to them during a weight update: blocking, to all at once."""
+"""An agent's generators as its learner's process talks to them during a publication: blocking, to all at once."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import ray
 
 from marl_ray.actors.generator import Generator
-from marl_ray.actors.handle import Call, Deadline, Handle, wait_for
+from marl_ray.actors.handle import ActorDied, Call, Deadline, Handle, settle
+from marl_ray.core.ids import ActorId
 from marl_ray.core.tree import WeightVersion
+from marl_ray.core.waiting import WaitExpired
 from marl_ray.weights.receiving import Acknowledgement, Stage
+from marl_ray.weights.transport import ReceiverLost
 
 R = TypeVar("R")
 
 
 class GeneratorClient:
-    """The `Receivers` of `marl_ray.weights.transport`.
+    """The `Receivers` of `marl_ray.weights.transport`, for one publication of a learner in its life number `life`.
 
-    Each stage of an update has `deadline_s` of resources.deadlines.sync_s. Raises as `Call.within`.
+    A generator that dies, or does not answer within `deadline_s` of resources.deadlines.sync_s, counted for the
+    publication as a whole, is not called again: it is among `failed`. Whatever else goes wrong is raised.
     """
 
-    def __init__(self, generators: Sequence[Handle[Generator]], ranks_each: int, deadline_s: float) -> None:
-        self._generators = generators
+    def __init__(self, generators: Sequence[Handle[Generator]], ranks_each: int, life: int, deadline_s: float) -> None:
+        self.failed: dict[ActorId, str] = {}
+        self._generators = list(generators)
         self._ranks_each = ranks_each
+        self._life = life
         self._deadline_s = deadline_s
+        self._until = time.monotonic() + deadline_s
+
+    @property
+    def members(self) -> tuple[tuple[ActorId, int], ...]:
+        """Those that are left, each with its life."""
+        return tuple((generator.id, generator.life) for generator in self._generators)
 
     @property
     def ranks(self) -> int:
@@ -33,6 +46,14 @@ class GeneratorClient:
     @property
     def address(self) -> str:
         return ray.util.get_node_ip_address()
+
+    def meet(self) -> None:
+        """Raise the fence: they refuse earlier lives."""
+        self._settle("meet", [generator.call(Generator.meet, self._life) for generator in self._generators])
+
+    def shutdown_weight_transfer_engine(self) -> None:
+        """Leave the rendezvous of an earlier publication."""
+        self._stage("shutdown_weight_transfer_engine")
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Start the rendezvous; engine i's workers come after those of the engines before it."""
@@ -56,15 +77,31 @@ class GeneratorClient:
     def refit(self, version: WeightVersion, weights: Any) -> list[Acknowledgement]:
         """A whole update; the weights lie in the object store once, and Ray hands each generator a view of them."""
         stored = ray.put(weights)
-        return self._wait("refit", [g.call(Generator.refit, version, stored) for g in self._generators])
+        return self._settle("refit", [g.call(Generator.refit, self._life, version, stored) for g in self._generators])
 
     def commit(self, version: WeightVersion) -> list[Acknowledgement]:
-        return self._wait("commit", [g.call(Generator.commit, version) for g in self._generators])
+        return self._settle("commit", [g.call(Generator.commit, self._life, version) for g in self._generators])
 
     def _stage(self, stage: Stage, infos: Sequence[dict[str, Any] | None] = ()) -> None:
+        """Raises ReceiverLost where one is lost: vLLM's engines count on all of them."""
         infos = infos or [None] * len(self._generators)
-        calls = [g.call(Generator.transfer, stage, info) for g, info in zip(self._generators, infos, strict=True)]
-        self._wait(stage, calls)
+        pairs = zip(self._generators, infos, strict=True)
+        self._settle(stage, [g.call(Generator.transfer, self._life, stage, info) for g, info in pairs])
+        if len(self._generators) < len(infos):
+            raise ReceiverLost(f"lost in {stage}: {self.failed}")
 
-    def _wait(self, what: str, calls: Sequence[Call[R]]) -> list[R]:
-        return wait_for(calls, Deadline(self._deadline_s, "sync_s", f"to {what}"))
+    def _settle(self, what: str, calls: Sequence[Call[R]]) -> list[R]:
+        """The answers of those that are left."""
+        left = round(max(0.0, self._until - time.monotonic()), 1)
+        answers = settle(calls, Deadline(left, "sync_s", f"to {what}"))
+        good, serving = [], []
+        for generator, answer in zip(self._generators, answers, strict=True):
+            if isinstance(answer, ActorDied | WaitExpired):
+                self.failed[generator.id] = str(answer)
+            elif isinstance(answer, Exception):
+                raise answer
+            else:
+                good.append(answer)
+                serving.append(generator)
+        self._generators = serving
+        return good

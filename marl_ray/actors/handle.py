@@ -8,6 +8,7 @@ and what comes out:
 | in the actor | raised here |
 |---|---|
 | its process is gone | ActorDied, which says where it was |
+| ActorBroken: it can do no more | the same, with the actor before the text; it is an ActorDied too |
 | no answer in time | WaitExpired, which names it and the setting |
 | UserError | UserError, with the actor and its node before the text; ActorDied and WaitExpired as they are |
 | anything else | ActorFailed: a bug, with the remote traceback as its cause |
@@ -21,22 +22,26 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import ray
-from ray.exceptions import LocalRayletDiedError, RayActorError, RayError, RayTaskError, RpcError
+from ray.exceptions import GetTimeoutError, LocalRayletDiedError, RayActorError, RayError, RayTaskError, RpcError
 
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.core.waiting import WaitExpired, within
 
-A = TypeVar("A")
+A = TypeVar("A", bound="Actor")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class ActorDied(UserError):
     """The actor's process is gone."""
+
+
+class ActorBroken(ActorDied):
+    """The actor's process is there and of no use: what it works with has failed, and would fail again."""
 
 
 class ActorFailed(RuntimeError):
@@ -75,6 +80,9 @@ class Actor(ABC):
     arrive as they are, does the rest.
     """
 
+    concurrency_groups: ClassVar[Mapping[str, int]] = {}
+    """Threads, by name, for methods that are to answer while another one works (`ray.method(concurrency_group=...)`)."""
+
     def location(self) -> Location:
         """Answers once there is a process."""
         return Location(socket.gethostname(), ray.util.get_node_ip_address(), os.getpid())
@@ -82,6 +90,10 @@ class Actor(ABC):
     @abstractmethod
     def start(self) -> Any:
         """Answers once the actor can serve, with a list of lines that people should know."""
+
+    @abstractmethod
+    def alive(self) -> Any:
+        """Answers soon as long as what the actor works with goes on, whatever it works on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +111,9 @@ class Handle(Generic[A]):
         cls, id: ActorId, life: int, actor_class: type[A], arguments: Sequence[Any], options: Mapping[str, Any]
     ) -> Handle[A]:
         """Begin a life of an actor; returns at once. `options` are Ray's."""
-        remote_class: Any = ray.remote(actor_class)
+        remote: Any = ray.remote
+        groups = actor_class.concurrency_groups
+        remote_class = remote(concurrency_groups=dict(groups))(actor_class) if groups else remote(actor_class)
         actor = remote_class.options(max_restarts=0, **options).remote(*arguments)
         return cls(id, actor, life)
 
@@ -147,6 +161,8 @@ class Call(Generic[R]):
         if isinstance(error, LocalRayletDiedError | RpcError):
             return ActorDied(f"{who} cannot be asked: {_last_line(error)}")
         cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, ActorBroken):
+            return ActorBroken(f"{who} ({location or 'no process yet'}): {cause}")
         if isinstance(cause, ActorDied | WaitExpired):
             return cause
         if isinstance(cause, UserError):
@@ -155,23 +171,19 @@ class Call(Generic[R]):
         return ActorFailed(f"{who} ({location or 'no process yet'}) failed in {self.method}: {what}")
 
 
-def wait_for(calls: Sequence[Call[R]], deadline: Deadline) -> list[R]:
-    """All answers in order, blocking: for a process that has no event loop. Raises as `Call.within`, and at once for
-    the first that fails; WaitExpired names all that are late."""
+def settle(calls: Sequence[Call[R]], deadline: Deadline) -> list[R | Exception]:
+    """Every call's answer, or what `Call.within` would raise, in order; blocking, for a process without event loop."""
     until = time.monotonic() + deadline.seconds
-    pending = {call.reference: call for call in calls}
-    answers: dict[Any, R] = {}
-    while pending:
-        ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, until - time.monotonic()))
-        if not ready:
-            late = " and ".join(str(call.handle.id) for call in pending.values())
-            raise WaitExpired.after(deadline.seconds, f"{late} {deadline.purpose}", deadline.setting)
-        call = pending.pop(ready[0])
+    settled: list[R | Exception] = []
+    for call in calls:
         try:
-            answers[call.reference] = ray.get(call.reference)
+            settled.append(ray.get(call.reference, timeout=max(0.0, until - time.monotonic())))
+        except GetTimeoutError:
+            waited_for = f"{call.handle.id} {deadline.purpose}"
+            settled.append(WaitExpired.after(deadline.seconds, waited_for, deadline.setting))
         except RayError as error:
-            raise call.translated(error) from error
-    return [answers[call.reference] for call in calls]
+            settled.append(call.translated(error))
+    return settled
 
 
 def _last_line(error: BaseException) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+import ray
 
 from marl_ray.actors.handle import Actor, Handle
 from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
-from marl_ray.core.batch import Batch, UpdateStats
+from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.ids import ActorId
-from marl_ray.core.tree import WeightVersion
 from marl_ray.models.tokenization import fingerprint
+from marl_ray.weights.receiving import Delivery
 
 if TYPE_CHECKING:  # they import torch, which the driver, who imports this module, does without
     from marl_ray.actors.generator import Generator
@@ -18,7 +23,12 @@ if TYPE_CHECKING:  # they import torch, which the driver, who imports this modul
 
 
 class LearnerActor(Actor):
-    """Ray actor: one rank of an agent's learner. The arguments after `id` are those of `Learner`."""
+    """Ray actor: one rank of an agent's learner. The arguments after `id` are those of `Learner`.
+
+    One thread does everything in the order it was asked for, but for signs of life, which have another.
+    """
+
+    concurrency_groups = MappingProxyType({"signs": 1})
 
     def __init__(
         self,
@@ -54,23 +64,40 @@ class LearnerActor(Actor):
         """Whether this actor's node sees `path` of the driver's file system."""
         return Path(path).exists()
 
+    @ray.method(concurrency_group="signs")
+    def alive(self) -> None:
+        """Answers, whatever the learner does."""
+
     def connect(
-        self, generators: list[Handle[Generator]], ranks_each: int, transport: TransportName, deadline_s: float
+        self,
+        generators: list[Handle[Generator]],
+        life: int,
+        ranks_each: int,
+        transport: TransportName,
+        deadline_s: float,
     ) -> None:
-        """Join the agent's generators, of `ranks_each` workers each, for weight sync."""
+        """Tell the agent's generators that this is its learner's life from now on. A publication has `deadline_s` of
+        resources.deadlines.sync_s; each generator has `ranks_each` workers. Raises Outdated."""
         from marl_ray.actors.generator_client import GeneratorClient
         from marl_ray.weights.transport import Publisher
 
-        client = GeneratorClient(generators, ranks_each, deadline_s)
-        self.publisher = Publisher(self.learner.policy, self.learner.dtype, transport, client)
+        self._client = partial(GeneratorClient, ranks_each=ranks_each, life=life, deadline_s=deadline_s)
+        self._client(generators).meet()
+        self.publisher = Publisher(self.learner.policy, self.learner.dtype, transport)
 
-    def publish(self, version: WeightVersion) -> int:
-        """Push the weights to the generators as `version`; returns the acknowledged checksum. Raises SyncError."""
-        return self.publisher.publish(version)
+    def publish(self, generators: list[Handle[Generator]], changed: bool) -> Delivery:
+        """Let these generators serve the weights as version `Learner.step`; unless they have `changed`, those that
+        were sent last are only given the new version. Raises SyncError, Outdated."""
+        send = self.publisher.publish if changed else self.publisher.relabel
+        return send(self.learner.step, self._client(generators))
 
-    def relabel(self, version: WeightVersion) -> int:
-        """Let the generators serve the weights that they have as `version`; returns the acknowledged checksum."""
-        return self.publisher.relabel(version)
+    def accumulate(self, step: int, start: int, groups: Sequence[Group]) -> None:
+        """See `Learner.accumulate`."""
+        self.learner.accumulate(step, start, groups)
+
+    def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
+        """See `Learner.finish`."""
+        return self.learner.finish(batch, accumulated)
 
     def update(self, batch: Batch) -> UpdateStats:
         """See `Learner.update`."""
@@ -80,9 +107,9 @@ class LearnerActor(Actor):
         """See `Learner.save`."""
         self.learner.save(folder)
 
-    def load(self, folder: str) -> None:
+    def load(self, folder: str, step: int) -> None:
         """See `Learner.load`."""
-        self.learner.load(folder)
+        self.learner.load(folder, step)
 
     def export(self, folder: str, texts: list[str]) -> None:
         """See `Learner.export`."""

@@ -4,7 +4,7 @@
 
 | waits for | deadline | then |
 |---|---|---|
-| a worker's start | `start` | the start fails and names it; once running, further tries, up to MAX_FAILED_STARTS |
+| a worker's start | `start` | the start fails and names it; once running, further tries: see the supervisor |
 | a sign of life of a busy worker | `deadline_s` | the worker is replaced, the programs retried once |
 | a batch | what its programs may take, each tried twice | the same |
 | a program's report | the two above, twice | a report with `infra_error` |
@@ -26,11 +26,11 @@ from typing import Any
 
 from marl_ray.actors.handle import Deadline, Handle
 from marl_ray.actors.sandbox_worker import SandboxWorker
-from marl_ray.actors.supervisor import Recipe, Supervisor
+from marl_ray.actors.supervisor import Care, Recipe, Supervisor
 from marl_ray.core.ids import ActorId
 from marl_ray.sandbox import ExecutionReport, Program, SandboxSettings, count_tests, failed_report
 
-MAX_FAILED_STARTS = 4
+RESTARTS = 100
 START = Deadline(120.0, "", "to start")
 RESTART_S = 40.0
 """What a sandbox may take, besides a program's own limit, to notice that it has died and to start again."""
@@ -51,8 +51,8 @@ class _Item:
 class SandboxPool:
     """Sandbox workers as one. For use from a single event loop.
 
-    `scheduling`: one Ray scheduling strategy a worker, or None to spread them. `deadline_s`: for a sign of life.
-    `without`: see `Sandbox`.
+    `scheduling`: one Ray scheduling strategy a worker, or None to spread them. `restarts`: see `Care`. `deadline_s`: for
+    a sign of life. `without`: see `Sandbox`.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class SandboxPool:
         batch_size: int = 8,
         cache_size: int = 4096,
         start: Deadline = START,
+        restarts: int = RESTARTS,
         deadline_s: float = 60.0,
         without: tuple[str, ...] = (),
     ) -> None:
@@ -88,7 +89,7 @@ class SandboxPool:
             )
             for worker, strategy in zip(range(num_workers), scheduling or ["SPREAD"] * num_workers, strict=True)
         ]
-        self.workers = Supervisor(recipes, start, MAX_FAILED_STARTS, self._dispatch)
+        self.workers = Supervisor(recipes, Care(start, restarts), self._dispatch)
         self._busy: set[Handle[SandboxWorker]] = set()
         self._fresh: deque[_Item] = deque()
         self._retries: deque[_Item] = deque()

@@ -1,11 +1,21 @@
-"""The life of actors, of every kind: started, ready, serving, lost, replaced.
+"""The life of actors, of every kind: started, fitted, serving, lost, replaced.
 
-    starting --(start has answered)--> serving --(lose)--> lost --(restarts left)--> starting, in its next life
-                                                           --(none left)------> retired
+    starting --(start has answered)--> fitting --(fit is done)--> serving <--(signs of life)--> suspect
+       ^                                                             |                             |
+       +-----(a restart is left)------- lost <-----------------------+-----------------------------+
+                                         +--(none is left)--> retired
 
 A life is counted from 1, and every life has a handle of its own: whoever still holds the handle of an earlier one can
-neither end nor replace the actor of a later one. Who notices a loss says so with `lose`; generators and learners have
-no restarts, so that their loss ends the run with the line of the handle that noticed it.
+neither end nor replace the actor of a later one. Who notices a loss says so with `lose`; who needs an actor waits for
+it with `ready`. Before an actor serves again it is fitted: a generator gets its agent's weights, a learner its state.
+
+| phase | deadline | then |
+|---|---|---|
+| starting | `Care.start` | one more start; where nobody else serves, retired: there is no place for it |
+| fitting | of each call that it makes | one more start |
+| serving | `Care.heartbeat_s` for a sign of life | lost |
+
+So `ready`, which waits for these, needs no deadline of its own.
 """
 
 from __future__ import annotations
@@ -14,8 +24,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from ray.exceptions import RayError
@@ -23,14 +33,18 @@ from ray.exceptions import RayError
 from marl_ray.actors.handle import Actor, ActorFailed, Deadline, Handle
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
-from marl_ray.core.waiting import together
+from marl_ray.core.waiting import WaitExpired, together
+from marl_ray.core.words import counted
 
 log = logging.getLogger(__name__)
 
+RESTART_WINDOW_S = 3600.0
 RESTART_PAUSE_S = 2.0
 """Before the second try of a life; before each further one as much more."""
+MAX_FAILED_STARTS = 4
+"""In a row, after which a further one would fail too."""
 
-State = Literal["starting", "serving", "lost", "retired"]
+State = Literal["starting", "fitting", "serving", "suspect", "lost", "retired"]
 
 
 A = TypeVar("A", bound=Actor)
@@ -46,38 +60,60 @@ class Recipe(Generic[A]):
     options: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Care:
+    """How actors are looked after.
+
+    `start`: the deadline of each start. `restarts`: how often one of them may be started again within
+    RESTART_WINDOW_S. `heartbeat_s`: how long one that serves may give no sign of life; None: nobody asks.
+    """
+
+    start: Deadline
+    restarts: int = 0
+    heartbeat_s: float | None = None
+
+
 @dataclass(slots=True)
 class _Member(Generic[A]):
     recipe: Recipe[A]
     state: State = "starting"
     life: int = 0
     handle: Handle[A] | None = None
+    restarts: list[float] = field(default_factory=list)
+    """When, on the monotonic clock, within the window."""
+
+    @property
+    def serves(self) -> bool:
+        return self.state in ("serving", "suspect")
 
 
 class Supervisor(Generic[A]):
     """Starts actors, knows which of them serve, and replaces those that are lost.
 
-    `deadline`: for each start. `restarts`: how often one that was lost is tried to be started again in a row. `changed`
-    is called whenever an actor serves again or is retired. For use from a single event loop.
+    `changed` is called whenever an actor serves again or is retired; `say` is told what people should know. For use
+    from a single event loop.
     """
 
     def __init__(
         self,
         recipes: Sequence[Recipe[A]],
-        deadline: Deadline,
-        restarts: int = 0,
+        care: Care,
         changed: Callable[[], None] = lambda: None,
+        say: Callable[[str], None] = log.warning,
     ) -> None:
-        self._members = {recipe.id: _Member(recipe) for recipe in recipes}
-        self._deadline = deadline
-        self._restarts = restarts
-        self._changed = changed
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self.fit: Callable[[Handle[A]], Awaitable[None]] | None = None
+        """Makes a started actor ready to serve; may be set later."""
         self.losses = 0
         """Actors that were lost."""
         self.last_failure = ""
-        """Why the last start failed."""
+        """Why the last one was retired."""
+        self._members = {recipe.id: _Member(recipe) for recipe in recipes}
+        self._care = care
+        self._changed = changed
+        self._say = say
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._closed = False
 
     async def start(self) -> list[list[str]]:
         """Start all of them side by side; the lines of each. Where one does not start all are ended.
@@ -92,12 +128,29 @@ class Supervisor(Generic[A]):
 
     def serving(self) -> list[Handle[A]]:
         """Those that can be asked, in the order of their recipes."""
-        return [m.handle for m in self._members.values() if m.state == "serving" and m.handle is not None]
+        return [m.handle for m in self._members.values() if m.serves and m.handle is not None]
 
     def serves(self, handle: Handle[A]) -> bool:
         """Whether this life of the actor is its present one, and can be asked."""
-        member = self._members[handle.id]
-        return member.state == "serving" and member.life == handle.life
+        member = self._members.get(handle.id)
+        return member is not None and member.serves and member.life == handle.life
+
+    def suspect(self, handle: Handle[A]) -> bool:
+        """Whether this life of the actor owes a sign of life."""
+        return self.serves(handle) and self._members[handle.id].state == "suspect"
+
+    async def ready(self, everyone: bool = False) -> list[Handle[A]]:
+        """Those that serve, as soon as there is one; with `everyone`, as soon as all do. Raises UserError, with the
+        cause, where that will never be."""
+        while True:
+            serving = self.serving()
+            if serving and (not everyone or len(serving) == len(self._members)):
+                return serving
+            if self.exhausted() or (everyone and any(m.state == "retired" for m in self._members.values())):
+                raise UserError(self.last_failure)
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
 
     def exhausted(self) -> bool:
         """Whether none serves, and none will again."""
@@ -107,54 +160,133 @@ class Supervisor(Generic[A]):
         """This life of the actor is over: end its process and start the next life, if that has not been done yet."""
         if self._closed or not self.serves(handle):
             return
-        log.warning("%s is lost: %s", handle.id, why)
         self.losses += 1
+        self._say(f"{handle.id} is lost: {why}")
         member = self._members[handle.id]
         self._end(member)
         member.state = "lost"
-        task = asyncio.get_running_loop().create_task(self._restart(member))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._spawn(self._replace(member, why))
+
+    def add(self, recipe: Recipe[A]) -> None:
+        """One more actor: started now, and serving after it was fitted."""
+        member = self._members[recipe.id] = _Member(recipe)
+        self._spawn(self._replace(member, ""))
+
+    def remove(self, id: ActorId) -> None:
+        """One actor fewer: its process is ended, and what it was asked fails."""
+        member = self._members.pop(id)
+        self._end(member)
+        member.state = "retired"
+        self._tell()
 
     async def close(self) -> None:
         """End all actors."""
         self._closed = True
+        self.last_failure = self.last_failure or "the run is being ended"
         for member in self._members.values():
             self._end(member)
             member.state = "retired"
-        for task in list(self._tasks):
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tell()
 
-    async def _restart(self, member: _Member[A]) -> None:
-        for attempt in range(self._restarts):
-            await asyncio.sleep(RESTART_PAUSE_S * attempt)
+    async def _replace(self, member: _Member[A], why: str) -> None:
+        """Start the next life, in as many tries as are allowed. `why` the last one ended."""
+        failures = 0
+        given_up = False
+        while not given_up and self._may_start(member):
+            await asyncio.sleep(RESTART_PAUSE_S * failures)
             try:
                 await self._start(member)
             except (UserError, ActorFailed, RayError) as error:
-                self.last_failure = str(error)
-                log.warning("%s does not start: %s", member.recipe.id, error)
+                if member.state == "retired":
+                    return  # taken away meanwhile
                 self._end(member)
+                failures, why = failures + 1, str(error)
+                self._say(f"{member.recipe.id} does not start: {why}")
+                # Out of time it waits for a place, as on a node that is gone: the others go on, if there are any.
+                given_up = not self.serving() if isinstance(error, WaitExpired) else failures == MAX_FAILED_STARTS
             else:
-                break
-        else:
-            member.state = "retired"
-        self._changed()
+                self._say(f"{member.recipe.id} serves in its life number {member.life}")
+                return
+        self._retire(member, why, given_up)
+
+    def _may_start(self, member: _Member[A]) -> bool:
+        """Whether a restart is left, which is counted. The first start is none."""
+        now = time.monotonic()
+        member.restarts = [at for at in member.restarts if at > now - RESTART_WINDOW_S]
+        if member.life == 0:
+            return True
+        if len(member.restarts) >= self._care.restarts:
+            return False
+        member.restarts.append(now)
+        return True
+
+    def _retire(self, member: _Member[A], why: str, given_up: bool) -> None:
+        who, left = member.recipe.id, len(self.serving())
+        setting = f"resources.{who.kind}.max_restarts"
+        reason = "it does not start" if given_up else f"{setting} allows {self._care.restarts} restarts within an hour"
+        resume = "" if who.kind == "sandbox" else "; --resume goes on"
+        self.last_failure = f"{who} is lost for good ({reason}): {why}{resume}"
+        member.state = "retired"
+        if left:
+            self._say(f"{who} is lost for good ({reason}); {counted(left, 'other')} of its kind go on")
+        self._tell()
 
     async def _start(self, member: _Member[A]) -> list[str]:
         """Begin the next life."""
-        recipe = member.recipe
+        recipe, deadline = member.recipe, self._care.start
         member.state = "starting"
         member.life += 1
         handle = Handle.create(recipe.id, member.life, recipe.actor_class, recipe.arguments, recipe.options)
         member.handle = handle
         begun = time.monotonic()
-        location = await handle.call(recipe.actor_class.location).within(self._deadline)
+        location = await handle.call(recipe.actor_class.location).within(deadline)
         member.handle = handle = replace(handle, location=location)
-        left = replace(self._deadline, seconds=round(self._deadline.seconds - (time.monotonic() - begun), 1))
+        left = replace(deadline, seconds=round(deadline.seconds - (time.monotonic() - begun), 1))
         notes: list[str] = await handle.call(recipe.actor_class.start).within(left)
+        if self.fit is not None:
+            member.state = "fitting"
+            await self.fit(handle)
+        # Nothing else has run since the fit was done, so that it is up to date.
         member.state = "serving"
+        if self._care.heartbeat_s is not None:
+            self._spawn(self._watch(member, handle, self._care.heartbeat_s))
+        self._tell()
         return notes
+
+    async def _watch(self, member: _Member[A], handle: Handle[A], heartbeat_s: float) -> None:
+        """Ask for signs of life, as long as this life serves."""
+        deadline = Deadline(heartbeat_s, "heartbeat_s", "to give a sign of life")
+        while self.serves(handle):
+            await asyncio.sleep(heartbeat_s / 4)
+            sign = asyncio.ensure_future(handle.call(member.recipe.actor_class.alive).within(deadline))
+            try:
+                answered, _ = await asyncio.wait({sign}, timeout=heartbeat_s / 4)
+                if not answered and self.serves(handle):
+                    member.state = "suspect"
+                await sign
+            except (UserError, ActorFailed) as error:
+                self.lose(handle, str(error))
+            finally:
+                sign.cancel()
+            if self.suspect(handle):
+                member.state = "serving"
+                self._tell()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _tell(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._changed()
 
     def _end(self, member: _Member[A]) -> None:
         handle, member.handle = member.handle, None

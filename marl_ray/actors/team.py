@@ -23,6 +23,7 @@ from marl_ray.cluster.plan import make_plan
 from marl_ray.config.schema import Config
 from marl_ray.core.ids import ActorId
 from marl_ray.core.waiting import together
+from marl_ray.learning.arguments import learner_arguments, wire_dtype
 from marl_ray.models.names import resolve_model
 
 MANY_CALLS = 100_000
@@ -93,7 +94,7 @@ def _generators(config: Config, number: int, places: Places) -> GeneratorGroup:
     agent, gpus = config.agents[number], places.plan.agents[number].generator_gpus
     spec = EngineSpec(
         model=resolve_model(agent.name),
-        dtype=_dtype(config, number, places),
+        dtype=wire_dtype(agent, gpus > 0),
         max_length=config.model.max_length,
         trust_remote_code=config.model.model_kwargs.trust_remote_code,
         on_gpu=gpus > 0,
@@ -102,6 +103,7 @@ def _generators(config: Config, number: int, places: Places) -> GeneratorGroup:
         kv_cache_mb=agent.generator.kv_cache_mb,
         max_num_seqs=agent.generator.max_num_seqs,
         transport=places.plan.agents[number].transport,
+        drain=config.rollout.inflight == "drain",
     )
     environment = engine_environment(
         agent.generator.cpus, spec.on_gpu, Path(spec.model).is_dir(), config.output.verbose
@@ -117,31 +119,23 @@ def _generators(config: Config, number: int, places: Places) -> GeneratorGroup:
             "scheduling_strategy": places.of(name),
         }
         recipes.append(Recipe(name, Generator, (name, spec, config.model), options))
-    return GeneratorGroup(recipes, agent.generator.tensor_parallel, config.resources.deadlines)
+    return GeneratorGroup(
+        recipes, agent.generator.tensor_parallel, config.resources.deadlines, agent.generator.max_restarts
+    )
 
 
 def _learner(config: Config, number: int, places: Places, optimizer_steps: int) -> LearnerGroup:
     agent, plan = config.agents[number], places.plan.agents[number]
     name = ActorId("learner", number)
-    threads = max(1, round(agent.learner.cpus))
-    arguments = (
-        name,
-        resolve_model(agent.name),
-        agent,
-        config.model,
-        config.optimizer,
-        _dtype(config, number, places),
-        optimizer_steps,
-        threads,
-    )
+    arguments = learner_arguments(config, number, plan.generator_gpus > 0, optimizer_steps)
     options = {
         "num_cpus": agent.learner.cpus,
         "num_gpus": plan.learner_gpus,
-        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(threads)}},
+        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(arguments.threads)}},
         "scheduling_strategy": places.of(name),
     }
-    recipe = Recipe(name, LearnerActor, arguments, options)
-    return LearnerGroup(number, [recipe], plan.transport, config.resources.deadlines)
+    recipe = Recipe(name, LearnerActor, (name, *arguments), options)
+    return LearnerGroup(number, [recipe], plan.transport, config.resources.deadlines, agent.learner.max_restarts)
 
 
 def _sandbox(config: Config, places: Places) -> SandboxPool:
@@ -151,13 +145,6 @@ def _sandbox(config: Config, places: Places) -> SandboxPool:
         resources.workers,
         num_cpus_per_worker=resources.cpus,
         start=Deadline(config.resources.deadlines.start_s, "start_s", "to start"),
+        restarts=resources.max_restarts,
         scheduling=[places.of(ActorId("sandbox", None, worker)) for worker in range(resources.workers)],
     )
-
-
-def _dtype(config: Config, number: int, places: Places) -> str:
-    """Of an agent's weights in its engines and on their way there."""
-    asked = config.agents[number].dtype
-    if asked != "auto":
-        return asked
-    return "bfloat16" if places.plan.agents[number].generator_gpus > 0 else "float32"

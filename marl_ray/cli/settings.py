@@ -37,7 +37,7 @@ def add_settings(parser: Parser) -> None:
     parser.add_argument(
         "--override", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as section.key=value"
     )
-    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on from this run's last checkpoint")
+    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with this run from its last logged step")
     parser.add_argument("--model_name", metavar="NAME", help="same as --override model_name=NAME")
     parser.add_argument("--num_epochs", type=int, metavar="N", help="same as num_train_epochs")
     parser.add_argument("--num_turns", type=int, metavar="N", help="same as num_turns")
@@ -49,6 +49,7 @@ def add_settings(parser: Parser) -> None:
 def read(name: str, options: argparse.Namespace) -> tuple[Config, SavedRun | None]:
     """The config that the command line asks for, and the run that it goes on with. Raises UserError."""
     from marl_ray.config import load, parse_overrides
+    from marl_ray.runs.check import run_of_this_name
     from marl_ray.runs.resume import SavedRun
     from marl_ray.telemetry.console import say
 
@@ -64,7 +65,8 @@ def read(name: str, options: argparse.Namespace) -> tuple[Config, SavedRun | Non
     if options.resume is None:
         if options.config is None:
             raise UserError("no config: give --config FILE, or --resume RUN_DIR")
-        return load(options.config, name, overrides, say), None
+        config = load(options.config, name, overrides, say)
+        return config, run_of_this_name(config) if config.output.resume == "auto" else None
     if options.config is not None:
         raise UserError("--resume reads the run's own config.yaml: leave --config away, use --override")
     saved = SavedRun.read(options.resume)

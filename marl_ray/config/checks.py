@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,15 @@ def derive(run: dict[str, Any], algorithm: str) -> None:
     if run[f"{algorithm}.turn_gradient_weights"] is None:
         run[f"{algorithm}.turn_gradient_weights"] = (1.0,) * run[f"{algorithm}.num_turns"]
     _one_trust(run)
+
+
+def importance(run: Mapping[str, Any], algorithm: str) -> str:
+    """What `importance` auto stands for, among values by key, agents included: truncate where tokens come from another
+    distribution than the learner's, which are older weights or a sampler that is cut for any agent; else none."""
+    given = run[f"{algorithm}.importance"]
+    stale = run[f"{algorithm}.max_staleness"] > 0
+    cut = run["model.top_k"] is not None or any(agent.top_p < 1 for agent in run["agents"])
+    return given if given != "auto" else "truncate" if stale or cut else "none"
 
 
 def _one_trust(run: dict[str, Any]) -> None:
@@ -233,6 +242,10 @@ def _check_resources(config: Config, number: int) -> None:
 
 def _check_output(output: OutputConfig) -> None:
     name = output.run_name
+    _require(
+        output.resume == "never" or name is not None,
+        "output.resume auto goes on with the run of one name: set output.run_name",
+    )
     for key, text in (("base_dir", output.base_dir), ("run_name", name or "")):
         longest = max((len(part.encode()) for part in Path(text).parts), default=0)
         _require(

@@ -31,14 +31,15 @@ AGENT_KEYS = {
     "estimator": "{algorithm}.estimator",
 }
 """An agent's settings, and the run's of the same meaning. Its `resources` are called alike in both."""
-DERIVED = (
-    "environment",
-    "dataset.type",
-    "{algorithm}.num_agents",
-    "{algorithm}.estimator",
-    "{algorithm}.turn_gradient_weights",
-)
-"""Settings whose default, null, is made from other settings."""
+DERIVED = {
+    "environment": None,
+    "dataset.type": None,
+    "{algorithm}.num_agents": None,
+    "{algorithm}.estimator": None,
+    "{algorithm}.turn_gradient_weights": None,
+    "{algorithm}.importance": "auto",  # null is none there
+}
+"""Settings that are made from other settings, and what is written for it, which is their default."""
 MANY = 15
 """More known settings than this are not listed in an error."""
 
@@ -79,12 +80,11 @@ def _walk(cls: type, place: tuple[str, ...], algorithm: str) -> Iterator[tuple[s
             yield from _walk(hints[field.name], here, algorithm)
         elif here != ("algorithm",):
             key = _key(here, algorithm)
-            derived, null = ([k.format(algorithm=algorithm) for k in names] for names in (DERIVED, NULL_IS_DEFAULT))
+            derived = {k.format(algorithm=algorithm): word for k, word in DERIVED.items()}
+            null = [k for k, word in derived.items() if word is None]
+            null += [k.format(algorithm=algorithm) for k in NULL_IS_DEFAULT]
             default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            yield (
-                key,
-                Setting(hints[field.name], None if key in derived else default, cls, here, key in [*derived, *null]),
-            )
+            yield key, Setting(hints[field.name], derived.get(key, default), cls, here, key in null)
 
 
 def _key(place: tuple[str, ...], algorithm: str) -> str:

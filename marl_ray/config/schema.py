@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
 from marl_ray.config.values import (
+    AtLeast1,
     Decay,
     Discount,
     NotNegative,
@@ -214,11 +215,11 @@ class OptimizerConfig:
     """Gradients of a larger norm are scaled down to it."""
     train_batch_size: PositiveInt | None = None
     """Groups in one optimizer step; null: all groups of the step."""
-    importance: Literal["none", "truncate", "mask"] | None = None
+    importance: Literal["auto", "none", "truncate", "mask"] = "none"
     """What a token's importance ratio, learner's probability over sampler's, does to its weight in the loss. truncate:
     the weight is multiplied with the ratio, at most importance_bound; mask: the same, and 0 beyond the bound; none:
-    nothing. null: truncate where max_staleness is above 0 or top_p or top_k cut the sampler, else none."""
-    importance_bound: Positive = 2.0
+    nothing. auto: truncate where max_staleness is above 0 or top_p or top_k cut the sampler, else none."""
+    importance_bound: AtLeast1 = 2.0
     """C: ratios are cut above it, and masked below 1 / C too."""
     microbatch_tokens: PositiveInt = 2048
     """Padded tokens the learner computes at once."""

@@ -45,7 +45,9 @@ class Batch:
 class BatchStream(Protocol):
     """One agent's batch of step number `step` while it is being made. Whoever reads it may begin again."""
 
-    step: int
+    @property
+    def step(self) -> int:
+        """The batch's number."""
 
     async def groups(self, start: int) -> Sequence[Group]:
         """Groups number `start` and after of the first mini-batch, as soon as there are any, in their order; none when
@@ -53,6 +55,17 @@ class BatchStream(Protocol):
 
     async def batch(self) -> Batch:
         """The whole, once it is complete, in the batch log, and may be learned from."""
+
+
+class History(Protocol):
+    """What one agent's learner can be made from again: its state after batch s is a function of these."""
+
+    def checkpoint(self) -> tuple[int, str] | None:
+        """The newest complete one: how many batches it has seen, and the agent's folder in it. None: the base model is
+        all there is."""
+
+    def batch(self, step: int) -> Batch:
+        """The agent's batch of step number `step`. Raises UserError where it is not there any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from marl_ray.core.errors import UserError
@@ -21,6 +21,11 @@ class WaitExpired(UserError):
         return cls(f"waited {deadline_s:g} s for {waited_for}, in vain{hint}")
 
 
+def now() -> float:
+    """Seconds on the running event loop's clock, by which all waits are measured."""
+    return asyncio.get_running_loop().time()
+
+
 async def within(deadline_s: float, waited_for: str, setting: str, awaitable: Awaitable[T]) -> T:
     """The awaitable's result. Raises WaitExpired when it takes longer, and whatever the awaitable raises."""
     try:
@@ -30,6 +35,30 @@ async def within(deadline_s: float, waited_for: str, setting: str, awaitable: Aw
         if not timeout.expired():
             raise  # its own
         raise WaitExpired.after(deadline_s, waited_for, setting) from None
+
+
+class Changes:
+    """Conditions on what coroutines of one event loop share. Who changes it tells; whoever waits looks again.
+
+    There is no deadline here: what these coroutines in their turn wait for has some.
+
+    Example:
+        >>> async def wait_for_three(changes, found):
+        ...     await changes.until(lambda: len(found) == 3)
+    """
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    def tell(self) -> None:
+        """Something has changed."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Returns as soon as it holds, at once if it does already."""
+        while not holds():
+            await self._changed.wait()
 
 
 async def together(*awaitables: Awaitable[Any]) -> list[Any]:

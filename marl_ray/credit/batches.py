@@ -1,70 +1,68 @@
-"""Trees in, one agent's batch of weighted groups out."""
+"""Nodes in, one agent's weighted groups out, and batches of them.
+
+A batch's groups have an order of their own, which does not depend on what was played first: by turn, then by draw, so
+that those of the first turn can be learned from while the second is being played. Where a batch is cut into several
+mini-batches, or whole trees are grown, it is by draw, each tree's nodes parents first.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from marl_ray.config.schema import Config
 from marl_ray.core.batch import Batch, Group, MiniBatch
-from marl_ray.core.tree import Completion, Episode
+from marl_ray.core.tree import Episode, Node
 from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.estimators import Estimator, whitened
 from marl_ray.credit.returns import action_returns, completion_returns
 
-Credited = tuple[int, tuple[int, ...], tuple[Completion, ...], tuple[float, ...]]
-"""Turn, prompt ids, completions [G] and their returns [G]."""
+
+def by_turn(config: Config) -> bool:
+    """Whether a batch's groups are ordered by turn, then by draw; else by draw alone."""
+    return config.optimizer.train_batch_size is None and config.rollout.handoff != "all"
 
 
-def credit(episodes: Sequence[Episode], step: int, config: Config) -> list[Batch]:
-    """Each agent's batch of step number `step` (from 0)."""
-    return [batch_of_agent(episodes, agent, step, config) for agent in range(config.num_agents)]
+def in_order(episodes: Sequence[Episode], config: Config) -> list[Node]:
+    """A batch's nodes in the order of its groups."""
+    nodes = [node for episode in episodes for _, node in episode.nodes()]
+    return sorted(nodes, key=lambda node: node.turn) if by_turn(config) else nodes
+
+
+def group_of(node: Node, agent: int, config: Config) -> Group:
+    """The agent's group at a node, with what it is credited with and its weights, which no other group changes.
+
+    sequence_sum: w_t * A / G; token_mean: w_t * A. The mini-batch's normalizer is to come. With handoff `all` the whole
+    tree below the node must be known.
+    """
+    credit = config.credit
+    returns = action_returns(node, agent, credit.discount, config.rollout.handoff == "all")
+    credited = completion_returns(node, agent, returns)
+    factor = credit.turn_gradient_weights[node.turn]
+    if credit.loss_aggregation == "sequence_sum":
+        factor /= len(credited)
+    estimator = ESTIMATORS.get(config.agents[agent].estimator)
+    weights = [factor * value for value in advantages(credited, estimator, credit.normalize_advantages)]
+    return Group(node.turn, node.prompt_ids[agent], tuple(node.completions[agent]), tuple(credited), tuple(weights))
+
+
+def batch_of(groups: Sequence[Group], step: int, config: Config) -> Batch:
+    """All groups of one agent in a step, cut into mini-batches of `train_batch_size`."""
+    size = config.optimizer.train_batch_size or max(len(groups), 1)
+    return Batch(step, tuple(_mini_batch(groups[i : i + size], config) for i in range(0, len(groups), size)))
 
 
 def batch_of_agent(episodes: Sequence[Episode], agent: int, step: int, config: Config) -> Batch:
-    """Every node of the trees as one group, in the episodes' order, cut into mini-batches of `train_batch_size`."""
-    credited = list(credited_groups(episodes, agent, config.credit.discount, config.rollout.handoff == "all"))
-    size = config.optimizer.train_batch_size or max(len(credited), 1)
-    estimator = ESTIMATORS.get(config.agents[agent].estimator)
-    settings = config.credit
-    return Batch(
-        step,
-        tuple(
-            mini_batch(
-                credited[start : start + size],
-                settings.turn_gradient_weights,
-                estimator,
-                settings.normalize_advantages,
-                settings.loss_aggregation,
-            )
-            for start in range(0, len(credited), size)
-        ),
-    )
+    """One agent's batch of episodes that are all complete."""
+    return batch_of([group_of(node, agent, config) for node in in_order(episodes, config)], step, config)
 
 
-def credited_groups(episodes: Sequence[Episode], agent: int, discount: float, whole: bool) -> Iterator[Credited]:
-    """Each node's group of the agent's completions, each once, with what is credited to them."""
-    for episode in episodes:
-        for _, node in episode.nodes():
-            returns = completion_returns(node, agent, action_returns(node, agent, discount, whole))
-            yield node.turn, node.prompt_ids[agent], tuple(node.completions[agent]), tuple(returns)
-
-
-def mini_batch(
-    groups: Sequence[Credited], turn_weights: Sequence[float], estimator: Estimator, whiten: bool, aggregation: str
-) -> MiniBatch:
-    """The groups of one optimizer step with the weight of each completion's summed log-probability in the loss.
-
-    sequence_sum: w_t * A / G, then over the number of groups; token_mean: w_t * A, then over the tokens of all groups.
-    """
-    sums = aggregation == "sequence_sum"
-    tokens = sum(len(c.token_ids) for _, _, completions, _ in groups for c in completions)
-    found = []
-    for turn, prompt_ids, completions, returns in groups:
-        factor = turn_weights[turn] / (len(completions) if sums else 1)
-        weights = tuple(factor * advantage for advantage in advantages(returns, estimator, whiten))
-        found.append(Group(turn, prompt_ids, completions, returns, weights))
-    return MiniBatch(tuple(found), len(found) if sums else max(tokens, 1))
+def _mini_batch(groups: Sequence[Group], config: Config) -> MiniBatch:
+    """Its normalizer: sequence_sum the number of groups, token_mean that of their tokens."""
+    if config.credit.loss_aggregation == "sequence_sum":
+        return MiniBatch(tuple(groups), len(groups))
+    tokens = sum(len(completion.token_ids) for group in groups for completion in group.completions)
+    return MiniBatch(tuple(groups), max(tokens, 1))
 
 
 def advantages(returns: Sequence[float], estimator: Estimator, whiten: bool) -> list[float]:

@@ -25,6 +25,8 @@ NO_TOKEN = -100
 """In `MicroBatch.tokens` where nothing is predicted; cross_entropy leaves it out."""
 PADDING = 0
 """Any id: what follows a sequence changes nothing in it."""
+WINDOW = 8
+"""Micro-batches whose tokens are sorted together where completions are padded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,37 +99,57 @@ def rows_of(groups: Sequence[Group]) -> list[PromptRow]:
     return rows
 
 
-def micro_batches(rows: Sequence[PromptRow], max_tokens: int, layout: Layout) -> Iterator[MicroBatch]:
-    """All rows in micro-batches of at most `max_tokens` tokens, padding counted (or one completion)."""
-    return _packed(rows, max_tokens) if layout == "packed" else _padded(rows, max_tokens)
+class Cutter:
+    """Cuts rows, as they come, into micro-batches of at most `max_tokens` tokens, padding counted (or one completion).
+
+    Where it cuts follows from the order of the rows alone, not from the portions that they come in: what fills no
+    window is kept until more comes, or until `rest` asks for it. Packed, a window is one micro-batch. Padded, it is as
+    many tokens as WINDOW micro-batches, laid out from the shortest completion to the longest, so that there is little
+    to fill up. The price of not waiting for all rows, and sorting those, is one micro-batch a window that is not full,
+    and rectangles of lengths a little less alike.
+    """
+
+    def __init__(self, max_tokens: int, layout: Layout) -> None:
+        self._max_tokens, self._layout = max_tokens, layout
+        self._window = max_tokens if layout == "packed" else WINDOW * max_tokens
+        self._pending: list[PromptRow] = []
+        self._size = 0
+
+    def add(self, rows: Sequence[PromptRow]) -> list[MicroBatch]:
+        """The micro-batches that are complete now."""
+        found = []
+        for row in rows:
+            for part in split_row(row, self._max_tokens) if self._layout == "packed" else single_rows(row):
+                if self._pending and self._size + part.size > self._window:
+                    found += self.rest()
+                self._pending.append(part)
+                self._size += part.size
+        return found
+
+    def rest(self) -> list[MicroBatch]:
+        """What was kept; the next row begins a window."""
+        pending, self._pending, self._size = self._pending, [], 0
+        if self._layout == "padded":
+            return [pad(rows) for rows in rectangles(pending, self._max_tokens)]
+        return [pack(pending)] if pending else []
 
 
-def _packed(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[MicroBatch]:
-    """In their order."""
+def rectangles(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[list[PromptRow]]:
+    """Rows of one completion each, from the shortest to the longest, in parts that fit when they are filled up."""
     pending: list[PromptRow] = []
-    size = 0
-    for row in rows:
-        for part in split_row(row, max_tokens):
-            if pending and size + part.size > max_tokens:
-                yield pack(pending)
-                pending, size = [], 0
-            pending.append(part)
-            size += part.size
-    if pending:
-        yield pack(pending)
-
-
-def _padded(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[MicroBatch]:
-    """From the shortest to the longest, so that there is little to fill up."""
-    single = [PromptRow(row.prompt_ids, (completion,)) for row in rows for completion in row.completions]
-    pending: list[PromptRow] = []
-    for row in sorted(single, key=lambda row: row.size):
+    for row in sorted(rows, key=lambda row: row.size):
         if pending and (len(pending) + 1) * row.size > max_tokens:
-            yield pad(pending)
+            yield pending
             pending = []
         pending.append(row)
     if pending:
-        yield pad(pending)
+        yield pending
+
+
+def single_rows(row: PromptRow) -> Iterator[PromptRow]:
+    """The row in parts of one completion."""
+    for completion in row.completions:
+        yield PromptRow(row.prompt_ids, (completion,))
 
 
 def split_row(row: PromptRow, max_tokens: int) -> Iterator[PromptRow]:

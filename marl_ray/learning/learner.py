@@ -6,24 +6,39 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
-from marl_ray.core.batch import Batch, UpdateStats
-from marl_ray.learning.batching import NO_TOKEN, PromptRow, micro_batches, rows_of
-from marl_ray.learning.policy import choose_layout, compute_in, load_policy, token_logprobs
+from marl_ray.core.batch import Batch, Group, UpdateStats
+from marl_ray.learning.gradient import Gradient
+from marl_ray.learning.importance import Agreement
+from marl_ray.learning.policy import choose_layout, load_policy
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 
 STATE_FILE = "learner.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class MiniBatchDone:
+    """What became of one mini-batch: an optimizer step was taken, or skipped for a loss or gradient that is not finite,
+    or there was nothing to learn from. `agreement` has no tokens where nothing was computed."""
+
+    loss: float
+    grad_norm: float
+    taken: bool
+    skipped: bool
+    agreement: Agreement
 
 
 class Learner:
     """A fold over batches, on one device: state(s + 1) = update(state(s), batch s).
 
     `model_path` is a local folder or hub id; `wire_dtype` the dtype of the engines' weights; `total_steps` the number
-    of optimizer steps that the schedule spans.
+    of optimizer steps that the schedule spans. `step` counts the batches that were applied, so it is the number of the
+    next one.
     """
 
     def __init__(
@@ -56,37 +71,48 @@ class Learner:
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, schedule_factor(optimizer.lr_scheduler, optimizer.warmup_steps, total_steps)
         )
+        self.step = 0
+        self._open: Gradient | None = None  # of the next batch's first mini-batch
+
+    def accumulate(self, step: int, start: int, groups: Sequence[Group]) -> None:
+        """Learn from groups number `start` and after of the first mini-batch of batch number `step`; 0 begins anew.
+
+        Weights stay as they are until `finish`, and what it does is the same bits in whatever portions the groups came.
+        Raises ValueError for a batch that is not the next, and for groups that do not follow those so far. After any
+        other error the mini-batch has to be begun anew.
+        """
+        gradient = self._begun(step, start)
+        self._open = None  # nobody can go on with half of these groups
+        gradient.add(groups)
+        self._open = gradient
+
+    def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
+        """Learn from what was not accumulated yet, with one optimizer step a mini-batch: the batch is applied.
+
+        Of the first mini-batch the batch holds the groups after the first `accumulated`; 0: all of them. The later ones
+        meet weights that those before them have moved, and are in that part off-policy: what bounds it is
+        `importance`, if it is not none, and nothing else, as there is no clipping as in PPO. Ratios and gap are those
+        of the first mini-batch that has a gradient.
+
+        A mini-batch without a gradient changes nothing and is no optimizer step: AdamW would go on with its momentum.
+        Raises ValueError as `accumulate` does.
+        """
+        learning_rate = float(self.schedule.get_last_lr()[0])
+        gradient = self._begun(batch.step, accumulated)
+        self._open = None
+        done: list[MiniBatchDone] = []
+        for mini_batch in batch.mini_batches:
+            if done:
+                gradient = self._begin()
+            gradient.add(mini_batch.groups)
+            gradient.close(mini_batch.normalizer)
+            done.append(self._optimizer_step(gradient))
+        self.step += 1
+        return _stats(done, learning_rate)
 
     def update(self, batch: Batch) -> UpdateStats:
-        """One optimizer step a mini-batch.
-
-        One without a gradient changes nothing and is none: AdamW would go on with its momentum.
-        """
-        losses, norms, gaps, skipped, taken = [], [], [], 0, 0
-        learning_rate = float(self.schedule.get_last_lr()[0])
-        for mini_batch in batch.mini_batches:
-            rows = rows_of(mini_batch.groups)
-            if not rows:
-                losses.append(0.0)
-                norms.append(0.0)
-                continue
-            loss, norm, gap = self._optimizer_step(rows, mini_batch.normalizer)
-            gaps.append(gap)
-            if math.isfinite(loss) and math.isfinite(norm):
-                losses.append(loss)
-                norms.append(norm)
-                taken += 1
-            else:
-                skipped += 1
-        return UpdateStats(
-            loss=_mean(losses) if batch.mini_batches else 0.0,
-            grad_norm=_mean(norms) if batch.mini_batches else 0.0,
-            learning_rate=learning_rate,
-            logprob_gap=gaps[0] if gaps else None,
-            ratios=None,
-            optimizer_steps=taken,
-            skipped_steps=skipped,
-        )
+        """Learn from a whole batch at once. Raises ValueError for a batch that is not the next."""
+        return self.finish(batch, 0)
 
     def save(self, folder: str) -> None:
         """Write the model (as transformers loads it) and everything needed to go on exactly."""
@@ -99,8 +125,8 @@ class Learner:
         }
         torch.save(state, Path(folder) / STATE_FILE)
 
-    def load(self, folder: str) -> None:
-        """Continue from what `save` wrote."""
+    def load(self, folder: str, step: int) -> None:
+        """Continue from what `save` wrote when `step` batches were applied. What was accumulated is dropped."""
         saved = load_policy(folder, self.model.model_kwargs.trust_remote_code, torch.device("cpu"))
         self.policy.load_state_dict(saved.state_dict())
         state = torch.load(Path(folder) / STATE_FILE, map_location="cpu", weights_only=True)
@@ -108,6 +134,7 @@ class Learner:
         self.schedule.load_state_dict(state["schedule"])
         self._apply_settings()
         torch.set_rng_state(state["torch_rng"])
+        self.step, self._open = step, None
 
     def _apply_settings(self) -> None:
         """The config's optimizer settings, which may have changed since the state was saved."""
@@ -138,27 +165,46 @@ class Learner:
         shutil.rmtree(final, ignore_errors=True)
         os.replace(hidden, final)
 
-    def _optimizer_step(self, rows: Sequence[PromptRow], normalizer: int) -> tuple[float, float, float]:
-        """Returns loss, gradient norm and log-probability gap. What is not finite is left out."""
-        loss, gap, tokens = 0.0, 0.0, 0
-        self.optimizer.zero_grad()
-        for batch in micro_batches(rows, self.settings.microbatch_tokens, self.layout):
-            tokens += int((batch.tokens != NO_TOKEN).sum())
-            batch = batch.to(self.device)
-            with compute_in(self.dtype, self.device):
-                logprobs = token_logprobs(self.policy, batch, self.agent.temperature)
-                part = -(batch.weights * logprobs).sum()
-            part.backward()
-            loss += part.item()
-            gap += (logprobs.detach() - batch.behaviour_logprobs).abs().sum().item()
-        for parameter in self.policy.parameters():
-            if parameter.grad is not None:
-                parameter.grad.div_(normalizer)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.max_grad_norm))
-        if math.isfinite(loss) and math.isfinite(norm):
+    def _begun(self, step: int, start: int) -> Gradient:
+        """The gradient of batch `step` whose next group is number `start`."""
+        if step != self.step:
+            raise ValueError(f"batch {step} came where batch {self.step} is next")
+        if start == 0:
+            return self._begin()
+        there = 0 if self._open is None else self._open.groups
+        if self._open is None or start != there:
+            raise ValueError(f"group {start} of batch {step} came where group {there} is next")
+        return self._open
+
+    def _begin(self) -> Gradient:
+        return Gradient(self.policy, self.layout, self.agent.temperature, self.dtype, self.settings)
+
+    def _optimizer_step(self, gradient: Gradient) -> MiniBatchDone:
+        """By a gradient that is closed. What is not finite is left out."""
+        loss, norm = gradient.loss, 0.0
+        if gradient.agreement.tokens:
+            norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.max_grad_norm))
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        taken = finite and norm > 0  # it is 0 too where all tokens were masked
+        if taken:
             self.optimizer.step()
             self.schedule.step()
-        return loss / normalizer, norm, gap / tokens
+        return MiniBatchDone(loss, norm, taken, not finite, gradient.agreement)
+
+
+def _stats(done: Sequence[MiniBatchDone], learning_rate: float) -> UpdateStats:
+    """Of a batch's mini-batches; `learning_rate` is that of the first optimizer step."""
+    finite = [one for one in done if not one.skipped]
+    first = next((one.agreement for one in done if one.agreement.tokens), None)
+    return UpdateStats(
+        loss=_mean([one.loss for one in finite]) if done else 0.0,
+        grad_norm=_mean([one.grad_norm for one in finite]) if done else 0.0,
+        learning_rate=learning_rate,
+        logprob_gap=None if first is None else first.logprob_gap,
+        ratios=None if first is None else first.ratios,
+        optimizer_steps=sum(one.taken for one in done),
+        skipped_steps=sum(one.skipped for one in done),
+    )
 
 
 def schedule_factor(name: str, warmup_steps: int, total_steps: int) -> Callable[[int], float]:

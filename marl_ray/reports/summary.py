@@ -10,6 +10,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
 from marl_ray.reports.plots import plot_returns
 from marl_ray.reports.samples import write_samples
+from marl_ray.reports.waiting import waiting
 from marl_ray.runs.folder import RunFolder
 from marl_ray.telemetry.files import read_rows
 
@@ -43,6 +44,7 @@ def conclude(config: Config, folder: RunFolder, result: Result, seconds: float) 
             parts.append(f"turn {turn} {old}{result.after.get(key, float('nan')):.2f}")
         lines.append(f"Mean reward on held-out tasks: {', '.join(parts)}.")
         files.append(folder.samples.name)
+    lines += waiting(config, [row for row in rows if row["step"] > result.first_step])
     files.append(f"{folder.checkpoints.folder.name}/")
     if config.output.save_final_model:
         files.append(f"{folder.models.name}/")

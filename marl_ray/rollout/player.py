@@ -8,7 +8,7 @@ no branch of a tree for its siblings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -25,9 +25,9 @@ from marl_ray.rollout.joint import JOINT_MODES
 
 
 class Generators(Protocol):
-    """One agent's generators."""
+    """One agent's generators; of prompts that wait those with the lowest `priority` come first."""
 
-    async def generate(self, prompt: str, sampling: SamplingSpec) -> Generation: ...
+    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation: ...
 
 
 class Executor(Protocol):
@@ -47,7 +47,18 @@ class _Play:
     threshold: float | None
     """An episode ends at a node whose mean reward is above it."""
     probe: bool
+    hear_node: Callable[[Node], None]
+    """Is told of each node as soon as it has its rewards."""
+    priority: int
     stops: list[Stop] = field(default_factory=list)
+
+
+class Audience(Protocol):
+    """Hears of a batch while it is played. Draws count from 0."""
+
+    def add_node(self, draw: int, node: Node) -> None: ...
+
+    def add_episode(self, draw: int, episode: Episode) -> None: ...
 
 
 class EpisodePlayer:
@@ -69,23 +80,39 @@ class EpisodePlayer:
         self.joint_actions = JOINT_MODES[config.rollout.joint_mode]
         self.expanded = HANDOFFS[config.rollout.handoff]
 
-    async def rollout(self, tasks: Sequence[Task], step: int) -> list[Episode]:
+    async def rollout(self, tasks: Sequence[Task], step: int, audience: Audience) -> list[Episode]:
         """The episodes of training step number `step` (from 0). Whatever they wait for has a deadline of its own."""
-        return await self.play_all(tasks, self.config.rollout.num_generations, "train", step)
+
+        async def play(draw: int, task: Task) -> Episode:
+            episode = await self.play(
+                task,
+                self.config.rollout.num_generations,
+                "train",
+                step,
+                hear_node=lambda node: audience.add_node(draw, node),
+                priority=step,
+            )
+            audience.add_episode(draw, episode)
+            return episode
+
+        return await together(*(play(draw, task) for draw, task in enumerate(tasks)))
 
     async def evaluate(self, tasks: Sequence[Task]) -> list[Episode]:
         """The episodes of an evaluation: none ends early for a good reward, so that every turn is measured on all
         tasks."""
-        return await self.play_all(tasks, self.config.evaluation.eval_num_generations, "eval", evaluation=True)
+        size = self.config.evaluation.eval_num_generations
+        return await together(*(self.play(task, size, "eval", evaluation=True) for task in tasks))
 
-    async def play_all(
-        self, tasks: Sequence[Task], num_generations: int, *key: str | int, evaluation: bool = False
-    ) -> list[Episode]:
-        """One episode a task, all at the same time, in the tasks' order. `key` names the random streams."""
-        return await together(*(self.play(task, num_generations, *key, evaluation=evaluation) for task in tasks))
-
-    async def play(self, task: Task, num_generations: int, *key: str | int, evaluation: bool = False) -> Episode:
-        """One episode."""
+    async def play(
+        self,
+        task: Task,
+        num_generations: int,
+        *key: str | int,
+        evaluation: bool = False,
+        hear_node: Callable[[Node], None] = lambda node: None,
+        priority: int = 0,
+    ) -> Episode:
+        """One episode. `key` names its random streams."""
         first_prompts = self.environment.first_prompts(task)
         check_texts(method_of(self.environment, "first_prompts"), first_prompts, self.config.num_agents)
         play = _Play(
@@ -95,6 +122,8 @@ class EpisodePlayer:
             num_generations=num_generations,
             threshold=None if evaluation else self.config.rollout.early_termination_threshold,
             probe=self.config.output.probe_helpers in (("eval", "always") if evaluation else ("always",)),
+            hear_node=hear_node,
+            priority=priority,
         )
         root = await self._play_node(play, play.first_prompts, ())
         return Episode(task, root, sorted(play.stops, key=lambda stop: stop.path))
@@ -107,7 +136,7 @@ class EpisodePlayer:
         key = (*play.key, turn, *(path if self.config.rollout.handoff == "all" else ()))
         generations = await together(
             *(
-                generators.generate(prompt, self._sampling(play, agent, key))
+                generators.generate(prompt, self._sampling(play, agent, key), play.priority)
                 for agent, (generators, prompt) in enumerate(zip(self.generators, prompts, strict=True))
             )
         )
@@ -124,6 +153,7 @@ class EpisodePlayer:
             return None
         actions = [self._rewarded(i, outcome) for i, outcome in zip(indices, outcomes, strict=True)]
         node = Node(turn, prompts, [g.prompt_ids for g in generations], groups, actions)
+        play.hear_node(node)
         rewards = [action.reward for action in actions]
         if last:
             return node

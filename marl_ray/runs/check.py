@@ -64,7 +64,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
     if not dry:
         _check_this_machine(config)
     if saved is None:
-        _check_new_folder(folder_of(config))
+        check_new_folder(folder_of(config))
     else:
         check_resume(config, saved, len(train_tasks))
     return Problem(environment, transition, train_tasks, eval_tasks, tuple(describe_prompts(config, templates)))
@@ -74,6 +74,12 @@ def folder_of(config: Config) -> RunFolder:
     """The folder of a new run; without a run_name, another one at every call."""
     output = config.output
     return new_folder(output.base_dir, output.run_name, f"{config.algorithm}-{config.dataset.type}")
+
+
+def run_of_this_name(config: Config) -> SavedRun | None:
+    """The run that is in the config's folder, if there is one. Raises UserError where it cannot be read."""
+    folder = folder_of(config)
+    return SavedRun.read(folder.path) if folder.config.exists() else None
 
 
 def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
@@ -117,12 +123,13 @@ def _check_this_machine(config: Config) -> None:
         check_sandbox_here(config)
 
 
-def _check_new_folder(folder: RunFolder) -> None:
+def check_new_folder(folder: RunFolder) -> None:
     """The folder can be made. Raises UserError where it holds a run or what cannot hold one; says so where this user
     may not write, which need not be so on the machine of the run."""
     if folder.config.exists():
-        hint = f"resume it with --resume {folder}, or" if folder.checkpoints.all() else "delete it, or"
-        raise UserError(f"{folder} already holds a run: {hint} set another output.run_name")
+        raise UserError(
+            f"{folder} already holds a run: resume it with --resume {folder}, or set another output.run_name"
+        )
     there = next(parent for parent in (folder.path, *folder.path.parents) if parent.exists())
     if not there.is_dir():
         raise UserError(f"output folder {folder} cannot be made ({there} is not a folder): set output.base_dir")

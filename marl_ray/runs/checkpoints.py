@@ -2,13 +2,14 @@
 
 Each is written to a hidden folder and renamed when it is complete, so that whatever interrupts a run, the
 newest `step_*` folder is one to go on from. Learners write their part themselves: the run folder must be one
-that their nodes see.
+that their nodes see. `trainer.json` says where the loop stood, and names the learners' files.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainerState
 
 STATE_FILE = "trainer.json"
+NAME = re.compile(r"step_(\d{6,})")
 
 
 class Checkpoints:
@@ -25,17 +27,18 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def begin(self, step: int, num_agents: int) -> Path:
-        """An empty hidden folder with one subfolder an agent."""
-        path = self.folder / f".step_{step:06d}"
-        shutil.rmtree(path, ignore_errors=True)
-        for agent in range(num_agents):
-            self.agent_folder(path, agent).mkdir(parents=True)
-        return path
+    def begin(self, step: int, agent: int) -> Path:
+        """The empty folder of one agent's part, in a hidden one."""
+        part = self.agent_folder(self._hidden(step), agent)
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        return part
 
-    def commit(self, path: Path, state: TrainerState, keep: int) -> Path:
-        """Make it visible, and delete all but the newest `keep`, at least 1."""
-        (path / STATE_FILE).write_text(json.dumps(asdict(state)))
+    def commit(self, state: TrainerState, keep: int) -> Path:
+        """All parts are there: make it visible, and delete all but the newest `keep`, at least 1."""
+        path = self._hidden(state.step)
+        files = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+        (path / STATE_FILE).write_text(json.dumps({**asdict(state), "files": files}))
         final = path.with_name(path.name.removeprefix("."))
         shutil.rmtree(final, ignore_errors=True)
         os.replace(path, final)
@@ -44,19 +47,44 @@ class Checkpoints:
         return final
 
     def all(self) -> list[Path]:
-        """Complete checkpoints, oldest first."""
-        return sorted(self.folder.glob("step_[0-9]*"), key=lambda path: int(path.name.removeprefix("step_")))
+        """Complete checkpoints, oldest first. What has another name, or no trainer.json, is none."""
+        if not self.folder.is_dir():
+            return []
+        found = [path for path in self.folder.iterdir() if NAME.fullmatch(path.name) and (path / STATE_FILE).exists()]
+        return sorted(found, key=step_of)
 
-    def latest(self) -> tuple[Path, TrainerState]:
-        """The newest complete one. Raises UserError when there is none."""
+    def latest(self) -> tuple[Path, TrainerState] | None:
+        """The newest complete one, if there is any. Raises UserError as `state_of` does."""
         found = self.all()
-        if not found:
-            raise UserError(f"{self.folder} has no checkpoint to resume from")
-        raw = json.loads((found[-1] / STATE_FILE).read_text())
-        raw.pop("weight_versions", None)  # of older runs: all were the step
-        return found[-1], TrainerState(**raw)
+        return (found[-1], state_of(found[-1])) if found else None
+
+    def _hidden(self, step: int) -> Path:
+        return self.folder / f".step_{step:06d}"
 
     @staticmethod
     def agent_folder(path: Path, agent: int) -> Path:
         """Where one agent's learner writes."""
         return path / f"agent_{agent}"
+
+
+def step_of(path: Path) -> int:
+    """The steps that a checkpoint has seen."""
+    return int(path.name.removeprefix("step_"))
+
+
+def state_of(path: Path) -> TrainerState:
+    """Where the loop stood. Raises UserError where what was written is not there any more, or not as it was."""
+    mend = f"copy it again, or delete {path} to go on from before it"
+    file = path / STATE_FILE
+    try:
+        saved = json.loads(file.read_text())
+        counts = [saved[name] for name in ("step", "env_steps", "learned")]
+        lost = [name for name in saved.get("files", ()) if not (path / name).exists()]  # older ones name none
+        sound = all(type(count) is int and count >= 0 for count in counts) and counts[0] == step_of(path)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        raise UserError(f"{file} is damaged: {mend}")
+    if lost:
+        raise UserError(f"{path / lost[0]} is not there: {mend}")
+    return TrainerState(*counts)

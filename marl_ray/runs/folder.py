@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import tempfile
 import time
 from pathlib import Path
 
 from marl_ray.core.errors import UserError
 from marl_ray.core.paths import expanded
+from marl_ray.runs.atomic import write_atomically
+from marl_ray.runs.batch_log import BatchLog
 from marl_ray.runs.checkpoints import Checkpoints
+
+FORMER_CONFIG = re.compile(r"config\.step_(\d{6,})\.yaml")
 
 
 class RunFolder:
@@ -31,7 +37,10 @@ class RunFolder:
         """The traceback of a run that a bug ended."""
         self.models = self.path / "models"
         """The trained models."""
+        self.lock = self.path / "run.lock"
+        """Held by whoever writes here."""
         self.checkpoints = Checkpoints(self.path / "checkpoints")
+        self.log = BatchLog(self.path / "batches")
 
     def __str__(self) -> str:
         return str(self.path)
@@ -49,10 +58,41 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"output folder {self} cannot be written ({error.strerror}): set output.base_dir") from None
 
+    def write_config(self, text: str, done: int) -> None:
+        """Write config.yaml for what comes after step `done`.
+
+        A former one that says something else is kept as `former_config(done)`: the steps up to there are its.
+        """
+        former = self.former_config(done)
+        if done and self.config.exists() and self.config.read_text() != text and not former.exists():
+            write_atomically(former, self.config.read_bytes())
+        write_atomically(self.config, text.encode())
+
+    def former_config(self, done: int) -> Path:
+        """The config of the steps up to `done`, where a resumed run had another one from there on."""
+        return self.path / f"config.step_{done:06d}.yaml"
+
+    def former_configs(self) -> dict[int, Path]:
+        """All of them by step, in order."""
+        found = {FORMER_CONFIG.fullmatch(path.name): path for path in self.path.glob("config.step_*.yaml")}
+        return dict(sorted((int(match[1]), path) for match, path in found.items() if match))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds nothing that a run did."""
+        return {path.name for path in self.path.iterdir()} <= {self.config.name, self.lock.name}
+
+    def remove_hidden(self) -> None:
+        """Checkpoints and models that were being written when the run ended, which are none."""
+        for place in (self.checkpoints.folder, self.models):
+            for path in place.glob(".*"):
+                shutil.rmtree(path, ignore_errors=True)
+
     def remove_if_empty(self) -> None:
         """A run that failed before its first row leaves nothing behind."""
-        if {path.name for path in self.path.iterdir()} <= {self.config.name}:
-            self.config.unlink(missing_ok=True)
+        if self.is_empty:
+            for file in (self.config, self.lock):
+                file.unlink(missing_ok=True)
             os.rmdir(self.path)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from marl_ray.config.schema import Config
 from marl_ray.core.batch import UpdateStats
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Episode, WeightVersion
+from marl_ray.core.tree import Episode
 from marl_ray.telemetry.console import say
 
 GAP_WORTH_A_WARNING = 0.05
@@ -22,22 +22,24 @@ class Health:
         self.bad_steps = 0
         self.warned = False
 
-    def check_rollout(self, episodes: Sequence[Episode], versions: Sequence[WeightVersion], step: int) -> None:
-        """The episodes of step number `step` (from 1) have verdicts, and every token is of the agents' own weights.
+    def check_rollout(self, episodes: Sequence[Episode], batch: int) -> None:
+        """The episodes of batch number `batch` (from 0) have verdicts, and no token is staler than the bound.
 
-        One lost episode is counted; a step that lost all of them ends the run. Raises RuntimeError for a stale token.
+        One lost episode is counted; a batch that lost all of them ends the run. Raises RuntimeError for a stale token.
         """
         if all(episode.root is None and episode.stopped_by("infra_error") for episode in episodes):
-            raise UserError(f"no episode of step {step} had a verdict: {episodes[0].stops[0].detail}")
-        for agent, version in enumerate(versions):
+            raise UserError(f"no episode of step {batch + 1} had a verdict: {episodes[0].stops[0].detail}")
+        allowed = range(batch - self.config.rollout.max_staleness, batch + 1)
+        for agent in range(self.config.num_agents):
             found = {
-                completion.weight_version
+                version
                 for episode in episodes
                 for _, node in episode.nodes()
                 for completion in node.completions[agent]
+                for version, _ in completion.spans
             }
-            if not found <= {version}:
-                raise RuntimeError(f"agent {agent} is at version {version}, its generators served {sorted(found)}")
+            if not found <= set(allowed):
+                raise RuntimeError(f"agent {agent} served versions {sorted(found)} in batch {batch}: allowed {allowed}")
 
     def check_updates(self, updates: Sequence[UpdateStats], step: int) -> None:
         """Too many bad steps in a row end the run; a warning comes once when sampler and learner disagree."""

@@ -1,4 +1,4 @@
-"""Going on with a run: its config, read once, and what of it must stay."""
+"""Going on with a run: its config, read once, what of it must stay, and where it stands."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from marl_ray.config.arithmetic import arithmetic
 from marl_ray.config.reading import read_yaml
 from marl_ray.config.schema import ALGORITHMS
 from marl_ray.core.errors import UserError
+from marl_ray.core.state import TrainerState
 from marl_ray.runs.folder import RunFolder
-from marl_ray.telemetry.files import read_rows
+from marl_ray.telemetry.files import is_evaluation, read_rows
+
+
+class RunIsDone(UserError):
+    """There is nothing to go on with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,33 +46,79 @@ class SavedRun:
         self, overrides: Mapping[str, Any] | None = None, note: Callable[[str], None] = lambda line: None
     ) -> Config:
         """Its config, with overrides; `note` hears what was made to fit. Raises UserError."""
-        return from_tree(self.tree, self.algorithm, overrides, note)
+        try:
+            return from_tree(self.tree, self.algorithm, overrides, note)
+        except UserError as error:
+            if overrides:
+                raise
+            raise UserError(f"{self.folder.config}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run goes on. Agents begin at `state`, learn from what is in the log again, and play on from there."""
+
+    checkpoint: Path | None
+    """The newest complete one; None: the base models."""
+    state: TrainerState
+    """At the checkpoint."""
+    logged: int
+    """The batches from `state.step` to before this one are in the log, without a gap."""
+    evaluated: frozenset[int]
+    """Steps up to there whose evaluation was taken and is told of in metrics.jsonl."""
+
+    @classmethod
+    def of(cls, folder: RunFolder, total: float = math.inf) -> Standing:
+        """As the folder says, and no further than a run of `total` steps goes. Raises UserError for what is damaged."""
+        found = folder.checkpoints.latest()
+        checkpoint, state = found if found else (None, TrainerState(0, 0, 0))
+        there = set(folder.log.steps())
+        logged = state.step
+        while logged in there and logged < total:
+            logged += 1
+        rows = read_rows(folder.metrics) if logged and folder.metrics.exists() else ()
+        return cls(
+            checkpoint, state, logged, frozenset(r["step"] for r in rows if is_evaluation(r) and r["step"] <= logged)
+        )
+
+    def evaluations(self, config: Config, total: int) -> list[int]:
+        """The steps whose evaluation a run of `total` steps has still to take: before it, on the way, and after it."""
+        every = config.evaluation.eval_interval
+        due = {0, *(range(every, total, every) if every else ()), total}
+        return sorted(step for step in due - self.evaluated if step >= self.state.step)
+
+    @classmethod
+    def at_start(cls) -> Standing:
+        """Of a new run."""
+        return cls(None, TrainerState(0, 0, 0), 0, frozenset())
 
 
 def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
-    """`config` may go on from the last checkpoint of `saved`. `num_tasks` 0: not known. Raises UserError."""
+    """`config` may go on where `saved` stands. `num_tasks` 0: not known. Raises UserError; RunIsDone at its end."""
     _check_same_run(config, saved.config())
-    _, state = saved.folder.checkpoints.latest()
+    standing = Standing.of(saved.folder)
+    state = standing.state
     total = arithmetic(config, num_tasks).total_steps if num_tasks else math.inf
-    if state.step > total or (state.step == total and _concluded(config, saved.folder, state.step)):
+    if state.step > total or (state.step == total and _concluded(config, saved.folder, standing)):
         loop = config.loop
-        raise UserError(
+        raise RunIsDone(
             f"{saved.folder} has done all of its {state.step} steps: to go on, raise "
             f"{config.algorithm}.num_train_epochs (now {loop.num_train_epochs}) and {config.algorithm}.max_steps "
             f"(now {loop.max_steps or 'null'}) with --override"
         )
 
 
-def _concluded(config: Config, folder: RunFolder, step: int) -> bool:
+def _concluded(config: Config, folder: RunFolder, standing: Standing) -> bool:
     """Whether the run has left all that it leaves at its end, trained models and the last evaluation."""
     exported = all(folder.model(agent).is_dir() for agent in range(config.num_agents))
-    evaluated = any(row["step"] == step and "eval/episodes" in row for row in read_rows(folder.metrics))
+    evaluated = standing.state.step in standing.evaluated
     return (exported or not config.output.save_final_model) and (evaluated or not config.dataset.eval_split)
 
 
 def _check_same_run(config: Config, saved: Config) -> None:
     """Folder, checkpoints and place in the data follow from these, so a resumed run keeps them. Raises UserError."""
     for name, now, before in (
+        ("algorithm", config.algorithm, saved.algorithm),
         ("seed", config.seed, saved.seed),
         ("dataset", config.dataset, saved.dataset),
         ("rollout_buffer_size", config.rollout.rollout_buffer_size, saved.rollout.rollout_buffer_size),

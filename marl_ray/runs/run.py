@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 import time
 import traceback
 
@@ -10,12 +12,13 @@ from marl_ray.actors.handle import ActorDied
 from marl_ray.cluster.local import connect, disconnect
 from marl_ray.cluster.loss import ClusterLost, lost_node, while_head_answers
 from marl_ray.config import Config, to_yaml
-from marl_ray.config.arithmetic import describe
+from marl_ray.config.arithmetic import arithmetic, describe
 from marl_ray.core.errors import UserError
 from marl_ray.reports.summary import conclude, rows_of
-from marl_ray.runs.check import check, folder_of
+from marl_ray.runs.check import Problem, check, check_new_folder, folder_of
 from marl_ray.runs.folder import RunFolder
-from marl_ray.runs.resume import SavedRun
+from marl_ray.runs.lock import held
+from marl_ray.runs.resume import RunIsDone, SavedRun, Standing
 from marl_ray.runs.session import Session
 from marl_ray.runs.stopping import Signals
 from marl_ray.telemetry.console import say
@@ -25,6 +28,8 @@ RAY_PACKAGE = "_ray_pkg_"
 """In the path of the copy of --working-dir that a Ray job runs in."""
 FULL_OR_CLOSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 """What a disk says that is a person's to mend."""
+NO_ROOM = 1 << 16
+"""Bytes. A disk that has not more is full."""
 
 
 def train(config: Config, saved: SavedRun | None = None) -> None:
@@ -33,18 +38,33 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
     Any other exception is a bug: the run folder keeps its traceback, and a note on it says where.
     """
     with Signals() as signals:
-        _train(config, saved, signals)
+        begun = time.monotonic()
+        try:
+            problem = check(config, saved)
+        except RunIsDone as done:
+            if config.output.resume == "never":
+                raise
+            say(str(done))
+            return
+        folder = folder_of(config) if saved is None else saved.folder
+        folder.make()
+        with held(folder.lock, say):
+            _train(config, saved, problem, folder, begun, signals)
 
 
-def _train(config: Config, saved: SavedRun | None, signals: Signals) -> None:
-    begun = time.monotonic()
-    problem = check(config, saved)
-    folder = _new_run(config) if saved is None else saved.folder
+def _train(
+    config: Config, saved: SavedRun | None, problem: Problem, folder: RunFolder, begun: float, signals: Signals
+) -> None:
+    """The run, in a folder that is its own."""
     try:
-        resumed = None if saved is None else folder.checkpoints.latest()
+        if saved is None:
+            check_new_folder(folder)  # nobody was there meanwhile
+            folder.write_config(to_yaml(config), 0)
+        total = arithmetic(config, len(problem.train_tasks)).total_steps
+        standing = Standing.of(folder, total) if saved else Standing.at_start()
         _introduce(config, folder, len(problem.train_tasks))
         folder.error.unlink(missing_ok=True)
-        result = _on_ray(config, Session(config, problem, folder, resumed), signals)
+        result = _on_ray(config, Session(config, problem, folder, standing), signals)
         for line in conclude(config, folder, result, time.monotonic() - begun):
             say(line)
     except KeyboardInterrupt:
@@ -55,20 +75,31 @@ def _train(config: Config, saved: SavedRun | None, signals: Signals) -> None:
     except UserError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in FULL_OR_CLOSED:
-            where = error.filename or folder
-            raise UserError(f"{where} cannot be written ({error.strerror}): see to output.base_dir") from None
+        no_room = _cannot_write(error, folder)
+        if no_room:
+            raise UserError(f"{no_room}{_goes_on(folder)}") from None
         error.add_note(_keep_traceback(folder))
         raise
     finally:
+        folder.remove_hidden()
         folder.remove_if_empty()
 
 
-def _new_run(config: Config) -> RunFolder:
-    folder = folder_of(config)
-    folder.make()
-    folder.config.write_text(to_yaml(config))
-    return folder
+def _cannot_write(error: Exception, folder: RunFolder) -> str | None:
+    """What to say of a disk that is full or closed, here or in a learner; None: the error is another one.
+
+    Libraries that write weights do not always pass on what the system said, so a disk without room counts too.
+    """
+    cause = getattr(error.__cause__, "cause", None) or error  # Ray's error has what the actor raised
+    if isinstance(cause, OSError) and cause.errno in FULL_OR_CLOSED:
+        why = cause.strerror
+    elif any(f"(os error {number})" in str(cause) for number in FULL_OR_CLOSED):
+        why = str(cause)
+    elif shutil.disk_usage(folder.path).free < NO_ROOM:
+        why = os.strerror(errno.ENOSPC)
+    else:
+        return None
+    return f"{folder} cannot be written ({why}): make room there, or set another output.base_dir"
 
 
 def _introduce(config: Config, folder: RunFolder, num_tasks: int) -> None:
@@ -99,16 +130,16 @@ def _on_ray(config: Config, session: Session, signals: Signals) -> Result:
 
 def _goes_on(folder: RunFolder) -> str:
     """What to do after an end that is nobody's mistake, if there is something to go on from."""
-    return f"; --resume {folder} goes on" if folder.checkpoints.all() else ""
+    return f"; --resume {folder} goes on" if not folder.is_empty else ""
 
 
 def _stopped(folder: RunFolder) -> str:
     """Where a run was stopped, and where it would go on."""
+    if folder.is_empty:
+        return "stopped before the first step"
     step = max((row["step"] for row in rows_of(folder)), default=0) if folder.metrics.exists() else 0
-    if not folder.checkpoints.all():
-        return f"stopped at step {step}, before the first checkpoint"
-    _, state = folder.checkpoints.latest()
-    return f"stopped at step {step}; --resume {folder} goes on from the last checkpoint, step {state.step}"
+    logged = Standing.of(folder).logged
+    return f"stopped at step {step}; --resume {folder} goes on from " + (f"step {logged}" if logged else "the start")
 
 
 def _keep_traceback(folder: RunFolder) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from marl_ray.actors.team import Team, start_team
 from marl_ray.config import to_yaml
 from marl_ray.config.arithmetic import arithmetic
 from marl_ray.config.schema import Config
-from marl_ray.core.state import TrainerState
 from marl_ray.core.waiting import together
 from marl_ray.runs.check import Problem
 from marl_ray.runs.folder import RunFolder
+from marl_ray.runs.history import AgentHistory
 from marl_ray.runs.preflight import check_team
+from marl_ray.runs.resume import Standing
 from marl_ray.telemetry.console import Console, say
 from marl_ray.telemetry.files import Files
 from marl_ray.telemetry.stream import RowStream, Sink
@@ -22,14 +22,10 @@ from marl_ray.trainer import Result, Trainer
 
 
 class Session:
-    """`resumed`: the checkpoint to go on from, and where the loop stood."""
+    """`standing`: where the run goes on, or starts."""
 
-    def __init__(
-        self, config: Config, problem: Problem, folder: RunFolder, resumed: tuple[Path, TrainerState] | None
-    ) -> None:
-        self.config, self.problem, self.folder = config, problem, folder
-        self.checkpoint = resumed and resumed[0]
-        self.first = resumed[1] if resumed else TrainerState(0, 0, 0)
+    def __init__(self, config: Config, problem: Problem, folder: RunFolder, standing: Standing) -> None:
+        self.config, self.problem, self.folder, self.standing = config, problem, folder, standing
 
     async def run(self) -> Result:
         """Start the actors, train, and end them. Raises UserError."""
@@ -39,9 +35,9 @@ class Session:
         try:
             await self._make_ready(team)
             say(f"actors ready after {time.monotonic() - started:.0f} s; weights travel by {team.transport}")
-            rows = open_stream(self.config, self.folder, self.first.step, numbers.total_steps)
+            rows = open_stream(self.config, self.folder, self.standing, numbers.total_steps)
             try:
-                return await Trainer(self.config, self.problem, self.folder, self.first, team, rows).run()
+                return await Trainer(self.config, self.problem, self.folder, self.standing, team, rows).run()
             finally:
                 rows.close()
         finally:
@@ -50,21 +46,24 @@ class Session:
     async def _make_ready(self, team: Team) -> None:
         """What must hold before the first rollout: they fit together, and the generators have their weights."""
         await check_team(self.config, team, self.problem.environment, self.problem.train_tasks, self.folder.path)
-        if self.checkpoint is not None:
-            folders = [self.folder.checkpoints.agent_folder(self.checkpoint, x.agent) for x in team.learners]
-            await together(*(x.load(str(f)) for x, f in zip(team.learners, folders, strict=True)))
-        await together(*(x.connect(g) for x, g in zip(team.learners, team.generators, strict=True)))
-        await together(*(x.publish(self.first.step) for x in team.learners))
+        if (checkpoint := self.standing.checkpoint) is not None:
+            step, agent_folder = self.standing.state.step, self.folder.checkpoints.agent_folder
+            await together(*(x.load(str(agent_folder(checkpoint, x.agent)), step) for x in team.learners))
+        histories = (AgentHistory(self.folder, x.agent) for x in team.learners)
+        pairs = zip(team.learners, team.generators, histories, strict=True)
+        await together(*(learner.connect(generators, history) for learner, generators, history in pairs))
+        await together(*(x.publish(changed=True) for x in team.learners))
 
 
-def open_stream(config: Config, folder: RunFolder, done: int, total: int) -> RowStream:
-    """The sinks that the config asks for, of a run that has done `done` of `total` steps.
+def open_stream(config: Config, folder: RunFolder, standing: Standing, total: int) -> RowStream:
+    """The sinks that the config asks for, of a run of `total` steps that stands there.
 
     From here on the folder is this config's: a resumed run's is written anew, with what was overridden.
     """
-    folder.config.write_text(to_yaml(config))
+    done = standing.state.step
+    folder.write_config(to_yaml(config), done)
     sinks: list[Sink] = [
-        Files(folder.metrics, folder.episodes, config.output.episodes_per_step, done),
+        Files(folder.metrics, folder.episodes, done, standing.logged),
         Console(total, done, config.num_agents, config.rollout.num_turns, config.loop.logging_steps),
     ]
     if config.wandb.project:

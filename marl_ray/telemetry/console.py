@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
-from marl_ray.core.tree import Episode
+from marl_ray.telemetry.records import Record
 from marl_ray.telemetry.rows import Row
 
 
@@ -44,7 +44,7 @@ class Console:
         if step % self.every == 0 or step == self.total:
             say(self._step(row, step))
 
-    def episodes(self, step: int, kind: str, episodes: Sequence[Episode]) -> None:
+    def episodes(self, step: int, kind: str, records: Sequence[Record]) -> None:
         """None are shown."""
 
     def close(self) -> None:

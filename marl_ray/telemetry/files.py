@@ -9,24 +9,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_ray.core.tree import Episode, JointAction, Node, Stop
+from marl_ray.core.errors import UserError
+from marl_ray.telemetry.records import Record
 from marl_ray.telemetry.rows import Row
 
 
 class Files:
-    """Appends every row to `metrics`, and the first `episodes_per_step` episodes of each to `episodes`.
+    """Appends every row to `metrics`, and what is kept of its episodes to `episodes`.
 
-    Rows of steps after the first `done`, which a resumed run takes again, are dropped, and a last line that was cut
-    off; a run that has done no step starts with empty files.
+    What a resumed run takes again is dropped, and a last line that was cut off: training steps after the first `done`,
+    which the checkpoint has seen, and evaluations after the first `logged`, whose batches are in the log. With none
+    in the log a run starts with empty files.
     """
 
-    def __init__(self, metrics: Path, episodes: Path, episodes_per_step: int, done: int) -> None:
+    def __init__(self, metrics: Path, episodes: Path, done: int, logged: int = 0) -> None:
         self._metrics = metrics
         self._episodes = episodes
-        self._limit = episodes_per_step
         for path in (metrics, episodes):
             if path.exists():
-                _keep(path, done)
+                _keep(path, done, max(done, logged))
 
     def row(self, row: Row, name: str) -> None:
         """A number that is not finite is written as null."""
@@ -34,71 +35,45 @@ class Files:
             self._metrics, {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
         )
 
-    def episodes(self, step: int, kind: str, episodes: Sequence[Episode]) -> None:
+    def episodes(self, step: int, kind: str, records: Sequence[Record]) -> None:
         """One line an episode."""
-        for episode in episodes[: self._limit]:
-            _append(self._episodes, {"step": step, "kind": kind} | record_of(episode))
+        for record in records:
+            _append(self._episodes, {"step": step, "kind": kind} | record)
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file; a last line that a crash cut off is left out."""
-    *lines, last = path.read_text().split("\n")
-    yield from map(json.loads, lines)
-    if last:
-        try:
-            yield json.loads(last)
-        except ValueError:
-            return
+    """The objects of a file; a last line that a crash cut off is left out. Raises UserError for another bad line."""
+    *lines, last = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        row = _row(line)
+        if row is None:
+            raise UserError(f"{path} is damaged in line {number}: delete that line")
+        yield row
+    cut_off = _row(last)
+    if cut_off is not None:
+        yield cut_off
 
 
-def record_of(episode: Episode) -> dict[str, Any]:
-    """An episode as plain data: the nodes with every prompt and response, every joint action's reward and what the
-    environment keeps of its verdict, and where and why the tree ended before its last turn."""
-    return {
-        "task": episode.task.id,
-        "stops": [_stop(stop) for stop in episode.stops],
-        "nodes": [_node(path, node) for path, node in episode.nodes()],
-    }
+def is_evaluation(row: dict[str, Any]) -> bool:
+    """Whether an object of either file is an evaluation's; else it is a training step's."""
+    return row.get("kind") == "eval" or "eval/episodes" in row
 
 
-def _stop(stop: Stop) -> dict[str, Any]:
-    data: dict[str, Any] = {"path": list(stop.path), "reason": stop.reason}
-    return data | ({"detail": stop.detail} if stop.detail else {})
+def _row(line: bytes) -> dict[str, Any] | None:
+    """The object in a line; None where there is none that names its step."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and type(row.get("step")) is int else None
 
 
-def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
-    """`turn` counts from 1. `expanded` are the joint actions that were handed on, also where the next turn's prompt was
-    then too long to be played."""
-    return {
-        "turn": node.turn + 1,
-        "path": list(path),
-        "prompts": node.prompts,
-        "responses": [[c.text for c in group] for group in node.completions],
-        "weight_versions": [sorted({c.weight_version for c in group}) for group in node.completions],
-        "joint_actions": [_joint_action(action) for action in node.joint_actions],
-        "expanded": sorted({*node.children, *node.transitions}),
-    }
-
-
-def _joint_action(action: JointAction) -> dict[str, Any]:
-    """`rewards` are there if an agent's own is not the joint one."""
-    outcome = action.outcome
-    data: dict[str, Any] = {
-        "indices": list(action.indices),
-        "reward": action.reward,
-        "levels": dict(outcome.levels),
-    }
-    if any(reward != action.reward for reward in action.rewards):
-        data["rewards"] = list(action.rewards)
-    return data | (outcome.evidence.data() if outcome.evidence is not None else {})
-
-
-def _keep(path: Path, done: int) -> None:
-    """Rewrite the file with the rows up to step `done`, whole or not at all."""
-    rows = [row for row in read_rows(path) if done and row["step"] <= done]
+def _keep(path: Path, done: int, logged: int) -> None:
+    """Rewrite the file with the training steps up to `done` and the evaluations up to `logged`, whole or not at all."""
+    rows = [row for row in read_rows(path) if logged and row["step"] <= (logged if is_evaluation(row) else done)]
     fresh = path.with_suffix(".tmp")
     fresh.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     os.replace(fresh, path)

@@ -12,31 +12,35 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from marl_ray.config import Config
-from marl_ray.core.batch import UpdateStats
+from marl_ray.core.batch import Batch, UpdateStats
 from marl_ray.core.state import TrainerState
 from marl_ray.core.tree import Completion, Episode, JointAction, Node
 
 Row = dict[str, float | int | str]
 
 
-def step_row(
-    config: Config,
-    state: TrainerState,
-    episodes: Sequence[Episode],
-    updates: Sequence[UpdateStats],
-    seconds: Mapping[str, float],
-    executions: int,
+def rollout_row(
+    config: Config, episodes: Sequence[Episode], batches: Sequence[Batch], seconds: float, executions: int
 ) -> Row:
-    """One training step, all done, which led to `state`: `updates` are one an agent, `executions` those of the
-    sandbox, and `seconds` has rollout, learn, sync and step."""
-    row: Row = {"step": state.step, "env_steps": state.env_steps}
-    row |= episode_metrics(episodes, config.credit.discount, config.rollout.num_turns, config.rollout.handoff == "all")
+    """What is known of a step when its rollout is over: `batches` are one an agent, `executions` those of the sandbox,
+    and `seconds` the rollout's."""
+    row = episode_metrics(episodes, config.credit.discount, config.rollout.num_turns, config.rollout.handoff == "all")
+    for agent, batch in enumerate(batches):
+        row |= staleness_metrics(agent, batch)
+    row |= rollout_metrics(episodes, seconds)
+    row["sandbox/executions"] = executions
+    row["sandbox/executions_per_s"] = executions / seconds if seconds else 0.0
+    row["time/rollout"] = seconds
+    return row
+
+
+def step_row(state: TrainerState, rollout: Row, updates: Sequence[UpdateStats], times: Row) -> Row:
+    """One training step, all done, which led to `state`: its rollout's row, `updates`, one an agent, and what
+    `marl_ray.telemetry.timeline` says of it."""
+    row: Row = {"step": state.step, "env_steps": state.env_steps, **rollout}
     for agent, stats in enumerate(updates):
         row |= update_metrics(agent, stats, state.step)
-    row |= rollout_metrics(episodes, seconds["rollout"])
-    row["sandbox/executions"] = executions
-    row["sandbox/executions_per_s"] = executions / seconds["rollout"]
-    return row | {f"time/{part}": seconds[part] for part in ("rollout", "learn", "sync", "step")}
+    return row | times
 
 
 def evaluation_row(
@@ -134,7 +138,7 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> Row:
 
 
 def update_metrics(agent: int, stats: UpdateStats, version: int) -> Row:
-    """One agent's part of a step's row; without a gradient there is no logprob_gap."""
+    """One agent's part of a step's row; without a gradient there are no logprob_gap and ratios."""
     name = f"agent_{agent}"
     row: Row = {
         f"{name}/loss": stats.loss,
@@ -146,7 +150,29 @@ def update_metrics(agent: int, stats: UpdateStats, version: int) -> Row:
     }
     if stats.logprob_gap is not None:
         row[f"{name}/logprob_gap"] = stats.logprob_gap
+    if stats.ratios is not None:
+        row[f"{name}/ratio_mean"] = stats.ratios.mean
+        row[f"{name}/ratio_max"] = stats.ratios.max
+        row[f"{name}/ratio_cut"] = stats.ratios.cut
+        row[f"{name}/effective_sample_size"] = stats.ratios.effective_sample_size
     return row
+
+
+def staleness_metrics(agent: int, batch: Batch) -> Row:
+    """How many versions behind the batch's the weights were that produced its tokens: the mean over tokens, and the
+    most. Nothing for a batch without tokens."""
+    spans = [
+        (batch.step - version, tokens)
+        for mini_batch in batch.mini_batches
+        for group in mini_batch.groups
+        for completion in group.completions
+        for version, tokens in completion.spans
+    ]
+    tokens = sum(count for _, count in spans)
+    if not tokens:
+        return {}
+    mean = sum(stale * count for stale, count in spans) / tokens
+    return {f"agent_{agent}/staleness_mean": mean, f"agent_{agent}/staleness_max": max(stale for stale, _ in spans)}
 
 
 def _own_rewards(turn: str, actions: Sequence[JointAction]) -> Row:

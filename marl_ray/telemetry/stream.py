@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
-from marl_ray.core.tree import Episode
+from marl_ray.telemetry.records import Record
 from marl_ray.telemetry.rows import Row
 
 
@@ -16,8 +16,8 @@ class Sink(Protocol):
     def row(self, row: Row, name: str) -> None:
         """A row; `name` is the evaluation's, empty for a training step."""
 
-    def episodes(self, step: int, kind: str, episodes: Sequence[Episode]) -> None:
-        """All episodes of a row; `kind` is train or eval."""
+    def episodes(self, step: int, kind: str, records: Sequence[Record]) -> None:
+        """What is kept of a row's episodes; `kind` is train or eval."""
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -29,13 +29,13 @@ class RowStream:
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self.sinks = sinks
 
-    def step(self, row: Row, episodes: Sequence[Episode]) -> None:
+    def step(self, row: Row, records: Sequence[Record]) -> None:
         """A training step."""
-        self._hand_on(row, "", "train", episodes)
+        self._hand_on(row, "", "train", records)
 
-    def evaluation(self, row: Row, name: str, episodes: Sequence[Episode]) -> None:
+    def evaluation(self, row: Row, name: str, records: Sequence[Record]) -> None:
         """An evaluation; `name` says which to people."""
-        self._hand_on(row, name, "eval", episodes)
+        self._hand_on(row, name, "eval", records)
 
     def close(self) -> None:
         """Close every sink, also when closing one fails."""
@@ -43,7 +43,7 @@ class RowStream:
             for sink in reversed(self.sinks):
                 stack.callback(sink.close)
 
-    def _hand_on(self, row: Row, name: str, kind: str, episodes: Sequence[Episode]) -> None:
+    def _hand_on(self, row: Row, name: str, kind: str, records: Sequence[Record]) -> None:
         for sink in self.sinks:
             sink.row(row, name)
-            sink.episodes(int(row["step"]), kind, episodes)
+            sink.episodes(int(row["step"]), kind, records)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from marl_ray.config import Config, to_tree
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Episode
+from marl_ray.telemetry.records import Record
 from marl_ray.telemetry.rows import Row
 
 
@@ -37,7 +37,7 @@ class Wandb:
         """One row, at its step."""
         self.run.log(row, step=int(row["step"]))
 
-    def episodes(self, step: int, kind: str, episodes: Sequence[Episode]) -> None:
+    def episodes(self, step: int, kind: str, records: Sequence[Record]) -> None:
         """None are sent."""
 
     def close(self) -> None:

@@ -2,18 +2,32 @@
 
 An update has vLLM's four stages, here and everywhere under vLLM's names, and then the commit. Between the first stage
 and the last the engine has no weights, and a step would end it: where one message brings all weights (the object
-store), all stages are one command. NCCL and CUDA IPC are driven stage by stage by vLLM's engines in the learner.
+store), all stages are one command. NCCL and CUDA IPC are driven stage by stage by vLLM's engines in the learner, and
+the engine's thread makes no step until the commit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.core.tree import WeightVersion
 
-Stage = Literal["init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update"]
+Stage = Literal[
+    "shutdown_weight_transfer_engine",
+    "init_weight_transfer_engine",
+    "start_weight_update",
+    "update_weights",
+    "finish_weight_update",
+]
+"""The first two leave and join a rendezvous; the others are an update."""
+
+
+class Outdated(UserError):
+    """The sender is an earlier life of a learner that has been replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +39,19 @@ class Acknowledgement:
     checksum: int
 
 
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What became of a publication. `failed` are the generators that were lost in it, and why."""
+
+    version: WeightVersion
+    checksum: int
+    failed: Mapping[ActorId, str]
+
+
 def transfer(engine: Any, stage: Stage, info: dict[str, Any] | None = None) -> None:
     """One stage, on all of the engine's workers."""
+    if stage in ("shutdown_weight_transfer_engine", "start_weight_update"):
+        engine.collective_rpc("abandon_weight_update")
     engine.collective_rpc(stage, args=() if info is None else (info,))
 
 
@@ -39,12 +64,7 @@ def refit(engine: Any, generator: ActorId, version: WeightVersion, weights: Any)
 
 
 def commit(engine: Any, generator: ActorId, version: WeightVersion) -> Acknowledgement:
-    """Serve what was received last as `version`.
-
-    Raises RuntimeError when requests are in flight, or when the engine's workers received different weights.
-    """
-    if not engine.reset_prefix_cache():
-        raise RuntimeError(f"{generator}: requests were in flight during a weight update")
+    """What was received last is `version`. Raises RuntimeError when the engine's workers received different weights."""
     engine.set_weight_version(str(version))
     checksums = engine.collective_rpc("weight_checksum")
     if len(set(checksums)) > 1:

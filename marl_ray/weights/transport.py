@@ -1,21 +1,23 @@
 """The sending side of weight sync, inside a learner.
 
-`Publisher` sends one version of the policy to every generator of the agent and returns when each has acknowledged
-version and checksum. Transports: `store` (CPU) hands the arrays over in one message; `nccl` and `ipc` use vLLM's
+`Publisher` sends the policy to generators of the agent and returns when each of them has acknowledged version and
+checksum, or is lost. Transports: `store` (CPU) hands the arrays over in one message; `nccl` and `ipc` use vLLM's
 trainer-side engines, imported only then.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
 
+from marl_ray.core.ids import ActorId
 from marl_ray.core.tree import WeightVersion
 from marl_ray.weights.checksum import Checksum
-from marl_ray.weights.receiving import Acknowledgement
+from marl_ray.weights.receiving import Acknowledgement, Delivery
 
 TransportName = Literal["store", "nccl", "ipc"]
 
@@ -24,19 +26,33 @@ class SyncError(RuntimeError):
     """A generator did not take over the learner's weights."""
 
 
-class Receivers(Protocol):
-    """The generators of one agent; each call goes to all of them, and returns when all have answered.
+class ReceiverLost(RuntimeError):
+    """A generator was lost in the middle of an update; the others have not got it either."""
 
-    The four methods in the middle are vLLM's `VLLMWeightSyncClient`, which its engines drive.
+
+class Receivers(Protocol):
+    """Generators of one agent, for one publication; each call goes to all that are left, and returns when all have
+    answered or are lost.
+
+    The five in the middle are vLLM's stages, of which its engines drive the last four; they raise ReceiverLost.
     """
+
+    failed: Mapping[ActorId, str]
+    """Those that were lost."""
+
+    @property
+    def members(self) -> tuple[Any, ...]:
+        """Those that are left, each in its present life."""
 
     @property
     def ranks(self) -> int:
-        """The workers of all engines together."""
+        """The workers of their engines together."""
 
     @property
     def address(self) -> str:
         """Of this node, as the generators reach it."""
+
+    def shutdown_weight_transfer_engine(self) -> None: ...
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None: ...
 
@@ -57,54 +73,81 @@ class Publisher:
     `model` is the learner's module; `wire_dtype` is the dtype of the engines' weights.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        wire_dtype: torch.dtype,
-        transport: TransportName,
-        receivers: Receivers,
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, wire_dtype: torch.dtype, transport: TransportName) -> None:
         self.source = CastSource(model, wire_dtype)
-        self.receivers = receivers
-        self.checksum = 0
-        """Of the weights last sent."""
-        self._vllm_engine = None if transport == "store" else self._join(transport)
+        self.transport = transport
+        self.checksum: int | None = None
+        """Of the weights last sent; None before that."""
+        self._rendezvous: _Rendezvous | None = None
 
-    def publish(self, version: WeightVersion) -> int:
-        """Send the weights as `version`; returns their checksum. Raises SyncError."""
+    def publish(self, version: WeightVersion, receivers: Receivers) -> Delivery:
+        """Send the weights as `version`. Raises SyncError."""
         checksum = Checksum()
-        if self._vllm_engine is None:
+        if self.transport == "store":
             weights = [
                 (name, tensor.reshape(-1).view(torch.uint8).numpy(), _dtype_name(tensor), tuple(tensor.shape))
                 for name, tensor in checksum.watch(self.source)
             ]
-            acknowledgements = self.receivers.refit(version, weights)
+            acknowledgements = receivers.refit(version, weights)
         else:
             for _ in checksum.watch(self.source):
                 pass
-            self._vllm_engine.send_weights()
-            acknowledgements = self.receivers.commit(version)
+            self._send_in_stages(receivers)
+            acknowledgements = receivers.commit(version)
         self.checksum = checksum.value
-        return self._checked(version, acknowledgements)
+        return self._checked(version, self.checksum, acknowledgements, receivers)
 
-    def relabel(self, version: WeightVersion) -> int:
-        """What was sent last is `version` too; returns its checksum. Raises SyncError."""
-        return self._checked(version, self.receivers.commit(version))
+    def relabel(self, version: WeightVersion, receivers: Receivers) -> Delivery:
+        """What was sent last is `version` too; it is sent if nothing was. Raises SyncError."""
+        if self.checksum is None:
+            return self.publish(version, receivers)
+        return self._checked(version, self.checksum, receivers.commit(version), receivers)
 
-    def _checked(self, version: WeightVersion, acknowledgements: Sequence[Acknowledgement]) -> int:
+    def _checked(
+        self,
+        version: WeightVersion,
+        checksum: int,
+        acknowledgements: Sequence[Acknowledgement],
+        receivers: Receivers,
+    ) -> Delivery:
         for got in acknowledgements:
-            if (got.version, got.checksum) != (version, self.checksum):
+            if (got.version, got.checksum) != (version, checksum):
                 raise SyncError(
                     f"{got.generator} acknowledged version {got.version} with checksum {got.checksum}, the learner "
-                    f"sent version {version} with {self.checksum}"
+                    f"sent version {version} with {checksum}"
                 )
-        return self.checksum
+        return Delivery(version, checksum, dict(receivers.failed))
 
-    def _join(self, transport: TransportName) -> Any:
+    def _send_in_stages(self, receivers: Receivers) -> None:
+        """To all that are left; where one is lost, once more without it: those that have begun begin again."""
+        while receivers.members:
+            try:
+                if self._rendezvous is None or self._rendezvous.members != receivers.members:
+                    self._meet(receivers)
+                assert self._rendezvous is not None
+                self._rendezvous.client.receivers = receivers
+                self._rendezvous.engine.send_weights()
+                return
+            except ReceiverLost:
+                self._leave()
+
+    def _meet(self, receivers: Receivers) -> None:
+        """A new rendezvous, of the generators that there are now."""
+        self._leave()
+        receivers.shutdown_weight_transfer_engine()
+        client = _Client(receivers)
+        self._rendezvous = _Rendezvous(receivers.members, client, self._join(client))
+
+    def _leave(self) -> None:
+        rendezvous, self._rendezvous = self._rendezvous, None
+        if rendezvous is not None:
+            rendezvous.engine.shutdown()
+
+    def _join(self, client: _Client) -> Any:
         from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
 
         info: Any
-        if transport == "ipc":
+        if self.transport == "ipc":
             from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 
             info = IPCTrainerInitInfo(rank=0)
@@ -113,13 +156,40 @@ class Publisher:
 
             info = NCCLTrainerInitInfo(
                 rank=0,
-                master_address=self.receivers.address,
+                master_address=client.receivers.address,
                 master_port=_free_port(),
-                world_size=1 + self.receivers.ranks,
+                world_size=1 + client.receivers.ranks,
             )
         source: Any = self.source  # has the two methods of vLLM's WeightSource that these engines use
-        client: Any = self.receivers
         return WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
+
+
+class _Client:
+    """vLLM's `VLLMWeightSyncClient`, which its engines keep for many publications: hands on to the present one's."""
+
+    def __init__(self, receivers: Receivers) -> None:
+        self.receivers = receivers
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self.receivers.init_weight_transfer_engine(init_info)
+
+    def start_weight_update(self) -> None:
+        self.receivers.start_weight_update()
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        self.receivers.update_weights(update_info)
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self.receivers.finish_weight_update(weight_version)
+
+
+@dataclass(slots=True)
+class _Rendezvous:
+    """`engine` is vLLM's trainer-side engine, which has met those `members`."""
+
+    members: tuple[Any, ...]
+    client: _Client
+    engine: Any
 
 
 class CastSource:

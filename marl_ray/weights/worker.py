@@ -2,7 +2,7 @@
 
 vLLM's weight-transfer engines (`nccl` between devices, `ipc` on one device) do the work on GPUs; on CPU ours
 reads arrays that the learner put into Ray's object store. Each sums up what it receives, so that a generator
-can acknowledge a checksum. `marl_ray.actors.engine` names `ChecksumExtension` as vLLM's worker extension:
+can acknowledge a checksum. `marl_ray.actors.engine` names `UpdateExtension` as vLLM's worker extension:
 importing this module in a worker registers the engines there.
 """
 
@@ -139,8 +139,13 @@ for _backend, _engine in (
     WeightTransferEngineFactory.register_engine(BACKENDS[_backend], _engine)
 
 
-class ChecksumExtension:
+class UpdateExtension:
     """Methods that vLLM adds to its worker."""
+
+    def abandon_weight_update(self) -> None:
+        """End an update whose sender is gone, so that a whole one can begin; the weights are of no use until then."""
+        if self._weight_update_active:  # type: ignore[attr-defined]
+            self.finish_weight_update()  # type: ignore[attr-defined]
 
     def weight_checksum(self) -> int:
         """Checksum of what the last weight update received."""

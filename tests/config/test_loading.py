@@ -117,6 +117,26 @@ def test_overrides_of_the_mission() -> None:
     assert config.rollout.handoff == "best"
 
 
+@pytest.mark.parametrize(
+    ("overrides", "importance"),
+    [
+        ([], "none"),
+        (["magrpo.max_staleness=1"], "truncate"),
+        (["model.top_p=0.95"], "truncate"),
+        (["agents.1.top_p=0.95"], "truncate"),
+        (["model.top_k=20"], "truncate"),
+        (["model.top_k=-1", "model.top_p=1"], "none"),
+        (["magrpo.max_staleness=1", "magrpo.importance=none"], "none"),
+        (["magrpo.max_staleness=1", "magrpo.importance=null"], "none"),
+        (["magrpo.max_staleness=1", "magrpo.importance=mask"], "mask"),
+        (["magrpo.importance=truncate"], "truncate"),
+    ],
+)
+def test_importance_weights_are_for_a_sampler_that_differs(overrides: list[str], importance: str) -> None:
+    config = load(CONFIGS / "quickstart.yaml", "magrpo", parse_overrides(overrides))
+    assert config.optimizer.importance == importance
+
+
 def test_aliases_are_resolved() -> None:
     config = from_tree(tree(magrpo={"agent_learning_rate": "3e-5", "temperature": 0.6, "top_p": 0.6}), "magrpo")
     assert config.agents[0].learning_rate == 3e-5

@@ -43,7 +43,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(values_of(args[0]), max_size=3)
     if origin is Mapping:
         return st.dictionaries(st.sampled_from(["pad_token", "eos_token", "revision"]), WORDS, max_size=2)
-    simple = {int: st.integers(1, 40), float: st.floats(0.01, 0.99), str: WORDS, bool: st.booleans()}
+    simple = {int: st.integers(1, 40), float: st.floats(0.01, 1.99), str: WORDS, bool: st.booleans()}
     return st.none() if hint is type(None) else simple[hint]
 
 

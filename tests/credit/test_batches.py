@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.config import Config, from_tree
+from marl_ray.config import Config
 from marl_ray.core.tree import Episode, Node
 from marl_ray.credit.batches import batch_of_agent
-from tests.credit.trees import episode, grown, node
-
-
-def config(agents: int, depth: int, group: int, **section: Any) -> Config:
-    tree = {
-        "model": {"name": "m"},
-        "dataset": {"name": "bundled:toy"},
-        "magrpo": {"num_agents": agents, "num_turns": depth, "num_generations": group} | section,
-    }
-    return from_tree(tree, "magrpo")
-
+from tests.credit.trees import config, episode, grown, node
 
 # --- the oracle: arrays over joint indices, written from the definitions alone ---
 
@@ -44,7 +33,8 @@ def tensor(tree: Node, agent: int, group: int, agents: int, mode: str, handoff: 
 def oracle(
     episodes: list[Episode], agent: int, group: int, agents: int, mode: str, handoff: str, run: Config
 ) -> list[np.ndarray]:
-    """The weights of every node's group, parents first."""
+    """The weights of every node's group: by turn, then by draw; by draw, parents first, where steps are cut or trees
+    whole."""
     nodes = []
 
     def walk(tree: Node) -> None:
@@ -55,6 +45,8 @@ def oracle(
     for one in episodes:
         assert one.root is not None
         walk(one.root)
+    if run.optimizer.train_batch_size is None and handoff != "all":
+        nodes.sort(key=lambda node: node.turn)
     size = run.optimizer.train_batch_size or len(nodes)
     found = []
     for start in range(0, len(nodes), size):
@@ -123,13 +115,13 @@ def test_weights_are_the_oracles(
     episodes = [episode(grown(depth, group, agents, mode, handoff, rng)) for _ in range(2)]
     for agent in range(agents):
         batch = batch_of_agent(episodes, agent, 3, run)
-        got = [g for part in batch.mini_batches for g in part.groups]
+        got = [(g, part.normalizer) for part in batch.mini_batches for g in part.groups]
         expected = oracle(episodes, agent, group, agents, mode, handoff, run)
         assert batch.step == 3
         assert len(got) == len(expected)
-        for one, weights in zip(got, expected, strict=True):
+        for (one, normalizer), weights in zip(got, expected, strict=True):
             # Whitening divides rounding by as little as 1e-6.
-            np.testing.assert_allclose(one.weights, weights, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(np.array(one.weights) / normalizer, weights, rtol=1e-9, atol=1e-9)
             assert len(one.completions) == group, "each completion goes to the learner once"
 
 

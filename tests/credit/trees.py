@@ -5,8 +5,19 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from typing import Any
 
+from marl_ray.config import Config, from_tree
 from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Task
+
+
+def config(agents: int, depth: int, group: int, **section: Any) -> Config:
+    tree = {
+        "model": {"name": "m"},
+        "dataset": {"name": "bundled:toy"},
+        "magrpo": {"num_agents": agents, "num_turns": depth, "num_generations": group} | section,
+    }
+    return from_tree(tree, "magrpo")
 
 
 def completion(*ids: int) -> Completion:

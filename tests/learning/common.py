@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from marl_ray.config import from_tree
+from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, MiniBatch
-from marl_ray.core.tree import Completion
-from marl_ray.credit import ESTIMATORS
-from marl_ray.credit.batches import mini_batch
-from marl_ray.learning.batching import PromptRow, rows_of
+from marl_ray.core.tree import Completion, JointAction, Node, Outcome
+from marl_ray.credit.batches import batch_of as credited
+from marl_ray.credit.batches import group_of
+from marl_ray.learning.batching import Cutter, Layout, MicroBatch, PromptRow, rows_of
+from marl_ray.learning.learner import Learner
+from marl_ray.models.tokenization import load_tokenizer
+from marl_ray.toy import BASE_PATH
+
+VOCABULARY, LAYERS, HEADS, KEY_HEADS, WIDTH = 40, 2, 4, 2, 8
+"""Of the tiny policy; WIDTH is that of a head."""
 
 
 def returned(
@@ -19,9 +32,24 @@ def returned(
 
 
 def weigh(groups: Sequence[Group], turn_weights: Sequence[float], estimator: str, aggregation: str) -> MiniBatch:
-    """The groups of one optimizer step with their weights."""
-    credited = [(g.turn, g.prompt_ids, g.completions, g.returns) for g in groups]
-    return mini_batch(credited, turn_weights, ESTIMATORS.get(estimator), False, aggregation)
+    """The groups of one optimizer step with their weights, credited by a run's own code."""
+    settings = {
+        "num_agents": 1,
+        "num_turns": len(turn_weights),
+        "turn_gradient_weights": list(turn_weights),
+        "estimator": estimator,
+        "loss_aggregation": aggregation,
+    }
+    tree = {"model": {"name": "tiny"}, "dataset": {"name": "bundled:toy"}, "magrpo": settings}
+    config = from_tree(tree, "magrpo")
+    (found,) = credited([group_of(node_of(group), 0, config) for group in groups], 0, config).mini_batches
+    return found
+
+
+def node_of(group: Group) -> Node:
+    """Where the agent is alone, and its completions' rewards are the group's returns."""
+    actions = [JointAction((i,), Outcome(r), r, (r,)) for i, r in enumerate(group.returns)]
+    return Node(group.turn, [""], [group.prompt_ids], [list(group.completions)], actions)
 
 
 def to_rows(
@@ -37,3 +65,35 @@ def batch_of(groups: Sequence[Group], size: int) -> Batch:
         0,
         tuple(weigh(groups[i : i + size], [1.0], "magrpo", "sequence_sum") for i in range(0, len(groups), size)),
     )
+
+
+def micro_batches(rows: Sequence[PromptRow], max_tokens: int, layout: Layout) -> list[MicroBatch]:
+    """All of them at once."""
+    cutter = Cutter(max_tokens, layout)
+    return [*cutter.add(rows), *cutter.rest()]
+
+
+def save_tiny_policy(folder: Path) -> None:
+    """A random model of two layers, its weights large enough for its choices to differ, and a tokenizer beside it."""
+    torch.manual_seed(0)
+    shape = {"num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS, "head_dim": WIDTH}
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=HEADS * WIDTH, intermediate_size=48, num_hidden_layers=LAYERS, **shape
+    )
+    model = LlamaForCausalLM(config)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(folder)
+    load_tokenizer(str(BASE_PATH), ModelConfig()).save_pretrained(folder)
+
+
+def tiny_learner(folder: Path, layout: Layout = "packed", temperature: float = 0.7, **settings: Any) -> Learner:
+    """A learner of the policy in `folder`."""
+    agent = AgentConfig(name="tiny", temperature=temperature, learning_rate=1e-2)
+    learner = Learner(str(folder), agent, ModelConfig(), OptimizerConfig(**settings), "float32", 10, 1)
+    assert learner.layout == "packed"
+    if layout == "padded":
+        learner.layout = layout
+        learner.policy.set_attn_implementation("sdpa")
+    return learner

@@ -11,9 +11,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from marl_ray.core.tree import Completion
-from marl_ray.learning.batching import PromptRow, micro_batches
+from marl_ray.learning.batching import PromptRow
 from marl_ray.learning.policy import choose_layout, load_policy, token_logprobs
-from tests.learning.common import returned, to_rows
+from tests.learning.common import micro_batches, returned, to_rows
 
 CPU = torch.device("cpu")
 MAX_LENGTH = 64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -27,7 +27,7 @@ def learner(**settings: Any) -> Learner:
 
 
 def update(of: Learner, *groups: Group, size: int = 9) -> UpdateStats:
-    return of.update(batch_of(groups, size))
+    return of.update(replace(batch_of(groups, size), step=of.step))
 
 
 def group(*returns: float) -> Group:
@@ -88,5 +88,8 @@ def test_both_layouts_take_the_same_step() -> None:
     one, other = update(packed, *groups), update(padded, *groups)
     for name in ("loss", "grad_norm", "logprob_gap"):
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-4)
+    assert one.ratios is not None
+    assert other.ratios is not None
+    assert asdict(one.ratios) == pytest.approx(asdict(other.ratios), rel=1e-4)
     for a, b in zip(state(packed), state(padded), strict=True):
         assert (a - b).abs().mean() < 1e-5, "AdamW's first step is the gradient's sign, so that rounding shows"

@@ -25,14 +25,16 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from marl_ray.config.schema import OptimizerConfig
 from marl_ray.core.batch import Group
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Completion
 from marl_ray.learning.attention import PACKED
-from marl_ray.learning.batching import NO_TOKEN, micro_batches, split_row
+from marl_ray.learning.batching import NO_TOKEN, split_row
+from marl_ray.learning.gradient import Gradient
 from marl_ray.learning.learner import schedule_factor
 from marl_ray.learning.policy import choose_layout, token_logprobs
-from tests.learning.common import returned, to_rows
+from tests.learning.common import micro_batches, returned, to_rows, weigh
 
 VOCABULARY = 40
 
@@ -235,10 +237,10 @@ def test_gradient_is_that_of_the_definition(
     model: Qwen2ForCausalLM, packed: Qwen2ForCausalLM, aggregation: str
 ) -> None:
     turn_weights, temperature = [1.5, 0.5], 0.9
-    packed.zero_grad()
-    rows = to_rows(groups(), turn_weights, "magrpo", aggregation)
-    for batch in micro_batches(rows, 30, "packed"):
-        (-(batch.weights * token_logprobs(packed, batch, temperature)).sum()).backward()
+    mini_batch = weigh(groups(), turn_weights, "magrpo", aggregation)
+    gradient = Gradient(packed, "packed", temperature, torch.float64, OptimizerConfig(microbatch_tokens=30))
+    gradient.add(mini_batch.groups)
+    gradient.close(mini_batch.normalizer)
     got = [p.grad.clone() for p in packed.parameters()]
 
     model.zero_grad()
@@ -251,6 +253,7 @@ def test_gradient_is_that_of_the_definition(
             share = 1 / (len(group.returns) * len(groups())) if aggregation == "sequence_sum" else 1 / all_tokens
             loss = loss - turn_weights[group.turn] * share * (value - mean) * summed
     loss.backward()
+    assert gradient.loss == pytest.approx(loss.item(), rel=1e-5)
     for mine, parameter in zip(got, model.parameters(), strict=True):
         torch.testing.assert_close(mine, parameter.grad, rtol=1e-4, atol=1e-6)
 

@@ -20,7 +20,7 @@ from marl_ray.external.transition import Transition
 from marl_ray.reports.samples import readable
 from marl_ray.rollout.player import EpisodePlayer
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox, failed_report
-from marl_ray.telemetry.files import record_of
+from marl_ray.telemetry.records import record_of
 from marl_ray.telemetry.rows import episode_metrics, joint_samples, rollout_metrics
 
 TASK = Task(
@@ -45,7 +45,7 @@ class Scripted:
         self.asked: list[tuple[str, SamplingSpec]] = []
         self.too_long_from_turn = too_long_from_turn
 
-    async def generate(self, prompt: str, sampling: SamplingSpec) -> Generation:
+    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
         self.asked.append((prompt, sampling))
         if len(self.asked) > self.too_long_from_turn:
             return Generation((1,), ())
@@ -86,8 +86,7 @@ def play(run: Config, executor: object, aux: Scripted, main: Scripted, *, evalua
     environment = CodeGeneration.from_config(run)
     player = EpisodePlayer(run, environment, Transition(run.external, environment), [aux, main], executor)  # type: ignore[arg-type]
     group = run.rollout.num_generations
-    (episode,) = asyncio.run(player.play_all([TASK], group, "train", 0, evaluation=evaluation))
-    return episode
+    return asyncio.run(player.play(TASK, group, "train", 0, evaluation=evaluation))
 
 
 def chain(episode: Episode) -> list[Node]:

@@ -12,8 +12,10 @@ import pytest
 from marl_ray.config import Config, from_tree
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.tree import Completion, Episode, Outcome, Task
+from marl_ray.credit.batches import batch_of_agent
 from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
+from marl_ray.rollout.assembly import Assembly
 from marl_ray.rollout.player import EpisodePlayer
 
 TASKS = [Task("a", "Count.", {}), Task("b", "Count on.", {})]
@@ -75,7 +77,7 @@ class Dice:
         self.sides = sides
         self.asked: list[tuple[str, SamplingSpec]] = []
 
-    async def generate(self, prompt: str, sampling: SamplingSpec) -> Generation:
+    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
         self.asked.append((prompt, sampling))
         await asyncio.sleep(0)
         rng = random.Random(sampling.seed)
@@ -100,7 +102,10 @@ def config(agents: int = 2, **section: Any) -> Config:
 def play(run: Config, environment: Environment, dice: Sequence[Dice] = ()) -> list[Episode]:
     agents = list(dice) or [Dice() for _ in range(run.num_agents)]
     player = EpisodePlayer(run, environment, Transition(run.external, environment), agents, Nothing())
-    return asyncio.run(player.rollout(TASKS, 0))
+    assembly = Assembly(0, len(TASKS), run)
+    episodes = asyncio.run(player.rollout(TASKS, 0, assembly))
+    assert assembly.batches == [batch_of_agent(episodes, agent, 0, run) for agent in range(run.num_agents)]
+    return episodes
 
 
 def joint_samples(episodes: Sequence[Episode]) -> int:
@@ -201,7 +206,7 @@ def test_a_lost_branch_is_one_stop_and_the_others_go_on() -> None:
 
 def test_stops_do_not_tell_who_came_first() -> None:
     class Late(Dice):
-        async def generate(self, prompt: str, sampling: SamplingSpec) -> Generation:
+        async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
             if "previous" not in prompt:
                 return await super().generate(prompt, sampling)
             for _ in range(random.Random(sampling.seed).randrange(20)):

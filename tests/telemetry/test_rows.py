@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from marl_ray.config import Config, from_tree
-from marl_ray.core.batch import UpdateStats
+from marl_ray.core.batch import Batch, Group, MiniBatch, UpdateStats
 from marl_ray.core.state import TrainerState
 from marl_ray.telemetry.rows import (
     episode_metrics,
@@ -15,6 +15,7 @@ from marl_ray.telemetry.rows import (
     expected_return,
     joint_samples,
     rollout_metrics,
+    rollout_row,
     step_row,
 )
 from tests.trees import completion, episode, node, two_turns
@@ -25,7 +26,6 @@ def config(**settings: float) -> Config:
     return from_tree(tree, "magrpo")
 
 
-SECONDS = {"rollout": 4.0, "learn": 2.0, "sync": 1.0, "step": 8.0}
 CHAIN = episode(node(0, [1.0, 3.0], {1: node(1, [4.0, 4.0])}))
 """Mean 2, then 4."""
 TREE = episode(
@@ -161,11 +161,15 @@ def test_env_steps_count_every_joint_action_of_every_node() -> None:
 
 def test_the_row_of_a_step_has_its_names_in_their_order() -> None:
     updates = [UpdateStats(0.5, 2.0, 1e-5, 0.01, None, 1, 0), UpdateStats(0.0, 0.0, 1e-5, None, None, 0, 1)]
-    row = step_row(two_turns(), TrainerState(3, 12, 1), [CHAIN], updates, SECONDS, executions=6)
+    groups = (Group(0, (1,), (completion("a", 3, version=2), completion("b", 4)), (0.0, 1.0), (-1.0, 1.0)),)
+    batches = [Batch(2, (MiniBatch(groups, 1),)), Batch(2, ())]
+    rollout = rollout_row(two_turns(), [CHAIN], batches, 4.0, executions=6)
+    row = step_row(TrainerState(3, 12, 1), rollout, updates, {"time/step": 8.0})
     assert list(row)[:3] == ["step", "env_steps", "turn_1/reward_mean"]
     agent = ["loss", "grad_norm", "learning_rate", "optimizer_steps", "skipped_steps", "weight_version"]
-    expected = [f"agent_0/{name}" for name in (*agent, "logprob_gap")] + [f"agent_1/{name}" for name in agent]
-    expected += [
+    expected = [
+        "agent_0/staleness_mean",
+        "agent_0/staleness_max",
         "rollout/episodes",
         "rollout/joint_samples",
         "rollout/tokens",
@@ -180,11 +184,12 @@ def test_the_row_of_a_step_has_its_names_in_their_order() -> None:
         "sandbox/executions",
         "sandbox/executions_per_s",
         "time/rollout",
-        "time/learn",
-        "time/sync",
+        *(f"agent_0/{name}" for name in (*agent, "logprob_gap")),
+        *(f"agent_1/{name}" for name in agent),
         "time/step",
     ]
-    assert list(row)[list(row).index("agent_0/loss") :] == expected
+    assert list(row)[list(row).index("agent_0/staleness_mean") :] == expected
+    assert (row["agent_0/staleness_mean"], row["agent_0/staleness_max"]) == (8 / 7, 2)
     assert (row["agent_0/loss"], row["agent_1/skipped_steps"], row["sandbox/executions_per_s"]) == (0.5, 1, 1.5)
 
 

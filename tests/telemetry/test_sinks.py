@@ -9,21 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainerState
 from marl_ray.core.tree import Episode, Stop
 from marl_ray.telemetry.console import Console
-from marl_ray.telemetry.files import Files, record_of
-from marl_ray.telemetry.rows import Row, evaluation_row, step_row
+from marl_ray.telemetry.files import Files, is_evaluation, read_rows
+from marl_ray.telemetry.records import record_of
+from marl_ray.telemetry.rows import Row, evaluation_row, rollout_row, step_row
 from marl_ray.telemetry.stream import RowStream
 from tests.trees import TASK, Verdict, episode, node, two_turns
 
 CONFIG = two_turns()
-SECONDS = {"rollout": 4.0, "learn": 2.0, "sync": 1.0, "step": 8.0}
+TIMES: Row = {"time/learn": 2.0, "time/sync": 1.0, "time/step": 8.0}
 CHAIN = episode(node(0, [1.0, 3.0], {1: node(1, [4.0, 4.0], metrics={"all_passed": 1.0})}, evidence=Verdict("fine")))
+RECORD = record_of(CHAIN)
 
 
 def row_of(step: int) -> Row:
-    return step_row(CONFIG, TrainerState(step, 4 * step, 0), [CHAIN], [], SECONDS, 0)
+    return step_row(TrainerState(step, 4 * step, 0), rollout_row(CONFIG, [CHAIN], [], 4.0, 0), [], TIMES)
 
 
 def lines(path: Path) -> list[dict]:
@@ -36,10 +39,10 @@ def paths(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_rows_and_some_of_the_episodes_are_kept(paths: tuple[Path, Path]) -> None:
-    stream = RowStream([Files(*paths, episodes_per_step=2, done=0)])
-    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [CHAIN])
-    stream.step(row_of(1), [CHAIN] * 3)
-    stream.step(row_of(2) | {"agent_0/loss": float("nan")}, [CHAIN])
+    stream = RowStream([Files(*paths, done=0)])
+    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [RECORD])
+    stream.step(row_of(1), [RECORD] * 2)
+    stream.step(row_of(2) | {"agent_0/loss": float("nan")}, [RECORD])
     metrics, episodes = map(lines, paths)
     assert [row["step"] for row in metrics] == [0, 1, 2]
     assert metrics[2]["agent_0/loss"] is None
@@ -47,16 +50,38 @@ def test_rows_and_some_of_the_episodes_are_kept(paths: tuple[Path, Path]) -> Non
 
 
 def test_a_resumed_run_forgets_what_it_takes_again(paths: tuple[Path, Path]) -> None:
-    first = RowStream([Files(*paths, episodes_per_step=1, done=0)])
+    first = RowStream([Files(*paths, done=0)])
     for step in (1, 2, 3):
-        first.step(row_of(step), [CHAIN])
+        first.step(row_of(step), [RECORD])
     with paths[0].open("a") as file:
         file.write('{"step": 4, "env_')  # cut off
-    RowStream([Files(*paths, episodes_per_step=1, done=2)]).step(row_of(3), [])
+    RowStream([Files(*paths, done=2)]).step(row_of(3), [])
     assert [row["step"] for row in lines(paths[0])] == [1, 2, 3]
     assert [row["step"] for row in lines(paths[1])] == [1, 2]
-    Files(*paths, episodes_per_step=1, done=0)
+    Files(*paths, done=0)
     assert [path.read_text() for path in paths] == ["", ""]
+
+
+def test_evaluations_of_logged_steps_are_not_forgotten(paths: tuple[Path, Path]) -> None:
+    first = RowStream([Files(*paths, done=0)])
+    for step in (0, 2, 4):
+        first.evaluation(evaluation_row(CONFIG, TrainerState(step, 0, 0), [CHAIN], {"eval": 1.0}), "", [RECORD])
+        for done in (step + 1, step + 2):
+            first.step(row_of(done), [RECORD])
+    Files(*paths, done=1, logged=3)
+    assert [(row["step"], is_evaluation(row)) for row in lines(paths[0])] == [(0, True), (1, False), (2, True)]
+    assert [(e["step"], e["kind"]) for e in lines(paths[1])] == [(0, "eval"), (1, "train"), (2, "eval")]
+    Files(*paths, done=0, logged=3)
+    assert [row["step"] for row in lines(paths[0])] == [0, 2]
+
+
+@pytest.mark.parametrize("line", ['{"step": 1', "[]", '{"stop": 1}', '{"step": "1"}', "\0", '{"step": true}'])
+def test_a_damaged_line_is_named(paths: tuple[Path, Path], line: str) -> None:
+    paths[0].write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
+    with pytest.raises(UserError, match=rf"^{paths[0]} is damaged in line 2: delete that line$"):
+        list(read_rows(paths[0]))
+    paths[0].write_bytes(b'{"step": 1}\n{"step": 2, "text": "\xc3')
+    assert list(read_rows(paths[0])) == [{"step": 1}], "cut off within a letter"
 
 
 def test_the_record_of_a_tree() -> None:
@@ -89,9 +114,9 @@ def test_the_record_of_a_tree() -> None:
 
 def test_the_console_shows_every_nth_step_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
     stream = RowStream([Console(5, 0, num_agents=0, num_turns=2, every=2)])
-    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [CHAIN])
+    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [RECORD])
     for step in range(1, 6):
-        stream.step(row_of(step), [CHAIN])
+        stream.step(row_of(step), [RECORD])
     stream.close()
     out, err = capsys.readouterr()
     assert out == ""

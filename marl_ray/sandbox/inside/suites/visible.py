@@ -9,7 +9,6 @@ those that share only imports, functions and constants do not.) For unittest see
 
 from __future__ import annotations
 
-import ast
 import functools
 from collections import Counter
 from collections.abc import Sequence, Set

@@ -1,0 +1,380 @@
+"""The loop on imagined hardware: the real trainer, pipeline and player on a clock that jumps from event to event.
+
+    python -m benchmarks.simulate                                  # staleness 0, 1, 2 for 1 to 1,000 generators
+    python -m benchmarks.simulate --replicas 8 --tasks 64 --paces "token_s=0.02,learn_token_s=0.0002;token_s=0.01"
+    python -m benchmarks.simulate --mtbf 600 --restart 60          # every generator is lost once in ten minutes
+
+Only what takes time is imagined: engines, sandbox, learners (`benchmarks.paces`). What starts when is decided by the
+code of a real run. Every row is one run; the first step is left out of the rates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import heapq
+import random
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from benchmarks.paces import Pace, SlotEngine
+from marl_ray.config import Config, from_tree
+from marl_ray.core.batch import BatchStream, Group, UpdateStats
+from marl_ray.core.sampling import Generation, SamplingSpec
+from marl_ray.core.tree import Completion, Outcome, Task
+from marl_ray.environments.base import Environment
+from marl_ray.external.transition import Transition
+from marl_ray.runs.check import Problem
+from marl_ray.runs.folder import RunFolder
+from marl_ray.runs.resume import Standing
+from marl_ray.telemetry.records import Record
+from marl_ray.telemetry.rows import Row
+from marl_ray.telemetry.stream import RowStream
+from marl_ray.trainer import Trainer
+
+T = TypeVar("T")
+GROUP = 8
+TURNS = 2
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop in which nothing takes time but sleeping, and sleeping takes none of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._virtual = 0.0
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._virtual
+
+    def _run_once(self) -> None:
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        while timers and timers[0].cancelled():
+            heapq.heappop(timers)._scheduled = False  # type: ignore[attr-defined]
+        if not self._ready:  # type: ignore[attr-defined]
+            if not timers:
+                raise RuntimeError("everybody waits, and nothing is going to happen")
+            self._virtual = max(self._virtual, timers[0].when())
+        super()._run_once()  # type: ignore[misc]
+
+    def run_in_executor(self, executor: Any, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """At once: threads know nothing of virtual time."""
+        future: Future[T] = Future()
+        future.set_result(function(*arguments))
+        return asyncio.wrap_future(future, loop=self)
+
+
+@dataclass
+class Blank(Environment[Any]):
+    """Programs that take `seconds`, and a reward that is a function of the answers' lengths."""
+
+    num_agents: int
+
+    def roles(self, task: Task) -> list[str]:
+        return [f"agent {i}" for i in range(self.num_agents)]
+
+    def first_prompts(self, task: Task) -> list[str]:
+        return [task.prompt] * self.num_agents
+
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Any:
+        return SimpleNamespace(program=tuple(responses), responses=responses)
+
+    def outcome(self, attempt: Any, report: Any) -> Outcome:
+        return Outcome(random.Random(repr(attempt.responses)).random())
+
+    def feedback(self, attempt: Any, outcome: Outcome, mode: str, agent: int) -> list[str]:
+        return []
+
+    def previous_answers(self, attempt: Any) -> list[str]:
+        return list(attempt.responses)
+
+    def revisions(self, task: Task) -> list[str]:
+        return ["Again."] * self.num_agents
+
+
+class Generators:
+    """One agent's engines. One that is lost is back after `restart_s`; the others take over, or all wait."""
+
+    def __init__(self, pace: Pace, replicas: int, mtbf_s: float, restart_s: float, seed: int) -> None:
+        self.pace, self.mtbf_s, self.restart_s = pace, mtbf_s, restart_s
+        self.version = 0
+        self.engines = [SlotEngine(pace) for _ in range(replicas)]
+        self.serving = list(self.engines)
+        self.losses = 0
+        self._back = asyncio.Event()
+        if mtbf_s:
+            rng = random.Random(seed)
+            for engine in self.engines:
+                asyncio.get_running_loop().call_later(rng.expovariate(1 / mtbf_s), self._lose, engine, rng)
+
+    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
+        lengths = self.pace.lengths(sampling.seed, sampling.num_generations)
+        while True:
+            while not self.serving:
+                await self._back.wait()
+            engine, version = min(self.serving, key=lambda e: e.in_flight), self.version
+            try:
+                await engine.generate(lengths, priority)
+            except ConnectionError:
+                continue
+            token_ids: Any = [range(n) for n in lengths]
+            return Generation(
+                (0,), tuple(Completion(t, str(len(t)), (), "stop", ((version, len(t)),)) for t in token_ids)
+            )
+
+    def _lose(self, engine: SlotEngine, rng: random.Random) -> None:
+        self.losses += 1
+        self.serving.remove(engine)
+        self._back.clear()
+        engine.lose()
+        asyncio.get_running_loop().call_later(self.restart_s, self._return, engine, rng)
+
+    def _return(self, engine: SlotEngine, rng: random.Random) -> None:
+        self.serving.append(engine)
+        self._back.set()
+        asyncio.get_running_loop().call_later(rng.expovariate(1 / self.mtbf_s), self._lose, engine, rng)
+
+
+def _completion(token_ids: Any, version: int) -> Completion:
+    """One of so many tokens, without storing them."""
+    return Completion(token_ids, str(len(token_ids)), (), "stop", ((version, len(token_ids)),))
+
+
+class Learner:
+    """One agent's learner. `streams`: it takes groups while their batch is being played."""
+
+    def __init__(self, agent: int, pace: Pace, generators: Generators, streams: bool) -> None:
+        self.agent, self.pace, self.generators, self.streams = agent, pace, generators, streams
+        self.step = 0
+
+    async def learn(self, stream: BatchStream) -> UpdateStats:
+        taken = 0
+        while self.streams and (groups := await stream.groups(taken)):
+            taken += len(groups)
+            await self._compute(groups)
+        batch = await stream.batch()
+        await self._compute([group for mini_batch in batch.mini_batches for group in mini_batch.groups][taken:])
+        await asyncio.sleep(self.pace.optimizer_s)
+        self.step += 1
+        return UpdateStats(0.0, 0.0, 0.0, None, None, 1, 0)
+
+    async def publish(self, changed: bool) -> None:
+        await asyncio.sleep(self.pace.publish_s)
+        self.generators.version = self.step
+
+    async def save(self, folder: str) -> None:
+        """Takes no time."""
+
+    async def _compute(self, groups: Sequence[Group]) -> None:
+        tokens = sum(len(completion.token_ids) for group in groups for completion in group.completions)
+        await asyncio.sleep(tokens * self.pace.learn_token_s)
+
+
+class Sandbox:
+    """So many workers, each of which takes `program_s` for a program."""
+
+    def __init__(self, workers: int, program_s: float) -> None:
+        self.engine = SlotEngine(Pace(token_s=program_s, slots=workers))
+
+    async def execute(self, programs: Sequence[Any]) -> list[Any]:
+        if programs:
+            await self.engine.generate([1] * len(programs), 0)
+        return [None] * len(programs)
+
+    def take_executions(self) -> int:
+        return 0
+
+
+class NoLog:
+    """Nothing is written."""
+
+    def append(self, rollout: Any) -> None: ...
+
+    def drop_before(self, step: int) -> None: ...
+
+
+@dataclass
+class Rows:
+    """The sink that keeps rows."""
+
+    rows: list[Row] = field(default_factory=list)
+    at: list[float] = field(default_factory=list)
+
+    def row(self, row: Row, name: str) -> None:
+        self.rows.append(row)
+        self.at.append(asyncio.get_running_loop().time())
+
+    def episodes(self, step: int, kind: str, records: Sequence[Record]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run to imagine; `replicas` and `paces` an agent."""
+
+    paces: tuple[Pace, ...]
+    replicas: tuple[int, ...]
+    staleness: int = 0
+    tasks: int = 8
+    steps: int = 12
+    streams: bool = True
+    workers: int = 64
+    program_s: float = 0.05
+    mtbf_s: float = 0.0
+    restart_s: float = 60.0
+    group: int = GROUP
+    turns: int = TURNS
+    seed: int = 0
+
+    def config(self, folder: Path) -> Config:
+        """The run's settings."""
+        section = {
+            "num_agents": len(self.paces),
+            "num_turns": self.turns,
+            "num_generations": self.group,
+            "rollout_buffer_size": self.tasks,
+            "num_train_epochs": self.steps,
+            "max_steps": self.steps,
+            "max_staleness": self.staleness,
+        }
+        output = {"base_dir": str(folder), "save_final_model": False, "episodes_per_step": 0}
+        external = {"mode": "plain"}
+        tree = {"seed": self.seed, "model": {"name": "imagined"}, "dataset": {"name": "bundled:toy"}, "output": output}
+        return from_tree(tree | {"external": external, "magrpo": section}, "magrpo")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What came of it, without the first step: it waits for nobody."""
+
+    samples_per_s: float
+    step_s: float
+    engine_idle: float
+    """Share of slot seconds without a sequence, all engines."""
+    gate_idle: float
+    """Share of the time in which no batch was being played."""
+    learner_idle: tuple[float, ...]
+    """Share of the time an agent's learner waited."""
+    staleness_mean: float
+    staleness_max: float
+
+
+def figures(rows: Sequence[Row], at: Sequence[float], agents: int, engine_idle: float = 0.0) -> Figures:
+    """Of a run's rows, and when each came."""
+    later, seconds = rows[1:], at[-1] - at[0]
+
+    def total(name: str) -> float:
+        return sum(float(row.get(name, 0.0)) for row in later)
+
+    staleness = [float(row[f"agent_{i}/staleness_mean"]) for row in later for i in range(agents)]
+    return Figures(
+        samples_per_s=total("rollout/joint_samples") / seconds,
+        step_s=seconds / len(later),
+        engine_idle=engine_idle,
+        gate_idle=total("time/idle") / seconds,
+        learner_idle=tuple(total(f"time/agent_{i}/wait") / seconds for i in range(agents)),
+        staleness_mean=statistics.fmean(staleness),
+        staleness_max=max(float(row[f"agent_{i}/staleness_max"]) for row in later for i in range(agents)),
+    )
+
+
+def simulate(case: Case) -> Figures:
+    """One imagined run."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner, tempfile.TemporaryDirectory() as folder:
+        return runner.run(_run(case, Path(folder)))
+
+
+async def _run(case: Case, folder: Path) -> Figures:
+    agents = range(len(case.paces))
+    config, environment = case.config(folder), Blank(len(case.paces))
+    generators = [
+        Generators(case.paces[i], case.replicas[i], case.mtbf_s, case.restart_s, case.seed + i) for i in agents
+    ]
+    team: Any = SimpleNamespace(
+        generators=generators,
+        learners=[Learner(i, case.paces[i], generators[i], case.streams) for i in agents],
+        sandbox=Sandbox(case.workers, case.program_s),
+    )
+    tasks = [Task(f"imagined/{i}", "Say something.", {}) for i in range(case.tasks)]
+    problem = Problem(environment, Transition(config.external, environment), tasks, [])
+    sink = Rows()
+    trainer = Trainer(config, problem, RunFolder(folder / "run"), Standing.at_start(), team, RowStream([sink]))
+    trainer.log = NoLog()  # type: ignore[assignment]
+    await trainer.run()
+    seconds = asyncio.get_running_loop().time()
+    engines = [engine for group in generators for engine in group.engines]
+    used = sum(engine.busy_s for engine in engines) / (seconds * sum(engine.pace.slots for engine in engines))
+    return figures(sink.rows, sink.at, len(agents), 1 - used)
+
+
+def parse_paces(text: str) -> tuple[Pace, ...]:
+    """`token_s=0.02,slots=64;token_s=0.01`: one an agent."""
+    return tuple(
+        replace(
+            Pace(),
+            **{
+                name.strip(): (int if name.strip() == "slots" else float)(value)
+                for name, _, value in (part.partition("=") for part in agent.split(",") if part.strip())
+            },
+        )
+        for agent in text.split(";")
+    )
+
+
+def line(name: str, found: Figures, base: Figures | None = None) -> str:
+    """One aligned line."""
+    idle = " ".join(f"{share:4.0%}" for share in found.learner_idle)
+    gain = f"{found.samples_per_s / base.samples_per_s:6.2f}" if base is not None else f"{'':6}"
+    return (
+        f"{name:<26}{found.samples_per_s:>10.1f}{gain}{found.step_s:>9.2f}{found.engine_idle:>9.0%}"
+        f"{found.gate_idle:>7.0%}   {idle:<{5 * len(found.learner_idle)}}{found.staleness_mean:>7.2f}"
+        f"{found.staleness_max:>4.0f}"
+    )
+
+
+def header(agents: int) -> str:
+    """Over the lines."""
+    width = max(5 * agents, 9)
+    return f"{'':<26}{'samples/s':>10}{'x':>6}{'step s':>9}{'slots':>9}{'gate':>7}   {'learners':<{width}} stale max"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--replicas", default="1,10,100,1000", help="generators an agent; one table line each")
+    parser.add_argument("--staleness", default="0,1,2")
+    parser.add_argument("--paces", default=";", help="one an agent, as token_s=0.02,slots=64,learn_token_s=1e-4;...")
+    parser.add_argument("--tasks", type=int, default=8, help="tasks a step for each replica")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--mtbf", type=float, default=0.0, help="seconds between two losses of a generator; 0: none")
+    parser.add_argument("--restart", type=float, default=60.0)
+    arguments = parser.parse_args()
+    paces = parse_paces(arguments.paces)
+    print("idle shares: slots of the engines, time behind the gate, each agent's learner; x: of the barrier")
+    print(header(len(paces)))
+    for replicas in map(int, arguments.replicas.split(",")):
+        shared = tuple(replace(p, learn_token_s=p.learn_token_s / replicas) for p in paces)  # learners grow with them
+        case = Case(
+            shared,
+            (replicas,) * len(paces),
+            tasks=arguments.tasks * replicas,
+            steps=arguments.steps,
+            workers=64 * replicas,
+            mtbf_s=arguments.mtbf,
+            restart_s=arguments.restart,
+        )
+        base = simulate(replace(case, streams=False))
+        print(line(f"{replicas} each, barrier", base, base))
+        for staleness in map(int, arguments.staleness.split(",")):
+            print(line(f"{replicas} each, k = {staleness}", simulate(replace(case, staleness=staleness)), base))
+
+
+if __name__ == "__main__":
+    main()

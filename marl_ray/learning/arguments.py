@@ -1,0 +1,48 @@
+"""What a learner is made from. No torch, so that the driver can say it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from marl_ray.config.schema import AgentConfig, Config, ModelConfig, OptimizerConfig
+from marl_ray.models.names import resolve_model
+
+
+class LearnerArguments(NamedTuple):
+    """The arguments of `Learner`, in its order."""
+
+    model_path: str
+    agent: AgentConfig
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    wire_dtype: str
+    total_steps: int
+    threads: int
+
+
+def learner_arguments(config: Config, agent: int, generators_have_gpus: bool, total_steps: int) -> LearnerArguments:
+    """Those of an agent in a run whose schedule spans `total_steps` optimizer steps."""
+    settings = config.agents[agent]
+    return LearnerArguments(
+        resolve_model(settings.name),
+        settings,
+        config.model,
+        config.optimizer,
+        wire_dtype(settings, generators_have_gpus),
+        total_steps,
+        max(1, round(settings.learner.cpus)),
+    )
+
+
+def arguments_here(config: Config, agent: int, total_steps: int) -> LearnerArguments:
+    """Those of an agent in a run on this machine."""
+    import torch  # here: see above
+
+    return learner_arguments(config, agent, torch.cuda.is_available(), total_steps)
+
+
+def wire_dtype(agent: AgentConfig, generators_have_gpus: bool) -> str:
+    """Of an agent's weights in its engines and on their way there."""
+    if agent.dtype != "auto":
+        return agent.dtype
+    return "bfloat16" if generators_have_gpus else "float32"

@@ -1,0 +1,39 @@
+"""Who waited for whom in a run, and what would help."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from marl_ray.config.schema import Config
+
+WORTH_A_WORD = 0.1
+"""Shares of the time below this are nobody's trouble."""
+
+
+def waiting(config: Config, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line on where the steps' time went and one on what would make a run shorter; none without steps."""
+    steps = [row for row in rows if row.get("time/step") and "time/idle" in row]
+    seconds = sum(row["time/step"] for row in steps)
+    if not seconds:
+        return []
+    idle = sum(row["time/idle"] for row in steps) / seconds
+    waits = [sum(row.get(f"time/agent_{i}/wait", 0.0) for row in steps) / seconds for i in range(config.num_agents)]
+    each = ", ".join(f"agent {agent}'s {share:.0%}" for agent, share in enumerate(waits))
+    lines = [f"Waiting: engines {idle:.0%} of the time, for learners; learners for rollouts: {each}."]
+    if idle > max(WORTH_A_WORD, min(waits)):
+        held: Counter[int] = Counter()
+        for row in steps:
+            if "time/held_up_by" in row:
+                held[int(row["time/held_up_by"])] += row["time/idle"]
+        agent, lost = held.most_common(1)[0]
+        k = config.rollout.max_staleness
+        lines.append(
+            f"Agent {agent} was the last to publish in {lost / (idle * seconds):.0%} of that: give its learner more "
+            f"(agents.{agent}.resources.learner), or let rollouts go on meanwhile ({config.algorithm}.max_staleness "
+            f"{k + 1})."
+        )
+    elif min(waits) > max(WORTH_A_WORD, idle):
+        lines.append("Rollouts take longest: more resources.generator.replicas would shorten a step.")
+    return lines

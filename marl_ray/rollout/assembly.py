@@ -1,0 +1,119 @@
+"""A batch while its episodes are played: nodes in, as they come; every agent's groups out, in the batch's order.
+
+The order is the batch's own (`marl_ray.credit.batches`), so what was played first changes nothing: a group is handed on
+when all groups before it are known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from marl_ray.config.schema import Config
+from marl_ray.core.batch import Batch, Group
+from marl_ray.core.tree import Episode, Node
+from marl_ray.core.waiting import now
+from marl_ray.credit.batches import batch_of, by_turn, group_of
+
+Until = Callable[[Callable[[], bool]], Awaitable[None]]
+"""Waits until something holds."""
+
+
+class Assembly:
+    """Batch number `step` of `draws` episodes. `groups` [N] are the agents' that can be learned from by now.
+
+    `changed` is called whenever there are more, and when the batch is complete.
+    """
+
+    def __init__(self, step: int, draws: int, config: Config, changed: Callable[[], None] = lambda: None) -> None:
+        self.step = step
+        self.config = config
+        self._changed = changed
+        self.groups: list[list[Group]] = [[] for _ in range(config.num_agents)]
+        self.batches: list[Batch] = []
+        """One an agent, once all episodes are known."""
+        turns = range(config.rollout.num_turns)
+        if config.rollout.handoff == "all":
+            self._cells = [(draw, 0) for draw in range(draws)]
+        elif by_turn(config):
+            self._cells = [(draw, turn) for turn in turns for draw in range(draws)]
+        else:
+            self._cells = [(draw, turn) for draw in range(draws) for turn in turns]
+        self._nodes: dict[tuple[int, int], list[Node]] = {}
+        self._handed_on = 0
+
+    def add_node(self, draw: int, node: Node) -> None:
+        """A node has its rewards. In a chain nothing later changes what its completions are credited with."""
+        if self.config.rollout.handoff != "all":
+            self._nodes[draw, node.turn] = [node]
+            self._hand_on()
+
+    def add_episode(self, draw: int, episode: Episode) -> None:
+        """An episode is over: of turns that it did not play there is nothing to wait for."""
+        nodes = [node for _, node in episode.nodes()]
+        if self.config.rollout.handoff == "all":
+            self._nodes[draw, 0] = nodes
+        else:
+            by_turn: defaultdict[int, list[Node]] = defaultdict(list)
+            for node in nodes:
+                by_turn[node.turn].append(node)
+            self._nodes |= {(draw, turn): by_turn[turn] for turn in range(self.config.rollout.num_turns)}
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        while self._handed_on < len(self._cells) and (cell := self._cells[self._handed_on]) in self._nodes:
+            for node in self._nodes[cell]:
+                for agent, groups in enumerate(self.groups):
+                    groups.append(group_of(node, agent, self.config))
+            self._handed_on += 1
+        if self._handed_on == len(self._cells) and not self.batches:
+            self.batches = [batch_of(groups, self.step, self.config) for groups in self.groups]
+        self._changed()
+
+
+@dataclass
+class AgentStream:
+    """What an assembly holds for one agent, as its learner takes it (`BatchStream`).
+
+    `until` waits for a condition; `may_learn` says whether an agent's next batch is in the log and may be learned from.
+    """
+
+    assembly: Assembly
+    agent: int
+    until: Until
+    may_learn: Callable[[int], bool]
+    waited_s: float = field(default=0.0)
+    """How long its learner has waited for it."""
+
+    @property
+    def step(self) -> int:
+        """The batch's number."""
+        return self.assembly.step
+
+    async def groups(self, start: int) -> Sequence[Group]:
+        """See `BatchStream`."""
+        groups, size = self.assembly.groups[self.agent], self.assembly.config.optimizer.train_batch_size
+        if size is not None and start >= size:
+            return []
+        await self._wait(lambda: len(groups) > start or bool(self.assembly.batches))
+        return groups[start:size]
+
+    async def batch(self) -> Batch:
+        """See `BatchStream`."""
+        await self._wait(lambda: bool(self.assembly.batches) and self.may_learn(self.agent))
+        return self.assembly.batches[self.agent]
+
+    async def _wait(self, holds: Callable[[], bool]) -> None:
+        begun = now()
+        await self.until(holds)
+        self.waited_s += now() - begun
+
+
+def assembled(step: int, batches: Sequence[Batch], config: Config) -> Assembly:
+    """One that is complete, of batches from the log."""
+    assembly = Assembly(step, 0, config)
+    assembly.batches = list(batches)
+    for groups, batch in zip(assembly.groups, batches, strict=True):
+        groups += [group for mini_batch in batch.mini_batches for group in mini_batch.groups]
+    return assembly

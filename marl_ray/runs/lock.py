@@ -1,0 +1,85 @@
+"""The lock of a run folder: one writer at a time, and none that is dead.
+
+The kernel holds it (flock) for the process that has the file open, and lets go of it when that process ends, however it
+ends. Children do not inherit it: the file is closed when they start another program, and when Python forks.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from marl_ray.core.errors import UserError
+
+NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)
+"""What file systems say that have no locks."""
+
+_held: set[int] = set()
+"""Files of the locks of this process."""
+
+
+@contextmanager
+def held(path: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock at `path` in a folder that is there. Raises UserError, which names who holds it.
+
+    `say` hears it where the file system has no locks, and the run goes on without.
+    """
+    file = _lock(path, say)
+    _held.add(file)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # before it is let go of: whoever waits for this file would hold another
+        _held.discard(file)
+        os.close(file)
+
+
+def _lock(path: Path, say: Callable[[str], None]) -> int:
+    """An open file that is locked and says who we are."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(file, 1000).decode(errors="replace").strip() or "another process"
+            os.close(file)
+            raise UserError(
+                f"{path.parent} is being written by {holder}: wait for its end, or set another output.run_name"
+            ) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                os.close(file)
+                raise
+            say(f"note: {path.parent} cannot be locked ({error.strerror}): see to it that no other run writes there")
+        if _is_at(file, path):
+            os.ftruncate(file, 0)
+            os.write(file, f"{_ourselves()}\n".encode())
+            return file
+        os.close(file)  # its holder has deleted it in between
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _ourselves() -> str:
+    since = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    return f"process {os.getpid()} on {socket.gethostname()} since {since}"
+
+
+def _let_go() -> None:
+    """A forked child holds nothing: its parent does."""
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_let_go)

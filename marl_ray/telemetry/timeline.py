@@ -1,0 +1,70 @@
+"""Who worked and who waited, step by step: where the time of a run goes, and who held up whom.
+
+time/rollout          from the batch's start, or the batch before if that came later, until it was complete
+time/idle             how long the engines had nothing to do before it, because the gate was closed
+time/held_up_by       the agent whose weights opened the gate, where there was such a wait
+time/agent_i/learn    computing the update
+time/agent_i/wait     its learner's waits: for groups, for the whole batch, for an evaluation
+time/agent_i/sync     publishing
+time/learn, time/sync the slowest agent's
+time/step             from the step before, but for evaluations in between
+"""
+
+from __future__ import annotations
+
+from marl_ray.core.waiting import now
+from marl_ray.telemetry.rows import Row
+
+
+class Timeline:
+    """Of one run of `agents` agents; seconds everywhere. Made and used in the run's event loop."""
+
+    def __init__(self, agents: int) -> None:
+        self._learners: dict[int, list[dict[str, float]]] = {}
+        self._agents = agents
+        self._before: dict[int, Row] = {}
+        self._begun: dict[int, float] = {}
+        self._playing = 0
+        self._complete = self._recorded = self._evaluation = now()
+        self._idle_since: float | None = now()
+        self._published_last: int | None = None
+
+    def play(self, step: int | None = None) -> None:
+        """The engines get to work, on a batch or (None) on an evaluation."""
+        if step is not None:
+            idle = 0.0 if self._idle_since is None else now() - self._idle_since
+            self._begun[step] = now()
+            self._before[step] = {"time/idle": idle}
+            if idle and self._published_last is not None:
+                self._before[step]["time/held_up_by"] = self._published_last
+        else:
+            self._evaluation = now()
+        self._playing += 1
+        self._idle_since = None
+
+    def played(self, step: int | None = None) -> float:
+        """They are done with it. Returns its own time."""
+        self._playing -= 1
+        if not self._playing:
+            self._idle_since = now()
+        if step is None:
+            self._recorded += now() - self._evaluation
+            return now() - self._evaluation
+        begun = max(self._begun.pop(step), self._complete)
+        self._complete = now()
+        return self._complete - begun
+
+    def learned(self, step: int, agent: int, learn: float, wait: float, sync: float) -> None:
+        """An agent has done a step."""
+        of_step = self._learners.setdefault(step, [{} for _ in range(self._agents)])
+        of_step[agent] = {"learn": learn, "wait": wait, "sync": sync}
+        self._published_last = agent
+
+    def row(self, step: int) -> Row:
+        """All of a step that every agent has done; it is forgotten."""
+        row: Row = {"time/step": now() - self._recorded, **self._before.pop(step, {})}
+        self._recorded = now()
+        agents = self._learners.pop(step)
+        for part in ("learn", "sync"):
+            row[f"time/{part}"] = max(times[part] for times in agents)
+        return row | {f"time/agent_{i}/{part}": s for i, times in enumerate(agents) for part, s in times.items()}

@@ -1,0 +1,264 @@
+"""Importance ratios: what they do to the gradient, and what is said of them, each computed in another way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from marl_ray.core.batch import Batch, Group, MiniBatch
+from marl_ray.core.tree import Completion
+from marl_ray.learning.batching import Layout
+from marl_ray.learning.importance import beyond, importance_factors
+from marl_ray.learning.learner import Learner
+from tests.learning.common import HEADS, KEY_HEADS, LAYERS, VOCABULARY, WIDTH, tiny_learner
+
+TEMPERATURE, BOUND = 0.7, 2.0
+Weights = Mapping[str, np.ndarray]
+
+
+def factor(ratio: float, how: str) -> float:
+    """By the definition."""
+    if how == "truncate":
+        return min(ratio, BOUND)
+    if how == "mask":
+        return ratio if 1 / BOUND <= ratio <= BOUND else 0.0
+    return 1.0
+
+
+def completion(ids: Sequence[int], logprobs: Sequence[float]) -> Completion:
+    return Completion(tuple(ids), "", tuple(logprobs), "stop", ((0, len(ids)),))
+
+
+def given_group(prompt: Sequence[int], completions: Sequence[Completion], weights: Sequence[float]) -> Group:
+    return Group(0, tuple(prompt), tuple(completions), (0.0,) * len(completions), tuple(weights))
+
+
+def one_batch(*groups: Group, normalizer: int = 1) -> Batch:
+    return Batch(0, (MiniBatch(groups, normalizer),))
+
+
+def gradient(learner: Learner, batch: Batch) -> dict[str, np.ndarray]:
+    """What an update leaves in the parameters."""
+    learner.update(batch)
+    return {name: p.grad.double().numpy() for name, p in learner.policy.named_parameters()}
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.49, 0.5, 1.0, 2.0, 2.01, 1e30])
+@pytest.mark.parametrize("how", ["none", "truncate", "mask"])
+def test_factors_are_those_of_the_definition(ratio: float, how: str) -> None:
+    given = torch.tensor([ratio], requires_grad=True)
+    found = importance_factors(given, how, BOUND)
+    assert not found.requires_grad
+    assert found.item() == pytest.approx(factor(ratio, how))
+    below = how == "mask" and ratio < 1 / BOUND
+    assert beyond(given, how, BOUND).item() == (ratio > BOUND or below)
+
+
+def test_an_unresolved_importance_is_refused() -> None:
+    with pytest.raises(ValueError, match="importance should be none, truncate or mask, not auto"):
+        importance_factors(torch.ones(1), "auto", BOUND)
+
+
+# A second implementation of the tiny policy, in float64.
+
+
+def numpy_logprobs(weights: Weights, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
+    """log pi of each token, one sequence, no cache and no batch."""
+    states = weights["model.embed_tokens.weight"][[*prompt, *tokens]]
+    for layer in range(LAYERS):
+        own = {name.split(f"layers.{layer}.")[1]: w for name, w in weights.items() if f"layers.{layer}." in name}
+        states = states + attention(own, rms_norm(states, own["input_layernorm.weight"]))
+        inner = rms_norm(states, own["post_attention_layernorm.weight"])
+        gate = inner @ own["mlp.gate_proj.weight"].T
+        up = inner @ own["mlp.up_proj.weight"].T
+        states = states + (gate / (1 + np.exp(-gate)) * up) @ own["mlp.down_proj.weight"].T
+    scores = rms_norm(states, weights["model.norm.weight"]) @ weights["lm_head.weight"].T / TEMPERATURE
+    scores = scores - scores.max(axis=1, keepdims=True)
+    logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    return np.array([logs[len(prompt) - 1 + k, token] for k, token in enumerate(tokens)])
+
+
+def rms_norm(states: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return states / np.sqrt((states**2).mean(axis=-1, keepdims=True) + 1e-6) * weight
+
+
+def attention(own: Weights, states: np.ndarray) -> np.ndarray:
+    length = len(states)
+    angles = np.outer(np.arange(length), 10_000.0 ** -(np.arange(0, WIDTH, 2) / WIDTH))
+    angles = np.concatenate([angles, angles], axis=1)
+
+    def head(name: str, number: int) -> np.ndarray:
+        return (states @ own[f"self_attn.{name}.weight"].T)[:, number * WIDTH : (number + 1) * WIDTH]
+
+    def turned(x: np.ndarray) -> np.ndarray:
+        half = np.concatenate([-x[:, WIDTH // 2 :], x[:, : WIDTH // 2]], axis=1)
+        return x * np.cos(angles) + half * np.sin(angles)
+
+    outputs = []
+    for number in range(HEADS):
+        shared = number // (HEADS // KEY_HEADS)
+        scores = turned(head("q_proj", number)) @ turned(head("k_proj", shared)).T / math.sqrt(WIDTH)
+        scores = np.exp(np.where(np.tril(np.ones((length, length))) > 0, scores, -np.inf))
+        outputs.append(scores / scores.sum(axis=1, keepdims=True) @ head("v_proj", shared))
+    return np.concatenate(outputs, axis=1) @ own["self_attn.o_proj.weight"].T
+
+
+def off_policy_groups(weights: Weights) -> list[Group]:
+    """Completions of unequal lengths by a sampler whose ratios go beyond both bounds."""
+    chance = np.random.default_rng(0)
+
+    def sampled(prompt: Sequence[int], length: int) -> Completion:
+        tokens = chance.integers(VOCABULARY, size=length).tolist()
+        return completion(tokens, numpy_logprobs(weights, prompt, tokens) - chance.uniform(-1.5, 1.5, size=length))
+
+    prompts = [(5, 6, 7), (8,), (9, 10)]
+    return [
+        given_group(prompt, [sampled(prompt, int(n)) for n in chance.integers(1, 9, size=4)], chance.normal(size=4))
+        for prompt in prompts
+    ]
+
+
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+@pytest.mark.parametrize("how", ["none", "truncate", "mask"])
+def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout: Layout, how: str) -> None:
+    learner = tiny_learner(tiny_policy, layout, microbatch_tokens=30, importance=how, max_grad_norm=1e9)
+    weights = {name: p.detach().double().numpy() for name, p in learner.policy.named_parameters()}
+    groups, normalizer = off_policy_groups(weights), 3
+    completions = [(g.prompt_ids, c, w) for g in groups for c, w in zip(g.completions, g.weights, strict=True)]
+    ratios = [np.exp(numpy_logprobs(weights, prompt, c.token_ids) - c.logprobs) for prompt, c, _ in completions]
+    factors = [np.array([factor(ratio, how) for ratio in found]) for found in ratios]
+
+    def loss(moved: Weights) -> float:
+        """The factors are those of the policy as it is, whatever is moved."""
+        parts = (
+            weight * (fixed * numpy_logprobs(moved, prompt, c.token_ids)).sum()
+            for (prompt, c, weight), fixed in zip(completions, factors, strict=True)
+        )
+        return -sum(parts) / normalizer
+
+    batch = one_batch(*groups, normalizer=normalizer)
+    stats = learner.update(batch)
+    found = {name: p.grad.double().numpy() for name, p in learner.policy.named_parameters()}
+    assert stats.loss == pytest.approx(loss(weights), rel=1e-4)
+    chance, step = np.random.default_rng(1), 1e-5
+    for _ in range(8):
+        way = {name: chance.normal(size=w.shape) for name, w in weights.items()}
+        ahead, behind = ({name: w + s * way[name] for name, w in weights.items()} for s in (step, -step))
+        slope = (loss(ahead) - loss(behind)) / (2 * step)
+        assert sum((found[name] * way[name]).sum() for name in way) == pytest.approx(slope, rel=1e-3, abs=1e-3)
+
+    every = np.concatenate(ratios)
+    outside = every > BOUND
+    if how == "mask":
+        outside |= every < 1 / BOUND
+    assert 0 < outside.mean() < 1
+    assert stats.ratios is not None
+    assert asdict(stats.ratios) == pytest.approx(
+        {
+            "mean": every.mean(),
+            "max": every.max(),
+            "cut": outside.mean(),
+            "effective_sample_size": every.sum() ** 2 / (len(every) * (every**2).sum()),
+        },
+        rel=1e-4,
+    )
+
+
+@pytest.mark.parametrize("how", ["none", "truncate", "mask"])
+def test_gradient_of_a_softmax_bandit_is_the_closed_form(tiny_policy: Path, how: str) -> None:
+    """One prompt, arms of one token: the scores' gradient is -sum of weight * factor * (chosen - pi) / temperature."""
+    learner = tiny_learner(tiny_policy, importance=how, max_grad_norm=1e9)
+    prompt, arms, weights, normalizer = (5, 6), [3, 8, 8, 20], [0.5, -1.0, 0.25, 2.0], 5
+    policy = arm_probabilities(learner, prompt)
+    wanted = [0.3, 1.7, 2.5, 4.0]  # ratios
+    chosen = [completion([a], [math.log(policy[a] / r)]) for a, r in zip(arms, wanted, strict=True)]
+    group = given_group(prompt, chosen, weights)
+    hidden = last_state(learner, prompt)
+    scores = np.zeros(VOCABULARY)
+    for arm, ratio, weight in zip(arms, wanted, weights, strict=True):
+        scores -= weight * factor(ratio, how) * (np.eye(VOCABULARY)[arm] - policy) / TEMPERATURE / normalizer
+    found = gradient(learner, one_batch(group, normalizer=normalizer))["lm_head.weight"]
+    np.testing.assert_allclose(found, np.outer(scores, hidden), rtol=1e-4, atol=1e-6)
+
+
+def last_state(learner: Learner, prompt: Sequence[int]) -> np.ndarray:
+    """What the scores of the first token are made from."""
+    states: list[torch.Tensor] = []
+    watched = learner.policy.lm_head.register_forward_pre_hook(lambda _module, inputs: states.append(inputs[0]))
+    arm_probabilities(learner, prompt)
+    watched.remove()
+    return states[0][0, -1].detach().double().numpy()
+
+
+def arm_probabilities(learner: Learner, prompt: Sequence[int]) -> np.ndarray:
+    """Of the first token, at the temperature."""
+    attention_of_run = learner.policy.config._attn_implementation
+    learner.policy.set_attn_implementation("eager")
+    with torch.no_grad():
+        scores = learner.policy(input_ids=torch.tensor([prompt]), use_cache=False).logits[0, -1].double()
+    learner.policy.set_attn_implementation(attention_of_run)
+    return torch.softmax(scores / TEMPERATURE, 0).numpy()
+
+
+@pytest.mark.parametrize("how", ["truncate", "mask"])
+def test_on_policy_nothing_is_corrected(tiny_policy: Path, how: str) -> None:
+    plain, corrected = tiny_learner(tiny_policy), tiny_learner(tiny_policy, importance=how)
+    weights = {name: p.detach().double().numpy() for name, p in plain.policy.named_parameters()}
+
+    def on_policy(group: Group) -> Group:
+        own = [numpy_logprobs(weights, group.prompt_ids, c.token_ids) for c in group.completions]
+        return replace(
+            group,
+            completions=tuple(replace(c, logprobs=tuple(p)) for c, p in zip(group.completions, own, strict=True)),
+        )
+
+    batch = one_batch(*map(on_policy, off_policy_groups(weights)), normalizer=100)
+    one, other = gradient(plain, batch), gradient(corrected, batch)
+    for name in one:
+        np.testing.assert_allclose(other[name], one[name], rtol=0, atol=1e-6 * max(1.0, np.abs(one[name]).max()))
+
+
+def test_ratio_of_a_sampler_cut_by_top_p_is_the_mass_that_it_kept(tiny_policy: Path) -> None:
+    learner = tiny_learner(tiny_policy, importance="truncate")
+    prompt, top_p = (5, 6), 0.8
+    policy = arm_probabilities(learner, prompt)
+    order = np.argsort(-policy)
+    kept = order[: int((policy[order].cumsum() < top_p).sum()) + 1]
+    mass = policy[kept].sum()
+    assert top_p <= mass < 1
+    arms = [completion([int(arm)], [math.log(policy[arm] / mass)]) for arm in kept]
+    stats = learner.update(one_batch(given_group(prompt, arms, [1.0] * len(arms))))
+    assert stats.ratios is not None
+    assert asdict(stats.ratios) == pytest.approx(
+        {"mean": mass, "max": mass, "cut": 0.0, "effective_sample_size": 1.0}, rel=1e-4
+    )
+
+
+def test_where_all_tokens_are_masked_there_is_no_step(tiny_policy: Path) -> None:
+    learner = tiny_learner(tiny_policy, importance="mask", weight_decay=0.1)
+    likely = completion([1], [math.log(arm_probabilities(learner, (5,))[1])])
+    assert learner.update(one_batch(given_group((5,), [likely], [1.0]))).optimizer_steps == 1
+    before = [p.detach().clone() for p in learner.policy.parameters()]
+    unlikely = given_group((5, 6), [completion([1, 2], [-60.0, -60.0])], [1.0])
+    stats = learner.update(replace(one_batch(unlikely), step=1))
+    assert (stats.optimizer_steps, stats.skipped_steps, stats.loss, stats.grad_norm) == (0, 0, 0.0, 0.0)
+    assert stats.ratios is not None
+    assert stats.ratios.cut == 1.0
+    assert all(torch.equal(a, b) for a, b in zip(before, learner.policy.parameters(), strict=True))
+
+
+def test_ratios_are_those_of_the_first_mini_batch_and_later_ones_are_bounded_too(tiny_policy: Path) -> None:
+    groups = [given_group((5,), [completion([arm], [-3.0])], [1.0]) for arm in (3, 3)]
+    mini_batches = tuple(MiniBatch((group,), 1) for group in groups)
+    both, first = tiny_learner(tiny_policy), tiny_learner(tiny_policy)
+    assert both.update(Batch(0, mini_batches)).ratios == first.update(Batch(0, mini_batches[:1])).ratios
+    second = first.update(Batch(1, mini_batches[1:]))
+    assert second.ratios is not None
+    before = arm_probabilities(tiny_learner(tiny_policy), (5,))[3] / math.exp(-3.0)
+    assert second.ratios.mean > 1.05 * before, "the first step made this arm more likely"

@@ -1,0 +1,107 @@
+"""Batches put together from nodes in any order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_ray.config import Config
+from marl_ray.core.batch import Group
+from marl_ray.core.tree import Episode
+from marl_ray.core.waiting import Changes
+from marl_ray.credit.batches import batch_of_agent
+from marl_ray.rollout.assembly import AgentStream, Assembly, assembled
+from tests.credit.trees import config, episode, grown
+
+
+def run_of(agents: int, depth: int, handoff: str, size: int | None) -> Config:
+    return config(agents, depth, 2, handoff=handoff, train_batch_size=size)
+
+
+async def stream_all(stream: AgentStream) -> list[Group]:
+    """What a learner does with it."""
+    found: list[Group] = []
+    while groups := await stream.groups(len(found)):
+        found += groups
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    agents=st.integers(1, 3),
+    depth=st.integers(1, 3),
+    draws=st.integers(1, 4),
+    handoff=st.sampled_from(["random", "all"]),
+    size=st.sampled_from([None, 1, 2, 3]),
+    seed=st.integers(0, 2**32),
+)
+def test_the_order_of_arrival_changes_nothing(
+    agents: int, depth: int, draws: int, handoff: str, size: int | None, seed: int
+) -> None:
+    run, rng = run_of(agents, depth, handoff, size), random.Random(seed)
+    episodes = [episode(grown(rng.randint(1, depth), 2, agents, "aligned", handoff, rng)) for _ in range(draws)]
+    if rng.random() < 0.3:
+        episodes[rng.randrange(draws)] = Episode(episodes[0].task)  # lost before its first node
+    waiting = [[node for _, node in e.nodes()] for e in episodes]
+    assembly = Assembly(5, draws, run)
+    open_draws, handed_on = list(range(draws)), [0]
+    while open_draws:
+        draw = rng.choice(open_draws)
+        if waiting[draw]:
+            assembly.add_node(draw, waiting[draw].pop(0))
+        else:
+            assembly.add_episode(draw, episodes[draw])
+            open_draws.remove(draw)
+        handed_on.append(len(assembly.groups[0]))
+    assert handed_on == sorted(handed_on)
+    assert assembly.batches == [batch_of_agent(episodes, agent, 5, run) for agent in range(agents)]
+
+
+def streamed(assembly: Assembly, agent: int) -> Sequence[Group]:
+    stream = AgentStream(assembly, agent, Changes().until, lambda agent: True)
+    return asyncio.run(asyncio.wait_for(stream_all(stream), 5))
+
+
+@pytest.mark.parametrize("size", [None, 1, 2])
+def test_a_stream_is_the_first_mini_batch(size: int | None) -> None:
+    run, rng = run_of(2, 2, "random", size), random.Random(1)
+    episodes = [episode(grown(2, 2, 2, "aligned", "random", rng)) for _ in range(3)]
+    assembly = Assembly(0, 3, run)
+    for draw, one in enumerate(episodes):
+        assembly.add_episode(draw, one)
+    for agent in (0, 1):
+        assert tuple(streamed(assembly, agent)) == assembly.batches[agent].mini_batches[0].groups
+        assert streamed(assembled(0, assembly.batches, run), agent) == streamed(assembly, agent)
+
+
+def test_first_turns_are_handed_on_while_later_ones_are_played() -> None:
+    run, rng = run_of(1, 2, "random", None), random.Random(2)
+    episodes = [episode(grown(2, 2, 1, "aligned", "random", rng)) for _ in range(2)]
+    (first, _), (second, last) = ([node for _, node in e.nodes()] for e in episodes)
+    changes = Changes()
+    assembly = Assembly(0, 2, run, changes.tell)
+
+    async def scenario() -> list[int]:
+        stream = AgentStream(assembly, 0, changes.until, lambda agent: True)
+        seen = []
+        assembly.add_node(1, second)
+        early = asyncio.ensure_future(stream.groups(0))
+        await asyncio.sleep(0)
+        assert not early.done(), "draw 0 comes before draw 1"
+        assembly.add_node(0, first)
+        seen.append(len(await early))
+        assembly.add_node(1, last)
+        more = asyncio.ensure_future(stream.groups(2))
+        await asyncio.sleep(0)
+        assert not more.done()
+        for draw in (0, 1):
+            assembly.add_episode(draw, episodes[draw])
+        seen.append(len(await more))
+        return seen
+
+    assert asyncio.run(scenario()) == [2, 2]
