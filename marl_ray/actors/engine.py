@@ -237,7 +237,7 @@ class Engine:
         """
         while self._drain and self._waiting:
             self._step()
-        core = self._engine.engine_core.engine_core
+        core: Any = self._engine.engine_core.engine_core  # type: ignore[attr-defined]
         if core.batch_queue:
             self._engine.sleep(level=0, mode="keep")
             while core.batch_queue and self._failure is None:

@@ -26,9 +26,7 @@ class GeneratorClient:
     publication as a whole, is not called again: it is among `failed`. Whatever else goes wrong is raised.
     """
 
-    def __init__(
-        self, generators: Sequence[Handle[Generator]], ranks_each: int, life: int, deadline_s: float
-    ) -> None:
+    def __init__(self, generators: Sequence[Handle[Generator]], ranks_each: int, life: int, deadline_s: float) -> None:
         self.failed: dict[ActorId, str] = {}
         self._generators = list(generators)
         self._ranks_each = ranks_each

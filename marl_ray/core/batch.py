@@ -45,7 +45,8 @@ class Batch:
 class BatchStream(Protocol):
     """One agent's batch of step number `step` while it is being made. Whoever reads it may begin again."""
 
-    step: int
+    @property
+    def step(self) -> int: ...
 
     async def groups(self, start: int) -> Sequence[Group]:
         """Groups number `start` and after of the first mini-batch, as soon as there are any, in their order; none when

@@ -11,6 +11,7 @@ from marl_ray.config.schema import Config
 from marl_ray.core.waiting import together
 from marl_ray.runs.check import Problem
 from marl_ray.runs.folder import RunFolder
+from marl_ray.runs.history import AgentHistory
 from marl_ray.runs.preflight import check_team
 from marl_ray.runs.resume import Standing
 from marl_ray.telemetry.console import Console, say
@@ -48,9 +49,10 @@ class Session:
         await check_team(self.config, team, self.problem.environment, self.problem.train_tasks, self.folder.path)
         if self.checkpoint is not None:
             folders = [self.folder.checkpoints.agent_folder(self.checkpoint, x.agent) for x in team.learners]
-            await together(*(x.load(str(f)) for x, f in zip(team.learners, folders, strict=True)))
-        await together(*(x.connect(g) for x, g in zip(team.learners, team.generators, strict=True)))
-        await together(*(x.publish(self.first.step) for x in team.learners))
+            await together(*(x.load(str(f), self.first.step) for x, f in zip(team.learners, folders, strict=True)))
+        pairs = zip(team.learners, team.generators, strict=True)
+        await together(*(x.connect(g, AgentHistory(self.folder, x.agent)) for x, g in pairs))
+        await together(*(x.publish(changed=True) for x in team.learners))
 
 
 def open_stream(config: Config, folder: RunFolder, standing: Standing, total: int) -> RowStream:

@@ -26,7 +26,7 @@ from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
 from marl_ray.weights.receiving import Acknowledgement
 from marl_ray.weights.transport import Publisher
-from tests.actors.common import DEADLINES, MODEL, SAMPLING, SPEC, as_batch, generators, learner, run, sample
+from tests.actors.common import DEADLINES, MODEL, SAMPLING, SPEC, Log, as_batch, generators, learn, learner, publish, run, sample
 
 CONFIG = from_tree({"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}}, "magrpo")
 PROMPTS = [
