@@ -208,13 +208,12 @@ class Trainer:
     async def evaluate_at(self, step: int) -> None:
         """Play the eval tasks and tell of it."""
         await self.changes.until(lambda: self.pipeline.evaluation == step == self.state.step)
-        begun = now()
         self.timeline.play()
         self.eval_episodes = await self.player.evaluate(self.eval_tasks)
-        self.timeline.played()
+        seconds = self.timeline.played()
         if self.config.rollout.max_staleness == 0:
             self.team.sandbox.take_executions()  # a step's are its own
-        self.after = evaluation_row(self.config, self.state, self.eval_episodes, {"eval": now() - begun})
+        self.after = evaluation_row(self.config, self.state, self.eval_episodes, {"eval": seconds})
         name = "before" if step == 0 else "after" if step == self.total else f"step {step}"
         kept = self.eval_episodes[: self.config.output.episodes_per_step]
         self.rows.evaluation(self.after, name, [record_of(episode) for episode in kept])

@@ -26,7 +26,6 @@ class Session:
 
     def __init__(self, config: Config, problem: Problem, folder: RunFolder, standing: Standing) -> None:
         self.config, self.problem, self.folder, self.standing = config, problem, folder, standing
-        self.checkpoint, self.first = standing.checkpoint, standing.state
 
     async def run(self) -> Result:
         """Start the actors, train, and end them. Raises UserError."""
@@ -47,11 +46,12 @@ class Session:
     async def _make_ready(self, team: Team) -> None:
         """What must hold before the first rollout: they fit together, and the generators have their weights."""
         await check_team(self.config, team, self.problem.environment, self.problem.train_tasks, self.folder.path)
-        if self.checkpoint is not None:
-            folders = [self.folder.checkpoints.agent_folder(self.checkpoint, x.agent) for x in team.learners]
-            await together(*(x.load(str(f), self.first.step) for x, f in zip(team.learners, folders, strict=True)))
-        pairs = zip(team.learners, team.generators, strict=True)
-        await together(*(x.connect(g, AgentHistory(self.folder, x.agent)) for x, g in pairs))
+        if (checkpoint := self.standing.checkpoint) is not None:
+            step, agent_folder = self.standing.state.step, self.folder.checkpoints.agent_folder
+            await together(*(x.load(str(agent_folder(checkpoint, x.agent)), step) for x in team.learners))
+        histories = (AgentHistory(self.folder, x.agent) for x in team.learners)
+        pairs = zip(team.learners, team.generators, histories, strict=True)
+        await together(*(learner.connect(generators, history) for learner, generators, history in pairs))
         await together(*(x.publish(changed=True) for x in team.learners))
 
 

@@ -7,7 +7,7 @@ time/agent_i/learn    computing the update
 time/agent_i/wait     its learner's waits: for groups, for the whole batch, for an evaluation
 time/agent_i/sync     publishing
 time/learn, time/sync the slowest agent's
-time/step             from the step before
+time/step             from the step before, but for evaluations in between
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Timeline:
         self._before: dict[int, Row] = {}
         self._begun: dict[int, float] = {}
         self._playing = 0
-        self._complete = self._recorded = now()
+        self._complete = self._recorded = self._evaluation = now()
         self._idle_since: float | None = now()
         self._published_last: int | None = None
 
@@ -37,16 +37,19 @@ class Timeline:
             self._before[step] = {"time/idle": idle}
             if idle and self._published_last is not None:
                 self._before[step]["time/held_up_by"] = self._published_last
+        else:
+            self._evaluation = now()
         self._playing += 1
         self._idle_since = None
 
     def played(self, step: int | None = None) -> float:
-        """They are done with it. Returns a batch's own time."""
+        """They are done with it. Returns its own time."""
         self._playing -= 1
         if not self._playing:
             self._idle_since = now()
         if step is None:
-            return 0.0
+            self._recorded += now() - self._evaluation
+            return now() - self._evaluation
         begun = max(self._begun.pop(step), self._complete)
         self._complete = now()
         return self._complete - begun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.tree import Completion
 from marl_ray.credit import ESTIMATORS
-from marl_ray.credit.batches import mini_batch
+from marl_ray.credit.batches import advantages
 from marl_ray.learning.batching import Cutter, Layout, MicroBatch, PromptRow, rows_of
 from marl_ray.learning.learner import Learner
 from marl_ray.models.tokenization import load_tokenizer
@@ -31,9 +32,15 @@ def returned(
 
 
 def weigh(groups: Sequence[Group], turn_weights: Sequence[float], estimator: str, aggregation: str) -> MiniBatch:
-    """The groups of one optimizer step with their weights."""
-    credited = [(g.turn, g.prompt_ids, g.completions, g.returns) for g in groups]
-    return mini_batch(credited, turn_weights, ESTIMATORS.get(estimator), False, aggregation)
+    """The groups of one optimizer step with their weights: w_t * A, over G and the groups, or over all tokens."""
+    sums = aggregation == "sequence_sum"
+    weighed = []
+    for group in groups:
+        factor = turn_weights[group.turn] / (len(group.returns) if sums else 1)
+        found = advantages(group.returns, ESTIMATORS.get(estimator), whiten=False)
+        weighed.append(replace(group, weights=tuple(factor * value for value in found)))
+    tokens = sum(len(completion.token_ids) for group in groups for completion in group.completions)
+    return MiniBatch(tuple(weighed), len(weighed) if sums else tokens)
 
 
 def to_rows(
