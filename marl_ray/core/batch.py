@@ -46,12 +46,8 @@ class BatchStream(Protocol):
     """One agent's batch of step number `step` while it is being made. Whoever reads it may begin again."""
 
     @property
-<<<<<<< HEAD
-    def step(self) -> int: ...
-=======
     def step(self) -> int:
         """The batch's number."""
->>>>>>> main
 
     async def groups(self, start: int) -> Sequence[Group]:
         """Groups number `start` and after of the first mini-batch, as soon as there are any, in their order; none when
