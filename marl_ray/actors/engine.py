@@ -175,7 +175,7 @@ class Engine:
         return self.call(lambda engine: self._update(method))
 
     def refit(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
-        """`call` a whole update, or the last part of one. Where it fails there is no step until another one succeeds."""
+        """`call` a whole update, or the last part of one. Where it fails there is no step before another one."""
 
         def update(engine: Any) -> T:
             result = self._update(method)
