@@ -6,6 +6,7 @@ VLLM = "0.32.0"
 RUNTIME = [
     "torch==2.13.0",
     "transformers==5.19.0",
+    "numpy==2.3.5",
     "ray[default]==2.60.0",
     "datasets==5.2.0",
     "pyyaml==6.0.3",

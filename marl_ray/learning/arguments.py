@@ -34,6 +34,13 @@ def learner_arguments(config: Config, agent: int, generators_have_gpus: bool, to
     )
 
 
+def arguments_here(config: Config, agent: int, total_steps: int) -> LearnerArguments:
+    """Those of an agent in a run on this machine."""
+    import torch  # here: see above
+
+    return learner_arguments(config, agent, torch.cuda.is_available(), total_steps)
+
+
 def wire_dtype(agent: AgentConfig, generators_have_gpus: bool) -> str:
     """Of an agent's weights in its engines and on their way there."""
     if agent.dtype != "auto":

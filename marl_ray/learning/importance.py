@@ -1,10 +1,10 @@
 """How far a sampler's distribution is from the learner's, token by token, and what the loss makes of it.
 
-Tokens may come from older weights, from an engine's coarser arithmetic, or from a distribution cut by top_p or top_k. The
-importance ratio rho = pi(token) / behaviour(token), at one temperature, turns a mean over such tokens into one over the
-learner's own. A few large ratios would rule the gradient, so they are bounded by C: truncated (Ionides 2008, "Truncated
-importance sampling"; for single tokens Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
-training"), or the tokens beyond the bound left out. Ratios are factors of the loss and have no gradient of their own.
+Tokens may come from older weights, from an engine's coarser arithmetic, or from a distribution cut by top_p or top_k.
+The importance ratio rho = pi(token) / behaviour(token), both at the sampling temperature, turns a mean over such tokens
+into one over the learner's own. A few large ratios would rule the gradient, so they are bounded by C: truncated
+(Ionides 2008, "Truncated importance sampling"; token by token, Yao et al. 2025, "Your efficient RL framework secretly
+brings you off-policy RL training"), or left out. Ratios are factors in the loss: no gradient flows through them.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -11,6 +12,8 @@ from marl_ray.core.errors import UserError
 from marl_ray.runs.atomic import write_atomically
 from marl_ray.runs.batch_log import BatchLog
 from marl_ray.runs.checkpoints import Checkpoints
+
+FORMER_CONFIG = re.compile(r"config\.step_(\d{6,})\.yaml")
 
 
 class RunFolder:
@@ -69,6 +72,11 @@ class RunFolder:
     def former_config(self, done: int) -> Path:
         """The config of the steps up to `done`, where a resumed run had another one from there on."""
         return self.path / f"config.step_{done:06d}.yaml"
+
+    def former_configs(self) -> dict[int, Path]:
+        """All of them by step, in order."""
+        found = {FORMER_CONFIG.fullmatch(path.name): path for path in self.path.glob("config.step_*.yaml")}
+        return dict(sorted((int(match[1]), path) for match, path in found.items() if match))
 
     @property
     def is_empty(self) -> bool:

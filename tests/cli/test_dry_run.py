@@ -92,8 +92,8 @@ def test_a_dry_run_of_a_resumed_run(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert f"a resumed run keeps its {name}" in capsys.readouterr().err
     assert train_main("grpo", [*arguments, "seed=1"]) == 1
     assert "is a run of magrpo: resume it with that, not grpo" in capsys.readouterr().err
-    assert train_main("magrpo", [*arguments, "magrpo.max_steps=1"]) == 1
-    assert "has no checkpoint to resume from" in capsys.readouterr().err
+    assert train_main("magrpo", [*arguments, "magrpo.max_steps=1"]) == 0
+    assert "1 step, at most 128 joint samples" in capsys.readouterr().err
 
 
 def test_a_dry_run_names_the_expert(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from tests.config.test_loading import tree
         ({"reward_processor": {"scale_factor": 0}}, "nothing would be learned"),
         ({"output": {"run_name": "../elsewhere"}}, "the name of a folder below output.base_dir"),
         ({"output": {"run_name": "/tmp/elsewhere"}}, "the name of a folder below output.base_dir"),
+        ({"output": {"resume": "auto"}}, "output.resume auto goes on with the run of one name: set output.run_name"),
         ({"output": {"run_name": "."}}, "the name of a folder below output.base_dir"),
         ({"sandbox": {"require": "bwrp"}}, "sandbox.require should be one of process, process+landlock, bwrap or null"),
         ({"magrpo": {"num_turn": 2}}, "did you mean 'magrpo.num_turns'"),

@@ -51,6 +51,6 @@ def stand_in(folder: Path, name: str, body: str) -> None:
 
 def clean_environment(bin_dir: Path, **variables: str) -> dict[str, str]:
     """This process's environment without what the scripts read."""
-    ours = ("SLURM", "RAY_", "RUNS_DIR", "SUBMIT_OPTIONS", "VENV", "HEAD_IP")
+    ours = ("SLURM", "RAY_", "RUNS_DIR", "SUBMIT_OPTIONS", "VENV", "HEAD_IP", "REQUEUE")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     return kept | {"PATH": f"{bin_dir}:{os.environ['PATH']}"} | variables

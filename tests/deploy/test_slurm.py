@@ -30,7 +30,7 @@ def slurm(
     `training` in the place of the training."""
     log = bin_dir.parent
     hosts = "\n".join(f"echo n{i + 1}" for i in range(nodes))
-    stand_in(bin_dir, "scontrol", hosts)
+    stand_in(bin_dir, "scontrol", f'if [ "$1" = requeue ]; then echo "$2" >> \'{log}/requeued\'; exit; fi\n{hosts}')
     stand_in(
         bin_dir,
         "srun",
@@ -136,18 +136,42 @@ def test_slurm_does_not_train_when_nodes_are_missing(bin_dir: Path, tmp_path: Pa
     assert not any("train_magrpo" in line for line in lines(tmp_path / "python.log"))
 
 
-def test_slurm_passes_the_stop_on_and_waits_for_the_training(bin_dir: Path, tmp_path: Path) -> None:
-    saving = f"trap 'sleep 0.3; touch {tmp_path}/saved; exit 130' TERM; touch {tmp_path}/begun"
+def stopped(bin_dir: Path, how: signal.Signals, **variables: str) -> tuple[int, str]:
+    """A job that gets the signal while its training goes on; status and output."""
+    log = bin_dir.parent
+    saving = f"trap 'sleep 0.3; touch {log}/saved; exit 130' TERM; touch {log}/begun"
     saving += "; while true; do sleep 0.05; done"
-    job = slurm(bin_dir, "magrpo", CONFIG, training=saving)
+    job = slurm(bin_dir, "magrpo", CONFIG, training=saving, **variables)
     end = time.monotonic() + 15
-    while not (tmp_path / "begun").exists() and time.monotonic() < end:
+    while not (log / "begun").exists() and time.monotonic() < end:
         time.sleep(0.02)
-    job.send_signal(signal.SIGTERM)
-    status, output = finish(job)
+    job.send_signal(how)
+    return finish(job)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGUSR1])
+def test_slurm_passes_the_stop_on_and_waits_for_the_training(
+    bin_dir: Path, tmp_path: Path, how: signal.Signals
+) -> None:
+    status, output = stopped(bin_dir, how)
     assert status == 130, output
     assert (tmp_path / "saved").exists()
     assert not any(alive(int(pid)) for pid in lines(tmp_path / "pids"))
+    assert lines(tmp_path / "requeued") == []
+
+
+def test_slurm_queues_again_what_ran_out_of_time(bin_dir: Path, tmp_path: Path) -> None:
+    assert "#SBATCH --signal=B:USR1@" in (ROOT / "deploy" / "slurm.sbatch").read_text()
+    status, output = stopped(bin_dir, signal.SIGUSR1, REQUEUE="yes")
+    assert status == 130
+    assert "out of time, queued again" in output
+    assert lines(tmp_path / "requeued") == ["31337"]
+
+
+def test_slurm_does_not_queue_again_what_was_cancelled(bin_dir: Path, tmp_path: Path) -> None:
+    stopped(bin_dir, signal.SIGTERM, REQUEUE="yes")
+    assert (tmp_path / "saved").exists()
+    assert lines(tmp_path / "requeued") == []
 
 
 def test_slurm_keeps_the_experts_keys_from_the_nodes(bin_dir: Path, tmp_path: Path) -> None:

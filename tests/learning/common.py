@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from marl_ray.config import from_tree
 from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, MiniBatch
-from marl_ray.core.tree import Completion
-from marl_ray.credit import ESTIMATORS
-from marl_ray.credit.batches import advantages
+from marl_ray.core.tree import Completion, JointAction, Node, Outcome
+from marl_ray.credit.batches import batch_of as credited
+from marl_ray.credit.batches import group_of
 from marl_ray.learning.batching import Cutter, Layout, MicroBatch, PromptRow, rows_of
 from marl_ray.learning.learner import Learner
 from marl_ray.models.tokenization import load_tokenizer
@@ -32,15 +32,24 @@ def returned(
 
 
 def weigh(groups: Sequence[Group], turn_weights: Sequence[float], estimator: str, aggregation: str) -> MiniBatch:
-    """The groups of one optimizer step with their weights: w_t * A, over G and the groups, or over all tokens."""
-    sums = aggregation == "sequence_sum"
-    weighed = []
-    for group in groups:
-        factor = turn_weights[group.turn] / (len(group.returns) if sums else 1)
-        found = advantages(group.returns, ESTIMATORS.get(estimator), whiten=False)
-        weighed.append(replace(group, weights=tuple(factor * value for value in found)))
-    tokens = sum(len(completion.token_ids) for group in groups for completion in group.completions)
-    return MiniBatch(tuple(weighed), len(weighed) if sums else tokens)
+    """The groups of one optimizer step with their weights, credited by a run's own code."""
+    settings = {
+        "num_agents": 1,
+        "num_turns": len(turn_weights),
+        "turn_gradient_weights": list(turn_weights),
+        "estimator": estimator,
+        "loss_aggregation": aggregation,
+    }
+    tree = {"model": {"name": "tiny"}, "dataset": {"name": "bundled:toy"}, "magrpo": settings}
+    config = from_tree(tree, "magrpo")
+    (found,) = credited([group_of(node_of(group), 0, config) for group in groups], 0, config).mini_batches
+    return found
+
+
+def node_of(group: Group) -> Node:
+    """Where the agent is alone, and its completions' rewards are the group's returns."""
+    actions = [JointAction((i,), Outcome(r), r, (r,)) for i, r in enumerate(group.returns)]
+    return Node(group.turn, [""], [group.prompt_ids], [list(group.completions)], actions)
 
 
 def to_rows(

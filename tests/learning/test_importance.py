@@ -1,4 +1,4 @@
-"""Importance ratios: what they are, what they do to the gradient, and what is said of them, each computed another way."""
+"""Importance ratios: what they do to the gradient, and what is said of them, each computed in another way."""
 
 from __future__ import annotations
 
@@ -177,7 +177,8 @@ def test_gradient_of_a_softmax_bandit_is_the_closed_form(tiny_policy: Path, how:
     prompt, arms, weights, normalizer = (5, 6), [3, 8, 8, 20], [0.5, -1.0, 0.25, 2.0], 5
     policy = arm_probabilities(learner, prompt)
     wanted = [0.3, 1.7, 2.5, 4.0]  # ratios
-    group = given_group(prompt, [completion([a], [math.log(policy[a] / r)]) for a, r in zip(arms, wanted)], weights)
+    chosen = [completion([a], [math.log(policy[a] / r)]) for a, r in zip(arms, wanted, strict=True)]
+    group = given_group(prompt, chosen, weights)
     hidden = last_state(learner, prompt)
     scores = np.zeros(VOCABULARY)
     for arm, ratio, weight in zip(arms, wanted, weights, strict=True):

@@ -92,7 +92,7 @@ def assert_same_state(one: Learner, other: Learner) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), count=st.integers(0, 30), size=st.integers(5, 40), seed=st.integers(0, 1000))
 def test_portions_change_no_bit(
     pairs: dict[Layout, Pair], layout: Layout, data: st.DataObject, count: int, size: int, seed: int

@@ -1,7 +1,8 @@
-"""Checkpoints are whole or absent."""
+"""Checkpoints are whole or absent, and what came to harm afterwards is named."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,27 +16,74 @@ def state(step: int) -> TrainerState:
     return TrainerState(step, step * 10, step)
 
 
+def commit(checkpoints: Checkpoints, step: int, keep: int = 2) -> Path:
+    """A checkpoint of two agents, a file each."""
+    for agent in (0, 1):
+        (checkpoints.begin(step, agent) / "weights").write_text("x")
+    return checkpoints.commit(state(step), keep)
+
+
 def test_an_unfinished_checkpoint_is_not_seen(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.commit(checkpoints.begin(3, 2), state(3), keep=2)
-    unfinished = checkpoints.begin(4, 2)
-    (checkpoints.agent_folder(unfinished, 0) / "half").write_text("x")
-    path, found = checkpoints.latest()
-    assert path.name == "step_000003"
-    assert found == state(3)
+    assert checkpoints.latest() is None
+    committed = commit(checkpoints, 3)
+    (checkpoints.begin(4, 0) / "half").write_text("x")
+    assert checkpoints.latest() == (committed, state(3))
+    assert committed.name == "step_000003"
 
 
 def test_old_ones_are_deleted_and_a_retry_starts_clean(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for step in (5, 10, 15):
-        path = checkpoints.begin(step, 1)
-        assert list(checkpoints.agent_folder(path, 0).iterdir()) == []
-        checkpoints.commit(path, state(step), keep=2)
+        commit(checkpoints, step)
     assert [p.name for p in checkpoints.all()] == ["step_000010", "step_000015"]
     (checkpoints.begin(20, 1) / "leftover").write_text("x")
-    assert not (checkpoints.begin(20, 1) / "leftover").exists()
+    assert list(checkpoints.begin(20, 1).iterdir()) == []
 
 
-def test_nothing_to_resume_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no checkpoint to resume from"):
-        Checkpoints(tmp_path).latest()
+def test_strays_are_none(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    assert checkpoints.all() == []
+    commit(checkpoints, 3)
+    for stray in ("step_12", "step_final", "step_000012.bak", "step_000012", "lost+found"):
+        (checkpoints.folder / stray).mkdir()
+    (checkpoints.folder / "step_000013").write_text("")
+    assert [p.name for p in checkpoints.all()] == ["step_000003"]
+    assert commit(checkpoints, 12).is_dir(), "in the place of an empty folder"
+
+
+DAMAGED = [
+    "",
+    "{",
+    "[1]",
+    "null",
+    '{"step": 3}',
+    '{"step": 3, "env_steps": 1.5, "learned": 1}',
+    '{"step": 3, "env_steps": -1, "learned": 1}',
+    '{"step": 4, "env_steps": 1, "learned": 1}',
+    '{"step": 3, "env_steps": 1, "learned": 1, "files": [1]}',
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_state_is_named(tmp_path: Path, text: str) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    path = commit(checkpoints, 3)
+    (path / "trainer.json").write_text(text)
+    with pytest.raises(UserError, match=rf"^{path}/trainer\.json is damaged: copy it again, or delete {path} to go on"):
+        checkpoints.latest()
+
+
+def test_a_file_that_was_lost_is_named(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    path = commit(checkpoints, 3)
+    (path / "agent_1" / "weights").unlink()
+    with pytest.raises(UserError, match=rf"^{path}/agent_1/weights is not there: copy it again, or delete {path} to"):
+        checkpoints.latest()
+
+
+def test_checkpoints_of_older_versions_are_read(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    path = commit(checkpoints, 3)
+    (path / "trainer.json").write_text(json.dumps({"step": 3, "env_steps": 30, "learned": 3, "weight_versions": [3]}))
+    assert checkpoints.latest() == (path, state(3))

@@ -23,6 +23,7 @@ def test_the_names_that_people_know(tmp_path: Path) -> None:
         "models/agent_1",
     ]
     assert folder.checkpoints.folder == tmp_path / "run" / "checkpoints"
+    assert folder.log.folder == tmp_path / "run" / "batches"
     assert new_folder(str(tmp_path), None, "magrpo-toy").path.name.startswith("magrpo-toy-2")
 
 
@@ -30,6 +31,7 @@ def test_a_folder_with_nothing_but_its_config_goes(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "a" / "b")
     folder.make()
     folder.config.write_text("seed: 1\n")
+    folder.lock.write_text("")
     folder.metrics.write_text("")
     folder.remove_if_empty()
     assert folder.config.exists()

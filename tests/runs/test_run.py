@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainerState
 from marl_ray.runs import run
 from marl_ray.runs.folder import RunFolder
+from marl_ray.runs.lock import held
 from marl_ray.runs.resume import SavedRun
+from tests.runs.logged import synthetic
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 
@@ -65,23 +68,76 @@ def test_a_stopped_run_says_where_it_is(
     ending: list[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ending.append(KeyboardInterrupt())
-    assert train_main("magrpo", arguments(tmp_path)) == 130
-    assert capsys.readouterr().err.endswith("stopped at step 3, before the first checkpoint\n")
     folder = RunFolder(tmp_path / "r")
-    path = folder.checkpoints.begin(2, 2)
-    folder.checkpoints.commit(path, TrainerState(2, 16, 2), keep=1)
+    assert train_main("magrpo", arguments(tmp_path)) == 130
+    assert capsys.readouterr().err.endswith(f"stopped at step 3; --resume {folder} goes on from the start\n")
+    for agent in (0, 1):
+        folder.checkpoints.begin(2, agent)
+    folder.checkpoints.commit(TrainerState(2, 16, 2), keep=1)
     folder.error.write_text("of an earlier end")
+    for step in (2, 4):
+        folder.log.append(synthetic(step, agents=2, group_count=1, size=1, tokens=1, prompt=1))
     assert train_main("magrpo", ["--resume", str(folder)]) == 130
-    said = f"stopped at step 3; --resume {folder} goes on from the last checkpoint, step 2\n"
-    assert capsys.readouterr().err.endswith(said)
+    assert capsys.readouterr().err.endswith(f"stopped at step 3; --resume {folder} goes on from step 3\n")
     assert not folder.error.exists()
+    assert not folder.lock.exists()
+
+
+def test_a_run_that_did_nothing_leaves_nothing(
+    ending: list[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(verbose: bool) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "connect", stopped)
+    assert train_main("magrpo", arguments(tmp_path)) == 130
+    assert capsys.readouterr().err.endswith("stopped before the first step\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_being_written_is_not_touched(
+    ending: list[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ending.append(KeyboardInterrupt())
+    assert train_main("magrpo", arguments(tmp_path)) == 130
+    folder = RunFolder(tmp_path / "r")
+    before = {path: path.read_bytes() for path in folder.path.iterdir()}
+    capsys.readouterr()
+    with held(folder.lock, print):
+        assert train_main("magrpo", ["--resume", str(folder), "--override", "magrpo.max_steps=9"]) == 1
+        assert f"error: {folder} is being written by process {os.getpid()} on" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in folder.path.iterdir()} == before
+
+
+def test_a_requeued_run_goes_on(
+    ending: list[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command, again and again."""
+    ending.append(KeyboardInterrupt())
+    command = arguments(tmp_path, "output.resume=auto", "output.save_final_model=false", "dataset.eval_split=null")
+    command += ["magrpo.max_steps=4"]
+    folder = RunFolder(tmp_path / "r")
+    for done in (0, 2):
+        for agent in (0, 1):
+            folder.checkpoints.begin(done, agent)
+        folder.checkpoints.commit(TrainerState(done, 16 * done, done), keep=1)
+        assert train_main("magrpo", command) == 130
+        assert capsys.readouterr().err.endswith("goes on from " + (f"step {done}\n" if done else "the start\n"))
+    assert train_main("magrpo", [*command, "seed=7"]) == 1
+    assert "a resumed run keeps its seed" in capsys.readouterr().err
+    for agent in (0, 1):
+        folder.checkpoints.begin(4, agent)
+    folder.checkpoints.commit(TrainerState(4, 64, 4), keep=1)
+    assert train_main("magrpo", command) == 0
+    assert capsys.readouterr().err.startswith(f"{folder} has done all of its 4 steps: to go on, raise")
+    assert train_main("grpo", ["--resume", str(folder)]) == 1
 
 
 def test_a_folder_that_holds_a_run_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "config.yaml").write_text("seed: 1\n")
     assert train_main("magrpo", arguments(tmp_path)) == 1
-    assert f"{tmp_path / 'r'} already holds a run: delete it, or set another" in capsys.readouterr().err
+    assert f"{tmp_path / 'r'} already holds a run: resume it with --resume" in capsys.readouterr().err
     assert train_main("magrpo", ["--resume", str(tmp_path / "r")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'r' / 'config.yaml'} has no section magrpo or grpo\n"
 

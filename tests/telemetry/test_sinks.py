@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainerState
 from marl_ray.core.tree import Episode, Stop
 from marl_ray.telemetry.console import Console
-from marl_ray.telemetry.files import Files
+from marl_ray.telemetry.files import Files, is_evaluation, read_rows
 from marl_ray.telemetry.records import record_of
 from marl_ray.telemetry.rows import Row, evaluation_row, rollout_row, step_row
 from marl_ray.telemetry.stream import RowStream
@@ -59,6 +60,28 @@ def test_a_resumed_run_forgets_what_it_takes_again(paths: tuple[Path, Path]) -> 
     assert [row["step"] for row in lines(paths[1])] == [1, 2]
     Files(*paths, done=0)
     assert [path.read_text() for path in paths] == ["", ""]
+
+
+def test_evaluations_of_logged_steps_are_not_forgotten(paths: tuple[Path, Path]) -> None:
+    first = RowStream([Files(*paths, done=0)])
+    for step in (0, 2, 4):
+        first.evaluation(evaluation_row(CONFIG, TrainerState(step, 0, 0), [CHAIN], {"eval": 1.0}), "", [RECORD])
+        for done in (step + 1, step + 2):
+            first.step(row_of(done), [RECORD])
+    Files(*paths, done=1, logged=3)
+    assert [(row["step"], is_evaluation(row)) for row in lines(paths[0])] == [(0, True), (1, False), (2, True)]
+    assert [(e["step"], e["kind"]) for e in lines(paths[1])] == [(0, "eval"), (1, "train"), (2, "eval")]
+    Files(*paths, done=0, logged=3)
+    assert [row["step"] for row in lines(paths[0])] == [0, 2]
+
+
+@pytest.mark.parametrize("line", ['{"step": 1', "[]", '{"stop": 1}', '{"step": "1"}', "\0", '{"step": true}'])
+def test_a_damaged_line_is_named(paths: tuple[Path, Path], line: str) -> None:
+    paths[0].write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
+    with pytest.raises(UserError, match=rf"^{paths[0]} is damaged in line 2: delete that line$"):
+        list(read_rows(paths[0]))
+    paths[0].write_bytes(b'{"step": 1}\n{"step": 2, "text": "\xc3')
+    assert list(read_rows(paths[0])) == [{"step": 1}], "cut off within a letter"
 
 
 def test_the_record_of_a_tree() -> None:

@@ -1,0 +1,126 @@
+"""Where a run goes on, and which run may."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from marl_ray.config import load, to_yaml
+from marl_ray.core.errors import UserError
+from marl_ray.core.state import TrainerState
+from marl_ray.runs.folder import RunFolder
+from marl_ray.runs.history import AgentHistory
+from marl_ray.runs.resume import RunIsDone, SavedRun, Standing, check_resume
+from tests.runs.logged import synthetic
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+START = TrainerState(0, 0, 0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    found = RunFolder(tmp_path / "r")
+    found.make()
+    found.write_config(to_yaml(load(QUICKSTART, "magrpo", {"output.run_name": "r"})), 0)
+    return found
+
+
+def checkpoint(folder: RunFolder, step: int) -> Path:
+    for agent in (0, 1):
+        folder.checkpoints.begin(step, agent)
+    return folder.checkpoints.commit(TrainerState(step, 128 * step, 2 * step), keep=2)
+
+
+def log(folder: RunFolder, *steps: int) -> None:
+    for step in steps:
+        folder.log.append(synthetic(step, agents=2, group_count=1, size=1, tokens=1, prompt=1))
+
+
+def evaluations(folder: RunFolder, *steps: int) -> None:
+    rows = [{"step": step, "eval/episodes": 4} for step in steps] + [{"step": 1, "turn_1/reward_mean": 0.5}]
+    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_run_with_nothing_but_a_config_goes_on_from_its_start(folder: RunFolder) -> None:
+    assert Standing.of(folder) == Standing.at_start() == Standing(None, START, 0, frozenset())
+
+
+def test_a_run_without_a_checkpoint_goes_on_from_its_log(folder: RunFolder) -> None:
+    log(folder, 0, 1, 3)
+    evaluations(folder, 0, 2, 4)
+    assert Standing.of(folder) == Standing(None, START, 2, frozenset({0, 2})), "batch 3 is behind a gap"
+
+
+def test_a_run_goes_on_from_the_last_logged_step(folder: RunFolder) -> None:
+    path = checkpoint(folder, 4)
+    state = TrainerState(4, 512, 8)
+    assert Standing.of(folder) == Standing(path, state, 4, frozenset())
+    log(folder, 2, 3, 4, 5)
+    assert Standing.of(folder) == Standing(path, state, 6, frozenset())
+    assert Standing.of(folder, total=5).logged == 5, "a run that was made shorter"
+    folder.log.drop_before(5)
+    assert Standing.of(folder).logged == 4
+
+
+def test_evaluations_that_are_still_to_be_taken(folder: RunFolder) -> None:
+    config = load(QUICKSTART, "magrpo", {"magrpo.eval_interval": 2})
+    assert Standing.at_start().evaluations(config, 6) == [0, 2, 4, 6]
+    assert Standing.at_start().evaluations(load(QUICKSTART, "magrpo", {"magrpo.eval_interval": 0}), 6) == [0, 6]
+    checkpoint(folder, 2)
+    log(folder, 2, 3)
+    evaluations(folder, 0, 2, 4)
+    assert Standing.of(folder).evaluations(config, 6) == [6]
+    evaluations(folder, 0)
+    assert Standing.of(folder).evaluations(config, 6) == [2, 4, 6]
+
+
+def test_an_agents_history_is_the_newest_checkpoint_and_the_log(folder: RunFolder) -> None:
+    history = AgentHistory(folder, 1)
+    assert history.checkpoint() is None
+    path = checkpoint(folder, 4)
+    log(folder, 4)
+    assert history.checkpoint() == (4, str(path / "agent_1"))
+    assert history.batch(4) == folder.log.read(4).batches[1]
+    with pytest.raises(UserError, match=r"step_000005\.npz is not there"):
+        history.batch(5)
+
+
+def test_a_run_that_is_done_says_so(folder: RunFolder) -> None:
+    saved = SavedRun.read(folder.path)
+    config = saved.config({"output.save_final_model": False, "dataset.eval_split": None, "magrpo.max_steps": 3})
+    saved.folder.config.write_text(to_yaml(config))
+    saved = SavedRun.read(folder.path)
+    check_resume(config, saved, 192)
+    checkpoint(folder, 3)
+    with pytest.raises(RunIsDone, match=r"has done all of its 3 steps: to go on, raise magrpo\.num_train_epochs"):
+        check_resume(config, saved, 192)
+    check_resume(saved.config({"magrpo.max_steps": 4}), saved, 192)
+
+
+def test_a_damaged_config_is_named(folder: RunFolder) -> None:
+    whole = folder.config.read_text()
+    for text, says in (
+        (whole.replace("max_new_tokens: 48", "max_new_tokens: many"), "config.yaml: magrpo.max_new_tokens should be"),
+        ("magrpo: {", "config.yaml is not valid YAML"),
+        ("seed: 1\n", "config.yaml has no section magrpo or grpo"),
+        ("- 1\n", "config.yaml holds no settings"),
+        ("magrpo: 3\n", "config.yaml: 'magrpo' should be a section"),
+    ):
+        folder.config.write_text(text)
+        with pytest.raises(UserError, match=rf"^{folder.path}/{says}"):
+            SavedRun.read(folder.path).config()
+
+
+def test_the_config_of_earlier_steps_is_kept(folder: RunFolder) -> None:
+    first = folder.config.read_text()
+    folder.write_config(first, 12)
+    assert not folder.former_config(12).exists(), "nothing has changed"
+    for text in ("second", "third"):
+        folder.write_config(text, 12)
+        assert folder.config.read_text() == text
+        assert folder.former_config(12).read_text() == first
+    folder.write_config("fourth", 20)
+    assert folder.former_config(20).read_text() == "third"
+    assert folder.former_config(20).name == "config.step_000020.yaml"

@@ -1,0 +1,1 @@
+"""Real runs on a cluster of several nodes, while something of it is killed."""
