@@ -24,8 +24,8 @@ class Pace:
     """Of a completion: log-normal, cut at twice the mean, as max_new_tokens does."""
     sigma: float = 0.5
     """Of the logarithm of the length."""
-    learn_token_s: float = 0.0001
-    """For one token of a completion that is learned from."""
+    learn_s: float = 0.02
+    """For one completion that is learned from."""
     optimizer_s: float = 0.2
     """For the optimizer step, once a batch is complete."""
     publish_s: float = 0.3
