@@ -1,7 +1,7 @@
 """Kill something of a run, again and again, and compare what comes of it with an undisturbed run.
 
-    python -m tests.survival.trials --trials 20 --staleness 0 --seed 1
-    python -m tests.survival.trials --trials 20 --staleness 2
+    python -m tests.end_to_end.survival.trials --trials 20 --staleness 0 --seed 1
+    python -m tests.end_to_end.survival.trials --trials 20 --staleness 2
 
 A trial is a run of two tiny agents on a cluster of three worker nodes. At a random moment a random one is killed of:
 generator, learner, sandbox worker, the fork server of a sandbox, a whole node (which comes back a little later). With
@@ -25,9 +25,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.survival.cluster import Nodes, nodes
+from tests.end_to_end.survival.cluster import Nodes, nodes
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent.parent.parent
 VICTIMS = ("generator", "learner", "sandbox", "zygote", "node")
 TITLES = {"generator": "ray::Generator", "learner": "ray::LearnerActor", "sandbox": "ray::SandboxWorker"}
 STEPS = 6
