@@ -17,7 +17,7 @@ import ray
 from ray._private import accelerators, ray_constants, services, utils, worker
 from ray._private.grpc_utils import init_grpc_channel
 from ray._private.state import available_resources_per_node
-from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest
+from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest  # type: ignore[attr-defined]
 from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 
 RAY_VERSION = "2.60.0"
@@ -69,8 +69,8 @@ def signals_wait() -> Iterator[None]:
         utils.set_sigterm_handler, worker.connect = set_handler, connect
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in came[:1]:
-            signal.raise_signal(number)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def silence_last_words() -> None:
