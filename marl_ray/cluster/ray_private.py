@@ -69,8 +69,8 @@ def signals_wait() -> Iterator[None]:
         utils.set_sigterm_handler, worker.connect = set_handler, connect
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for first in came[:1]:
-            signal.raise_signal(first)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def silence_last_words() -> None:

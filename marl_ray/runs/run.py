@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 import time
 import traceback
+from typing import NoReturn
 
 from marl_ray.actors.handle import ActorDied
 from marl_ray.cluster.local import connect, disconnect
-from marl_ray.cluster.loss import ClusterLost, lost_node, while_head_answers
+from marl_ray.cluster.loss import ClusterLost, head_watched, lost_node
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.arithmetic import arithmetic, describe
 from marl_ray.core.errors import UserError
@@ -122,12 +124,19 @@ def _on_ray(config: Config, session: Session, signals: Signals) -> Result:
     """The loop, on the cluster or on this machine."""
     try:
         say(connect(config.output.verbose))
-        return signals.run(while_head_answers(session.run()))
+        with head_watched(lambda line: _end_at_once(line, session.folder)):
+            return signals.run(session.run())
     except ActorDied as error:
         node = lost_node()
         raise ClusterLost(f"{node}: {error}") if node else error from None
     finally:
         disconnect()
+
+
+def _end_at_once(line: str, folder: RunFolder) -> NoReturn:
+    """End this process without a word to Ray, which would wait for its head: actors end with their driver."""
+    print(f"error: {line}{_goes_on(folder)}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _goes_on(folder: RunFolder) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(run, "Session", Session)
     monkeypatch.setattr(run, "connect", lambda verbose: "no Ray")
+    monkeypatch.setattr(run, "head_watched", lambda lost: nullcontext())
     return ends
 
 
