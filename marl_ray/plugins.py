@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -72,6 +73,11 @@ class Registry:
         plugin = getattr(found, attribute)
         if not hasattr(plugin, self.needs):
             raise UserError(f"{self.kind} {name} is none: it has no {self.needs} (docs/extending.md)")
+        if self.needs == "__call__" and isinstance(plugin, type):  # calling it would only make an object
+            raise UserError(f"{self.kind} {name} is a class: name a function, or an object that can be called")
+        if inspect.isabstract(plugin):
+            left = ", ".join(sorted(plugin.__abstractmethods__))
+            raise UserError(f"{self.kind} {name} cannot be used: it has no {left} of its own (docs/extending.md)")
         return plugin
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, LocalRayletDiedError, RayActorError, RayError, RayTaskError, RpcError
 
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
@@ -158,6 +158,8 @@ class Call(Generic[R]):
             if location is None:
                 return ActorDied(f"{who} died before it had started: {_last_line(error)}")
             return ActorDied(f"{who} died ({location})")
+        if isinstance(error, LocalRayletDiedError | RpcError):
+            return ActorDied(f"{who} cannot be asked: {_last_line(error)}")
         cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, ActorBroken):
             return ActorBroken(f"{who} ({location or 'no process yet'}): {cause}")

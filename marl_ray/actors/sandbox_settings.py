@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from marl_ray.config.schema import Config
 from marl_ray.core.errors import UserError
-from marl_ray.sandbox import Limits, SandboxSettings, SandboxUnavailable
+from marl_ray.sandbox import Limits, Sandbox, SandboxSettings, SandboxUnavailable
 
 
 def sandbox_settings(config: Config) -> SandboxSettings:
@@ -23,6 +23,20 @@ def sandbox_settings(config: Config) -> SandboxSettings:
         allow_unsafe=sandbox.allow_unsafe,
         limits=limits,
     )
+
+
+def check_sandbox_here(config: Config) -> None:
+    """This machine gives a level of isolation that was asked for by name. Raises UserError."""
+    settings = sandbox_settings(config)
+    if settings.require is None and settings.isolation in ("auto", "none"):
+        return
+    try:
+        with Sandbox(settings):
+            pass
+    except SandboxUnavailable as error:
+        raise UserError(
+            f"sandbox: {error}. See marl-ray sandbox doctor, or ask for less with sandbox.isolation and sandbox.require"
+        ) from None
 
 
 def check_sandbox(config: Config) -> None:

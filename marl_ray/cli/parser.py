@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-from marl_ray.core.errors import UserError
+from marl_ray.core.errors import Terminated, UserError
 
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+FAILED, MISUSED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+OLDEST = (3, 11)
+"""Python, as in setup.py."""
+NEEDED = ("torch", "transformers", "ray", "datasets", "yaml", "matplotlib", "openai", "anthropic", "httpx2", "tqdm")
+"""Modules of setup.py's requirements."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,6 +38,10 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown {what} {flag}{did_you_mean(flag, self._flags)}")
         return options
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        flush()
+        super().exit(status, message)
+
     def error(self, message: str) -> NoReturn:
         self.exit(MISUSED, f"error: {message} (--help shows what there is)\n")
 
@@ -44,15 +53,46 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def guarded(command: Callable[[], None]) -> int:
-    """Run a command and return its exit code: 0; 1 for a UserError, in one line; 130 when it is stopped.
+    """Run a command and return its exit code: 0, also when nobody reads on (`| head`); 1 for a UserError, in one line;
+    130 when Ctrl-C stopped it, 143 when SIGTERM did.
 
     Any other exception is a bug and goes through: Python shows its traceback and ends with 1.
     """
+    if sys.version_info < OLDEST:
+        print(_wrong_python(f"is older than {OLDEST[0]}.{OLDEST[1]}"), file=sys.stderr)
+        return FAILED
     try:
         command()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return FAILED
+    except ModuleNotFoundError as error:
+        if error.name not in NEEDED:
+            raise
+        print(_wrong_python(f"has no module {error.name}"), file=sys.stderr)
+        return FAILED
+    except Terminated:
+        return TERMINATED
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        pass
+    flush()
     return 0
+
+
+def flush() -> None:
+    """Write out what was printed, whether or not somebody still reads it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+
+
+def _wrong_python(why: str) -> str:
+    """What to say where the Python that runs is not the one that the package was installed for."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    return (
+        f"error: {sys.executable} (Python {version}) {why}: run .venv/bin/python, which install.sh makes (source "
+        ".venv/bin/activate), or install the package for this one"
+    )

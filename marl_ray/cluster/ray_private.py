@@ -8,11 +8,17 @@ another one, read these functions again before the number is changed.
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
-from ray._private import accelerators, ray_constants
+from ray._private import accelerators, ray_constants, services, utils, worker
+from ray._private.grpc_utils import init_grpc_channel
 from ray._private.state import available_resources_per_node
+from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest  # type: ignore[attr-defined]
+from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 
 RAY_VERSION = "2.60.0"
 
@@ -26,6 +32,69 @@ def init_on_localhost(**options: Any) -> None:
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
     ray.init(address="local", _node_ip_address="127.0.0.1", **options)
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """SIGINT and SIGTERM that come during a `ray.init` within are handled when it is done, by whoever has them.
+
+    A Ray that is interrupted in the middle of its start leaves processes that end late. Besides, Ray sets handlers of
+    its own for SIGTERM, in Python and, when it connects, in C++ below Python's. A second signal kills this process, and
+    a local Ray with it.
+    """
+    set_handler, connect = utils.set_sigterm_handler, worker.connect
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    came: list[int] = []
+
+    def take(number: int, frame: object) -> None:
+        came.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    def connect_with_signals_blocked(*args: Any, **kwargs: Any) -> Any:
+        signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
+        try:
+            return connect(*args, **kwargs)
+        finally:
+            for number in handlers:
+                signal.signal(number, signal.getsignal(number))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
+
+    utils.set_sigterm_handler, worker.connect = lambda handler: None, connect_with_signals_blocked
+    for number in handlers:
+        signal.signal(number, take)
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler, worker.connect = set_handler, connect
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for first in came[:1]:
+            signal.raise_signal(first)
+
+
+def silence_last_words() -> None:
+    """A raylet that died has its log's last lines printed by every driver, in paragraphs; our own error says it."""
+    shown = worker.print_to_stdstream
+    if shown.__module__ != worker.__name__:
+        return  # done before
+
+    def print_but_last_words(data: dict[str, Any], ignore_prefix: bool) -> None:
+        if data.get("pid") != "raylet" or not any("Raylet is terminated" in line for line in data["lines"]):
+            shown(data, ignore_prefix)
+
+    worker.print_to_stdstream = print_but_last_words
+
+
+def ask_head(address: str, deadline_s: float) -> None:
+    """The head of a cluster (its GCS) answers at `host:port`, or where `auto` leads, and takes our token.
+
+    `ray.init` would try for minutes, print each try and cannot be interrupted. Raises grpc.RpcError with a code,
+    AuthenticationError for a token that should be there and is not, ConnectionError and ValueError.
+    """
+    place = services.canonicalize_bootstrap_address_or_die(address)
+    with init_grpc_channel(place) as channel:
+        NodeInfoGcsServiceStub(channel).GetClusterId(GetClusterIdRequest(), timeout=deadline_s)
 
 
 def free_resources() -> list[dict[str, float]]:

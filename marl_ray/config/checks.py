@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from marl_ray.config.arithmetic import joint_actions, nodes
 from marl_ray.config.keys import agent_keys
 from marl_ray.config.schema import Config, ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
@@ -25,6 +26,8 @@ PLUGINS = {
 EQUIVALENT_WHEN_WHITENED = ("marloo", "maremax")
 NEEDS_A_GROUP = ("magrpo", "marloo", "maremax", "grpo")
 MOST_AGENTS = 100
+MOST_SAMPLES = 1_000_000
+"""Joint samples, and completions, of one step."""
 LONGEST_NAME = 255
 """Bytes that file systems allow a file or folder."""
 TOKENIZER_VALUES = {
@@ -108,6 +111,7 @@ def check(config: Config) -> None:
         config.reward_processor.scale_factor != 0 or not config.reward_processor.enabled,
         "reward_processor.scale_factor is 0, which makes all rewards equal: nothing would be learned",
     )
+    _check_size(config)
     _check_output(config.output)
 
 
@@ -182,6 +186,20 @@ def _check_turns(config: Config) -> None:
     )
 
 
+def _check_size(config: Config) -> None:
+    """All of a step's trees are held until it is learned from, and each joint sample is a program to execute."""
+    rollout, section = config.rollout, config.algorithm
+    completions = rollout.rollout_buffer_size * nodes(config) * rollout.num_generations * config.num_agents
+    samples = rollout.rollout_buffer_size * nodes(config) * joint_actions(config)
+    _require(
+        max(samples, completions) <= MOST_SAMPLES,
+        f"one step would have more than {MOST_SAMPLES:,} joint samples or completions, which are all held until it is "
+        f"learned: lower {section}.num_generations or {section}.rollout_buffer_size"
+        + (", or set joint_mode to aligned" if rollout.joint_mode == "cross" else "")
+        + (", or set handoff to random" if rollout.handoff == "all" else ""),
+    )
+
+
 def _check_credit(config: Config, number: int) -> None:
     agent, section = config.agents[number], config.algorithm
     group, whitened = config.rollout.num_generations, config.credit.normalize_advantages
@@ -229,8 +247,7 @@ def _check_output(output: OutputConfig) -> None:
         "output.resume auto goes on with the run of one name: set output.run_name",
     )
     for key, text in (("base_dir", output.base_dir), ("run_name", name or "")):
-        _require("\0" not in text, f"output.{key} {text!r} has a NUL character, which no path may have: take it out")
-        longest = max((len(part.encode(errors="replace")) for part in Path(text).parts), default=0)
+        longest = max((len(part.encode()) for part in Path(text).parts), default=0)
         _require(
             longest <= LONGEST_NAME,
             f"output.{key} has a name of {longest} bytes, and a folder's has at most {LONGEST_NAME}: shorten it",

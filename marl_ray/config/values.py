@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import math
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from typing import Annotated, Any, Literal, Union
 from marl_ray.core.errors import UserError
 
 BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+NO_TEXT = re.compile("[\0\ud800-\udfff]")
+"""What no file, path or model takes."""
 NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 
 
@@ -109,6 +112,8 @@ def _convert(value: Any, hint: Any) -> Any:
         return str(value)
     if type(value) is not hint:
         raise TypeError
+    if hint is str and NO_TEXT.search(value):
+        raise _OutOfBounds(f"be text without a NUL character or half of a surrogate pair, got {value!r}")
     return value
 
 

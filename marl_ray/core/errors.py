@@ -1,4 +1,4 @@
-"""The one kind of error that is a person's to mend."""
+"""The one kind of error that is a person's to mend; and the one way of being stopped that Python has no name for."""
 
 from __future__ import annotations
 
@@ -8,3 +8,7 @@ class UserError(Exception):
 
     def __init__(self, text: object) -> None:
         super().__init__(" ".join(str(text).split()))
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came. Who does not ask which signal it was treats it like Ctrl-C."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.core.errors import UserError
+from marl_ray.core.paths import expanded
 from marl_ray.models.hub import is_hub_id
 
 DataRow = Mapping[str, Any]
@@ -31,7 +32,7 @@ def load_rows(name: str, split: str) -> list[DataRow]:
     if name.startswith("bundled:"):
         splits = _bundled(name)
     elif name.endswith(LOCAL_SUFFIXES):
-        rows = _local(Path(name).expanduser())
+        rows = _local(expanded(name))
         splits = {"test": rows, "train": rows}
     else:
         splits = _hub(name)
@@ -119,7 +120,11 @@ def _jsonl(path: Path) -> list[DataRow]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode())
+                json.dumps(row, ensure_ascii=False).encode()  # JSON may write \ud800, which no file and no model takes
+            except UnicodeEncodeError as error:
+                half = error.object[error.start : error.end]
+                raise UserError(f"data file {path}, line {number}: {half!r} is half of a character") from None
             except (ValueError, RecursionError) as error:
                 raise UserError(f"data file {path}, line {number}: not JSON ({one_line(error, 100)})") from None
             if not isinstance(row, dict):

@@ -8,6 +8,8 @@ from typing import Any
 
 from marl_ray.config.schema import Config, ModelConfig
 from marl_ray.core.errors import UserError
+from marl_ray.core.paths import expanded
+from marl_ray.models.folders import check_folder
 from marl_ray.models.hub import is_hub_id
 from marl_ray.models.smollm2 import smollm2, smollm2_folder
 from marl_ray.models.tokenization import decide_template, load_tokenizer, prompt_note
@@ -30,7 +32,7 @@ def resolve_model(name: str, fetch: bool = True) -> str:
             except UserError as error:
                 raise UserError(f"model {name} cannot be loaded: {error}") from None
         raise UserError(f"model {name} does not exist; bundled models: {TOY}, {SMOLLM2}")
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_dir():
         if not (path / "config.json").exists():
             raise UserError(f"model {name} cannot be loaded: the folder has no config.json")
@@ -51,6 +53,8 @@ def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
 
     path = resolve_model(name)
     try:
+        if Path(path).is_dir():
+            check_folder(Path(path), own_tokenizer=config.model_kwargs.trust_remote_code)
         settings = AutoConfig.from_pretrained(path, trust_remote_code=config.model_kwargs.trust_remote_code)
         tokenizer = load_tokenizer(path, config)
     except Exception as error:  # transformers and the hub raise many kinds; each means the same here

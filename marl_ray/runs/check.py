@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marl_ray.actors.sandbox_settings import check_sandbox
+from marl_ray.actors.sandbox_settings import check_sandbox, check_sandbox_here
 from marl_ray.cluster.plan import demands, make_plan
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
@@ -62,7 +62,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
         say(transition.note)
     _warn_of_overlap(config, train_tasks, eval_tasks)
     if not dry:
-        _check_local_gpus(config)
+        _check_this_machine(config)
     if saved is None:
         check_new_folder(folder_of(config))
     else:
@@ -114,12 +114,13 @@ def _content(task: Task) -> tuple[Any, ...]:
     return (task.prompt, *sorted(task.fields.items()))
 
 
-def _check_local_gpus(config: Config) -> None:
-    """Without a cluster's address the run is on this machine. Raises UserError for GPUs that it has not."""
+def _check_this_machine(config: Config) -> None:
+    """Without a cluster's address the run is on this machine. Raises UserError for GPUs and walls that it has not."""
     from marl_ray.cluster.local import cluster_address, local_gpus  # Ray, which a dry run does without
 
     if not cluster_address():
         make_plan(config, cluster_has_gpus=local_gpus() > 0)
+        check_sandbox_here(config)
 
 
 def check_new_folder(folder: RunFolder) -> None:

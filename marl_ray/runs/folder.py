@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 import time
 from pathlib import Path
 
 from marl_ray.core.errors import UserError
+from marl_ray.core.paths import expanded
 from marl_ray.runs.atomic import write_atomically
 from marl_ray.runs.batch_log import BatchLog
 from marl_ray.runs.checkpoints import Checkpoints
@@ -20,10 +22,7 @@ class RunFolder:
     """Paths in the folder of a run, which need not exist yet. Raises UserError for the home (~name) of nobody."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self.path = path.expanduser().absolute()
-        except RuntimeError:
-            raise UserError(f"folder {path}: there is no user {path.parts[0]}: write the path without ~") from None
+        self.path = expanded(path).absolute()
         self.config = self.path / "config.yaml"
         """Everything resolved."""
         self.metrics = self.path / "metrics.jsonl"
@@ -82,6 +81,12 @@ class RunFolder:
     def is_empty(self) -> bool:
         """Whether it holds nothing that a run did."""
         return {path.name for path in self.path.iterdir()} <= {self.config.name, self.lock.name}
+
+    def remove_hidden(self) -> None:
+        """Checkpoints and models that were being written when the run ended, which are none."""
+        for place in (self.checkpoints.folder, self.models):
+            for path in place.glob(".*"):
+                shutil.rmtree(path, ignore_errors=True)
 
     def remove_if_empty(self) -> None:
         """A run that failed before its first row leaves nothing behind."""

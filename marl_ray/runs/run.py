@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import signal
+import os
+import shutil
 import time
 import traceback
-from collections.abc import Coroutine
-from typing import Any
 
+from marl_ray.actors.handle import ActorDied
 from marl_ray.cluster.local import connect, disconnect
+from marl_ray.cluster.loss import ClusterLost, lost_node, while_head_answers
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.arithmetic import arithmetic, describe
 from marl_ray.core.errors import UserError
@@ -20,6 +20,7 @@ from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.lock import held
 from marl_ray.runs.resume import RunIsDone, SavedRun, Standing
 from marl_ray.runs.session import Session
+from marl_ray.runs.stopping import Signals
 from marl_ray.telemetry.console import say
 from marl_ray.trainer import Result
 
@@ -27,6 +28,8 @@ RAY_PACKAGE = "_ray_pkg_"
 """In the path of the copy of --working-dir that a Ray job runs in."""
 FULL_OR_CLOSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 """What a disk says that is a person's to mend."""
+NO_ROOM = 1 << 16
+"""Bytes. A disk that has not more is full."""
 
 
 def train(config: Config, saved: SavedRun | None = None) -> None:
@@ -34,21 +37,24 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
 
     Any other exception is a bug: the run folder keeps its traceback, and a note on it says where.
     """
-    begun = time.monotonic()
-    try:
-        problem = check(config, saved)
-    except RunIsDone as done:
-        if config.output.resume == "never":
-            raise
-        say(str(done))
-        return
-    folder = folder_of(config) if saved is None else saved.folder
-    folder.make()
-    with held(folder.lock, say):
-        _train(config, saved, problem, folder, begun)
+    with Signals() as signals:
+        begun = time.monotonic()
+        try:
+            problem = check(config, saved)
+        except RunIsDone as done:
+            if config.output.resume == "never":
+                raise
+            say(str(done))
+            return
+        folder = folder_of(config) if saved is None else saved.folder
+        folder.make()
+        with held(folder.lock, say):
+            _train(config, saved, problem, folder, begun, signals)
 
 
-def _train(config: Config, saved: SavedRun | None, problem: Problem, folder: RunFolder, begun: float) -> None:
+def _train(
+    config: Config, saved: SavedRun | None, problem: Problem, folder: RunFolder, begun: float, signals: Signals
+) -> None:
     """The run, in a folder that is its own."""
     try:
         if saved is None:
@@ -58,29 +64,51 @@ def _train(config: Config, saved: SavedRun | None, problem: Problem, folder: Run
         standing = Standing.of(folder, total) if saved else Standing.at_start()
         _introduce(config, folder, len(problem.train_tasks))
         folder.error.unlink(missing_ok=True)
-        result = _on_ray(config, Session(config, problem, folder, standing))
+        result = _on_ray(config, Session(config, problem, folder, standing), signals)
         for line in conclude(config, folder, result, time.monotonic() - begun):
             say(line)
     except KeyboardInterrupt:
         say(_stopped(folder))
         raise
+    except (ActorDied, ClusterLost) as error:
+        raise UserError(f"{error}{_goes_on(folder)}") from error
     except UserError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in FULL_OR_CLOSED:
-            where = error.filename or folder
-            raise UserError(f"{where} cannot be written ({error.strerror}): see to output.base_dir") from None
+        no_room = _cannot_write(error, folder)
+        if no_room:
+            raise UserError(f"{no_room}{_goes_on(folder)}") from None
         error.add_note(_keep_traceback(folder))
         raise
     finally:
+        folder.remove_hidden()
         folder.remove_if_empty()
+
+
+def _cannot_write(error: Exception, folder: RunFolder) -> str | None:
+    """What to say of a disk that is full or closed, here or in a learner; None: the error is another one.
+
+    Libraries that write weights do not always pass on what the system said, so a disk without room counts too.
+    """
+    cause = getattr(error.__cause__, "cause", None) or error  # Ray's error has what the actor raised
+    if isinstance(cause, OSError) and cause.errno in FULL_OR_CLOSED:
+        why = cause.strerror
+    elif any(f"(os error {number})" in str(cause) for number in FULL_OR_CLOSED):
+        why = str(cause)
+    elif shutil.disk_usage(folder.path).free < NO_ROOM:
+        why = os.strerror(errno.ENOSPC)
+    else:
+        return None
+    return f"{folder} cannot be written ({why}): make room there, or set another output.base_dir"
 
 
 def _introduce(config: Config, folder: RunFolder, num_tasks: int) -> None:
     """What should be known before the first step."""
-    if config.model.top_k or any(agent.top_p < 1 for agent in config.agents):
+    cut = config.model.top_k or any(agent.top_p < 1 for agent in config.agents)
+    if config.optimizer.importance == "none" and (cut or config.rollout.max_staleness):
         say(
-            "note: top_p or top_k cuts the sampler's distribution but not the learner's, so gradients are slightly "
+            "note: the sampler's distribution is not the learner's (top_p, top_k or max_staleness), and "
+            f"{config.algorithm}.importance is none, so gradients are slightly "
             "off-policy; agent_*/logprob_gap shows by how much"
         )
     if RAY_PACKAGE in str(folder):
@@ -90,23 +118,21 @@ def _introduce(config: Config, folder: RunFolder, num_tasks: int) -> None:
     say(f"results go to {folder}")
 
 
-def _on_ray(config: Config, session: Session) -> Result:
+def _on_ray(config: Config, session: Session, signals: Signals) -> Result:
     """The loop, on the cluster or on this machine."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the loop has one of its own
     try:
         say(connect(config.output.verbose))
-        return asyncio.run(_until_stopped(session.run()))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+        return signals.run(while_head_answers(session.run()))
+    except ActorDied as error:
+        node = lost_node()
+        raise ClusterLost(f"{node}: {error}") if node else error from None
     finally:
         disconnect()
 
 
-async def _until_stopped(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run `work`; SIGTERM ends it as Ctrl-C does."""
-    task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await task
+def _goes_on(folder: RunFolder) -> str:
+    """What to do after an end that is nobody's mistake, if there is something to go on from."""
+    return f"; --resume {folder} goes on" if not folder.is_empty else ""
 
 
 def _stopped(folder: RunFolder) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -67,7 +68,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _doctor() -> int:
+def _doctor(arguments: argparse.Namespace) -> int:
     for line in doctor.report():
         print(line, flush=True)
     return 0
@@ -79,8 +80,14 @@ def _complain(message: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0, or 2 when the input is unusable or no acceptable isolation can be had."""
+    """The exit status: 0, also when nobody reads on (`| head`), or 2 when the input is unusable or no acceptable
+    isolation can be had."""
     arguments = _parser().parse_args(argv)
-    if arguments.command == "run":
-        return _run(arguments)
-    return _bench(arguments) if arguments.command == "bench" else _doctor()
+    commands = {"run": _run, "bench": _bench, "doctor": _doctor}
+    try:
+        status = commands[arguments.command](arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        return 0
+    return status

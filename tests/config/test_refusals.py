@@ -49,7 +49,11 @@ from tests.config.test_loading import tree
         ({"model": {"tokenizer_kwargs": {"x": parse_value("[" * 60 + "1" + "]" * 60)}}}, "(20 levels at most), got [["),
         ({"output": {"run_name": "a/" + "é" * 128}}, "output.run_name has a name of 256 bytes, and a folder's has at"),
         ({"output": {"base_dir": "b" * 256}}, "output.base_dir has a name of 256 bytes"),
-        ({"output": {"base_dir": "a\0b"}}, "output.base_dir 'a\\x00b' has a NUL character"),
+        ({"output": {"base_dir": "a\0b"}}, "output.base_dir should be text without a NUL character or half"),
+        ({"output": {"run_name": "a\ud800"}}, "half of a surrogate pair, got 'a\\ud800'"),
+        ({"dataset": {"name": "a\0.jsonl"}}, "dataset.name should be text without a NUL character"),
+        ({"magrpo": {"num_generations": 10**300, "joint_mode": "cross"}}, "one step would have more than 1,000,000"),
+        ({"magrpo": {"num_generations": 99, "num_turns": 4, "handoff": "all"}}, "or set handoff to random"),
         (
             {"magrpo": {"handoff": "all", "num_turns": 3, "early_termination_threshold": 0}},
             "magrpo.early_termination_threshold with handoff all and 3 turns would rank a branch that ended early "

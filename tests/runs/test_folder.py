@@ -44,5 +44,5 @@ def test_what_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot be written \(Not a directory\): set output.base_dir"):
         RunFolder(tmp_path / "file" / "run").make()
-    with pytest.raises(UserError, match=r"^folder ~nobody-is-called-so/x/r: there is no user ~nobody-is-called-so: "):
+    with pytest.raises(UserError, match=r"^~nobody-is-called-so/x/r: there is no user ~nobody-is-called-so: "):
         new_folder("~nobody-is-called-so/x", "r", "magrpo-toy")

@@ -1,0 +1,77 @@
+"""What is around a command: another Python, a reader that goes away, a signal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from marl_ray.cli.parser import NEEDED, guarded
+from marl_ray.core.errors import Terminated
+
+ROOT = Path(__file__).parents[2]
+CONFIG = str(ROOT / "configs" / "quickstart.yaml")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ["-m", "marl_ray.train_magrpo", "--config", CONFIG],
+        ["-m", "marl_ray", "plan", "magrpo", "--config", CONFIG],
+        [str(ROOT / "marl_ray" / "train_magrpo.py"), "--config", CONFIG],
+    ],
+    ids=["module", "command", "script"],
+)
+def test_a_python_without_the_packages_is_named(entry: list[str], tmp_path: Path) -> None:
+    variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": str(ROOT)}
+    bare = [sys.executable, "-S", *entry]  # without site-packages
+    ended = subprocess.run(bare, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.startswith(f"error: {sys.executable} (Python ")
+    assert ended.stderr.count("\n") == 1
+    assert ": run .venv/bin/python, which install.sh makes" in ended.stderr
+    assert ended.stderr.split(" has no module ")[1].split(":")[0] in NEEDED
+
+
+def test_a_module_that_only_a_plugin_needs_is_its_own_affair() -> None:
+    def plugin() -> None:
+        import no_such_module  # noqa: F401
+
+    with pytest.raises(ModuleNotFoundError):
+        guarded(plugin)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--help"],
+        ["explain", "magrpo"],
+        ["plan", "magrpo", "--config", CONFIG],
+        ["sandbox", "--help"],
+        ["sandbox", "doctor"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        program = [sys.executable, "-m", "marl_ray", *command]
+        ended = subprocess.run(program, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ROOT)
+    finally:
+        os.close(writing)
+    assert ended.returncode == 0
+    assert "Error" not in ended.stderr
+    assert "Exception ignored" not in ended.stderr
+
+
+@pytest.mark.parametrize(("stopped", "code"), [(KeyboardInterrupt(), 130), (Terminated(), 143)])
+def test_a_stopped_command_says_by_what(stopped: BaseException, code: int) -> None:
+    def command() -> None:
+        raise stopped
+
+    assert guarded(command) == code
