@@ -260,23 +260,23 @@ class Engine:
         if self._failure is not None:
             future.set_exception(self._broken())
             return
-        parameters = SamplingParams(
-            n=sampling.num_generations,
-            max_tokens=sampling.max_new_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k or 0,
-            seed=sampling.seed,
-            stop_token_ids=self._stops,
-            logprobs=0,
-            flat_logprobs=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
         self._requests += 1
         name = str(self._requests)
         prompt: Any = {"prompt_token_ids": prompt_ids, "cache_salt": str(self._updates)}
         try:
+            parameters = SamplingParams(
+                n=sampling.num_generations,
+                max_tokens=sampling.max_new_tokens,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k or 0,
+                seed=sampling.seed,
+                stop_token_ids=self._stops,
+                logprobs=0,
+                flat_logprobs=True,
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
             self._engine.add_request(name, prompt, parameters, priority=priority)
         except Exception as error:  # vLLM refused this request: its caller must know, the engine goes on
             future.set_exception(error)
