@@ -24,8 +24,8 @@ class Pace:
     """Of a completion: log-normal, cut at twice the mean, as max_new_tokens does."""
     sigma: float = 0.5
     """Of the logarithm of the length."""
-    learn_token_s: float = 0.0001
-    """For one token of a completion that is learned from."""
+    learn_s: float = 0.02
+    """For one completion that is learned from."""
     optimizer_s: float = 0.2
     """For the optimizer step, once a batch is complete."""
     publish_s: float = 0.3
@@ -70,7 +70,8 @@ class SlotEngine:
 
     def lose(self) -> None:
         """The engine is gone: so is all that it had begun, and all that waits for it."""
-        groups = {sequence.group for sequence in self._running} | {group for *_, group in self._waiting}
+        begun = [sequence.group for sequence in self._running]
+        groups = dict.fromkeys([*begun, *(group for *_, group in sorted(self._waiting, key=lambda one: one[:2]))])
         for timer in self._running.values():
             timer.cancel()
         self._running.clear()

@@ -1,7 +1,7 @@
 """The loop on imagined hardware: the real trainer, pipeline and player on a clock that jumps from event to event.
 
     python -m benchmarks.simulate                                  # staleness 0, 1, 2 for 1 to 1,000 generators
-    python -m benchmarks.simulate --replicas 8 --tasks 64 --paces "token_s=0.02,learn_token_s=0.0002;token_s=0.01"
+    python -m benchmarks.simulate --replicas 8 --tasks 64 --paces "token_s=0.02,learn_s=0.04;token_s=0.01"
     python -m benchmarks.simulate --mtbf 600 --restart 60          # every generator is lost once in ten minutes
 
 Only what takes time is imagined: engines, sandbox, learners (`benchmarks.paces`). What starts when is decided by the
@@ -173,8 +173,7 @@ class Learner:
         """Takes no time."""
 
     async def _compute(self, groups: Sequence[Group]) -> None:
-        tokens = sum(len(completion.token_ids) for group in groups for completion in group.completions)
-        await asyncio.sleep(tokens * self.pace.learn_token_s)
+        await asyncio.sleep(sum(len(group.completions) for group in groups) * self.pace.learn_s)
 
 
 class Sandbox:
@@ -350,7 +349,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicas", default="1,10,100,1000", help="generators an agent; one table line each")
     parser.add_argument("--staleness", default="0,1,2")
-    parser.add_argument("--paces", default=";", help="one an agent, as token_s=0.02,slots=64,learn_token_s=1e-4;...")
+    parser.add_argument("--paces", default=";", help="one an agent, as token_s=0.02,slots=64,learn_s=0.02;...")
     parser.add_argument("--tasks", type=int, default=8, help="tasks a step for each replica")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--mtbf", type=float, default=0.0, help="seconds between two losses of a generator; 0: none")
@@ -360,7 +359,7 @@ def main() -> None:
     print("idle shares: slots of the engines, time behind the gate, each agent's learner; x: of the barrier")
     print(header(len(paces)))
     for replicas in map(int, arguments.replicas.split(",")):
-        shared = tuple(replace(p, learn_token_s=p.learn_token_s / replicas) for p in paces)  # learners grow with them
+        shared = tuple(replace(p, learn_s=p.learn_s / replicas) for p in paces)  # learners grow with them
         case = Case(
             shared,
             (replicas,) * len(paces),

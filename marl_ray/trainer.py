@@ -32,6 +32,7 @@ from marl_ray.rollout.pipeline import Pipeline
 from marl_ray.rollout.player import EpisodePlayer
 from marl_ray.runs.batch_log import LoggedStep
 from marl_ray.runs.check import Problem
+from marl_ray.runs.checkpoints import step_of
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.health import Health
 from marl_ray.runs.preflight import probe_texts
@@ -158,6 +159,7 @@ class Trainer:
         those that nothing will be played with, on the way through the log.
         """
         agent, begun = learner.agent, now()
+        self.timeline.learn(agent)
         await self.changes.until(lambda: step in self.assemblies)
         stream = AgentStream(self.assemblies[step], agent, self.changes.until, self.pipeline.may_update, now() - begun)
         stats = await learner.learn(stream)
@@ -192,13 +194,13 @@ class Trainer:
         self.changes.tell()
 
     async def complete_checkpoint(self) -> None:
-        """Make it visible, and forget the batches that it covers."""
+        """Make it visible, and forget the batches that all checkpoints cover: a learner may be on its way from one."""
         parts = {(self.state.step, agent) for agent in range(self.config.num_agents)}
         await self.changes.until(lambda: parts <= self.saved)
         self.saved -= parts
         self.folder.checkpoints.commit(self.state, self.config.output.keep_checkpoints)
         if not self.config.output.keep_batches:
-            self.log.drop_before(self.state.step)
+            self.log.drop_before(step_of(self.folder.checkpoints.all()[0]))
 
     async def evaluate(self) -> None:
         """All evaluations, each with exactly its versions."""

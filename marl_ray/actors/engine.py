@@ -131,6 +131,7 @@ class Engine:
                 "max_num_batched_tokens": max(CPU_BATCHED_TOKENS, spec.max_length),
             }
         self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        self._core: Any = self._engine.engine_core.engine_core  # type: ignore[attr-defined]
         if spec.tensor_parallel > 1:
             _end_with(self._engine)
         self._drain = spec.drain
@@ -139,8 +140,8 @@ class Engine:
         self._waiting: dict[str, Future] = {}
         self._requests = 0
         self._updates = 0
-        self._held: list[Callable[[], None]] | None = None
-        """During an update: what is to be added after it."""
+        self._held = False
+        """During an update, and after one that failed: there is no step."""
         self._failure: BaseException | None = None
         self._signs: queue.SimpleQueue[Future] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
@@ -174,14 +175,13 @@ class Engine:
         return self.call(lambda engine: self._update(method))
 
     def refit(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
-        """`call` a whole update, or the last part of one. Where it fails there is no step until another one succeeds."""
+        """`call` a whole update, or the last part of one. Where it fails there is no step before another one."""
 
         def update(engine: Any) -> T:
             result = self._update(method)
             self._updates += 1
-            held, self._held = self._held or [], None
-            for command in held:
-                command()
+            self._salt_those_not_begun()
+            self._held = False
             return result
 
         return self.call(update)
@@ -191,14 +191,14 @@ class Engine:
         deadlines of its own. Raises ActorBroken."""
         future: Future = Future()
         self._signs.put(future)
-        if self._held is not None:
+        if self._held:
             self._show_signs()
         self._inbox.put(self._show_signs)
         return asyncio.wrap_future(future)
 
     def _run(self) -> None:
         while True:
-            idle = self._held is not None or not self._waiting
+            idle = self._held or not self._waiting
             try:
                 command = self._inbox.get(block=idle)
             except queue.Empty:
@@ -223,9 +223,9 @@ class Engine:
         return ActorBroken(f"the engine failed in a step: {self._failure}")
 
     def _update(self, method: Callable[[Any], T]) -> T:
-        if self._held is None:
+        if not self._held:
             self._settle()
-            self._held = []
+            self._held = True
         if self._failure is not None:
             raise self._broken()
         return method(self._engine)
@@ -237,20 +237,24 @@ class Engine:
         """
         while self._drain and self._waiting:
             self._step()
-        core = self._engine.engine_core.engine_core
-        if core.batch_queue:
+        if self._core.batch_queue:
             self._engine.sleep(level=0, mode="keep")
-            while core.batch_queue and self._failure is None:
+            while self._core.batch_queue and self._failure is None:
                 self._step()
             self._engine.wake_up(tags=["scheduling"])
+
+    def _salt_those_not_begun(self) -> None:
+        """Requests that have no keys and values yet, or have lost them to others, may not find those of old weights."""
+        for request in self._core.scheduler.waiting:
+            if request.num_computed_tokens == 0:
+                request.cache_salt = str(self._updates)
+                request.block_hashes.clear()
+                request.update_block_hashes()
 
     def _add(self, prompt_ids: list[int], sampling: SamplingSpec, priority: int, future: Future) -> None:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        if self._held is not None:
-            self._held.append(lambda: self._add(prompt_ids, sampling, priority, future))
-            return
         if not future.set_running_or_notify_cancel():
             return
         if self._failure is not None:

@@ -73,8 +73,8 @@ class GeneratorGroup:
             self.replicas.add(recipe)
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
-        """Sample a group, on the replica with the fewest sequences in flight. Where an engine has no room for all, those
-        of lower `priority`, which is the number of their batch, go first."""
+        """Sample a group, on the replica with the fewest sequences in flight. Where an engine has no room for all,
+        those of lower `priority`, which is the number of their batch, go first."""
         deadline = Deadline(self._deadlines.rollout_s, "rollout_s", "to generate")
         return await self._ask(
             sampling.num_generations, deadline, Generator.generate, prompt, sampling, priority=priority

@@ -81,7 +81,7 @@ class Actor(ABC):
     """
 
     concurrency_groups: ClassVar[Mapping[str, int]] = {}
-    """Threads, by name, for methods that are to answer while another one works (`ray.method(concurrency_group=...)`)."""
+    """Threads, by name, for methods that are to answer while others work: `ray.method(concurrency_group=name)`."""
 
     def location(self) -> Location:
         """Answers once there is a process."""

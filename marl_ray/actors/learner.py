@@ -65,7 +65,7 @@ class LearnerActor(Actor):
         return Path(path).exists()
 
     @ray.method(concurrency_group="signs")
-    def alive(self) -> None:
+    def alive(self) -> None:  # type: ignore[override]
         """Answers, whatever the learner does."""
 
     def connect(

@@ -51,8 +51,8 @@ class _Item:
 class SandboxPool:
     """Sandbox workers as one. For use from a single event loop.
 
-    `scheduling`: one Ray scheduling strategy a worker, or None to spread them. `restarts`: see `Care`. `deadline_s`: for
-    a sign of life. `without`: see `Sandbox`.
+    `scheduling`: one Ray scheduling strategy a worker, or None to spread them. `restarts`: see `Care`. `deadline_s`:
+    for a sign of life. `without`: see `Sandbox`.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ from ray.exceptions import RayError
 from marl_ray.actors.handle import Actor, ActorFailed, Deadline, Handle
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
-from marl_ray.core.waiting import WaitExpired, together
+from marl_ray.core.waiting import Changes, WaitExpired, together
 from marl_ray.core.words import counted
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Supervisor(Generic[A]):
         self._changed = changed
         self._say = say
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: list[asyncio.Future[None]] = []
+        self._changes = Changes()
         self._closed = False
 
     async def start(self) -> list[list[str]]:
@@ -142,15 +142,17 @@ class Supervisor(Generic[A]):
     async def ready(self, everyone: bool = False) -> list[Handle[A]]:
         """Those that serve, as soon as there is one; with `everyone`, as soon as all do. Raises UserError, with the
         cause, where that will never be."""
-        while True:
-            serving = self.serving()
-            if serving and (not everyone or len(serving) == len(self._members)):
-                return serving
-            if self.exhausted() or (everyone and any(m.state == "retired" for m in self._members.values())):
-                raise UserError(self.last_failure)
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiter)
-            await waiter
+        await self._changes.until(lambda: self._enough(everyone) or self._hopeless(everyone))
+        if not self._enough(everyone):
+            raise UserError(self.last_failure)
+        return self.serving()
+
+    def _enough(self, everyone: bool) -> bool:
+        serving = len(self.serving())
+        return serving == len(self._members) if everyone else serving > 0
+
+    def _hopeless(self, everyone: bool) -> bool:
+        return self.exhausted() or (everyone and any(m.state == "retired" for m in self._members.values()))
 
     def exhausted(self) -> bool:
         """Whether none serves, and none will again."""
@@ -282,10 +284,7 @@ class Supervisor(Generic[A]):
         task.add_done_callback(self._tasks.discard)
 
     def _tell(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._changes.tell()
         self._changed()
 
     def _end(self, member: _Member[A]) -> None:

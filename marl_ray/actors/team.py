@@ -108,19 +108,28 @@ def _generators(config: Config, number: int, places: Places) -> GeneratorGroup:
     environment = engine_environment(
         agent.generator.cpus, spec.on_gpu, Path(spec.model).is_dir(), config.output.verbose
     )
-    recipes = []
-    for replica in range(agent.generator.replicas):
+    options = {
+        "num_cpus": agent.generator.cpus,
+        "num_gpus": gpus,
+        "max_concurrency": MANY_CALLS,
+        "runtime_env": {"env_vars": environment},
+    }
+
+    def recipe(name: ActorId) -> Recipe[Generator]:
+        return Recipe(name, Generator, (name, spec, config.model), options | {"scheduling_strategy": places.of(name)})
+
+    async def place(replica: int) -> Recipe[Generator]:
         name = ActorId("generator", number, replica)
-        options = {
-            "num_cpus": agent.generator.cpus,
-            "num_gpus": gpus,
-            "max_concurrency": MANY_CALLS,
-            "runtime_env": {"env_vars": environment},
-            "scheduling_strategy": places.of(name),
-        }
-        recipes.append(Recipe(name, Generator, (name, spec, config.model), options))
+        await places.add(name, config.resources.deadlines.placement_s)
+        return recipe(name)
+
     return GeneratorGroup(
-        recipes, agent.generator.tensor_parallel, config.resources.deadlines, agent.generator.max_restarts
+        [recipe(ActorId("generator", number, replica)) for replica in range(agent.generator.replicas)],
+        agent.generator.tensor_parallel,
+        config.resources.deadlines,
+        agent.generator.max_restarts,
+        None if spec.transport == "ipc" else place,
+        places.drop,
     )
 
 
@@ -139,12 +148,13 @@ def _learner(config: Config, number: int, places: Places, optimizer_steps: int) 
 
 
 def _sandbox(config: Config, places: Places) -> SandboxPool:
-    resources = config.resources.sandbox
+    resources, deadlines = config.resources.sandbox, config.resources.deadlines
     return SandboxPool(
         sandbox_settings(config),
         resources.workers,
         num_cpus_per_worker=resources.cpus,
-        start=Deadline(config.resources.deadlines.start_s, "start_s", "to start"),
+        start=Deadline(deadlines.start_s, "start_s", "to start"),
         restarts=resources.max_restarts,
+        deadline_s=deadlines.heartbeat_s,
         scheduling=[places.of(ActorId("sandbox", None, worker)) for worker in range(resources.workers)],
     )

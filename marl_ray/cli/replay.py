@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from marl_ray.cli.parser import Parser, guarded
 from marl_ray.core.errors import UserError
+from marl_ray.core.words import counted
 
 if TYPE_CHECKING:
     from marl_ray.runs.replay import ReplayedStep
@@ -62,14 +63,14 @@ def _replay(run_dir: Path, agent: int | None, steps: Steps) -> None:
     for number in agents if agent is None else [agent]:
         print(f"agent {number}, from " + (f"checkpoint {way.checkpoint.name}" if way.checkpoint else "its base model"))
         print(_header())
-        worst = 0.0
+        shown = []
         for step in replay(folder, saved, number, way):
             print(_line(step), flush=True)
-            worst = max(worst, step.difference)
-        print(
-            f"agent {number}: "
-            + (f"differs by {worst:.1e} at most" if worst else "all that was recorded agrees to the bit")
-        )
+            shown.append(step)
+        worst = max(step.difference for step in shown)
+        recorded = sum(step.recorded is not None for step in shown)
+        what = f"they differ by {worst:.1e} at most" if worst else "they agree to the bit"
+        print(f"agent {number}: {recorded} of {counted(len(shown), 'step')} were recorded; {what}")
         largest = max(largest, worst)
     if largest > ROUNDING:
         raise UserError(

@@ -1,4 +1,8 @@
-"""The placement group of a run: all of its places at once, or the reason why they cannot be had."""
+"""The placement group of a run: all of its places at once, or the reason why they cannot be had.
+
+Ray places a bundle whose node is lost again as soon as some node has room; an actor that is started in it waits for
+that.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +19,42 @@ from marl_ray.core.ids import ActorId
 
 
 class Places:
-    """The places that a plan asks for, reserved."""
+    """The places that a plan asks for, reserved, and those of actors that came later, each in a group of its own."""
 
     def __init__(self, plan: Plan, group: PlacementGroup) -> None:
         self.plan = plan
         self._group = group
+        self._added: dict[ActorId, PlacementGroup] = {}
 
     def of(self, owner: ActorId) -> PlacementGroupSchedulingStrategy:
         """Where Ray is to put this actor, in each of its lives."""
+        if owner in self._added:
+            return PlacementGroupSchedulingStrategy(self._added[owner], placement_group_bundle_index=0)
         return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=self.plan.index(owner))
+
+    async def add(self, owner: ActorId, deadline_s: float) -> None:
+        """A place for one more replica, as large as the first one's; that of the plan if it has been there before.
+
+        Raises UserError when the cluster has not got it in time.
+        """
+        if owner in self._added or any(owner in slot.owners for slot in self.plan.slots):
+            return
+        slot = self.plan.slots[self.plan.index(ActorId(owner.kind, owner.agent))]
+        group = placement_group([slot.resources()])
+        if not await _ready(group, deadline_s):
+            raise UserError(f"the cluster has no place for {owner}: it needs {slot.resources()} on one node")
+        self._added[owner] = group
+
+    def drop(self, owner: ActorId) -> None:
+        """Give back a place that was added; one of the plan is kept, for the actor to come back."""
+        group = self._added.pop(owner, None)
+        if group is not None:
+            remove_placement_group(group)
 
     def free(self) -> None:
         """Give them back; ends the actors that are still there."""
-        remove_placement_group(self._group)
+        for group in (self._group, *self._added.values()):
+            remove_placement_group(group)
 
 
 async def reserve(plan: Plan, deadline_s: float) -> Places:
@@ -39,13 +66,17 @@ async def reserve(plan: Plan, deadline_s: float) -> Places:
     if not cluster_address() and not fits(plan.slots, nodes):
         raise UserError(shortage(plan, nodes))
     group = placement_group([slot.resources() for slot in plan.slots], strategy="PACK")
-    try:
-        await asyncio.wait_for(_ready(group), deadline_s)
-    except TimeoutError:
-        remove_placement_group(group)
-        raise UserError(shortage(plan, free_resources())) from None
+    if not await _ready(group, deadline_s):
+        raise UserError(shortage(plan, free_resources()))
     return Places(plan, group)
 
 
-async def _ready(group: PlacementGroup) -> None:
-    await group.ready()
+async def _ready(group: PlacementGroup, deadline_s: float) -> bool:
+    """Whether it is there in time; it is given up if not."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            await group.ready()
+    except TimeoutError:
+        remove_placement_group(group)
+        return False
+    return True

@@ -38,7 +38,7 @@ class AgentDefaults:
     temperature: Positive = 0.8
     """Sampling temperature; log-probabilities are taken at it everywhere."""
     top_p: Share = 1.0
-    """Nucleus mass. Below 1 the sampler's distribution is not the learner's; a warning says so."""
+    """Nucleus mass. Below 1 the sampler's distribution is not the learner's; `importance` makes up for it."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32
     master copy and, on a GPU, computes in this type."""

@@ -57,9 +57,10 @@ class Way:
             if not logged:
                 raise UserError(f"{folder} has no batch to learn from again: {hint}")
             last = max(logged) + 1
-        whole = [start for start in sorted(starts) if start < last and logged.issuperset(range(start, last))]
         if first is None:
-            first = whole[0] if whole else max(start for start in starts if start < last)
+            before = [start for start in starts if start < last]
+            whole = [start for start in before if logged.issuperset(range(start, last))]
+            first = min(whole, default=max(before, default=0))
         if first >= last:
             raise UserError(f"--steps {first}:{last} is no step: give FROM:TO with FROM below TO")
         start = max(start for start in starts if start <= first)

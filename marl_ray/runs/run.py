@@ -106,9 +106,11 @@ def _cannot_write(error: Exception, folder: RunFolder) -> str | None:
 
 def _introduce(config: Config, folder: RunFolder, num_tasks: int) -> None:
     """What should be known before the first step."""
-    if config.model.top_k or any(agent.top_p < 1 for agent in config.agents):
+    cut = config.model.top_k or any(agent.top_p < 1 for agent in config.agents)
+    if config.optimizer.importance == "none" and (cut or config.rollout.max_staleness):
         say(
-            "note: top_p or top_k cuts the sampler's distribution but not the learner's, so gradients are slightly "
+            "note: the sampler's distribution is not the learner's (top_p, top_k or max_staleness), and "
+            f"{config.algorithm}.importance is none, so gradients are slightly "
             "off-policy; agent_*/logprob_gap shows by how much"
         )
     if RAY_PACKAGE in str(folder):

@@ -4,7 +4,7 @@ time/rollout          from the batch's start, or the batch before if that came l
 time/idle             how long the engines had nothing to do before it, because the gate was closed
 time/held_up_by       the agent whose weights opened the gate, where there was such a wait
 time/agent_i/learn    computing the update
-time/agent_i/wait     its learner's waits: for groups, for the whole batch, for an evaluation
+time/agent_i/wait     its learner's waits, for groups and for the whole batch, but for evaluations
 time/agent_i/sync     publishing
 time/learn, time/sync the slowest agent's
 time/step             from the step before, but for evaluations in between
@@ -25,6 +25,8 @@ class Timeline:
         self._before: dict[int, Row] = {}
         self._begun: dict[int, float] = {}
         self._playing = 0
+        self._evaluated_s = 0.0
+        self._evaluated_before = [0.0] * agents
         self._complete = self._recorded = self._evaluation = now()
         self._idle_since: float | None = now()
         self._published_last: int | None = None
@@ -48,14 +50,21 @@ class Timeline:
         if not self._playing:
             self._idle_since = now()
         if step is None:
-            self._recorded += now() - self._evaluation
-            return now() - self._evaluation
+            seconds = now() - self._evaluation
+            self._recorded += seconds
+            self._evaluated_s += seconds
+            return seconds
         begun = max(self._begun.pop(step), self._complete)
         self._complete = now()
         return self._complete - begun
 
+    def learn(self, agent: int) -> None:
+        """An agent begins its next step, which may be with a wait."""
+        self._evaluated_before[agent] = self._evaluated_s
+
     def learned(self, step: int, agent: int, learn: float, wait: float, sync: float) -> None:
-        """An agent has done a step."""
+        """It has done it. Evaluations are no part of what it waited."""
+        wait = max(0.0, wait - (self._evaluated_s - self._evaluated_before[agent]))
         of_step = self._learners.setdefault(step, [{} for _ in range(self._agents)])
         of_step[agent] = {"learn": learn, "wait": wait, "sync": sync}
         self._published_last = agent

@@ -37,8 +37,9 @@ class Receivers(Protocol):
     The five in the middle are vLLM's stages, of which its engines drive the last four; they raise ReceiverLost.
     """
 
-    failed: Mapping[ActorId, str]
-    """Those that were lost."""
+    @property
+    def failed(self) -> Mapping[ActorId, str]:
+        """Those that were lost, and why."""
 
     @property
     def members(self) -> tuple[Any, ...]:
@@ -161,7 +162,8 @@ class Publisher:
                 world_size=1 + client.receivers.ranks,
             )
         source: Any = self.source  # has the two methods of vLLM's WeightSource that these engines use
-        return WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
+        caller: Any = client  # nor do they send lists of updates
+        return WeightTransferTrainerFactory.trainer_init(info, client=caller, source=source)
 
 
 class _Client:

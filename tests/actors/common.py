@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from marl_ray.actors.engine import EngineSpec, engine_environment
@@ -15,7 +15,7 @@ from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.supervisor import Recipe
 from marl_ray.config.resources import Deadlines
 from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
-from marl_ray.core.batch import Batch
+from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.ids import ActorId
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.toy import BASE_PATH
@@ -33,24 +33,87 @@ def run(work: Coroutine[Any, Any, R]) -> R:
     return asyncio.run(work)
 
 
-def generators(folder: str = str(BASE_PATH), replicas: int = 1, agent: int = 0) -> GeneratorGroup:
-    spec = replace(SPEC, model=folder)
+def generators(
+    folder: str = str(BASE_PATH),
+    replicas: int = 1,
+    agent: int = 0,
+    restarts: int = 0,
+    deadlines: Deadlines = DEADLINES,
+    **spec_changes: Any,
+) -> GeneratorGroup:
+    spec = replace(SPEC, model=folder, **spec_changes)
     options = {
         "num_cpus": 0,
         "max_concurrency": 1000,
         "runtime_env": {"env_vars": engine_environment(1, False, True, False)},
     }
-    names = [ActorId("generator", agent, replica) for replica in range(replicas)]
-    return GeneratorGroup([Recipe(n, Generator, (n, spec, MODEL), options) for n in names], 1, DEADLINES)
+
+    def recipe(replica: int) -> Recipe[Generator]:
+        name = ActorId("generator", agent, replica)
+        return Recipe(name, Generator, (name, spec, MODEL), options)
+
+    async def place(replica: int) -> Recipe[Generator]:
+        return recipe(replica)
+
+    return GeneratorGroup([recipe(i) for i in range(replicas)], 1, deadlines, restarts, place)
 
 
 def learner(
-    folder: str = str(BASE_PATH), learning_rate: float = 1e-2, deadlines: Deadlines = DEADLINES, agent: int = 0
+    folder: str = str(BASE_PATH),
+    learning_rate: float = 1e-2,
+    deadlines: Deadlines = DEADLINES,
+    agent: int = 0,
+    restarts: int = 0,
 ) -> LearnerGroup:
     name = ActorId("learner", agent)
     settings = AgentConfig(name=folder, learning_rate=learning_rate, temperature=SAMPLING.temperature)
     arguments = (name, folder, settings, MODEL, OptimizerConfig(), "float32", 10, 1)
-    return LearnerGroup(agent, [Recipe(name, LearnerActor, arguments, {"num_cpus": 0})], "store", deadlines)
+    recipe = Recipe(name, LearnerActor, arguments, {"num_cpus": 0})
+    return LearnerGroup(agent, [recipe], "store", deadlines, restarts)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The `BatchStream` of a batch that is there: its groups come one by one."""
+
+    whole: Batch
+
+    @property
+    def step(self) -> int:
+        return self.whole.step
+
+    async def groups(self, start: int) -> Sequence[Group]:
+        return self.whole.mini_batches[0].groups[start : start + 1]
+
+    async def batch(self) -> Batch:
+        return self.whole
+
+
+class Log:
+    """A `History` in memory: the batches that were learned from, and a checkpoint if there is one."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, Batch] = {}
+        self.saved: tuple[int, str] | None = None
+
+    def checkpoint(self) -> tuple[int, str] | None:
+        return self.saved
+
+    def batch(self, step: int) -> Batch:
+        return self.batches[step]
+
+
+async def learn(group: LearnerGroup, batch: Batch) -> UpdateStats:
+    """Learn from a batch as the next one."""
+    return await group.learn(Whole(replace(batch, step=group.clock)))
+
+
+async def publish(group: LearnerGroup, changed: bool = True) -> int:
+    """Publish to generators of which none is lost; the checksum."""
+    delivery = await group.publish(changed)
+    assert delivery is not None
+    assert (delivery.version, delivery.failed) == (group.clock, {})
+    return delivery.checksum
 
 
 async def sample(group: GeneratorGroup, prompts: Sequence[str]) -> list[Generation]:

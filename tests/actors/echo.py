@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from marl_ray.actors.handle import Actor, Deadline, Handle, wait_for
-from marl_ray.actors.supervisor import Recipe, Supervisor
+from marl_ray.actors.handle import Actor, Deadline, Handle, settle
+from marl_ray.actors.supervisor import Care, Recipe, Supervisor
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 
@@ -44,16 +44,20 @@ class Echo(Actor):
         raise UserError("give another\nmodel")
 
     def ask(self, others: list[Handle[Echo]], seconds: float) -> list[str]:
-        return wait_for([other.call(Echo.say, "asked") for other in others], Deadline(seconds, "sync_s", "to answer"))
+        calls = [other.call(Echo.say, "asked") for other in others]
+        return [str(answer) for answer in settle(calls, Deadline(seconds, "sync_s", "to answer"))]
+
+    def alive(self) -> None:
+        pass
 
 
 @asynccontextmanager
 async def echoes(
-    folder: Path, count: int = 1, restarts: int = 0, kind: Any = "generator"
+    folder: Path, count: int = 1, restarts: int = 0, kind: Any = "generator", heartbeat_s: float | None = None
 ) -> AsyncIterator[Supervisor[Echo]]:
     names = [ActorId(kind, None if kind == "sandbox" else 0, replica) for replica in range(count)]
-    recipes = [Recipe(name, Echo, (name, str(folder)), {"num_cpus": 0}) for name in names]
-    supervisor = Supervisor(recipes, SOON, restarts)
+    recipes = [Recipe(name, Echo, (name, str(folder)), {"num_cpus": 0, "max_concurrency": 2}) for name in names]
+    supervisor = Supervisor(recipes, Care(SOON, restarts, heartbeat_s))
     try:
         yield supervisor
     finally:

@@ -18,7 +18,6 @@ from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.supervisor import Recipe
 from marl_ray.config import from_tree
 from marl_ray.core.ids import ActorId
-from marl_ray.core.waiting import WaitExpired
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.learning.policy import load_policy
@@ -26,7 +25,20 @@ from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
 from marl_ray.weights.receiving import Acknowledgement
 from marl_ray.weights.transport import Publisher
-from tests.actors.common import DEADLINES, MODEL, SAMPLING, SPEC, as_batch, generators, learner, run, sample
+from tests.actors.common import (
+    DEADLINES,
+    MODEL,
+    SAMPLING,
+    SPEC,
+    Log,
+    as_batch,
+    generators,
+    learn,
+    learner,
+    publish,
+    run,
+    sample,
+)
 
 CONFIG = from_tree({"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}}, "magrpo")
 PROMPTS = [
@@ -49,29 +61,29 @@ def engine(local_ray: None) -> Iterator[GeneratorGroup]:
 def trainer(engine: GeneratorGroup) -> Iterator[LearnerGroup]:
     group = learner()
     assert run(group.start()) == []
-    run(group.connect(engine))
+    run(group.connect(engine, Log()))
     yield group
     run(group.close())
 
 
 def test_sampled_tokens_train_and_the_new_weights_are_served(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
-    first = run(trainer.publish(0))
+    first = run(publish(trainer))
     before = run(sample(engine, PROMPTS))
     assert {c.weight_version for g in before for c in g.completions} == {0}
 
-    stats = run(trainer.update(as_batch(before)))
+    stats = run(learn(trainer, as_batch(before)))
     assert stats.optimizer_steps == 1
     assert stats.grad_norm > 0
     assert stats.logprob_gap is not None
     assert stats.logprob_gap < 1e-4, "engine and learner hold the same weights before the update"
 
-    second = run(trainer.publish(1))
+    second = run(publish(trainer))
     assert second != first
     after = run(sample(engine, PROMPTS))
     assert {c.weight_version for g in after for c in g.completions} == {1}
     assert [g.prompt_ids for g in after] == [g.prompt_ids for g in before]
     # A gap after an update that changed every layer would mean that some layer of the engine kept old weights.
-    gap = run(trainer.update(as_batch(after))).logprob_gap
+    gap = run(learn(trainer, as_batch(after))).logprob_gap
     assert gap is not None
     assert gap < 1e-4
 
@@ -79,20 +91,20 @@ def test_sampled_tokens_train_and_the_new_weights_are_served(engine: GeneratorGr
 def test_weights_that_did_not_change_are_served_under_a_new_version(
     engine: GeneratorGroup, trainer: LearnerGroup
 ) -> None:
-    checksum = run(trainer.publish(2))
+    checksum, version = run(publish(trainer)), trainer.clock
     before = run(sample(engine, PROMPTS))
-    stats = run(trainer.update(as_batch(before, [1.0] * SAMPLING.num_generations)))
+    stats = run(learn(trainer, as_batch(before, [1.0] * SAMPLING.num_generations)))
     assert (stats.optimizer_steps, stats.logprob_gap) == (0, None)
-    assert run(trainer.relabel(3)) == checksum
+    assert run(publish(trainer, changed=False)) == checksum
     after = run(sample(engine, PROMPTS))
-    assert {c.weight_version for g in after for c in g.completions} == {3}
+    assert {c.weight_version for g in after for c in g.completions} == {version + 1}
     assert [[c.token_ids for c in g.completions] for g in after] == [
         [c.token_ids for c in g.completions] for g in before
     ]
 
 
 def test_completions_keep_the_final_eos_and_nothing_after_it(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
-    run(trainer.publish(5))
+    run(publish(trainer))
     eos = load_tokenizer(str(BASE_PATH), MODEL).eos_token_id
     for c in [c for g in run(sample(engine, PROMPTS)) for c in g.completions]:
         assert len(c.logprobs) == len(c.token_ids) > 0
@@ -103,7 +115,7 @@ def test_completions_keep_the_final_eos_and_nothing_after_it(engine: GeneratorGr
 
 
 def test_a_seed_gives_the_same_group_whatever_else_is_in_flight(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
-    run(trainer.publish(6))
+    run(publish(trainer))
     alone = run(engine.generate(PROMPTS[0], replace(SAMPLING, seed=0)))
     crowded = run(sample(engine, PROMPTS))[0]
     other = run(engine.generate(PROMPTS[0], replace(SAMPLING, seed=12345)))
@@ -113,7 +125,7 @@ def test_a_seed_gives_the_same_group_whatever_else_is_in_flight(engine: Generato
 
 
 def test_a_prompt_without_room_gets_no_completions(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
-    run(trainer.publish(7))
+    run(publish(trainer))
     prompt = "x = 1\n" * 400
     generation = run(engine.generate(prompt, SAMPLING))
     assert generation.completions == ()
@@ -129,27 +141,27 @@ def test_learner_and_generators_say_whether_their_tokenizers_agree(
 
 
 def test_a_saved_learner_goes_on_exactly(engine: GeneratorGroup, trainer: LearnerGroup, tmp_path: Path) -> None:
-    run(trainer.publish(8))
+    run(publish(trainer))
     batch = as_batch(run(sample(engine, PROMPTS)))
     run(trainer.save(str(tmp_path)))
     assert run(trainer.sees(str(tmp_path)))
     assert not run(trainer.sees(str(tmp_path / "elsewhere")))
     restored = learner()
     run(restored.start())
-    run(restored.load(str(tmp_path)))
+    run(restored.load(str(tmp_path), trainer.clock))
     for _ in range(2):
-        assert run(trainer.update(batch)) == run(restored.update(batch))
+        assert run(learn(trainer, batch)) == run(learn(restored, batch))
     run(restored.close())
 
 
 def test_a_loss_that_is_not_finite_is_skipped_and_counted(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
-    run(trainer.publish(9))
+    run(publish(trainer))
     poisoned = as_batch(run(sample(engine, PROMPTS)), [float("inf"), *range(SAMPLING.num_generations - 1)])
     group = learner()
     run(group.start())
-    stats = run(group.update(poisoned))
+    stats = run(learn(group, poisoned))
     assert (stats.skipped_steps, stats.optimizer_steps) == (1, 0)
-    healthy = run(group.update(as_batch(run(sample(engine, PROMPTS)))))
+    healthy = run(learn(group, as_batch(run(sample(engine, PROMPTS)))))
     assert healthy.optimizer_steps == 1
     run(group.close())
 
@@ -159,6 +171,7 @@ class StageByStage(GeneratorClient):
 
     def refit(self, version: int, weights: Any) -> list[Acknowledgement]:
         self.start_weight_update()
+        self.start_weight_update()  # as after a sender that has died in between
         self.update_weights({"weights": weights})
         self.finish_weight_update()
         return self.commit(version)
@@ -168,9 +181,9 @@ def test_an_update_stage_by_stage_is_the_update_in_one_command(engine: Generator
     policy = load_policy(str(BASE_PATH), False, torch.device("cpu"))
     served, checksums = [], []
     for version, client in enumerate((GeneratorClient, StageByStage), start=20):
-        receivers = client(engine.replicas.serving(), 1, 60.0)
+        receivers = client(engine.replicas.serving(), 1, 1, 60.0)
         receivers.init_weight_transfer_engine({})
-        checksums.append(Publisher(policy, torch.float32, "store", receivers).publish(version))
+        checksums.append(Publisher(policy, torch.float32, "store").publish(version, receivers).checksum)
         served.append(run(sample(engine, PROMPTS[:2])))
         assert {c.weight_version for g in served[-1] for c in g.completions} == {version}
     assert checksums[0] == checksums[1]
@@ -182,7 +195,7 @@ def test_an_error_in_an_actor_names_it_and_keeps_its_traceback(engine: Generator
     with pytest.raises(
         ActorFailed, match=r"agent 0 learner \(process \d+ on [\d.]+\) failed in load: \w+Error: "
     ) as it:
-        run(trainer.load("/there/is/no/such/folder"))
+        run(trainer.load("/there/is/no/such/folder", 0))
     assert "load_policy" in str(it.value.__cause__), "the remote traceback"
 
 
@@ -195,14 +208,20 @@ class LyingGenerator(Actor):
     def start(self) -> list[str]:
         return []
 
-    def refit(self, version: int, weights: Any) -> Acknowledgement:
+    def alive(self) -> None:
+        pass
+
+    def meet(self, life: int) -> None:
+        pass
+
+    def refit(self, life: int, version: int, weights: Any) -> Acknowledgement:
         return Acknowledgement(self.id, version, 42)
 
 
 class StuckGenerator(LyingGenerator):
     """Stands in for a generator that hangs."""
 
-    def refit(self, version: int, weights: Any) -> Acknowledgement:
+    def refit(self, life: int, version: int, weights: Any) -> Acknowledgement:
         import threading
 
         threading.Event().wait(120)
@@ -214,28 +233,26 @@ def standing_in(actor_class: type[Any]) -> GeneratorGroup:
     return GeneratorGroup([Recipe(n, actor_class, (n,), {"num_cpus": 0}) for n in names], 1, DEADLINES)
 
 
-@pytest.mark.parametrize(
-    ("actor_class", "error", "says"),
-    [
-        (LyingGenerator, ActorFailed, "SyncError: agent 0 generator 0 acknowledged version 3 with checksum 42"),
-        (
-            StuckGenerator,
-            WaitExpired,
-            r"^waited 2 s for agent 0 generator 0 and agent 0 generator 1 to refit, in vain \(.*sync_s\)$",
-        ),
-    ],
-)
-def test_generators_that_do_not_take_the_weights_are_named(
-    actor_class: type[Any], error: type[Exception], says: str, local_ray: None
-) -> None:
+def test_generators_that_do_not_take_the_weights_are_named(local_ray: None) -> None:
     async def scenario() -> None:
-        receivers, sender = standing_in(actor_class), learner(deadlines=replace(DEADLINES, sync_s=2))
+        liars, stuck = standing_in(LyingGenerator), standing_in(StuckGenerator)
+        sender = learner(deadlines=replace(DEADLINES, sync_s=2))
         try:
-            await asyncio.gather(receivers.start(), sender.start())
-            await sender.connect(receivers)
-            with pytest.raises(error, match=says):
-                await sender.publish(3)
+            await asyncio.gather(liars.start(), stuck.start(), sender.start())
+            await sender.connect(liars, Log())
+            lie = "SyncError: agent 0 generator 0 acknowledged version 0 with checksum 42"
+            with pytest.raises(ActorFailed, match=lie):
+                await sender.publish(changed=True)
+            await sender.connect(stuck, Log())
+            delivery = await sender.publish(changed=True)
+            assert delivery is not None
+            assert {str(name): why for name, why in delivery.failed.items()} == {
+                f"agent 0 generator {i}": f"waited 2 s for agent 0 generator {i} to refit, in vain "
+                "(resources.deadlines.sync_s)"
+                for i in range(2)
+            }
+            assert stuck.replicas.serving() == []
         finally:
-            await asyncio.gather(receivers.close(), sender.close())
+            await asyncio.gather(liars.close(), stuck.close(), sender.close())
 
     run(scenario())

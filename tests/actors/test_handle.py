@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -55,14 +54,11 @@ def test_actors_that_wait_for_actors_name_those(tmp_path: Path) -> None:
             await supervisor.start()
             asking, busy, dead = supervisor.serving()
             assert await asking.call(Echo.ask, [busy, dead], 60.0).within(SOON) == ["asked", "asked"]
-            nap = busy.call(Echo.wait, 3.0)
-            with pytest.raises(WaitExpired, match=r"^waited 0.5 s for agent 0 generator 1 to answer, in vain"):
-                await asking.call(Echo.ask, [dead, busy], 0.5).within(SOON)
+            os.kill(process_of(busy), signal.SIGSTOP)
             os.kill(process_of(dead), signal.SIGKILL)
-            begun = time.monotonic()
-            with pytest.raises(ActorDied, match=r"^agent 0 generator 2 died \(process"):
-                await asking.call(Echo.ask, [busy, dead], 60.0).within(SOON)
-            assert time.monotonic() - begun < 60, "not after the wait for the other one"
-            await nap.within(SOON)
+            late, gone, own = await asking.call(Echo.ask, [busy, dead, asking], 0.5).within(SOON)
+            assert late == "waited 0.5 s for agent 0 generator 1 to answer, in vain (resources.deadlines.sync_s)"
+            assert gone.startswith("agent 0 generator 2 died (process")
+            assert own == "asked", "an answer that is there counts, however late the others are"
 
     asyncio.run(scenario())

@@ -13,7 +13,7 @@ import torch
 
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
-from tests.actors.common import MODEL, as_batch, generators, learner, sample
+from tests.actors.common import MODEL, Log, as_batch, generators, learn, learner, publish, sample
 from tests.actors.test_engine_and_learner import PROMPTS
 
 
@@ -28,8 +28,8 @@ def test_a_completion_ends_at_every_end_that_the_model_names(local_ray: None, tm
         engine, trainer = generators(str(folder)), learner()
         try:
             await asyncio.gather(engine.start(), trainer.start())
-            await trainer.connect(engine)
-            await trainer.publish(0)
+            await trainer.connect(engine, Log())
+            await publish(trainer)
             completions = [c for g in await sample(engine, PROMPTS) for c in g.completions]
             assert any(c.token_ids[-1] == space for c in completions)
             for c in completions:
@@ -59,10 +59,10 @@ def test_other_families_agree_with_the_engine_before_and_after_an_update(
         try:
             _, notes = await asyncio.gather(engine.start(), trainer.start())
             assert [says in note for note in notes] == [True] if says else notes == []
-            await trainer.connect(engine)
-            for version in (0, 1):
-                await trainer.publish(version)
-                stats = await trainer.update(as_batch(await sample(engine, PROMPTS[:2])))
+            await trainer.connect(engine, Log())
+            for _ in range(2):
+                await publish(trainer)
+                stats = await learn(trainer, as_batch(await sample(engine, PROMPTS[:2])))
                 assert stats.optimizer_steps == 1
                 assert stats.logprob_gap is not None
                 assert stats.logprob_gap < 1e-4

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from marl_ray.actors import supervisor as supervisor_module
-from marl_ray.actors.handle import ActorDied
+from marl_ray.actors.handle import ActorDied, Handle
+from marl_ray.actors.supervisor import Recipe
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import ActorId
 from tests.actors.echo import SOON, Echo, echoes, process_of, until
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -56,19 +58,97 @@ def test_starts_in_vain_are_tried_again_and_then_no_more(tmp_path: Path, monkeyp
     monkeypatch.setattr(supervisor_module, "RESTART_PAUSE_S", 0.1)
 
     async def scenario() -> None:
-        async with echoes(tmp_path, restarts=2, kind="sandbox") as supervisor:
+        async with echoes(tmp_path, restarts=4, kind="sandbox") as supervisor:
             await supervisor.start()
             (tmp_path / "nowhere").touch()
             supervisor.lose(supervisor.serving()[0], "for the test")
-            await until(supervisor.serving, "the second try")
-            (third,) = supervisor.serving()
+            (third,) = await supervisor.ready()
             assert third.life == 3, "the second did not start"
-            assert not supervisor.exhausted()
             for name in ("a", "b"):
                 (tmp_path / name).touch()
             supervisor.lose(third, "for the test")
-            await until(supervisor.exhausted, "the end of its tries")
-            assert supervisor.last_failure.endswith("no model at b")
-            assert supervisor.serving() == []
+            allowed = r"resources.sandbox.max_restarts allows 4 restarts within an hour"
+            with pytest.raises(UserError, match=rf"^sandbox 0 is lost for good \({allowed}\): .*no model at b$"):
+                await supervisor.ready()
+            assert supervisor.exhausted()
+
+    asyncio.run(scenario())
+
+
+def test_restarts_count_for_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "RESTART_WINDOW_S", 0.0)
+
+    async def scenario() -> None:
+        async with echoes(tmp_path, restarts=1) as supervisor:
+            await supervisor.start()
+            for life in (2, 3, 4):
+                supervisor.lose(supervisor.serving()[0], "for the test")
+                (echo,) = await supervisor.ready()
+                assert echo.life == life
+
+    asyncio.run(scenario())
+
+
+def test_an_actor_serves_only_after_it_was_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "RESTART_PAUSE_S", 0.1)
+
+    async def scenario() -> None:
+        async with echoes(tmp_path, count=2, restarts=3) as supervisor:
+            await supervisor.start()
+            tried, may_go_on = [], asyncio.Event()
+
+            async def fit(handle: Handle[Echo]) -> None:
+                tried.append((handle.id.replica, handle.life))
+                if handle.life == 2:
+                    raise UserError("no weights yet")
+                await may_go_on.wait()
+                assert await handle.call(Echo.say, "fits").within(SOON) == "fits"
+
+            supervisor.fit = fit
+            first, second = supervisor.serving()
+            supervisor.lose(first, "for the test")
+            assert await supervisor.ready() == [second]
+            await until(lambda: (0, 3) in tried, "its second try")
+            assert supervisor.serving() == [second]
+            may_go_on.set()
+            again, _ = await supervisor.ready(everyone=True)
+            assert (again.life, tried) == (3, [(0, 2), (0, 3)])
+
+    asyncio.run(scenario())
+
+
+def test_one_that_hangs_is_suspected_then_lost_and_replaced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with echoes(tmp_path, restarts=1, heartbeat_s=2.0) as supervisor:
+            await supervisor.start()
+            (first,) = supervisor.serving()
+            await first.call(Echo.wait, 3.0).within(SOON)
+            assert supervisor.losses == 0, "it worked, and answered meanwhile"
+            os.kill(process_of(first), signal.SIGSTOP)
+            await until(lambda: supervisor.suspect(first), "a suspicion")
+            os.kill(process_of(first), signal.SIGCONT)
+            await until(lambda: not supervisor.suspect(first), "a sign of life")
+            assert supervisor.serving() == [first]
+            os.kill(process_of(first), signal.SIGSTOP)
+            await until(lambda: not supervisor.serves(first), "the loss")
+            (second,) = await supervisor.ready()
+            assert second.life == 2
+
+    asyncio.run(scenario())
+
+
+def test_actors_are_added_and_taken_away(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with echoes(tmp_path) as supervisor:
+            await supervisor.start()
+            name = ActorId("generator", 0, 1)
+            supervisor.add(Recipe(name, Echo, (name, str(tmp_path)), {"num_cpus": 0}))
+            assert [echo.id.replica for echo in supervisor.serving()] == [0]
+            first, second = await supervisor.ready(everyone=True)
+            supervisor.remove(first.id)
+            with pytest.raises(ActorDied):
+                await first.call(Echo.say, "hello").within(SOON)
+            supervisor.lose(first, "it was taken away")
+            assert await supervisor.ready(everyone=True) == [second]
 
     asyncio.run(scenario())

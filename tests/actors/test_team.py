@@ -13,15 +13,20 @@ from typing import Any
 import psutil
 import pytest
 
-from marl_ray.actors.handle import ActorDied, Handle
+from marl_ray.actors.handle import Handle
 from marl_ray.actors.team import Team, start_team
+from marl_ray.cluster.placement import reserve
+from marl_ray.cluster.plan import make_plan
+from marl_ray.cluster.ray_private import free_resources
 from marl_ray.config import Config, load
-from marl_ray.core.batch import Batch
+from marl_ray.core.batch import Batch, MiniBatch
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import ActorId
 from marl_ray.core.sampling import SamplingSpec
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.runs.preflight import check_team, probe_texts
+from tests.actors.common import Log, learn, publish
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLING = SamplingSpec(num_generations=2, max_new_tokens=8, temperature=1.0, top_p=1.0, top_k=None, seed=1)
@@ -48,8 +53,29 @@ def test_what_the_cluster_has_not_is_said_before_any_actor(local_ray: None) -> N
         asyncio.run(start_team(config(**{"resources.generator.cpus": 500}), 1, print))
 
 
+def test_a_further_replica_has_a_place_of_its_own(local_ray: None) -> None:
+    further = ActorId("generator", 0, 1)
+
+    def free() -> float:
+        return sum(node.get("CPU", 0.0) for node in free_resources())
+
+    async def scenario() -> None:
+        plan = make_plan(config(**{"resources.generator.cpus": 0.25}), cluster_has_gpus=False)
+        places = await reserve(plan, 30)
+        before = free()
+        await places.add(further, 30)
+        assert free() == before - 0.25
+        assert places.of(further).placement_group != places.of(ActorId("generator", 0)).placement_group
+        await places.add(ActorId("generator", 0, 2), 30)
+        with pytest.raises(UserError, match=r"^the cluster has no place for agent 0 generator 3: it needs .*CPU"):
+            await places.add(ActorId("generator", 0, 3), 3)
+        places.free()
+
+    asyncio.run(scenario())
+
+
 def test_a_team_works_together_and_names_what_dies(local_ray: None, tmp_path: Path) -> None:
-    settings = config()
+    settings = config(**{f"resources.{kind}.max_restarts": 0 for kind in ("generator", "learner")})
     environment = ENVIRONMENTS.get(settings.environment).from_config(settings)
     tasks = load_tasks("bundled:toy", "train")[:8]
     said: list[str] = []
@@ -70,22 +96,30 @@ def test_a_team_works_together_and_names_what_dies(local_ray: None, tmp_path: Pa
         with pytest.raises(UserError, match=r"^agent 0 learner does not see .*/elsewhere: output.base_dir should be"):
             await check_team(settings, team, environment, tasks, tmp_path / "elsewhere")
         for learner, generators in zip(team.learners, team.generators, strict=True):
-            await learner.connect(generators)
-            await learner.publish(4)
+            await learner.connect(generators, Log())
+            await publish(learner)
         prompts = environment.first_prompts(tasks[0])
         groups = await asyncio.gather(*(g.generate(p, SAMPLING) for g, p in zip(team.generators, prompts, strict=True)))
-        assert [{c.weight_version for c in group.completions} for group in groups] == [{4}, {4}]
+        assert [{c.weight_version for c in group.completions} for group in groups] == [{0}, {0}]
         folder = tmp_path / "model"
         await team.learners[1].export(str(folder), probe_texts(environment, tasks, 1))
         assert (folder / "model.safetensors").exists()
 
     async def names_what_dies(team: Team) -> None:
         process = kill(team.learners[0].ranks.serving()[0])
-        with pytest.raises(ActorDied, match=rf"^agent 0 learner died \(process {process} on [\d.]+\)$"):
-            await team.learners[0].update(Batch(0, ()))
+        with pytest.raises(
+            UserError,
+            match=r"^agent 0 learner is lost for good \(resources.learner.max_restarts allows 0 restarts within an "
+            rf"hour\): agent 0 learner died \(process {process} on [\d.]+\)$",
+        ):
+            await learn(team.learners[0], Batch(0, (MiniBatch((), 1),)))
         process = kill(team.generators[1].replicas.serving()[0])
-        with pytest.raises(ActorDied, match=rf"^agent 1 generator 0 died \(process {process} on [\d.]+\)$"):
-            await team.learners[1].publish(5)
+        delivery = await team.learners[1].publish(changed=True)
+        assert delivery is None or list(delivery.failed) == [ActorId("generator", 1, 0)]
+        with pytest.raises(
+            UserError, match=rf"^agent 1 generator 0 is lost for good .*\(process {process} on [\d.]+\)"
+        ):
+            await team.generators[1].generate("x", SAMPLING)
 
     before = {p.pid for p in psutil.Process().children(recursive=True)}
     asyncio.run(scenario())

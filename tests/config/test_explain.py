@@ -56,7 +56,7 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
             [
                 "magrpo.top_p is an older spelling: model.top_p is kept",
                 "model.top_p: a number that should be above 0 and be at most 1; default 1.0",
-                "Nucleus mass. Below 1 the sampler's distribution is not the learner's; a warning says so.",
+                "Nucleus mass. Below 1 the sampler's distribution is not the learner's; `importance` makes up for it.",
                 "agents.N.top_p is one agent's.",
             ],
         ),

@@ -86,6 +86,8 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
     flat["model.name"] = draw(WORDS)
     flat["model.max_length"] = 1000
     flat["output.run_name"] = draw(st.none() | st.sampled_from(["a", "a/b"]))
+    if flat["output.run_name"] is None:
+        flat.pop("output.resume", None)
     if draw(st.booleans()):
         flat[f"{algorithm}.turn_gradient_weights"] = draw(
             st.lists(st.floats(0.1, 2), min_size=turns, max_size=turns) | st.none()

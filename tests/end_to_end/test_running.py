@@ -65,7 +65,7 @@ def test_ctrl_c_ends_everything_and_leaves_a_whole_checkpoint(tmp_path: Path, ch
     rest = process.stderr.read()
     deadline.cancel()
     assert process.wait(timeout=30) == 130
-    assert "goes on from the last checkpoint" in rest.strip().splitlines()[-1]
+    assert re.search(r"; --resume \S+ goes on from step \d+$", rest.strip().splitlines()[-1]), rest
     _, alive = psutil.wait_procs(family, timeout=20)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
     path, state = RunFolder(tmp_path / "r").checkpoints.latest()
