@@ -59,6 +59,7 @@ def _train(
 ) -> None:
     """The run, in a folder that is its own."""
     try:
+        folder.requests.clear()  # of a run that ended without a word
         if saved is None:
             check_new_folder(folder)  # nobody was there meanwhile
             folder.write_config(to_yaml(config), 0)
@@ -83,6 +84,7 @@ def _train(
         error.add_note(_keep_traceback(folder))
         raise
     finally:
+        folder.requests.clear()
         folder.remove_hidden()
         folder.remove_if_empty()
 
