@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,8 +34,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.core.waiting import Changes, WaitExpired, together
 from marl_ray.core.words import counted
-
-log = logging.getLogger(__name__)
+from marl_ray.telemetry.console import say
 
 RESTART_WINDOW_S = 3600.0
 RESTART_PAUSE_S = 2.0
@@ -101,7 +99,7 @@ class Supervisor(Generic[A]):
         recipes: Sequence[Recipe[A]],
         care: Care,
         changed: Callable[[], None] = lambda: None,
-        say: Callable[[str], None] = log.warning,
+        say: Callable[[str], None] = say,
     ) -> None:
         self.fit: Callable[[Handle[A]], Awaitable[None]] | None = None
         """Makes a started actor ready to serve; may be set later."""
