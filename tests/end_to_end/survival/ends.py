@@ -4,8 +4,8 @@
     python -m tests.end_to_end.survival.ends --victim gcs --on cluster
 
 `driver` is the run's own process; `raylet` and `gcs` are Ray's, on the node where that runs. Whatever ends: no file is
-half written, no process is left over a minute later, and the run that goes on (on a new Ray, if the old one is gone)
-leaves the metrics and weights of an undisturbed run, bit for bit. Where Ray ended, the driver says so in one line.
+half written, no process is left a little over a minute later, and the run that goes on, on a new Ray if the old one is
+gone, leaves the metrics and weights of an undisturbed run, bit for bit. Where Ray ended, the driver says so in one line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ NAMES = {"raylet": "raylet", "gcs": "gcs_server"}
 SAYS = {"raylet": "(raylet) is gone", "gcs": "(gcs_server) has not answered"}
 """What the driver's last line has."""
 NOTICED_S = 90.0
-GONE_S = 60.0
+GONE_S = 90.0
+"""Ray's two agents of a node wait for 60 s to tell its GCS, which is gone, that the raylet is gone too."""
 RUN_S = 400.0
 
 
