@@ -41,7 +41,8 @@ def cluster_address() -> str | None:
 def connect(verbose: bool) -> str:
     """Join the cluster named by RAY_ADDRESS, or start one on this machine that listens on localhost only.
 
-    Returns a line that says which. Raises UserError where the address leads to no cluster.
+    Returns a line that says which. Raises UserError where the address leads to no cluster, and where this machine is
+    too busy for Ray.
     """
     address = cluster_address()
     options: dict[str, Any] = {
@@ -63,8 +64,12 @@ def connect(verbose: bool) -> str:
     # Ray protects a local cluster by a token. Without one it would leave a new one in ~/.ray, which then binds every
     # cluster that this user starts later.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    with ray_private.signals_wait():
-        ray_private.init_on_localhost(include_dashboard=False, **options)
+    try:
+        with ray_private.signals_wait():
+            ray_private.init_on_localhost(include_dashboard=False, **options)
+    except TimeoutError as error:
+        load = os.getloadavg()[0]
+        raise UserError(f"{error} on this machine (load {load:.0f}): try again when it has less to do") from None
     return f"local Ray with {ray.cluster_resources().get('CPU', 0):g} CPUs"
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
+from pathlib import Path
 
 import pytest
+import ray
 
 from marl_ray.cluster import local
 from marl_ray.cluster.local import connect
+from marl_ray.cluster.temporary import remove_session
 from marl_ray.core.errors import UserError
 
 
@@ -36,3 +39,25 @@ def test_what_is_no_ray_head_is_one_line_in_time(monkeypatch: pytest.MonkeyPatch
         ):
             connect(verbose=False)
         assert time.monotonic() - begun < 25
+
+
+def test_a_machine_that_is_too_busy_for_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(**options: object) -> None:
+        raise Exception("The current node timed out during startup. This could happen because")  # as Ray raises it
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "t")
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    monkeypatch.setattr(ray, "init", slow)
+    with pytest.raises(UserError, match=r"^Ray was not up after 30 s on this machine \(load \d+\): try again"):
+        connect(verbose=False)
+
+
+def test_only_what_is_beside_ray_s_logs_is_removed_where_they_are_kept(tmp_path: Path) -> None:
+    for name in ("logs", "tmp"):
+        (tmp_path / "session_1" / name).mkdir(parents=True)
+    (tmp_path / "session_latest").symlink_to(tmp_path / "session_1")
+    remove_session(tmp_path / "session_1", keep_logs=True)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["logs", "session_1", "session_latest"]
+    remove_session(tmp_path / "session_1", keep_logs=False)
+    assert list(tmp_path.iterdir()) == []

@@ -78,12 +78,13 @@ def test_a_full_disk_is_named(
     for number, end in enumerate((error, failed)):
         ending[:] = [end]
         folder = RunFolder(tmp_path / f"r{number}")
-        begun = folder.checkpoints.begin(3, 0)
+        hidden = [folder.checkpoints.begin(3, 0), folder.models / ".agent_0"]
+        hidden[1].mkdir(parents=True)
         assert train_main("magrpo", arguments(tmp_path, f"output.run_name=r{number}")) == 1
         said = capsys.readouterr().err.splitlines()[-1]
         assert said.startswith(f"error: {folder} cannot be written (No space left on device): make room there")
         assert said.endswith(f"--resume {folder} goes on")
-        assert not begun.exists()
+        assert not any(path.exists() for path in hidden)
 
 
 def test_a_bug_on_a_full_disk_is_a_bug(
