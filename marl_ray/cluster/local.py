@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import AuthenticationError, RayError
 
 from marl_ray.cluster import ray_private
+from marl_ray.cluster.temporary import remove_session, session_folder
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
 
@@ -83,9 +84,13 @@ def _knock(address: str) -> None:
         raise OSError(SAID[grpc.StatusCode.UNAUTHENTICATED]) from None
 
 
-def disconnect() -> None:
-    """Leave the cluster; a Ray of our own ends, with all its processes."""
+def disconnect(keep_logs: bool = False) -> None:
+    """Leave the cluster; a Ray of our own ends, with all its processes, and all its files, but for its logs if
+    they are to be kept."""
+    session = session_folder() if ray.is_initialized() and not cluster_address() else None
     ray.shutdown()
+    if session is not None:
+        remove_session(session, keep_logs)
 
 
 def local_gpus() -> int:

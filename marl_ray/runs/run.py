@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import sys
 import time
 import traceback
@@ -28,10 +27,8 @@ from marl_ray.trainer import Result
 
 RAY_PACKAGE = "_ray_pkg_"
 """In the path of the copy of --working-dir that a Ray job runs in."""
-FULL_OR_CLOSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+FULL_OR_CLOSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 """What a disk says that is a person's to mend."""
-NO_ROOM = 1 << 16
-"""Bytes. A disk that has not more is full."""
 
 
 def train(config: Config, saved: SavedRun | None = None) -> None:
@@ -90,17 +87,13 @@ def _train(
 
 
 def _cannot_write(error: Exception, folder: RunFolder) -> str | None:
-    """What to say of a disk that is full or closed, here or in a learner; None: the error is another one.
-
-    Libraries that write weights do not always pass on what the system said, so a disk without room counts too.
-    """
+    """What to say of a disk that is full or closed, here or in a learner; None: the error is another one, even if the
+    disk happens to be full. Libraries in Rust say the number in words alone."""
     cause = getattr(error.__cause__, "cause", None) or error  # Ray's error has what the actor raised
     if isinstance(cause, OSError) and cause.errno in FULL_OR_CLOSED:
         why = cause.strerror
-    elif any(f"(os error {number})" in str(cause) for number in FULL_OR_CLOSED):
-        why = str(cause)
-    elif shutil.disk_usage(folder.path).free < NO_ROOM:
-        why = os.strerror(errno.ENOSPC)
+    elif found := [number for number in FULL_OR_CLOSED if f"(os error {number})" in str(cause)]:
+        why = os.strerror(found[0])
     else:
         return None
     return f"{folder} cannot be written ({why}): make room there, or set another output.base_dir"
@@ -132,7 +125,7 @@ def _on_ray(config: Config, session: Session, signals: Signals) -> Result:
         node = lost_node()
         raise ClusterLost(f"{node}: {error}") if node else error from None
     finally:
-        disconnect()
+        disconnect(keep_logs=isinstance(sys.exception(), Exception))
 
 
 def _end_at_once(line: str, folder: RunFolder) -> NoReturn:
