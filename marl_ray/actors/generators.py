@@ -132,13 +132,20 @@ class GeneratorGroup:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """The answer of the replica with the fewest sequences in flight, of which this makes so many."""
+        """The answer of the replica with the fewest sequences in flight, of which this makes so many.
+
+        Raises WaitExpired where a second one, too, takes longer than the deadline: so would all others.
+        """
+        late = False
         while True:
             replica = min(await self.replicas.ready(), key=self._load)
             self._in_flight[replica] += sequences
             try:
                 return await replica.call(method, *args, **kwargs).within(deadline)
             except (ActorDied, WaitExpired) as error:
+                if late and isinstance(error, WaitExpired):
+                    raise
+                late = isinstance(error, WaitExpired)
                 self.replicas.lose(replica, str(error))
             finally:
                 self._in_flight[replica] -= sequences

@@ -181,13 +181,19 @@ class LearnerGroup:
         return Deadline(self._deadlines.checkpoint_s, "checkpoint_s", purpose)
 
     async def _survive(self, work: Callable[[Sequence[Handle[LearnerActor]]], Awaitable[R]]) -> R:
-        """`work` with all ranks; where one is lost, from the beginning with those of the next life."""
+        """`work` with all ranks; where one is lost, from the beginning with those of the next life.
+
+        Raises WaitExpired where the next life, too, takes longer than the deadline: so would all others.
+        """
+        late = False
         while True:
             ranks = await self.ranks.ready(everyone=True)
             try:
                 return await work(ranks)
-            except _RankLost:
-                pass
+            except _RankLost as lost:
+                if late and isinstance(lost.__cause__, WaitExpired):
+                    raise lost.__cause__ from None
+                late = isinstance(lost.__cause__, WaitExpired)
 
     async def _all(
         self,

@@ -7,7 +7,7 @@
 
 A life is counted from 1, and every life has a handle of its own: whoever still holds the handle of an earlier one can
 neither end nor replace the actor of a later one. Who notices a loss says so with `lose`; who needs an actor waits for
-it with `ready`. Before an actor serves again it is fitted: a generator gets its agent's weights, a learner its state.
+it with `ready`. What a start raises that is no loss, a bug or a file system's trouble, ends every wait. Before an actor serves again it is fitted: a generator gets its agent's weights, a learner its state.
 
 | phase | deadline | then |
 |---|---|---|
@@ -116,6 +116,8 @@ class Supervisor(Generic[A]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._changes = Changes()
         self._closed = False
+        self._bug: Exception | None = None
+        """What a start raised that is no loss."""
 
     async def start(self) -> list[list[str]]:
         """Start all of them side by side; the lines of each. Where one does not start all are ended.
@@ -145,6 +147,8 @@ class Supervisor(Generic[A]):
         """Those that serve, as soon as there is one; with `everyone`, as soon as all do. Raises UserError, with the
         cause, where that will never be."""
         await self._changes.until(lambda: self._enough(everyone) or self._hopeless(everyone))
+        if self._bug is not None:
+            raise self._bug
         if not self._enough(everyone):
             raise UserError(self.last_failure)
         return self.serving()
@@ -154,7 +158,11 @@ class Supervisor(Generic[A]):
         return serving == len(self._members) if everyone else serving > 0
 
     def _hopeless(self, everyone: bool) -> bool:
-        return self.exhausted() or (everyone and any(m.state == "retired" for m in self._members.values()))
+        return (
+            self._bug is not None
+            or self.exhausted()
+            or (everyone and any(m.state == "retired" for m in self._members.values()))
+        )
 
     def exhausted(self) -> bool:
         """Whether none serves, and none will again."""
@@ -221,6 +229,11 @@ class Supervisor(Generic[A]):
                 self._say(f"{member.recipe.id} does not start: {why}")
                 # Out of time it waits for a place, as on a node that is gone: the others go on, if there are any.
                 given_up = not self.serving() if isinstance(error, WaitExpired) else failures == MAX_FAILED_STARTS
+            except Exception as error:
+                self._end(member)
+                member.state, self._bug = "retired", error
+                self._tell()
+                return
             else:
                 self._say(f"{member.recipe.id} serves in its life number {member.life}")
                 return
@@ -271,11 +284,21 @@ class Supervisor(Generic[A]):
         return notes
 
     async def _watch(self, member: _Member[A], handle: Handle[A], heartbeat_s: float) -> None:
-        """Ask for signs of life, as long as this life serves."""
-        deadline = Deadline(heartbeat_s, "heartbeat_s", "to give a sign of life")
+        """Ask for signs of life, as long as this life serves.
+
+        Twice before it is lost: where this process itself stood still, the first answer may look late.
+        """
+        deadline = Deadline(heartbeat_s / 2, "heartbeat_s", "to give a sign of life")
+
+        async def ask() -> None:
+            try:
+                await handle.call(member.recipe.actor_class.alive).within(deadline)
+            except WaitExpired:
+                await handle.call(member.recipe.actor_class.alive).within(deadline)
+
         while self.serves(handle):
             await asyncio.sleep(heartbeat_s / 4)
-            sign = asyncio.ensure_future(handle.call(member.recipe.actor_class.alive).within(deadline))
+            sign = asyncio.ensure_future(ask())
             try:
                 answered, _ = await asyncio.wait({sign}, timeout=heartbeat_s / 4)
                 if not answered and self.serves(handle):

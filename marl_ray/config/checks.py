@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +71,6 @@ def derive(run: dict[str, Any], algorithm: str) -> None:
     if run[f"{algorithm}.turn_gradient_weights"] is None:
         run[f"{algorithm}.turn_gradient_weights"] = (1.0,) * run[f"{algorithm}.num_turns"]
     _one_trust(run)
-
-
-def importance(run: Mapping[str, Any], algorithm: str) -> str:
-    """What `importance` auto stands for, among values by key, agents included: truncate where tokens come from another
-    distribution than the learner's, which are older weights or a sampler that is cut for any agent; else none."""
-    given = run[f"{algorithm}.importance"]
-    stale = run[f"{algorithm}.max_staleness"] > 0
-    cut = run["model.top_k"] is not None or any(agent.top_p < 1 for agent in run["agents"])
-    return given if given != "auto" else "truncate" if stale or cut else "none"
 
 
 def _one_trust(run: dict[str, Any]) -> None:

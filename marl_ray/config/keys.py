@@ -37,7 +37,6 @@ DERIVED = {
     "{algorithm}.num_agents": None,
     "{algorithm}.estimator": None,
     "{algorithm}.turn_gradient_weights": None,
-    "{algorithm}.importance": "auto",  # null is none there
 }
 """Settings that are made from other settings, and what is written for it, which is their default."""
 MANY = 15

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from marl_ray.config.checks import check, count_agents, derive, importance
+from marl_ray.config.checks import check, count_agents, derive
 from marl_ray.config.keys import AGENT_KEYS, agent_keys, mapping_of, refuse, sections, settings, types_of
 from marl_ray.config.reading import read_yaml
 from marl_ray.config.resources import GeneratorResources, LearnerResources
@@ -198,7 +198,6 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
     count = count_agents(entries, run[f"{algorithm}.num_agents"], algorithm)
     derive(run, algorithm)
     run["agents"] = tuple(_agent(run, entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count))
-    run[f"{algorithm}.importance"] = importance(run, algorithm)
     places = {setting.place: run[key] for key, setting in known.items()}
     config = _assemble(Config, (), {**places, ("algorithm",): algorithm})
     check(config)

@@ -25,6 +25,7 @@ from marl_ray.config.values import (
 )
 
 ALGORITHMS = ("magrpo", "grpo")
+Importance = Literal["auto", "none", "truncate", "mask"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +216,7 @@ class OptimizerConfig:
     """Gradients of a larger norm are scaled down to it."""
     train_batch_size: PositiveInt | None = None
     """Groups in one optimizer step; null: all groups of the step."""
-    importance: Literal["auto", "none", "truncate", "mask"] = "none"
+    importance: Importance = "auto"
     """What a token's importance ratio, learner's probability over sampler's, does to its weight in the loss. truncate:
     the weight is multiplied with the ratio, at most importance_bound; mask: the same, and 0 beyond the bound; none:
     nothing. auto: truncate where max_staleness is above 0 or top_p or top_k cut the sampler, else none."""
@@ -333,6 +334,15 @@ class Config:
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
+
+    @property
+    def importance(self) -> Importance:
+        """What `optimizer.importance` is in this run: auto is truncate where tokens come from another distribution than
+        the learner's, from older weights or from a sampler that is cut for any agent; else none."""
+        if self.optimizer.importance != "auto":
+            return self.optimizer.importance
+        cut = self.model.top_k is not None or any(agent.top_p < 1 for agent in self.agents)
+        return "truncate" if cut or self.rollout.max_staleness else "none"
 
     @property
     def num_agents(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from marl_ray.config.schema import AgentConfig, Config, ModelConfig, OptimizerConfig
@@ -27,7 +28,7 @@ def learner_arguments(config: Config, agent: int, generators_have_gpus: bool, to
         resolve_model(settings.name),
         settings,
         config.model,
-        config.optimizer,
+        replace(config.optimizer, importance=config.importance),
         wire_dtype(settings, generators_have_gpus),
         total_steps,
         max(1, round(settings.learner.cpus)),

@@ -29,6 +29,8 @@ class Assembly:
     def __init__(self, step: int, draws: int, config: Config, changed: Callable[[], None] = lambda: None) -> None:
         self.step = step
         self.config = config
+        self.first_mini_batch = config.optimizer.train_batch_size
+        """Groups in the first mini-batch; None: all."""
         self._changed = changed
         self.groups: list[list[Group]] = [[] for _ in range(config.num_agents)]
         self.batches: list[Batch] = []
@@ -93,7 +95,7 @@ class AgentStream:
 
     async def groups(self, start: int) -> Sequence[Group]:
         """See `BatchStream`."""
-        groups, size = self.assembly.groups[self.agent], self.assembly.config.optimizer.train_batch_size
+        groups, size = self.assembly.groups[self.agent], self.assembly.first_mini_batch
         if size is not None and start >= size:
             return []
         await self._wait(lambda: len(groups) > start or bool(self.assembly.batches))
@@ -114,6 +116,8 @@ def assembled(step: int, batches: Sequence[Batch], config: Config) -> Assembly:
     """One that is complete, of batches from the log."""
     assembly = Assembly(step, 0, config)
     assembly.batches = list(batches)
+    assembly.first_mini_batch = None
     for groups, batch in zip(assembly.groups, batches, strict=True):
-        groups += [group for mini_batch in batch.mini_batches for group in mini_batch.groups]
+        if batch.mini_batches:  # cut as it was then, whatever the config says now
+            groups += batch.mini_batches[0].groups
     return assembly

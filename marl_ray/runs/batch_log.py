@@ -119,6 +119,12 @@ class BatchLog:
             if old < step:
                 self.path(old).unlink(missing_ok=True)
 
+    def drop_from(self, step: int) -> None:
+        """Delete the steps from `step` on."""
+        for later in self.steps():
+            if later >= step:
+                self.path(later).unlink(missing_ok=True)
+
     def _open(self, step: int) -> tuple[Any, dict[str, Any]]:
         """The arrays by name, as numpy reads them, and the header."""
         path = self.path(step)

@@ -55,7 +55,7 @@ class Health:
             )
         gaps = [stats.logprob_gap for stats in updates if stats.logprob_gap is not None]
         gap = max((gap for gap in gaps if math.isfinite(gap)), default=0.0)
-        if gap > GAP_WORTH_A_WARNING and not self.warned and self.config.optimizer.importance == "none":
+        if gap > GAP_WORTH_A_WARNING and not self.warned and self.config.importance == "none":
             self.warned = True
             why = "top_p or top_k below neutral, or a dtype too coarse"
             if self.config.rollout.max_staleness:

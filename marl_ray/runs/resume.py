@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from marl_ray.config import Config, from_tree
 from marl_ray.config.arithmetic import arithmetic
 from marl_ray.config.reading import read_yaml
+from marl_ray.config.resources import GeneratorResources, LearnerResources
 from marl_ray.config.schema import ALGORITHMS
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainerState
@@ -81,6 +82,11 @@ class Standing:
             checkpoint, state, logged, frozenset(r["step"] for r in rows if is_evaluation(r) and r["step"] <= logged)
         )
 
+    def without_log(self) -> Standing:
+        """The same, at its checkpoint."""
+        step = self.state.step
+        return replace(self, logged=step, evaluated=frozenset(s for s in self.evaluated if s <= step))
+
     def evaluations(self, config: Config, total: int) -> list[int]:
         """The steps whose evaluation a run of `total` steps has still to take: before it, on the way, and after it."""
         every = config.evaluation.eval_interval
@@ -106,6 +112,23 @@ def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
             f"{config.algorithm}.num_train_epochs (now {loop.num_train_epochs}) and {config.algorithm}.max_steps "
             f"(now {loop.max_steps or 'null'}) with --override"
         )
+
+
+def learns_alike(config: Config, saved: SavedRun, num_tasks: int) -> bool:
+    """Whether batches in the log can be learned from again as they were then.
+
+    Under other settings they would be tokens of weights that never were; then they are played again.
+    """
+    return _learning(config, num_tasks) == _learning(saved.config(), num_tasks)
+
+
+def _learning(config: Config, num_tasks: int) -> tuple[Any, ...]:
+    """What updates depend on, besides the batches, and what batches depend on."""
+    agents = [replace(a, generator=GeneratorResources(), learner=LearnerResources(), given=()) for a in config.agents]
+    rollout = replace(config.rollout, max_staleness=0, inflight="continue")  # old batches are within any bound they had
+    schedule = arithmetic(config, num_tasks).optimizer_steps if config.optimizer.lr_scheduler != "constant" else 0
+    optimizer = replace(config.optimizer, importance=config.importance)
+    return (agents, config.model, rollout, config.credit, optimizer, schedule, config.reward_processor)
 
 
 def _concluded(config: Config, folder: RunFolder, standing: Standing) -> bool:

@@ -19,7 +19,7 @@ from marl_ray.reports.summary import conclude, rows_of
 from marl_ray.runs.check import Problem, check, check_new_folder, folder_of
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.lock import held
-from marl_ray.runs.resume import RunIsDone, SavedRun, Standing
+from marl_ray.runs.resume import RunIsDone, SavedRun, Standing, learns_alike
 from marl_ray.runs.session import Session
 from marl_ray.runs.stopping import Signals
 from marl_ray.telemetry.console import say
@@ -61,7 +61,8 @@ def _train(
             check_new_folder(folder)  # nobody was there meanwhile
             folder.write_config(to_yaml(config), 0)
         total = arithmetic(config, len(problem.train_tasks)).total_steps
-        standing = Standing.of(folder, total) if saved else Standing.at_start()
+        standing = Standing.at_start() if saved is None else _go_on(config, saved, len(problem.train_tasks), total)
+        folder.log.drop_from(standing.logged)  # what is left of another history
         _introduce(config, folder, len(problem.train_tasks))
         folder.error.unlink(missing_ok=True)
         result = _on_ray(config, Session(config, problem, folder, standing), signals)
@@ -86,6 +87,21 @@ def _train(
         folder.remove_if_empty()
 
 
+def _go_on(config: Config, saved: SavedRun, num_tasks: int, total: int) -> Standing:
+    """Where the run stands, said."""
+    standing = Standing.of(saved.folder, total)
+    step, logged = standing.state.step, standing.logged
+    if logged > step and not learns_alike(config, saved, num_tasks):
+        standing = standing.without_log()
+        say(f"goes on after step {step}: settings of learning have changed, so steps to {logged} are taken again")
+    else:
+        again = f", and steps to {logged} are learned again from the log" if logged > step else ""
+        say(
+            f"goes on after step {logged}: from {f'the checkpoint of step {step}' if step else 'the base models'}{again}"
+        )
+    return standing
+
+
 def _cannot_write(error: Exception, folder: RunFolder) -> str | None:
     """What to say of a disk that is full or closed, here or in a learner; None: the error is another one, even if the
     disk happens to be full. Libraries in Rust say the number in words alone."""
@@ -102,7 +118,7 @@ def _cannot_write(error: Exception, folder: RunFolder) -> str | None:
 def _introduce(config: Config, folder: RunFolder, num_tasks: int) -> None:
     """What should be known before the first step."""
     cut = config.model.top_k or any(agent.top_p < 1 for agent in config.agents)
-    if config.optimizer.importance == "none" and (cut or config.rollout.max_staleness):
+    if config.importance == "none" and (cut or config.rollout.max_staleness):
         say(
             "note: the sampler's distribution is not the learner's (top_p, top_k or max_staleness), and "
             f"{config.algorithm}.importance is none, so gradients are slightly "

@@ -1,6 +1,6 @@
 """Who worked and who waited, step by step: where the time of a run goes, and who held up whom.
 
-time/rollout          from the batch's start, or the batch before if that came later, until it was complete
+time/rollout          from the start of the batch until it was complete
 time/idle             how long the engines had nothing to do before it, because the gate was closed
 time/held_up_by       the agent whose weights opened the gate, where there was such a wait
 time/agent_i/learn    computing the update
@@ -27,7 +27,7 @@ class Timeline:
         self._playing = 0
         self._evaluated_s = 0.0
         self._evaluated_before = [0.0] * agents
-        self._complete = self._recorded = self._evaluation = now()
+        self._recorded = self._evaluation = now()
         self._idle_since: float | None = now()
         self._published_last: int | None = None
 
@@ -54,9 +54,7 @@ class Timeline:
             self._recorded += seconds
             self._evaluated_s += seconds
             return seconds
-        begun = max(self._begun.pop(step), self._complete)
-        self._complete = now()
-        return self._complete - begun
+        return now() - self._begun.pop(step)
 
     def learn(self, agent: int) -> None:
         """An agent begins its next step, which may be with a wait."""

@@ -134,7 +134,7 @@ def test_overrides_of_the_mission() -> None:
 )
 def test_importance_weights_are_for_a_sampler_that_differs(overrides: list[str], importance: str) -> None:
     config = load(CONFIGS / "quickstart.yaml", "magrpo", parse_overrides(overrides))
-    assert config.optimizer.importance == importance
+    assert config.importance == importance
 
 
 def test_aliases_are_resolved() -> None:
