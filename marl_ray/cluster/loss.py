@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import ray
@@ -31,15 +32,23 @@ class ClusterLost(UserError):
 
 @contextmanager
 def head_watched(lost: Callable[[str], None]) -> Iterator[None]:
-    """Call `lost`, with a line that names it, when the head of the cluster does not answer for long.
+    """Call `lost`, with a line that names it, when the head of the cluster does not answer for long, or this node's
+    raylet is gone: without it no actor can be asked or replaced.
 
     It is called in a thread: whoever asks Ray for anything then waits for the head too, and may never come back.
     """
-    address, over = ray.get_runtime_context().gcs_address, threading.Event()
+    context, over = ray.get_runtime_context(), threading.Event()
+    address, here = context.gcs_address, context.get_node_id()
+    node = next((node for node in ray.nodes() if node["NodeID"] == here), None)
+    if node is not None and not _listens(node):
+        node = None  # behind a wall
 
     def watch() -> None:
         answered = time.monotonic()
         while not over.wait(LOOK_EVERY_S):
+            if node is not None and not _listens(node) and not over.wait(PATIENCE_S) and not _listens(node):
+                lost(_gone(node))
+                return
             if _answers(address):
                 answered = time.monotonic()
             elif time.monotonic() - answered > GIVE_UP_S:
@@ -60,12 +69,22 @@ def lost_node() -> str | None:
     if not _answers(ray.get_runtime_context().gcs_address):
         return None
     for node in ray.nodes():
-        ip = node["NodeManagerAddress"]
-        try:
-            socket.create_connection((ip, node["NodeManagerPort"]), timeout=PATIENCE_S).close()
-        except OSError:
-            return f"Ray's process on node {ip} (raylet) is gone"
+        if not _listens(node):
+            return _gone(node)
     return None
+
+
+def _gone(node: dict[str, Any]) -> str:
+    return f"Ray's process on node {node['NodeManagerAddress']} (raylet) is gone"
+
+
+def _listens(node: dict[str, Any]) -> bool:
+    """Whether a node's raylet takes connections; Ray's name for it is node manager."""
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout=PATIENCE_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _answers(address: str) -> bool:
