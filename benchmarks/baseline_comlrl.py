@@ -47,6 +47,7 @@ class Workload:
 class Block:
     """One turn of one side: wall seconds from its first step to the moment it would start another."""
 
+    steps: int = 0
     seconds: float = 0.0
     joint_samples: int = 0
     tokens: int = 0
@@ -93,7 +94,7 @@ class Gate:
             if not line.strip():
                 raise Stopped
             self._left, self.threads = map(int, line.split())
-            self.block = Block()
+            self.block = Block(steps=self._left)
             self._begun = time.monotonic()
         self._left -= 1
 

@@ -1,12 +1,12 @@
-"""Joint samples a second of the whole loop, and where the time goes: marl_ray beside CoMLRL.
+"""Joint samples a second of the whole loop, and where the time goes: marl_ray beside CoMLRL, and beside its own parts.
 
-    python -m benchmarks.throughput                     # both, alternating, a few minutes
-    python -m benchmarks.throughput --only marl_ray --steps 10 --json result.json
+    python -m benchmarks.throughput                     # all, taking turns, some minutes
+    python -m benchmarks.throughput --without comlrl --steps 10 --json result.json
 
 Both sides train two agents of a tiny, randomly initialised Qwen2 on the same prompts, with the same reward, for
-the same number of steps; see README.md beside this file for what is and what is not measured. Each side is a
-process of its own that starts once and then waits; they take turns, a block of steps each, and whoever does not
-have the turn is idle.
+the same number of steps. Bare vLLM and the bare learners do again what marl_ray's engines and learners did, without the
+loop (`bare.py`). See README.md beside this file for what is and what is not measured. Each side has processes of its
+own that start once and then wait; they take turns, a block of steps each, and whoever does not have the turn is idle.
 """
 
 from __future__ import annotations
@@ -20,18 +20,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.baseline_comlrl import COMLRL, PHASES, Block, Gate, Stopped, Workload, comlrl_python, varied_reward
+from benchmarks.bare import KINDS, BareSide
+from benchmarks.baseline_comlrl import COMLRL, PHASES, Block, Workload, comlrl_python
 
 HERE = Path(__file__).resolve().parent
 HUMANEVAL = HERE.parent.parent / "shared" / "data" / "humaneval.jsonl"
-SIDES = ("marl_ray", "comlrl")
-START_S = 900.0
-MAX_LENGTH = 1024
+OURS, THEIRS = SIDES = ("marl_ray", "comlrl")
 
 
 class Side:
@@ -43,7 +41,7 @@ class Side:
         self.log = folder / f"{name}.log"
         command_read, command_write = os.pipe()
         reply_read, reply_write = os.pipe()
-        script = ["-m", "benchmarks.throughput"] if name == "marl_ray" else [str(HERE / "baseline_comlrl.py")]
+        script = ["-m", "benchmarks.loop"] if name == "marl_ray" else [str(HERE / "baseline_comlrl.py")]
         arguments = ["--worker", json.dumps(asdict(workload)), str(command_read), str(reply_write), str(folder)]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -85,101 +83,6 @@ class Side:
         return Block(**json.loads(line))
 
 
-def marl_ray_worker(workload: Workload, gate: Gate, folder: Path) -> None:
-    """marl_ray's real loop; before each step it asks the gate."""
-    import asyncio
-    from unittest import mock
-
-    from marl_ray.cluster.local import connect, disconnect
-    from marl_ray.config import from_tree
-    from marl_ray.core.tree import Outcome
-    from marl_ray.data.loading import load_tasks
-    from marl_ray.environments.code_generation import CodeGeneration
-    from marl_ray.environments.code_generation.attempt import CodeAttempt
-    from marl_ray.external.transition import Transition
-    from marl_ray.runs.check import Problem
-    from marl_ray.runs.folder import RunFolder
-    from marl_ray.runs.session import Session, open_stream
-    from marl_ray.sandbox import ExecutionReport
-    from marl_ray.telemetry.records import Record
-    from marl_ray.telemetry.rows import Row
-    from marl_ray.telemetry.stream import RowStream
-    from marl_ray.trainer import Trainer
-
-    class VariedReward(CodeGeneration):
-        """The code environment with all its work (joint program, execution, levels) and another reward."""
-
-        def outcome(self, attempt: CodeAttempt, report: ExecutionReport) -> Outcome:
-            return replace(super().outcome(attempt, report), reward=varied_reward(attempt.responses))
-
-    class GatedTrainer(Trainer):
-        async def play(self, step: int) -> None:
-            await self.changes.until(lambda: self.state.step == step)  # the step before is counted
-            await asyncio.to_thread(gate.pass_through)
-            await super().play(step)
-
-    class Tally:
-        """The sink that adds up a block."""
-
-        def row(self, row: Row, name: str) -> None:
-            gate.block.joint_samples += row["rollout/joint_samples"]  # type: ignore[operator]
-            gate.block.tokens += row["rollout/tokens"]  # type: ignore[operator]
-            for phase in PHASES[:3]:
-                setattr(gate.block, phase, getattr(gate.block, phase) + row[f"time/{phase}"])
-
-        def episodes(self, step: int, kind: str, records: Sequence[Record]) -> None:
-            """None are counted."""
-
-        def close(self) -> None:
-            """Nothing is open."""
-
-    def open_tally(*arguments: Any) -> RowStream:
-        return RowStream([*open_stream(*arguments).sinks, Tally()])
-
-    config = from_tree(
-        {
-            "model": {
-                "name": workload.model,
-                "temperature": workload.temperature,
-                "max_length": MAX_LENGTH,
-                "model_kwargs": {"torch_dtype": "float32"},
-            },
-            "dataset": {"name": workload.dataset, "train_split": "train"},
-            "output": {"base_dir": str(folder)},
-            "magrpo": {
-                "num_agents": workload.agents,
-                "num_train_epochs": workload.max_steps,
-                "max_steps": workload.max_steps,
-                "learning_rate": workload.learning_rate,
-                "num_generations": workload.num_generations,
-                "max_new_tokens": workload.max_new_tokens,
-                "rollout_buffer_size": workload.tasks_per_step,
-                "save_steps": workload.max_steps,
-            },
-            "resources": {"generator": {"cpus": 0.5}, "learner": {"cpus": 0.25}, "sandbox": {"cpus": 0.25}},
-        },
-        "magrpo",
-    )
-    environment = (CodeGeneration if workload.real_reward else VariedReward)(workload.agents)
-    problem = Problem(
-        environment,
-        Transition(config.external, environment),
-        load_tasks(workload.dataset, "train"),
-        [],
-    )
-    run = RunFolder(folder / "run")
-    run.make()
-    connect(verbose=False)
-    try:
-        patched = {"Trainer": GatedTrainer, "open_stream": open_tally}
-        with mock.patch.multiple("marl_ray.runs.session", **patched):
-            asyncio.run(Session(config, problem, run, None).run())
-    except Stopped:
-        pass
-    finally:
-        disconnect()
-
-
 def make_workload(arguments: argparse.Namespace, folder: Path) -> Workload:
     """Model, tokenizer and prompts, in `folder`."""
     from marl_ray.data.loading import load_tasks
@@ -212,6 +115,7 @@ def make_model(texts: list[str], folder: Path) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
+    from benchmarks.loop import MAX_LENGTH
     from tools.toy.make_base import make_tokenizer
 
     disable_progress_bar()
@@ -248,7 +152,9 @@ def report(blocks: dict[str, list[Block]], agents: int) -> dict[str, Any]:
     result: dict[str, Any] = {}
     print(f"\n{'':10} joint samples/s       tokens/s  tokens a     share of the time")
     print(f"{'':10} median   (range)               completion   " + "  ".join(f"{p:>7}" for p in PHASES))
-    for side, turns in blocks.items():
+    sides = [name for name in SIDES if name in blocks]
+    for side in sides:
+        turns = blocks[side]
         rates = [turn.rate for turn in turns]
         shares = {phase: statistics.median(turn.share(phase) for turn in turns) for phase in PHASES}
         tokens_per_s = statistics.median(turn.tokens / turn.seconds for turn in turns)
@@ -265,26 +171,46 @@ def report(blocks: dict[str, list[Block]], agents: int) -> dict[str, Any]:
             f"{side:10} {statistics.median(rates):6.1f}   {spread:14} {tokens_per_s:9.0f}  {length:9.1f}    "
             + "  ".join(f"{shares[p]:7.1%}" for p in PHASES)
         )
-    if len(blocks) == len(SIDES):
-        pairs = [ours.rate / theirs.rate for ours, theirs in zip(blocks[SIDES[0]], blocks[SIDES[1]], strict=True)]
-        ratio = result[SIDES[0]]["joint_samples_per_s"] / result[SIDES[1]]["joint_samples_per_s"]
+    if len(sides) == len(SIDES):
+        pairs = [ours.rate / theirs.rate for ours, theirs in zip(blocks[OURS], blocks[THEIRS], strict=True)]
+        ratio = result[OURS]["joint_samples_per_s"] / result[THEIRS]["joint_samples_per_s"]
         result["ratio"], result["ratio_by_pair"] = ratio, pairs
         print(f"\nmarl_ray / comlrl: {ratio:.1f} times (pairs {min(pairs):.1f} to {max(pairs):.1f})")
+    if OURS in blocks and "vllm" in blocks:
+        result["bare"] = report_bare(blocks[OURS], blocks["vllm"], blocks["learner"])
     return result
+
+
+def report_bare(ours: list[Block], vllm: list[Block], learner: list[Block]) -> dict[str, Any]:
+    """Print what the loop makes of its parts; returns the ratios, one a turn."""
+    turns = list(zip(ours, vllm, learner, strict=True))
+    rollout = statistics.median(our.tokens / our.rollout for our in ours)
+    bare = statistics.median(engine.tokens / engine.seconds for engine in vllm)
+    print(f"\nrollout {rollout:.0f} tokens/s, bare vLLM {bare:.0f}")
+    steps = sum(our.steps for our in ours)
+    learn, alone = (sum(seconds) / steps for seconds in ([our.learn for our in ours], [one.seconds for one in learner]))
+    print(f"learning {learn:.3f} s a step, bare learner {alone:.3f}")
+    ratios = {
+        "rollout tokens/s / bare vLLM": [o.tokens / o.rollout / (e.tokens / e.seconds) for o, e, _ in turns],
+        "learn seconds / bare learner": [o.learn / b.seconds for o, _, b in turns],
+        "(bare vLLM + bare learner) / step": [
+            (o.tokens * e.seconds / e.tokens + b.seconds) / o.seconds for o, e, b in turns
+        ],
+    }
+    for name, values in ratios.items():
+        print(f"{name}: {statistics.median(values):.0%} (turns {min(values):.0%} to {max(values):.0%})")
+    return {"ratios": ratios, "vllm": [asdict(one) for one in vllm], "learner": [asdict(one) for one in learner]}
 
 
 def main() -> None:
     """Measure and print."""
-    if sys.argv[1:2] == ["--worker"]:
-        marl_ray_worker(Workload(**json.loads(sys.argv[2])), Gate(*map(int, sys.argv[3:5])), Path(sys.argv[5]))
-        return
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "marl-ray" / COMLRL.replace("==", "-")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=3, help="steps in one turn (default 3)")
     parser.add_argument("--repeats", type=int, default=5, help="turns of each side (default 5)")
     parser.add_argument("--warmup", type=int, default=1, help="steps before the first turn, not counted (default 1)")
     parser.add_argument("--tasks-per-step", type=int, default=16, help="tasks in a step; G is 8 (default 16)")
-    parser.add_argument("--only", choices=SIDES, help="measure one side")
+    parser.add_argument("--without", choices=("comlrl", "bare"), nargs="+", default=[], help="leave out")
     parser.add_argument("--real-reward", action="store_true", help="toy tasks and bundled base, marl_ray's own reward")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
     parser.add_argument("--comlrl-env", type=Path, default=cache, help=f"its environment (default {cache})")
@@ -292,25 +218,29 @@ def main() -> None:
         "--comlrl-threads", type=int, default=0, help="of torch there (default: the faster of 1 and all)"
     )
     arguments = parser.parse_args()
-    names = [arguments.only] if arguments.only else list(SIDES)
-    pythons = {n: sys.executable if n == "marl_ray" else comlrl_python(arguments.comlrl_env) for n in names}
+    names = [OURS, *([] if "bare" in arguments.without else KINDS), *([] if THEIRS in arguments.without else [THEIRS])]
+    pythons = {OURS: sys.executable}
+    if THEIRS in names:
+        pythons[THEIRS] = comlrl_python(arguments.comlrl_env)
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the start", flush=True)
-    sides: list[Side] = []
+    sides: list[Side | BareSide] = []
     blocks: dict[str, list[Block]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(prefix="marl-ray-benchmark-") as temporary:
-        workload = make_workload(arguments, Path(temporary))
+        there = Path(temporary)
+        workload = make_workload(arguments, there)
         try:
             for name in names:
-                sides.append(Side(name, pythons[name], workload, Path(temporary)))
-                print(f"{name}: started in {sides[-1].start_s:.0f} s, not counted", flush=True)
-                sides[-1].threads = arguments.comlrl_threads or 1
-                sides[-1].run(arguments.warmup)
-                if name == "comlrl" and not arguments.comlrl_threads:
-                    choose_threads(sides[-1])
+                side = Side(name, pythons[name], workload, there) if name in SIDES else BareSide(name, workload, there)
+                sides.append(side)
+                print(f"{name}: started in {side.start_s:.0f} s, not counted", flush=True)
+                side.threads = arguments.comlrl_threads or 1
+                side.run(arguments.warmup)
+                if isinstance(side, Side) and name == THEIRS and not arguments.comlrl_threads:
+                    choose_threads(side)
             for turn in range(arguments.repeats):
                 for side in sides:
                     blocks[side.name].append(side.run(arguments.steps))
-                rates = ", ".join(f"{name} {blocks[name][-1].rate:.1f}" for name in names)
+                rates = ", ".join(f"{name} {blocks[name][-1].rate:.1f}" for name in SIDES if name in names)
                 print(f"turn {turn + 1} of {arguments.repeats}: {rates} joint samples/s", flush=True)
         finally:
             for side in sides:

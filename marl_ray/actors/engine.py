@@ -74,6 +74,62 @@ class EngineSpec:
     drain: bool = False
 
 
+def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
+    """vLLM's `EngineArgs`."""
+    from vllm.config.weight_transfer import WeightTransferConfig
+
+    from marl_ray.weights.worker import BACKENDS
+
+    arguments: dict[str, Any] = {
+        "model": spec.model,
+        "dtype": spec.dtype,
+        "max_model_len": spec.max_length,
+        "max_num_seqs": spec.max_num_seqs,
+        "trust_remote_code": spec.trust_remote_code,
+        "tensor_parallel_size": spec.tensor_parallel,
+        # Not Ray, which vLLM would choose inside a placement group: the actor holds all of its GPUs itself.
+        "distributed_executor_backend": "mp" if spec.tensor_parallel > 1 else "uni",
+        "logprobs_mode": "processed_logprobs",
+        "scheduling_policy": "priority",
+        "disable_log_stats": True,
+        "worker_extension_cls": "marl_ray.weights.worker.UpdateExtension",
+        "weight_transfer_config": WeightTransferConfig(backend=BACKENDS[spec.transport]),
+    }
+    if spec.on_gpu:
+        arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
+    else:
+        # A prefill in pieces rewinds the requests' generators, which CPU generators cannot do. Blocks smaller
+        # than vLLM's default let the G requests of a group share more of their prompt.
+        arguments |= {
+            "enforce_eager": True,
+            "block_size": CPU_BLOCK_TOKENS,
+            "kv_cache_memory_bytes": spec.kv_cache_mb * 2**20,
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(CPU_BATCHED_TOKENS, spec.max_length),
+        }
+    return arguments
+
+
+def sampling_parameters(sampling: SamplingSpec, stops: list[int]) -> Any:
+    """vLLM's `SamplingParams`: a group's ids and log-probabilities, all at its end, and no text."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        n=sampling.num_generations,
+        max_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k or 0,
+        seed=sampling.seed,
+        stop_token_ids=stops,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """One completion before its text is known; the fields are those of `Completion`."""
@@ -99,38 +155,8 @@ class Engine:
 
     def __init__(self, spec: EngineSpec, eos: int | None) -> None:
         from vllm import EngineArgs, LLMEngine
-        from vllm.config.weight_transfer import WeightTransferConfig
 
-        from marl_ray.weights.worker import BACKENDS
-
-        arguments: dict[str, Any] = {
-            "model": spec.model,
-            "dtype": spec.dtype,
-            "max_model_len": spec.max_length,
-            "max_num_seqs": spec.max_num_seqs,
-            "trust_remote_code": spec.trust_remote_code,
-            "tensor_parallel_size": spec.tensor_parallel,
-            # Not Ray, which vLLM would choose inside a placement group: the actor holds all of its GPUs itself.
-            "distributed_executor_backend": "mp" if spec.tensor_parallel > 1 else "uni",
-            "logprobs_mode": "processed_logprobs",
-            "scheduling_policy": "priority",
-            "disable_log_stats": True,
-            "worker_extension_cls": "marl_ray.weights.worker.UpdateExtension",
-            "weight_transfer_config": WeightTransferConfig(backend=BACKENDS[spec.transport]),
-        }
-        if spec.on_gpu:
-            arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
-        else:
-            # A prefill in pieces rewinds the requests' generators, which CPU generators cannot do. Blocks smaller
-            # than vLLM's default let the G requests of a group share more of their prompt.
-            arguments |= {
-                "enforce_eager": True,
-                "block_size": CPU_BLOCK_TOKENS,
-                "kv_cache_memory_bytes": spec.kv_cache_mb * 2**20,
-                "enable_chunked_prefill": False,
-                "max_num_batched_tokens": max(CPU_BATCHED_TOKENS, spec.max_length),
-            }
-        self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**engine_arguments(spec)))
         self._core: Any = self._engine.engine_core.engine_core  # type: ignore[attr-defined]
         if spec.tensor_parallel > 1:
             _end_with(self._engine)
@@ -252,9 +278,6 @@ class Engine:
                 request.update_block_hashes()
 
     def _add(self, prompt_ids: list[int], sampling: SamplingSpec, priority: int, future: Future) -> None:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
         if not future.set_running_or_notify_cancel():
             return
         if self._failure is not None:
@@ -264,20 +287,7 @@ class Engine:
         name = str(self._requests)
         prompt: Any = {"prompt_token_ids": prompt_ids, "cache_salt": str(self._updates)}
         try:
-            parameters = SamplingParams(
-                n=sampling.num_generations,
-                max_tokens=sampling.max_new_tokens,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k or 0,
-                seed=sampling.seed,
-                stop_token_ids=self._stops,
-                logprobs=0,
-                flat_logprobs=True,
-                detokenize=False,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-            )
-            self._engine.add_request(name, prompt, parameters, priority=priority)
+            self._engine.add_request(name, prompt, sampling_parameters(sampling, self._stops), priority=priority)
         except Exception as error:  # vLLM refused this request: its caller must know, the engine goes on
             future.set_exception(error)
             return

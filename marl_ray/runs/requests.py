@@ -68,21 +68,26 @@ class Requests:
     def take(self) -> list[tuple[str, Scale | UserError]]:
         """The requests that nobody has taken up, with their ids, or what is wrong with them; they are removed."""
         taken: list[tuple[str, Scale | UserError]] = []
-        with suppress(FileNotFoundError):
-            for path in sorted(self.folder.iterdir()):
-                found = NAME.fullmatch(path.name)
-                if not found or not path.is_file():
-                    continue
-                try:
-                    content = _read(path)
-                    path.unlink()
-                except OSError:
-                    continue  # withdrawn, or not for us to read
-                try:
-                    taken.append((found[1], _scale(content)))
-                except UserError as error:
-                    taken.append((found[1], error))
+        for path in self._files():
+            found = NAME.fullmatch(path.name)
+            if found is None:
+                continue
+            try:
+                content = _read(path)
+                path.unlink()
+            except OSError:
+                continue  # withdrawn, or not for us to read
+            try:
+                taken.append((found[1], _scale(content)))
+            except UserError as error:
+                taken.append((found[1], error))
         return taken
+
+    def _files(self) -> list[Path]:
+        try:
+            return sorted(self.folder.iterdir())
+        except OSError:  # mostly there is no folder; one that cannot be read must not end a run
+            return []
 
     def settle(self, id: str, answer: Answer) -> None:
         """Answer a request. Raises OSError."""

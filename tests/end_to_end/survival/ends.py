@@ -5,7 +5,7 @@
 
 `driver` is the run's own process; `raylet` and `gcs` are Ray's, on the node where that runs. Whatever ends: no file is
 half written, no process is left a little over a minute later, and the run that goes on, on a new Ray if the old one is
-gone, leaves the metrics and weights of an undisturbed run, bit for bit. Where Ray ended, the driver says so in one line.
+gone, leaves an undisturbed run's metrics and weights, bit for bit. Where Ray ended, the driver says so in one line.
 """
 
 from __future__ import annotations
