@@ -21,6 +21,8 @@ from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest  # type: igno
 from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 
 RAY_VERSION = "2.60.0"
+LAST_WORDS = ("Raylet is terminated", "has been marked dead")
+"""In what is printed of a raylet that died."""
 TOO_SLOW = "timed out during startup"
 """In the text of the plain Exception that such a start ends with."""
 
@@ -81,13 +83,15 @@ def signals_wait() -> Iterator[None]:
 
 
 def silence_last_words() -> None:
-    """A raylet that died has its log's last lines printed by every driver, in paragraphs; our own error says it."""
+    """A raylet that died has its log's last lines printed by every driver, and the head's guess at why, in paragraphs;
+    our own lines name the actors that were there, or the node."""
     shown = worker.print_to_stdstream
     if shown.__module__ != worker.__name__:
         return  # done before
 
     def print_but_last_words(data: dict[str, Any], ignore_prefix: bool) -> None:
-        if data.get("pid") != "raylet" or not any("Raylet is terminated" in line for line in data["lines"]):
+        of_raylet = data.get("pid") == "raylet"
+        if not (of_raylet and any(words in line for line in data["lines"] for words in LAST_WORDS)):
             shown(data, ignore_prefix)
 
     worker.print_to_stdstream = print_but_last_words

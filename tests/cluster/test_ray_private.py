@@ -30,3 +30,18 @@ def test_nothing_else_uses_them() -> None:
 def test_gpus_that_are_hidden_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert local_gpus() == 0
+
+
+def test_of_a_raylet_that_died_nothing_is_printed_by_ray(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = ray_private.worker
+    monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)
+    ray_private.silence_last_words()
+    said = {"job": None, "is_err": True, "ip": None, "pid": "raylet", "actor_name": None, "task_name": None}
+    node = "The node with node id: 11 and address: 10.0.0.2 has been marked dead because the detector has missed"
+    for line in (node, "Raylet is terminated. Termination is unexpected.", "no room to spill"):
+        worker.print_to_stdstream(said | {"lines": [line]}, ignore_prefix=False)
+    printed = "".join(capsys.readouterr())
+    assert printed.count("\n") == 1
+    assert "no room to spill" in printed
