@@ -70,7 +70,8 @@ class SlotEngine:
 
     def lose(self) -> None:
         """The engine is gone: so is all that it had begun, and all that waits for it."""
-        groups = {sequence.group for sequence in self._running} | {group for *_, group in self._waiting}
+        begun = [sequence.group for sequence in self._running]
+        groups = dict.fromkeys([*begun, *(group for *_, group in sorted(self._waiting, key=lambda one: one[:2]))])
         for timer in self._running.values():
             timer.cancel()
         self._running.clear()

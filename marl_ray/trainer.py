@@ -85,7 +85,8 @@ class Trainer:
 
     async def run(self) -> Result:
         """Every step, with evaluations and checkpoints. Raises UserError."""
-        lanes = self.config.rollout.max_staleness + 1  # batch b + k + 1 cannot start before batch b is complete
+        ahead = min(self.config.rollout.max_staleness, self.total)
+        lanes = ahead + 1  # batch b + k + 1 cannot start before batch b is complete
         await together(
             *(self.roll_out(lane, lanes) for lane in range(lanes)),
             *map(self.learn, self.team.learners),
@@ -198,7 +199,7 @@ class Trainer:
         parts = {(self.state.step, agent) for agent in range(self.config.num_agents)}
         await self.changes.until(lambda: parts <= self.saved)
         self.saved -= parts
-        self.folder.checkpoints.commit(self.state, self.config.output.keep_checkpoints)
+        await asyncio.to_thread(self.folder.checkpoints.commit, self.state, self.config.output.keep_checkpoints)
         if not self.config.output.keep_batches:
             self.log.drop_before(step_of(self.folder.checkpoints.all()[0]))
 

@@ -126,3 +126,12 @@ def test_registries_import_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_classes_that_cannot_be_used() -> None:
+    assert said(ESTIMATORS, "decimal:Decimal") == (
+        "estimator decimal:Decimal is a class: name a function, or an object that can be called"
+    )
+    assert "cannot be used: it has no attempt, feedback, first_prompts" in said(
+        ENVIRONMENTS, "marl_ray.environments.base:Environment"
+    )

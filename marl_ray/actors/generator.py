@@ -10,6 +10,7 @@ from typing import Any
 
 from marl_ray.actors.engine import Engine, EngineSpec
 from marl_ray.actors.handle import Actor
+from marl_ray.cluster.temporary import use_session_folder
 from marl_ray.config.schema import ModelConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
@@ -32,6 +33,7 @@ class Generator(Actor):
 
     async def start(self) -> list[str]:
         """Load tokenizer and engine. Raises UserError for settings that the engine refuses."""
+        use_session_folder()
         self.tokenizer = load_tokenizer(self.spec.model, self.model)
         self.through_template, why = decide_template(self.spec.model, self.tokenizer, self.model)
         try:

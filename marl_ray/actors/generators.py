@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from itertools import count, islice
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from marl_ray.actors.generator import Generator
@@ -53,24 +54,56 @@ class GeneratorGroup:
         """End all replicas."""
         await self.replicas.close()
 
-    async def resize(self, replicas: int) -> None:
-        """Have so many from now on: further ones start, and serve once they have the weights; of too many the last are
-        ended, and what they were asked is asked of the others.
+    @property
+    def size(self) -> int:
+        """The replicas that there are, or will be when those that start have started."""
+        return len(self._names) - len(self.replicas.retired())
 
-        Raises UserError for less than one, and where the cluster has no place in time.
+    async def resize(self, replicas: int) -> None:
+        """Have so many from now on; returns when all of them serve.
+
+        Further ones start, and serve once they have the weights. Of too many the last are ended, and what they were
+        asked is asked of the others. Those that are lost for good do not count.
+
+        Raises UserError for less than one; where the cluster has no place for all of them in time, and nothing changes;
+        and where one does not start, and the others are kept.
         """
         if replicas < 1:
             raise UserError(f"{replicas} replicas: an agent needs at least one generator")
-        while len(self._names) > replicas:
-            name = self._names.pop()
-            self.replicas.remove(name)
-            self._free(name)
-        while len(self._names) < replicas:
-            if self._place is None:
-                raise UserError("a generator that shares its GPU with the learner has no further replicas")
-            recipe = await self._place(len(self._names))
+        self._remove(self.replicas.retired())
+        self._remove(self._names[replicas:])
+        for recipe in await self._places(replicas - len(self._names)):
             self._names.append(recipe.id)
             self.replicas.add(recipe)
+        self._names.sort(key=lambda name: name.replica)
+        try:
+            await self.replicas.ready(everyone=True)
+        except UserError:
+            self._remove(self.replicas.retired())
+            raise
+
+    async def _places(self, more: int) -> list[Recipe[Generator]]:
+        """So many further replicas, under the first names that are free; all, or none and a UserError."""
+        if more and self._place is None:
+            raise UserError("a generator that shares its GPU with the learner has no further replicas")
+        there = {name.replica for name in self._names}
+        unused = (number for number in count() if number not in there)
+        recipes: list[Recipe[Generator]] = []
+        try:
+            for number in islice(unused, more):
+                assert self._place is not None
+                recipes.append(await self._place(number))
+        except BaseException:
+            for recipe in recipes:
+                self._free(recipe.id)
+            raise
+        return recipes
+
+    def _remove(self, names: Sequence[ActorId]) -> None:
+        for name in names:
+            self._names.remove(name)
+            self.replicas.remove(name)
+            self._free(name)
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
         """Sample a group, on the replica with the fewest sequences in flight. Where an engine has no room for all,

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,8 +34,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.core.waiting import Changes, WaitExpired, together
 from marl_ray.core.words import counted
-
-log = logging.getLogger(__name__)
+from marl_ray.telemetry.console import say
 
 RESTART_WINDOW_S = 3600.0
 RESTART_PAUSE_S = 2.0
@@ -77,6 +75,8 @@ class Care:
 class _Member(Generic[A]):
     recipe: Recipe[A]
     state: State = "starting"
+    former: int = 0
+    """Lives of one of its name that was taken away."""
     life: int = 0
     handle: Handle[A] | None = None
     restarts: list[float] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Supervisor(Generic[A]):
         recipes: Sequence[Recipe[A]],
         care: Care,
         changed: Callable[[], None] = lambda: None,
-        say: Callable[[str], None] = log.warning,
+        say: Callable[[str], None] = say,
     ) -> None:
         self.fit: Callable[[Handle[A]], Awaitable[None]] | None = None
         """Makes a started actor ready to serve; may be set later."""
@@ -108,6 +108,8 @@ class Supervisor(Generic[A]):
         self.last_failure = ""
         """Why the last one was retired."""
         self._members = {recipe.id: _Member(recipe) for recipe in recipes}
+        self._removed: dict[ActorId, int] = {}
+        """The last lives of those that were taken away."""
         self._care = care
         self._changed = changed
         self._say = say
@@ -171,15 +173,22 @@ class Supervisor(Generic[A]):
 
     def add(self, recipe: Recipe[A]) -> None:
         """One more actor: started now, and serving after it was fitted."""
-        member = self._members[recipe.id] = _Member(recipe)
+        former = self._removed.pop(recipe.id, 0)
+        member = self._members[recipe.id] = _Member(recipe, former=former, life=former)
         self._spawn(self._replace(member, ""))
 
     def remove(self, id: ActorId) -> None:
         """One actor fewer: its process is ended, and what it was asked fails."""
         member = self._members.pop(id)
+        self._removed[id] = member.life
         self._end(member)
         member.state = "retired"
+        self._say(f"{id} was taken away")
         self._tell()
+
+    def retired(self) -> list[ActorId]:
+        """Those that are lost for good."""
+        return [id for id, member in self._members.items() if member.state == "retired"]
 
     async def close(self) -> None:
         """End all actors."""
@@ -200,11 +209,13 @@ class Supervisor(Generic[A]):
         given_up = False
         while not given_up and self._may_start(member):
             await asyncio.sleep(RESTART_PAUSE_S * failures)
+            if member.state == "retired":
+                return  # taken away meanwhile
             try:
                 await self._start(member)
             except (UserError, ActorFailed, RayError) as error:
                 if member.state == "retired":
-                    return  # taken away meanwhile
+                    return
                 self._end(member)
                 failures, why = failures + 1, str(error)
                 self._say(f"{member.recipe.id} does not start: {why}")
@@ -219,7 +230,7 @@ class Supervisor(Generic[A]):
         """Whether a restart is left, which is counted. The first start is none."""
         now = time.monotonic()
         member.restarts = [at for at in member.restarts if at > now - RESTART_WINDOW_S]
-        if member.life == 0:
+        if member.life == member.former:
             return True
         if len(member.restarts) >= self._care.restarts:
             return False
@@ -230,7 +241,7 @@ class Supervisor(Generic[A]):
         who, left = member.recipe.id, len(self.serving())
         setting = f"resources.{who.kind}.max_restarts"
         reason = "it does not start" if given_up else f"{setting} allows {self._care.restarts} restarts within an hour"
-        resume = "" if who.kind == "sandbox" else "; --resume goes on"
+        resume = "" if who.kind == "sandbox" or left else "; --resume goes on"
         self.last_failure = f"{who} is lost for good ({reason}): {why}{resume}"
         member.state = "retired"
         if left:

@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "train the agents",
     "plan": "check a config, show it resolved with its arithmetic, and start nothing",
     "report": "summarise a run folder and draw its plot again",
+    "scale": "give an agent more or fewer generators while its run goes on",
     "replay": "learn from a run's batch log again, and compare with what was recorded",
     "explain": "what a setting means, its type and default; or the settings of a section",
     "sandbox": "run programs in the sandbox, or ask what it can do here",

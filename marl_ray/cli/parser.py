@@ -14,7 +14,19 @@ from marl_ray.core.errors import Terminated, UserError
 FAILED, MISUSED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 OLDEST = (3, 11)
 """Python, as in setup.py."""
-NEEDED = ("torch", "transformers", "ray", "datasets", "yaml", "matplotlib", "openai", "anthropic", "httpx2", "tqdm")
+NEEDED = (
+    "torch",
+    "transformers",
+    "numpy",
+    "ray",
+    "datasets",
+    "yaml",
+    "matplotlib",
+    "openai",
+    "anthropic",
+    "httpx2",
+    "tqdm",
+)
 """Modules of setup.py's requirements."""
 
 

@@ -34,8 +34,15 @@ def show(config: Config, saved: SavedRun | None) -> None:
     from marl_ray.config import to_yaml
     from marl_ray.config.arithmetic import describe
     from marl_ray.runs.check import check
+    from marl_ray.runs.resume import RunIsDone
 
-    problem = check(config, saved, dry=True)
+    try:
+        problem = check(config, saved, dry=True)
+    except RunIsDone as done:
+        if config.output.resume == "never":
+            raise
+        sys.stderr.write(f"{done}\n")
+        return
     facts = [describe(config, len(problem.train_tasks) or None), *problem.prompt_notes, demands(config)]
     sys.stdout.write(to_yaml(config))
     sys.stderr.write("\n".join(facts) + "\n")

@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import AuthenticationError, RayError
 
 from marl_ray.cluster import ray_private
+from marl_ray.cluster.temporary import remove_session, session_folder
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
 
@@ -40,7 +41,8 @@ def cluster_address() -> str | None:
 def connect(verbose: bool) -> str:
     """Join the cluster named by RAY_ADDRESS, or start one on this machine that listens on localhost only.
 
-    Returns a line that says which. Raises UserError where the address leads to no cluster.
+    Returns a line that says which. Raises UserError where the address leads to no cluster, and where this machine is
+    too busy for Ray.
     """
     address = cluster_address()
     options: dict[str, Any] = {
@@ -62,8 +64,12 @@ def connect(verbose: bool) -> str:
     # Ray protects a local cluster by a token. Without one it would leave a new one in ~/.ray, which then binds every
     # cluster that this user starts later.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    with ray_private.signals_wait():
-        ray_private.init_on_localhost(include_dashboard=False, **options)
+    try:
+        with ray_private.signals_wait():
+            ray_private.init_on_localhost(include_dashboard=False, **options)
+    except TimeoutError as error:
+        load = os.getloadavg()[0]
+        raise UserError(f"{error} on this machine (load {load:.0f}): try again when it has less to do") from None
     return f"local Ray with {ray.cluster_resources().get('CPU', 0):g} CPUs"
 
 
@@ -83,9 +89,13 @@ def _knock(address: str) -> None:
         raise OSError(SAID[grpc.StatusCode.UNAUTHENTICATED]) from None
 
 
-def disconnect() -> None:
-    """Leave the cluster; a Ray of our own ends, with all its processes."""
+def disconnect(keep_logs: bool = False) -> None:
+    """Leave the cluster; a Ray of our own ends, with all its processes, and all its files, but for its logs if
+    they are to be kept."""
+    session = session_folder() if ray.is_initialized() and not cluster_address() else None
     ray.shutdown()
+    if session is not None:
+        remove_session(session, keep_logs)
 
 
 def local_gpus() -> int:

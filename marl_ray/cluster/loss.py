@@ -5,11 +5,11 @@ Ray gives up on a head that does not answer after 60 s and then ends this proces
 
 from __future__ import annotations
 
-import asyncio
 import socket
+import threading
 import time
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import grpc
 import ray
@@ -17,8 +17,6 @@ from ray.exceptions import RayError
 
 from marl_ray.cluster import ray_private
 from marl_ray.core.errors import UserError
-
-R = TypeVar("R")
 
 PATIENCE_S = 3.0
 """For an answer of a process that has answered before."""
@@ -31,28 +29,30 @@ class ClusterLost(UserError):
     """A process of Ray's own is gone, and the run with it."""
 
 
-async def while_head_answers(work: Coroutine[Any, Any, R]) -> R:
-    """The result of `work`. Raises ClusterLost, and cancels it, when the cluster's head does not answer for long."""
-    doing, watch = asyncio.ensure_future(work), asyncio.ensure_future(_watch())
+@contextmanager
+def head_watched(lost: Callable[[str], None]) -> Iterator[None]:
+    """Call `lost`, with a line that names it, when the head of the cluster does not answer for long.
+
+    It is called in a thread: whoever asks Ray for anything then waits for the head too, and may never come back.
+    """
+    address, over = ray.get_runtime_context().gcs_address, threading.Event()
+
+    def watch() -> None:
+        answered = time.monotonic()
+        while not over.wait(LOOK_EVERY_S):
+            if _answers(address):
+                answered = time.monotonic()
+            elif time.monotonic() - answered > GIVE_UP_S:
+                lost(f"the head of the Ray cluster at {address} (gcs_server) has not answered for {GIVE_UP_S:g} s")
+                return
+
+    thread = threading.Thread(target=watch, name="watch of Ray's head", daemon=True)
+    thread.start()
     try:
-        await asyncio.wait({doing, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            watch.result()
-        return await doing
+        yield
     finally:
-        for task in (doing, watch):
-            task.cancel()
-        await asyncio.gather(doing, watch, return_exceptions=True)
-
-
-async def _watch() -> None:
-    address = ray.get_runtime_context().gcs_address
-    answered = time.monotonic()
-    while time.monotonic() - answered < GIVE_UP_S:
-        await asyncio.sleep(LOOK_EVERY_S)
-        if await asyncio.to_thread(_answers, address):
-            answered = time.monotonic()
-    raise ClusterLost(f"the head of the Ray cluster at {address} (gcs_server) has not answered for {GIVE_UP_S:g} s")
+        over.set()
+        thread.join(PATIENCE_S + LOOK_EVERY_S)
 
 
 def lost_node() -> str | None:

@@ -7,12 +7,13 @@ that.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from marl_ray.cluster.local import cluster_address
-from marl_ray.cluster.plan import Plan, fits, shortage
+from marl_ray.cluster.plan import Plan, Slot, fits, shortage
 from marl_ray.cluster.ray_private import free_resources
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
@@ -40,9 +41,13 @@ class Places:
         if owner in self._added or any(owner in slot.owners for slot in self.plan.slots):
             return
         slot = self.plan.slots[self.plan.index(ActorId(owner.kind, owner.agent))]
+        need = " and ".join(f"{amount:g} {kind}" for kind, amount in slot.resources().items())
+        none = UserError(f"the cluster has no place for {owner}: it needs {need} on one node, free")
+        if not _can_ever_fit([slot]):
+            raise none
         group = placement_group([slot.resources()])
         if not await _ready(group, deadline_s):
-            raise UserError(f"the cluster has no place for {owner}: it needs {slot.resources()} on one node")
+            raise none
         self._added[owner] = group
 
     def drop(self, owner: ActorId) -> None:
@@ -58,17 +63,18 @@ class Places:
 
 
 async def reserve(plan: Plan, deadline_s: float) -> Places:
-    """The plan's places. Raises UserError, before any actor is created, when the cluster has not got them in time.
-
-    A cluster on this machine cannot grow, so it is not waited for.
-    """
-    nodes = free_resources()
-    if not cluster_address() and not fits(plan.slots, nodes):
-        raise UserError(shortage(plan, nodes))
+    """The plan's places. Raises UserError, before any actor is created, when the cluster has not got them in time."""
+    if not _can_ever_fit(plan.slots):
+        raise UserError(shortage(plan, free_resources()))
     group = placement_group([slot.resources() for slot in plan.slots], strategy="PACK")
     if not await _ready(group, deadline_s):
         raise UserError(shortage(plan, free_resources()))
     return Places(plan, group)
+
+
+def _can_ever_fit(slots: Sequence[Slot]) -> bool:
+    """False where waiting is of no use: a Ray of our own cannot grow."""
+    return bool(cluster_address()) or fits(slots, free_resources())
 
 
 async def _ready(group: PlacementGroup, deadline_s: float) -> bool:

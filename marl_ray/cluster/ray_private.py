@@ -21,17 +21,24 @@ from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest  # type: igno
 from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 
 RAY_VERSION = "2.60.0"
+TOO_SLOW = "timed out during startup"
+"""In the text of the plain Exception that such a start ends with."""
 
 
 def init_on_localhost(**options: Any) -> None:
     """`ray.init` of a Ray whose servers listen on 127.0.0.1 alone.
 
     Ray binds to every interface unless it believes that clusters are off, as on a Mac. Its helper processes read the
-    variable; this one has read it already.
+    variable; this one has read it already. Raises TimeoutError for a Ray that is not up in the 30 s it gives itself.
     """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
-    ray.init(address="local", _node_ip_address="127.0.0.1", **options)
+    try:
+        ray.init(address="local", _node_ip_address="127.0.0.1", **options)
+    except Exception as error:
+        if TOO_SLOW not in str(error):
+            raise
+        raise TimeoutError("Ray was not up after 30 s") from None
 
 
 @contextmanager
@@ -69,8 +76,8 @@ def signals_wait() -> Iterator[None]:
         utils.set_sigterm_handler, worker.connect = set_handler, connect
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for first in came[:1]:
-            signal.raise_signal(first)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def silence_last_words() -> None:

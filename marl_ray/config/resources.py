@@ -57,7 +57,8 @@ class SandboxResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Seconds after which a wait ends the run with a line that names who was waited for."""
+    """Seconds after which a wait is over. An actor that did not answer is taken for lost and replaced, as long as
+    max_restarts allows; else the run ends with a line that names it."""
 
     placement_s: Positive = 30.0
     """For the cluster to set aside what the run asks of it."""
@@ -72,7 +73,7 @@ class Deadlines:
     checkpoint_s: Positive = 600.0
     """For a learner to write or read a checkpoint or a model."""
     heartbeat_s: Positive = 60.0
-    """For a sign of life of an actor that works; then it is taken for lost and started again."""
+    """For a sign of life of an actor that works, however long the work takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,21 @@ class Changes:
             await self._changed.wait()
 
 
+async def accompanied(work: Awaitable[T], companion: Awaitable[None]) -> T:
+    """The result of `work`. Its companion, which has no end of its own, is cancelled then; where that fails before,
+    `work` is cancelled and the failure raised."""
+    doing, beside = asyncio.ensure_future(work), asyncio.ensure_future(companion)
+    try:
+        await asyncio.wait({doing, beside}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            beside.result()
+        return await doing
+    finally:
+        for task in (doing, beside):
+            task.cancel()
+        await asyncio.gather(doing, beside, return_exceptions=True)
+
+
 async def together(*awaitables: Awaitable[Any]) -> list[Any]:
     """All results in order. At the first failure the others are cancelled, and it alone is raised."""
     tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]

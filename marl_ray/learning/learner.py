@@ -5,20 +5,27 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
 
 import torch
 
 from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
+from marl_ray.core.errors import UserError
 from marl_ray.learning.gradient import Gradient
 from marl_ray.learning.importance import Agreement
 from marl_ray.learning.policy import choose_layout, load_policy
+from marl_ray.models.folders import check_folder
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 
 STATE_FILE = "learner.pt"
+UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError, UnpicklingError, UserError)
+"""What reading files raises that are cut off, damaged, or of another model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +122,8 @@ class Learner:
         return self.finish(batch, 0)
 
     def save(self, folder: str) -> None:
-        """Write the model (as transformers loads it) and everything needed to go on exactly."""
+        """Write the model (as transformers loads it) and everything needed to go on exactly. Where the disk refuses,
+        raises what says so: OSError, or the error of safetensors with its number."""
         self.policy.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         state = {
@@ -123,17 +131,24 @@ class Learner:
             "schedule": self.schedule.state_dict(),
             "torch_rng": torch.get_rng_state(),
         }
-        torch.save(state, Path(folder) / STATE_FILE)
+        _write(state, Path(folder) / STATE_FILE)
 
     def load(self, folder: str, step: int) -> None:
-        """Continue from what `save` wrote when `step` batches were applied. What was accumulated is dropped."""
-        saved = load_policy(folder, self.model.model_kwargs.trust_remote_code, torch.device("cpu"))
-        self.policy.load_state_dict(saved.state_dict())
-        state = torch.load(Path(folder) / STATE_FILE, map_location="cpu", weights_only=True)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
+        """Continue from what `save` wrote when `step` batches were applied. What was accumulated is dropped.
+
+        Raises UserError, which names the file, for what is cut off, missing or not of this model.
+        """
+        checkpoint = Path(folder).parent
+        with _reading(Path(folder), checkpoint):
+            check_folder(Path(folder), own_tokenizer=True)
+            saved = load_policy(folder, self.model.model_kwargs.trust_remote_code, torch.device("cpu"))
+            self.policy.load_state_dict(saved.state_dict())
+        with _reading(Path(folder) / STATE_FILE, checkpoint):
+            state = torch.load(Path(folder) / STATE_FILE, map_location="cpu", weights_only=True)
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.schedule.load_state_dict(state["schedule"])
+            torch.set_rng_state(state["torch_rng"])
         self._apply_settings()
-        torch.set_rng_state(state["torch_rng"])
         self.step, self._open = step, None
 
     def _apply_settings(self) -> None:
@@ -190,6 +205,31 @@ class Learner:
             self.optimizer.step()
             self.schedule.step()
         return MiniBatchDone(loss, norm, taken, not finite, gradient.agreement)
+
+
+def _write(state: dict[str, Any], path: Path) -> None:
+    """`torch.save`, which says what the disk said: given a path, it says that positions are unexpected."""
+    try:
+        with path.open("wb") as file:
+            torch.save(state, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
+
+
+@contextmanager
+def _reading(part: Path, checkpoint: Path) -> Iterator[None]:
+    """What fails in reading a part of a checkpoint is the part's fault: raises UserError, which names both."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except UNREADABLE as error:
+        why = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UserError(
+            f"{part} is damaged ({why[:200]}): copy it again, or delete {checkpoint} to go on from before it"
+        ) from error
 
 
 def _stats(done: Sequence[MiniBatchDone], learning_rate: float) -> UpdateStats:

@@ -11,7 +11,7 @@ COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8e6bbf", "#c77c11")
 
 def plot_returns(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     """Mean reward of each turn over joint samples: every step faint, a running mean bold, evaluations as
-    points; below it the share of joint programs that pass all tests."""
+    points; below it, where the environment tells it, the share of joint programs that pass all tests."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -20,12 +20,18 @@ def plot_returns(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None
     train = [r for r in rows if "turn_1/reward_mean" in r]
     evaluations = [r for r in rows if "eval/turn_1/reward_mean" in r]
     turns = sorted({int(key.split("_")[1].split("/")[0]) for r in rows for key in r if key.startswith("turn_")})
-    figure, (top, bottom) = plt.subplots(
-        2, 1, figsize=(8, 6.4), sharex=True, height_ratios=(2, 1), layout="constrained"
+    with_tests = any(key.endswith("/all_passed") for r in rows for key in r)
+    panels = (("reward_mean", "mean reward", 2.0), ("all_passed", "all tests passed", 1.0))[: 1 + with_tests]
+    heights = [height for _, _, height in panels]
+    size = (8, 0.4 + 2 * sum(heights))
+    figure, grid = plt.subplots(
+        len(panels), 1, figsize=size, sharex=True, height_ratios=heights, layout="constrained", squeeze=False
     )
+    axes = grid[:, 0]
+    top, last = axes[0], axes[-1]
     for turn in turns or [1]:
         colour = COLOURS[(turn - 1) % len(COLOURS)]
-        for axis, metric in ((top, "reward_mean"), (bottom, "all_passed")):
+        for axis, (metric, _, _) in zip(axes, panels, strict=True):
             label = f"turn {turn}" if axis is top else None
             _draw(axis, train, f"turn_{turn}/{metric}", colour, label)
             points = [
@@ -46,12 +52,12 @@ def plot_returns(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None
                     zorder=5,
                 )
     top.set_title(title, loc="left", fontsize=12)
-    top.set_ylabel("mean reward")
-    bottom.set_ylabel("all tests passed")
-    bottom.set_xlabel("environment steps (joint samples)")
-    bottom.set_ylim(-0.03, 1.03)
-    bottom.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
-    for axis in (top, bottom):
+    last.set_xlabel("environment steps (joint samples)")
+    if with_tests:
+        last.set_ylim(-0.03, 1.03)
+        last.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
+    for axis, (_, title_of_axis, _) in zip(axes, panels, strict=True):
+        axis.set_ylabel(title_of_axis)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     top.legend(frameon=False, loc="best", ncols=2)

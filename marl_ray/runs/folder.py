@@ -14,6 +14,7 @@ from marl_ray.core.paths import expanded
 from marl_ray.runs.atomic import write_atomically
 from marl_ray.runs.batch_log import BatchLog
 from marl_ray.runs.checkpoints import Checkpoints
+from marl_ray.runs.requests import Requests
 
 FORMER_CONFIG = re.compile(r"config\.step_(\d{6,})\.yaml")
 
@@ -41,6 +42,7 @@ class RunFolder:
         """Held by whoever writes here."""
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.log = BatchLog(self.path / "batches")
+        self.requests = Requests(self.path / "requests")
 
     def __str__(self) -> str:
         return str(self.path)

@@ -42,7 +42,8 @@ class Health:
                 raise RuntimeError(f"agent {agent} served versions {sorted(found)} in batch {batch}: allowed {allowed}")
 
     def check_updates(self, updates: Sequence[UpdateStats], step: int) -> None:
-        """Too many bad steps in a row end the run; a warning comes once when sampler and learner disagree."""
+        """Too many bad steps in a row end the run; a warning comes once when sampler and learner disagree and nothing
+        (`importance`) makes up for it."""
         bad = any(stats.skipped_steps for stats in updates)
         self.bad_steps = self.bad_steps + 1 if bad else 0
         if bad:
@@ -54,11 +55,14 @@ class Health:
             )
         gaps = [stats.logprob_gap for stats in updates if stats.logprob_gap is not None]
         gap = max((gap for gap in gaps if math.isfinite(gap)), default=0.0)
-        if gap > GAP_WORTH_A_WARNING and not self.warned:
+        if gap > GAP_WORTH_A_WARNING and not self.warned and self.config.optimizer.importance == "none":
             self.warned = True
+            why = "top_p or top_k below neutral, or a dtype too coarse"
+            if self.config.rollout.max_staleness:
+                why = f"weights up to {self.config.rollout.max_staleness} versions old, {why}"
             say(
-                f"warning: sampler and learner differ by {gap:.3f} nats a token on the sampled tokens "
-                "(top_p or top_k below neutral, or a dtype too coarse); see agent_*/logprob_gap"
+                f"warning: sampler and learner differ by {gap:.3f} nats a token on the sampled tokens ({why}), and "
+                f"{self.config.algorithm}.importance is none; see agent_*/logprob_gap"
             )
 
     def check_learning(self, learned: int, step: int) -> None:

@@ -40,6 +40,28 @@ def held(path: Path, say: Callable[[str], None]) -> Iterator[None]:
         os.close(file)
 
 
+def holder(path: Path) -> str | None:
+    """Who holds the lock at `path`, as they say it; None: nobody does. Where the file system has no locks, it is who
+    said so last and has not ended in order."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if not isinstance(error, BlockingIOError) and error.errno not in NO_LOCKS:
+            raise
+        return _said(file)
+    finally:
+        os.close(file)
+    return None
+
+
+def _said(file: int) -> str:
+    return os.read(file, 1000).decode(errors="replace").strip() or "another process"
+
+
 def _lock(path: Path, say: Callable[[str], None]) -> int:
     """An open file that is locked and says who we are."""
     while True:
@@ -47,10 +69,10 @@ def _lock(path: Path, say: Callable[[str], None]) -> int:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(file, 1000).decode(errors="replace").strip() or "another process"
+            other = _said(file)
             os.close(file)
             raise UserError(
-                f"{path.parent} is being written by {holder}: wait for its end, or set another output.run_name"
+                f"{path.parent} is being written by {other}: wait for its end, or set another output.run_name"
             ) from None
         except OSError as error:
             if error.errno not in NO_LOCKS:

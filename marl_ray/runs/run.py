@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
+import sys
 import time
 import traceback
+from typing import NoReturn
 
 from marl_ray.actors.handle import ActorDied
 from marl_ray.cluster.local import connect, disconnect
-from marl_ray.cluster.loss import ClusterLost, lost_node, while_head_answers
+from marl_ray.cluster.loss import ClusterLost, head_watched, lost_node
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.arithmetic import arithmetic, describe
 from marl_ray.core.errors import UserError
@@ -26,10 +27,8 @@ from marl_ray.trainer import Result
 
 RAY_PACKAGE = "_ray_pkg_"
 """In the path of the copy of --working-dir that a Ray job runs in."""
-FULL_OR_CLOSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+FULL_OR_CLOSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 """What a disk says that is a person's to mend."""
-NO_ROOM = 1 << 16
-"""Bytes. A disk that has not more is full."""
 
 
 def train(config: Config, saved: SavedRun | None = None) -> None:
@@ -57,6 +56,7 @@ def _train(
 ) -> None:
     """The run, in a folder that is its own."""
     try:
+        folder.requests.clear()  # of a run that ended without a word
         if saved is None:
             check_new_folder(folder)  # nobody was there meanwhile
             folder.write_config(to_yaml(config), 0)
@@ -81,22 +81,19 @@ def _train(
         error.add_note(_keep_traceback(folder))
         raise
     finally:
+        folder.requests.clear()
         folder.remove_hidden()
         folder.remove_if_empty()
 
 
 def _cannot_write(error: Exception, folder: RunFolder) -> str | None:
-    """What to say of a disk that is full or closed, here or in a learner; None: the error is another one.
-
-    Libraries that write weights do not always pass on what the system said, so a disk without room counts too.
-    """
+    """What to say of a disk that is full or closed, here or in a learner; None: the error is another one, even if the
+    disk happens to be full. Libraries in Rust say the number in words alone."""
     cause = getattr(error.__cause__, "cause", None) or error  # Ray's error has what the actor raised
     if isinstance(cause, OSError) and cause.errno in FULL_OR_CLOSED:
         why = cause.strerror
-    elif any(f"(os error {number})" in str(cause) for number in FULL_OR_CLOSED):
-        why = str(cause)
-    elif shutil.disk_usage(folder.path).free < NO_ROOM:
-        why = os.strerror(errno.ENOSPC)
+    elif found := [number for number in FULL_OR_CLOSED if f"(os error {number})" in str(cause)]:
+        why = os.strerror(found[0])
     else:
         return None
     return f"{folder} cannot be written ({why}): make room there, or set another output.base_dir"
@@ -122,12 +119,19 @@ def _on_ray(config: Config, session: Session, signals: Signals) -> Result:
     """The loop, on the cluster or on this machine."""
     try:
         say(connect(config.output.verbose))
-        return signals.run(while_head_answers(session.run()))
+        with head_watched(lambda line: _end_at_once(line, session.folder)):
+            return signals.run(session.run())
     except ActorDied as error:
         node = lost_node()
         raise ClusterLost(f"{node}: {error}") if node else error from None
     finally:
-        disconnect()
+        disconnect(keep_logs=isinstance(sys.exception(), Exception))
+
+
+def _end_at_once(line: str, folder: RunFolder) -> NoReturn:
+    """End this process without a word to Ray, which would wait for its head: actors end with their driver."""
+    print(f"error: {line}{_goes_on(folder)}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _goes_on(folder: RunFolder) -> str:

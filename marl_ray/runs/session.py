@@ -8,12 +8,13 @@ from marl_ray.actors.team import Team, start_team
 from marl_ray.config import to_yaml
 from marl_ray.config.arithmetic import arithmetic
 from marl_ray.config.schema import Config
-from marl_ray.core.waiting import together
+from marl_ray.core.waiting import accompanied, together
 from marl_ray.runs.check import Problem
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.history import AgentHistory
 from marl_ray.runs.preflight import check_team
 from marl_ray.runs.resume import Standing
+from marl_ray.runs.scaling import serve_requests
 from marl_ray.telemetry.console import Console, say
 from marl_ray.telemetry.files import Files
 from marl_ray.telemetry.stream import RowStream, Sink
@@ -37,7 +38,8 @@ class Session:
             say(f"actors ready after {time.monotonic() - started:.0f} s; weights travel by {team.transport}")
             rows = open_stream(self.config, self.folder, self.standing, numbers.total_steps)
             try:
-                return await Trainer(self.config, self.problem, self.folder, self.standing, team, rows).run()
+                trainer = Trainer(self.config, self.problem, self.folder, self.standing, team, rows)
+                return await accompanied(trainer.run(), serve_requests(self.folder.requests, team))
             finally:
                 rows.close()
         finally:

@@ -23,7 +23,8 @@ class Console:
         self.num_turns = num_turns
         self.every = every
         self.started = time.monotonic()
-        say("reward: mean of each turn; pass: share with all tests passed in the last turn; loss: of each agent")
+        self.with_tests: bool | None = None
+        """Whether the environment tells who passed all tests; None before the first row."""
         self.bar = tqdm(
             total=total_steps,
             initial=done,
@@ -35,7 +36,12 @@ class Console:
         )
 
     def row(self, row: Row, name: str) -> None:
-        """Print an evaluation's line; advance the bar at a step, and print its line where it is its turn."""
+        """Print an evaluation's line; advance the bar at a step, and print its line where it is its turn. What the
+        columns mean comes before the first."""
+        if self.with_tests is None:
+            self.with_tests = any(key.endswith("/all_passed") for key in row)
+            passed = "pass: share with all tests passed in the last turn; " if self.with_tests else ""
+            say(f"reward: mean of each turn; {passed}loss: of each agent")
         if name:
             say(self._evaluation(row, name))
             return
@@ -57,7 +63,7 @@ class Console:
         left = (time.monotonic() - self.started) / max(1, step - self.first) * (self.total - step)
         return (
             f"step {step:>{len(str(self.total))}}/{self.total} | reward {rewards} "
-            f"| pass {_share(row, f'turn_{self.num_turns}/all_passed')} | loss {losses} "
+            f"{self._passed(row, '', 'pass')}| loss {losses} "
             f"| {row['rollout/tokens_per_s']:>6.0f} tok/s | {row['time/step']:5.1f} s "
             f"(roll {row['time/rollout']:.1f} learn {row['time/learn']:.1f} sync {row['time/sync']:.2f}) "
             f"| left {_duration(left)}"
@@ -65,8 +71,14 @@ class Console:
 
     def _evaluation(self, row: Row, name: str) -> str:
         rewards = " ".join(_number(row, f"eval/turn_{t + 1}/reward_mean") for t in range(self.num_turns))
-        passed = _share(row, f"eval/turn_{self.num_turns}/all_passed")
-        return f"eval {name:>12} | reward {rewards} | all tests passed {passed} | {row['time/eval']:.1f} s"
+        passed = self._passed(row, "eval/", "all tests passed")
+        return f"eval {name:>12} | reward {rewards} {passed}| {row['time/eval']:.1f} s"
+
+    def _passed(self, row: Row, prefix: str, title: str) -> str:
+        """The column of the last turn's share with all tests passed; nothing where no row has one."""
+        if not self.with_tests:
+            return ""
+        return f"| {title} {_share(row, f'{prefix}turn_{self.num_turns}/all_passed')} "
 
 
 def say(text: str) -> None:

@@ -41,11 +41,13 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of a publication. `failed` are the generators that were lost in it, and why."""
+    """What became of a publication. `failed` are the generators that were lost in it, and why; `sent_bytes` the size of
+    the weights, which leave the learner once, 0 where generators were only told a version."""
 
     version: WeightVersion
     checksum: int
     failed: Mapping[ActorId, str]
+    sent_bytes: int
 
 
 def transfer(engine: Any, stage: Stage, info: dict[str, Any] | None = None) -> None:

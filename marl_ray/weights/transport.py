@@ -83,20 +83,21 @@ class Publisher:
 
     def publish(self, version: WeightVersion, receivers: Receivers) -> Delivery:
         """Send the weights as `version`. Raises SyncError."""
-        checksum = Checksum()
+        checksum, sent_bytes = Checksum(), 0
         if self.transport == "store":
             weights = [
                 (name, tensor.reshape(-1).view(torch.uint8).numpy(), _dtype_name(tensor), tuple(tensor.shape))
                 for name, tensor in checksum.watch(self.source)
             ]
+            sent_bytes = sum(array.nbytes for _, array, _, _ in weights)
             acknowledgements = receivers.refit(version, weights)
         else:
-            for _ in checksum.watch(self.source):
-                pass
+            for _, tensor in checksum.watch(self.source):
+                sent_bytes += tensor.nbytes
             self._send_in_stages(receivers)
             acknowledgements = receivers.commit(version)
         self.checksum = checksum.value
-        return self._checked(version, self.checksum, acknowledgements, receivers)
+        return self._checked(version, self.checksum, acknowledgements, receivers, sent_bytes)
 
     def relabel(self, version: WeightVersion, receivers: Receivers) -> Delivery:
         """What was sent last is `version` too; it is sent if nothing was. Raises SyncError."""
@@ -110,6 +111,7 @@ class Publisher:
         checksum: int,
         acknowledgements: Sequence[Acknowledgement],
         receivers: Receivers,
+        sent_bytes: int = 0,
     ) -> Delivery:
         for got in acknowledgements:
             if (got.version, got.checksum) != (version, checksum):
@@ -117,7 +119,7 @@ class Publisher:
                     f"{got.generator} acknowledged version {got.version} with checksum {got.checksum}, the learner "
                     f"sent version {version} with {checksum}"
                 )
-        return Delivery(version, checksum, dict(receivers.failed))
+        return Delivery(version, checksum, dict(receivers.failed), sent_bytes)
 
     def _send_in_stages(self, receivers: Receivers) -> None:
         """To all that are left; where one is lost, once more without it: those that have begun begin again."""

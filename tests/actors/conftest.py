@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import ray
 
-from marl_ray.cluster.local import connect
+from marl_ray.cluster.local import connect, disconnect
 
 
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
     connect(verbose=False)
     yield
-    ray.shutdown()
+    disconnect()

@@ -32,7 +32,7 @@ from tests.actors.test_engine_and_learner import PROMPTS
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
-LONG = replace(SAMPLING, num_generations=2, max_new_tokens=300, temperature=4.0, seed=7)
+LONG = replace(SAMPLING, num_generations=2, max_new_tokens=300, temperature=2.0, seed=7)
 SOON = Deadline(120.0, "start_s", "to answer")
 
 
@@ -81,23 +81,28 @@ def as_sampled(policies: Sequence[Any], prompt_ids: Sequence[int], completion: C
 
 def test_weights_change_between_two_tokens_and_never_under_a_new_request(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with an_agent() as (engine, trainer, _):
+        async with an_agent() as (engine, trainer, log):
             batch = as_batch(await sample(engine, PROMPTS))  # its prompts are cached under version 0
             await trainer.export(str(tmp_path / "0"), PROMPTS)
             await learn(trainer, batch)
+            await trainer.export(str(tmp_path / "1"), PROMPTS)
+            further = learner(learning_rate=3e-3)
+            await further.start()
+            for _ in range(2):
+                await learn(further, batch)
+            await further.export(str(tmp_path / "2"), PROMPTS)
+            await further.connect(engine, log)
             running = long_requests(engine)
-            for version in (1, 2):
-                await publish(trainer)
-                await trainer.export(str(tmp_path / str(version)), PROMPTS)
-                if version == 1:
-                    await learn(trainer, batch)
+            await publish(trainer)
+            await publish(further)
             new = await sample(engine, PROMPTS)
             old = await asyncio.gather(*running)
 
             policies = [load_policy(str(tmp_path / str(v)), False, torch.device("cpu")).eval() for v in range(3)]
             completions = [(g.prompt_ids, c) for g in old for c in g.completions]
             versions = [tuple(version for version, _ in c.spans) for _, c in completions]
-            assert versions.count((0, 1, 2)) >= 4, versions
+            assert sum(len(found) > 1 for found in versions) >= 8, versions
+            assert (0, 1, 2) in versions, versions
             for prompt_ids, completion in completions:
                 assert sum(tokens for _, tokens in completion.spans) == len(completion.token_ids)
                 gaps = [
@@ -112,6 +117,7 @@ def test_weights_change_between_two_tokens_and_never_under_a_new_request(tmp_pat
             asked = [fresh.call(Generator.generate, p, replace(SAMPLING, seed=100 * i)) for i, p in enumerate(PROMPTS)]
             assert bits(await asyncio.gather(*(call.within(SOON) for call in asked))) == bits(new)
             await resized_to_one(engine)
+            await further.close()
 
     async def resized_to_one(engine: GeneratorGroup) -> None:
         undisturbed = bits(await asyncio.gather(*long_requests(engine)))
@@ -135,12 +141,8 @@ def test_requests_in_flight_are_finished_first_where_they_are_drained() -> None:
             await learn(trainer, as_batch(await sample(engine, PROMPTS)))
             running = long_requests(engine)
             await publish(trainer)
-            assert all(task.done() for task in running) or await no_later_version(running)
-            assert bits(await asyncio.gather(*running)) == undisturbed
+            assert bits(await asyncio.gather(*running)) == undisturbed, "all of version 0"
             assert {c.weight_version for g in await sample(engine, PROMPTS) for c in g.completions} == {1}
-
-    async def no_later_version(running: Sequence[asyncio.Task[Generation]]) -> bool:
-        return {c.spans[-1][0] for g in await asyncio.gather(*running) for c in g.completions} == {0}
 
     asyncio.run(scenario())
 

@@ -150,5 +150,36 @@ def test_actors_are_added_and_taken_away(tmp_path: Path) -> None:
                 await first.call(Echo.say, "hello").within(SOON)
             supervisor.lose(first, "it was taken away")
             assert await supervisor.ready(everyone=True) == [second]
+            supervisor.add(Recipe(first.id, Echo, (first.id, str(tmp_path)), {"num_cpus": 0}))
+            second, again = await supervisor.ready(everyone=True)
+            assert (again.id, again.life) == (first.id, 2)
+            supervisor.lose(first, "it was taken away")
+            assert supervisor.serving() == [second, again], "no life of before"
+
+    asyncio.run(scenario())
+
+
+def test_what_is_taken_away_while_it_is_being_replaced_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "RESTART_PAUSE_S", 0.2)
+
+    async def scenario() -> None:
+        async with echoes(tmp_path, count=2, restarts=3) as supervisor:
+            await supervisor.start()
+            first, second = supervisor.serving()
+            lives: list[int] = []
+
+            async def fit(handle: Handle[Echo]) -> None:
+                lives.append(handle.life)
+                raise UserError("not this one")
+
+            supervisor.fit = fit
+            supervisor.lose(first, "for the test")
+            await until(lambda: lives == [2], "its second life")
+            supervisor.remove(first.id)
+            assert await supervisor.ready(everyone=True) == [second]
+            await until(lambda: not supervisor._tasks, "the end of its replacement")
+            assert lives == [2]
 
     asyncio.run(scenario())

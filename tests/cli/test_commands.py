@@ -37,7 +37,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "give a command: train, plan, report, replay, explain, sandbox"),
+        ([], "give a command: train, plan, report, scale, replay, explain, sandbox"),
         (["trian"], "unknown command trian: did you mean train?"),
         (["quux"], "unknown command quux"),
         (["--verson"], "unknown flag --verson: did you mean --version?"),
@@ -48,6 +48,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "magrpo", "a.yaml"], "unknown argument a.yaml"),
         (["plan", "magrpo", "--num_turns", "two"], "--num_turns: invalid int value: 'two'"),
         (["report"], "the following arguments are required: RUN_DIR"),
+        (["scale", "runs/one", "--agent", "1"], "the following arguments are required: --replicas"),
+        (["scale", "runs/one", "--agent", "1", "--replicas", "two"], "--replicas: invalid int value: 'two'"),
         (["replay", "runs/one", "--steps", "40-60"], "--steps: '40-60' is not of the form FROM:TO, as in 40:60"),
         (["explain", "seed", "--algoritm", "grpo"], "unknown flag --algoritm: did you mean --algorithm?"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,14 @@ def test_a_python_without_the_packages_is_named(entry: list[str], tmp_path: Path
     assert ended.stderr.count("\n") == 1
     assert ": run .venv/bin/python, which install.sh makes" in ended.stderr
     assert ended.stderr.split(" has no module ")[1].split(":")[0] in NEEDED
+
+
+def test_every_requirement_is_one_of_the_modules_that_are_named() -> None:
+    """By the names that they are imported as."""
+    listed = re.search(r"^RUNTIME = \[(.*?)^\]", (ROOT / "setup.py").read_text(), re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    packages = re.findall(r'"([\w-]+)', listed[1])
+    assert sorted(NEEDED) == sorted("yaml" if name == "pyyaml" else name for name in packages)
 
 
 def test_a_module_that_only_a_plugin_needs_is_its_own_affair() -> None:

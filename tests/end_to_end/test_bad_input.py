@@ -31,6 +31,7 @@ CASES = {
     "no such bundled model": (["model.name=bundled:other"], "bundled models: bundled:toy-base"),
     "expert without a key": (["external.mode=expert_edits", "external.expert_model=gpt-x"], "OPENAI_API_KEY"),
     "unprotected": (["sandbox.isolation=none"], "it needs allow_unsafe: true"),
+    "a wall that this machine has not": (["sandbox.require=bwrap"], "bwrap: bubblewrap is not installed"),
     "no GPUs to be parallel on": (["resources.generator.tensor_parallel=2"], "there are no GPUs: set it to 1"),
     "run name that leaves": (["output.run_name=../elsewhere"], "below output.base_dir"),
     "output folder": (["output.base_dir=/dev/null/runs"], "set output.base_dir"),
@@ -44,6 +45,7 @@ def test_mistakes_found_before_anything_starts(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("PATH", str(tmp_path))  # no bubblewrap
     overrides, says = CASES[case]
     runs = tmp_path / "runs"
     assert train_main("magrpo", [*QUICK, f"output.base_dir={runs}", *overrides]) == 1

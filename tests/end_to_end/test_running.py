@@ -73,6 +73,84 @@ def test_ctrl_c_ends_everything_and_leaves_a_whole_checkpoint(tmp_path: Path, ch
     assert (path / "agent_1" / "model.safetensors").stat().st_size > 0
 
 
+def run(base: Path, children: list[subprocess.Popen], *overrides: str) -> subprocess.Popen:
+    """A long run whose temporary folder is `base`/t."""
+    (base / "t").mkdir()
+    settings = [f"output.base_dir={base}", "output.run_name=r", "magrpo.max_steps=5000", "magrpo.num_train_epochs=1000"]
+    process = subprocess.Popen(
+        command(*QUICK, *TINY, *settings, "dataset.eval_split=null", *overrides),
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment() | {"TMPDIR": str(base / "t")},
+        cwd=ROOT,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    children.append(process)
+    return process
+
+
+def rest_of(process: subprocess.Popen, seconds: float = 120) -> list[str]:
+    """What it says until its end, which comes in time."""
+    assert process.stderr is not None
+    deadline = threading.Timer(seconds, process.kill)
+    deadline.start()
+    lines = process.stderr.read().splitlines()
+    deadline.cancel()
+    process.wait(timeout=30)
+    return lines
+
+
+def assert_ended(family: list[psutil.Process]) -> None:
+    """No process of a run is left."""
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Ray puts sockets below it, whose paths may have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="mr") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "at", "says"),
+    [
+        (signal.SIGTERM, 143, "local Ray with ", r"stopped before the first step"),
+        (signal.SIGINT, 130, "local Ray with ", r"stopped before the first step"),
+        (signal.SIGTERM, 143, "step    1/", r"stopped at step \d+; --resume \S+ goes on from step \d+"),
+    ],
+    ids=["SIGTERM while actors start", "Ctrl-C while actors start", "SIGTERM at a step"],
+)
+def test_a_signal_ends_the_run_with_one_line_and_leaves_nothing(
+    number: int, code: int, at: str, says: str, short_path: Path, children: list[subprocess.Popen]
+) -> None:
+    process = run(short_path, children)
+    read_until(process, lambda line: line.startswith(at))
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    lines = [line for line in rest_of(process) if not line.startswith("step ")]
+    assert process.returncode == code
+    assert len(lines) == 1, lines
+    assert re.fullmatch(says, lines[0])
+    assert_ended(family)
+    left = {path.name for path in (short_path / "t").rglob("*") if path.is_socket() or path.name.startswith("vllm")}
+    assert left == set()
+    assert list((short_path / "t" / "ray").iterdir()) == []
+
+
+def test_a_lost_raylet_is_named_in_one_line(short_path: Path, children: list[subprocess.Popen]) -> None:
+    process = run(short_path, children)
+    read_until(process, lambda line: line.startswith("step    1/"))
+    family = psutil.Process(process.pid).children(recursive=True)
+    next(p for p in family if "raylet/raylet" in " ".join(_cmdline(p)[:1])).kill()
+    lines = [line for line in rest_of(process) if not line.startswith("step ")]
+    assert process.returncode == 1
+    assert len(lines) == 1, lines
+    assert re.match(r"error: Ray's process on node 127\.0\.0\.1 \(raylet\) is gone: .*; --resume \S+ goes on", lines[0])
+    assert_ended(family)
+
+
 def test_a_dead_actor_is_named(tmp_path: Path, children: list[subprocess.Popen]) -> None:
     overrides = [f"output.base_dir={tmp_path}", "magrpo.max_steps=5000", "magrpo.num_train_epochs=1000"]
     process = subprocess.Popen(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +13,9 @@ import torch
 
 from marl_ray.config import from_tree
 from marl_ray.core.batch import Group, UpdateStats
+from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Completion
-from marl_ray.learning.learner import Learner
+from marl_ray.learning.learner import STATE_FILE, Learner
 from marl_ray.toy import BASE_PATH
 from tests.learning.common import batch_of, returned
 
@@ -93,3 +97,39 @@ def test_both_layouts_take_the_same_step() -> None:
     assert asdict(one.ratios) == pytest.approx(asdict(other.ratios), rel=1e-4)
     for a, b in zip(state(packed), state(padded), strict=True):
         assert (a - b).abs().mean() < 1e-5, "AdamW's first step is the gradient's sign, so that rounding shows"
+
+
+def cut(file: Path) -> None:
+    """As a copy that did not end."""
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("name", [STATE_FILE, "model.safetensors"])
+@pytest.mark.parametrize("damage", [cut, Path.unlink, lambda file: file.write_bytes(b"\x80\x02garbage" * 9)])
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
+    folder = tmp_path / "step_000003" / "agent_0"
+    saved = learner()
+    saved.save(str(folder))
+    damage(folder / name)
+    with pytest.raises(UserError) as refused:
+        saved.load(str(folder), 3)
+    assert name in str(refused.value)
+    assert str(refused.value).startswith(str(folder))
+    assert str(refused.value).endswith(f"copy it again, or delete {folder.parent} to go on from before it")
+
+
+def test_a_checkpoint_of_another_model_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "step_000003" / "agent_0"
+    saved = learner()
+    saved.save(str(folder))
+    torch.save({"optimizer": {}, "schedule": {}}, folder / STATE_FILE)
+    with pytest.raises(UserError, match=rf"^{folder / STATE_FILE} is damaged \("):
+        saved.load(str(folder), 3)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_disk_that_is_full_says_so(tmp_path: Path) -> None:
+    (tmp_path / STATE_FILE).symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as refused:
+        learner().save(str(tmp_path))
+    assert refused.value.errno == errno.ENOSPC

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from marl_ray.cli.main import main
+from marl_ray.reports.plots import plot_returns
 
 
 def test_a_report_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,4 +24,16 @@ def test_a_report_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "step     2        16 joint samples  training reward 2.00",
         str(tmp_path / "returns.png"),
     ]
-    assert (tmp_path / "returns.png").read_bytes().startswith(b"\x89PNG")
+    assert height(tmp_path / "returns.png") == 832
+
+
+def test_the_plot_has_no_panel_of_tests_where_there_are_none(tmp_path: Path) -> None:
+    plot_returns([{"step": 1, "env_steps": 8, "turn_1/reward_mean": 1.5}], tmp_path / "returns.png", "r")
+    assert height(tmp_path / "returns.png") == 572
+
+
+def height(png: Path) -> int:
+    """Of the picture, in points."""
+    data = png.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    return int.from_bytes(data[20:24], "big")

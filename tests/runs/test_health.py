@@ -51,6 +51,18 @@ def test_a_sampler_that_differs_is_said_once(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err.count("differ by 0.200 nats a token") == 1
 
 
+def test_old_weights_differ_by_design(capsys: pytest.CaptureFixture[str]) -> None:
+    far = replace(GOOD, logprob_gap=0.2)
+    health(max_staleness=2).check_updates([far], 1)
+    assert capsys.readouterr().err == ""  # importance, on by itself, makes up for it
+    health(max_staleness=2, importance="none").check_updates([far], 1)
+    said = capsys.readouterr().err
+    assert "weights up to 2 versions old" in said
+    assert "magrpo.importance is none" in said
+    health(importance="none").check_updates([far], 1)
+    assert "versions old" not in capsys.readouterr().err
+
+
 def test_a_step_without_any_verdict_has_no_sandbox() -> None:
     health().check_rollout([lost("gone"), played([3], [3])], 3)
     with pytest.raises(UserError, match="no episode of step 7 had a verdict: gone"):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from safetensors import SafetensorError
 
+from marl_ray.actors.handle import ActorFailed
 from marl_ray.cli.train import train_main
 from marl_ray.config import load
 from marl_ray.core.errors import UserError
@@ -37,6 +43,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(run, "Session", Session)
     monkeypatch.setattr(run, "connect", lambda verbose: "no Ray")
+    monkeypatch.setattr(run, "head_watched", lambda lost: nullcontext())
     return ends
 
 
@@ -53,6 +60,40 @@ def test_a_bug_keeps_its_traceback(ending: list[BaseException], tmp_path: Path) 
     assert kept.read_text().startswith("Traceback (most recent call last):\n")
     assert "in _on_ray" in kept.read_text()
     assert kept.read_text().endswith("ValueError: list index\n")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_named(
+    ending: list[BaseException], error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here, or in a learner, whose error comes within Ray's and ours."""
+    remote, failed = RuntimeError("of Ray"), ActorFailed("agent 0 learner failed in save")
+    remote.cause, failed.__cause__ = error, remote  # type: ignore[attr-defined]
+    for number, end in enumerate((error, failed)):
+        ending[:] = [end]
+        folder = RunFolder(tmp_path / f"r{number}")
+        hidden = [folder.checkpoints.begin(3, 0), folder.models / ".agent_0"]
+        hidden[1].mkdir(parents=True)
+        assert train_main("magrpo", arguments(tmp_path, f"output.run_name=r{number}")) == 1
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said.startswith(f"error: {folder} cannot be written (No space left on device): make room there")
+        assert said.endswith(f"--resume {folder} goes on")
+        assert not any(path.exists() for path in hidden)
+
+
+def test_a_bug_on_a_full_disk_is_a_bug(
+    ending: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=1, used=1, free=0))
+    ending.append(RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"))
+    with pytest.raises(RuntimeError, match="unexpected pos"):
+        train_main("magrpo", arguments(tmp_path))
 
 
 def test_a_users_error_is_one_line_and_leaves_nothing(
@@ -129,6 +170,8 @@ def test_a_requeued_run_goes_on(
         folder.checkpoints.begin(4, agent)
     folder.checkpoints.commit(TrainerState(4, 64, 4), keep=1)
     assert train_main("magrpo", command) == 0
+    assert capsys.readouterr().err.startswith(f"{folder} has done all of its 4 steps: to go on, raise")
+    assert train_main("magrpo", [*command, "--dry-run"]) == 0
     assert capsys.readouterr().err.startswith(f"{folder} has done all of its 4 steps: to go on, raise")
     assert train_main("grpo", ["--resume", str(folder)]) == 1
 

@@ -127,6 +127,18 @@ def test_the_console_shows_every_nth_step_and_the_last(capsys: pytest.CaptureFix
     assert "| pass 100% |" in steps[0]
 
 
+def test_the_console_has_no_column_of_tests_where_there_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    chain = episode(node(0, [1.0, 3.0], {1: node(1, [4.0, 4.0])}))
+    stream = RowStream([Console(1, 0, num_agents=0, num_turns=2, every=1)])
+    stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [chain], {"eval": 1.0}), "before", [])
+    stream.step(step_row(TrainerState(1, 4, 0), rollout_row(CONFIG, [chain], [], 4.0, 0), [], TIMES), [])
+    stream.close()
+    legend, evaluation, step = capsys.readouterr().err.splitlines()
+    assert legend == "reward: mean of each turn; loss: of each agent"
+    assert evaluation == "eval       before | reward  2.00  4.00 | 1.0 s"
+    assert step.startswith("step 1/1 | reward  2.00  4.00 | loss")
+
+
 class Failing:
     """A sink that cannot be closed."""
 

@@ -57,6 +57,11 @@ class Nodes:
         self.cluster.worker_nodes.discard(node)
         return [victim.pid for victim in victims]
 
+    def of_head(self, name: str) -> psutil.Process:
+        """A process of Ray's own on the head node: `raylet`, `gcs_server`."""
+        (found,) = self.cluster.head_node.all_processes[name]
+        return psutil.Process(found.process.pid)
+
     def processes(self) -> list[psutil.Process]:
         """Everything that runs on the worker nodes."""
         found = []

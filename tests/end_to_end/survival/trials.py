@@ -30,7 +30,7 @@ from tests.end_to_end.survival.cluster import Nodes, nodes
 ROOT = Path(__file__).parent.parent.parent.parent
 VICTIMS = ("generator", "learner", "sandbox", "zygote", "node")
 TITLES = {"generator": "ray::Generator", "learner": "ray::LearnerActor", "sandbox": "ray::SandboxWorker"}
-STEPS = 6
+STEPS = 8
 TASKS = 2
 RUN_S = 400.0
 NODE_BACK_S = 3.0
@@ -46,7 +46,7 @@ class Trial:
 
     @classmethod
     def draw(cls, rng: random.Random) -> Trial:
-        return cls(rng.choice(VICTIMS), rng.randrange(STEPS - 1), rng.uniform(0.0, 2.0))
+        return cls(rng.choice(VICTIMS), rng.randrange(STEPS - 2), rng.uniform(0.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def strike(trial: Trial, cluster: Nodes, rng: random.Random) -> str:
         return f"node {index} with {gone} processes"
     found = list(victims(trial.victim, cluster))
     if not found:
-        return "nobody: there was none"
+        raise RuntimeError(f"there is no {trial.victim} any more")
     victim = rng.choice(found)
     victim.kill()
     return f"{trial.victim} {victim.pid}"

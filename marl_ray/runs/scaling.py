@@ -1,0 +1,60 @@
+"""More or fewer generators while a run goes on, as people ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from marl_ray.actors.handle import ActorFailed
+from marl_ray.actors.team import Team
+from marl_ray.core.errors import UserError
+from marl_ray.core.words import counted
+from marl_ray.runs.requests import LOOK_EVERY_S, Answer, Requests, Scale
+from marl_ray.telemetry.console import say
+
+
+async def serve_requests(requests: Requests, team: Team) -> None:
+    """Do what is asked, one request after another, for as long as this is awaited. What comes after a cancellation, or
+    is not done by then, is refused."""
+    asked: list[tuple[str, Scale | UserError]] = []
+    try:
+        while True:
+            asked += await asyncio.to_thread(requests.take)
+            while asked:
+                id, request = asked[0]
+                answer = await _answer(request, team)
+                say(answer.text if answer.done else f"not scaled: {answer.text}")
+                asked.pop(0)
+                await asyncio.to_thread(_settle, requests, id, answer)
+            await asyncio.sleep(LOOK_EVERY_S)
+    finally:
+        for id, _ in asked + requests.take():
+            _settle(requests, id, Answer(False, "the run is at its end"))
+
+
+async def _answer(request: Scale | UserError, team: Team) -> Answer:
+    try:
+        if isinstance(request, UserError):
+            raise request
+        return Answer(True, await _scale(request, team))
+    except (UserError, ActorFailed) as error:
+        return Answer(False, str(error))
+
+
+async def _scale(request: Scale, team: Team) -> str:
+    """Do it; returns what there is now. Raises UserError, and what starting an actor raises."""
+    agent, replicas = request.agent, request.replicas
+    if agent not in range(len(team.generators)):
+        raise UserError(f"there is no agent {agent}: this run has agents 0 to {len(team.generators) - 1}")
+    group = team.generators[agent]
+    before = group.size
+    await group.resize(replicas)
+    return (
+        f"agent {agent} has {counted(replicas, 'generator')} now ({before} before), until this run ends or is resumed"
+    )
+
+
+def _settle(requests: Requests, id: str, answer: Answer) -> None:
+    try:
+        requests.settle(id, answer)
+    except OSError as error:
+        say(f"warning: nobody hears the answer to a request ({error})")
