@@ -28,8 +28,8 @@ PACKED = "marl_ray_packed"
 class Stack:
     """Completions as a batch of n rows of W tokens.
 
-    gather: [n * W], the place of each token in the packed sequence, the last one repeated behind a short completion;
-    scatter: [S], where in the batch the S real tokens stand.
+    gather: [n * W], the place of each token among the S tokens of the completions, the last one repeated behind a short
+    completion; scatter: [S], where in the batch the S real tokens stand.
     """
 
     gather: torch.Tensor
@@ -38,13 +38,12 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class PackedGroup:
-    """Where a group lies in the packed sequence: a prompt of P tokens and n completions, S tokens in all.
+    """How a group lies in the packed sequence: a prompt of P tokens, and behind it n completions of S tokens in all.
 
-    start: the prompt's first token; owner: [S], the completion of each token; stack: None if stacking them would cost
+    owner: [S], the completion of each token; stack: None if stacking them would cost
     more than comparing all tokens of the completions with each other; longest: tokens of the longest sequence.
     """
 
-    start: int
     prompt: int
     lengths: tuple[int, ...]
     owner: torch.Tensor
@@ -52,18 +51,18 @@ class PackedGroup:
     longest: int
 
     @classmethod
-    def at(cls, start: int, prompt: int, lengths: Sequence[int]) -> PackedGroup:
-        """The group whose prompt begins at `start`, with completions of `lengths` tokens."""
+    def of(cls, prompt: int, lengths: Sequence[int]) -> PackedGroup:
+        """The group of a prompt of so many tokens, with completions of `lengths` tokens."""
         count, width, size = len(lengths), max(lengths), sum(lengths)
         sizes = torch.tensor(lengths).unsqueeze(1)
         stack = None
         if count * width * (prompt + width) <= size * (prompt + size):
             columns = torch.arange(width).unsqueeze(0)
-            first = start + prompt + sizes.cumsum(0) - sizes
+            first = sizes.cumsum(0) - sizes
             gather = (first + columns.minimum(sizes - 1)).flatten()
             stack = Stack(gather, (columns < sizes).flatten().nonzero().squeeze(1))
         owner = torch.arange(count).repeat_interleave(sizes.squeeze(1))
-        return cls(start, prompt, tuple(lengths), owner, stack, prompt + width)
+        return cls(prompt, tuple(lengths), owner, stack, prompt + width)
 
     def to(self, device: torch.device) -> PackedGroup:
         """The same on `device`."""
@@ -99,26 +98,26 @@ def packed_attention(
     if sliding_window is not None and longest > sliding_window:
         raise ValueError(f"its attention looks back {sliding_window} tokens, less than model.max_length {longest}")
     query, key = query.to(value.dtype), key.to(value.dtype)  # rotary embeddings leave autocast's dtype
+    # Split once: a slice's gradient is as long as what it was cut from, and nearly all of it zeros.
+    sizes = [size for group in groups for size in (group.prompt, len(group.owner))]
+    queries, keys, values = (states.split(sizes, dim=2) for states in (query, key, value))
     outputs = []
-    for group in groups:
-        outputs.append(_prompt(query, key, value, group, scaling))
-        if group.stack is None:
-            outputs.append(_skewed(query, key, value, group, scaling))
-        else:
-            outputs.append(_stacked(query, key, value, group, group.stack, scaling))
+    for number, group in enumerate(groups):
+        prompt, completions = 2 * number, 2 * number + 1
+        outputs.append(_prompt(queries[prompt], keys[prompt], values[prompt], scaling))
+        answers = _skewed if group.stack is None else _stacked
+        behind = slice(prompt, completions + 1)
+        outputs.append(answers(queries[completions], keys[behind], values[behind], group, scaling))
     return torch.cat(outputs).unsqueeze(0), None
 
 
-def _prompt(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: PackedGroup, scaling: float | None
-) -> torch.Tensor:
+def _prompt(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None) -> torch.Tensor:
     """[P, H, D]"""
     repeats = query.shape[1] // key.shape[1]
-    columns = slice(group.start, group.start + group.prompt)
     output = torch.nn.functional.scaled_dot_product_attention(
-        query[:, :, columns],
-        key[:, :, columns].repeat_interleave(repeats, dim=1),
-        value[:, :, columns].repeat_interleave(repeats, dim=1),
+        query,
+        key.repeat_interleave(repeats, dim=1),
+        value.repeat_interleave(repeats, dim=1),
         is_causal=True,
         scale=scaling,
     )
@@ -127,34 +126,35 @@ def _prompt(
 
 def _stacked(
     query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    keys: Sequence[torch.Tensor],
+    values: Sequence[torch.Tensor],
     group: PackedGroup,
-    stack: Stack,
     scaling: float | None,
 ) -> torch.Tensor:
-    """[S, H, D] of completions as a batch, each behind a copy of the prompt.
+    """[S, H, D] of completions as a batch, each behind a copy of the prompt. `keys` and `values` are the prompt's and
+    the completions'.
 
     The H / K queries that share a key are rows of one matrix, so that keys and values need not be copied to each head
     too.
     """
-    columns = slice(group.start, group.start + group.prompt)
-    count, heads = len(group.lengths), key.shape[1]
+    assert group.stack is not None
+    stack, count, heads = group.stack, len(group.lengths), keys[0].shape[1]
 
     def stacked(states: torch.Tensor) -> torch.Tensor:
         """[n, heads, W, D]"""
         return states[0].index_select(1, stack.gather).unflatten(1, (count, -1)).transpose(0, 1)
 
-    def behind_prompt(states: torch.Tensor) -> torch.Tensor:
-        return torch.cat([states[:, :, columns].expand(count, -1, -1, -1), stacked(states)], dim=2)
+    def behind_prompt(states: Sequence[torch.Tensor]) -> torch.Tensor:
+        prompt, completions = states
+        return torch.cat([prompt.expand(count, -1, -1, -1), stacked(completions)], dim=2)
 
     queries = stacked(query).unflatten(1, (heads, -1))  # [n, K, H / K, W, D]
     repeats, width = queries.shape[2:4]
     seen = torch.ones(width, group.prompt + width, dtype=torch.bool, device=query.device).tril(group.prompt)
     output = torch.nn.functional.scaled_dot_product_attention(
         queries.flatten(2, 3),
-        behind_prompt(key),
-        behind_prompt(value),
+        behind_prompt(keys),
+        behind_prompt(values),
         attn_mask=seen.repeat(repeats, 1),
         scale=scaling,
     )
@@ -163,17 +163,20 @@ def _stacked(
 
 
 def _skewed(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: PackedGroup, scaling: float | None
+    query: torch.Tensor,
+    keys: Sequence[torch.Tensor],
+    values: Sequence[torch.Tensor],
+    group: PackedGroup,
+    scaling: float | None,
 ) -> torch.Tensor:
     """[S, H, D] where one completion is so much longer than others that stacking would be mostly padding."""
-    size, repeats = len(group.owner), query.shape[1] // key.shape[1]
-    middle = group.start + group.prompt
+    size, repeats = len(group.owner), query.shape[1] // keys[0].shape[1]
     own = (group.owner.unsqueeze(1) == group.owner).tril()
     seen = torch.cat([own.new_ones(size, group.prompt), own], dim=1)
     output = torch.nn.functional.scaled_dot_product_attention(
-        query[:, :, middle : middle + size],
-        key[:, :, group.start : middle + size].repeat_interleave(repeats, dim=1),
-        value[:, :, group.start : middle + size].repeat_interleave(repeats, dim=1),
+        query,
+        torch.cat(list(keys), dim=2).repeat_interleave(repeats, dim=1),
+        torch.cat(list(values), dim=2).repeat_interleave(repeats, dim=1),
         attn_mask=seen,
         scale=scaling,
     )

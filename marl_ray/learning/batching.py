@@ -174,7 +174,7 @@ def pack(rows: Sequence[PromptRow]) -> MicroBatch:
     completions = [completion for row in rows for completion in row.completions]
     for row in rows:
         start, length = len(input_ids), len(row.prompt_ids)
-        groups.append(PackedGroup.at(start, length, [len(c.token_ids) for c in row.completions]))
+        groups.append(PackedGroup.of(length, [len(c.token_ids) for c in row.completions]))
         input_ids += row.prompt_ids
         position_ids += range(length)
         for completion in row.completions:
