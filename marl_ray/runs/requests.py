@@ -41,7 +41,7 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """What became of a request: done, or refused with the reason."""
 
     done: bool
@@ -89,14 +89,14 @@ class Requests:
         except OSError:  # mostly there is no folder; one that cannot be read must not end a run
             return []
 
-    def settle(self, id: str, answer: Answer) -> None:
-        """Answer a request. Raises OSError."""
+    def settle(self, id: str, answer: Reply) -> None:
+        """Reply a request. Raises OSError."""
         write_atomically(self.folder / f"{id}.answer", json.dumps(asdict(answer)).encode())
 
-    def answer(self, id: str) -> Answer | None:
+    def answer(self, id: str) -> Reply | None:
         """To a request, if it is there yet."""
         try:
-            return Answer(**json.loads((self.folder / f"{id}.answer").read_bytes()))
+            return Reply(**json.loads((self.folder / f"{id}.answer").read_bytes()))
         except FileNotFoundError:
             return None
 

@@ -95,10 +95,9 @@ def _go_on(config: Config, saved: SavedRun, num_tasks: int, total: int) -> Stand
         standing = standing.without_log()
         say(f"goes on after step {step}: settings of learning have changed, so steps to {logged} are taken again")
     else:
+        begun = f"the checkpoint of step {step}" if step else "the base models"
         again = f", and steps to {logged} are learned again from the log" if logged > step else ""
-        say(
-            f"goes on after step {logged}: from {f'the checkpoint of step {step}' if step else 'the base models'}{again}"
-        )
+        say(f"goes on after step {logged}: from {begun}{again}")
     return standing
 
 

@@ -8,7 +8,7 @@ from marl_ray.actors.handle import ActorFailed
 from marl_ray.actors.team import Team
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
-from marl_ray.runs.requests import LOOK_EVERY_S, Answer, Requests, Scale
+from marl_ray.runs.requests import LOOK_EVERY_S, Reply, Requests, Scale
 from marl_ray.telemetry.console import say
 
 
@@ -28,16 +28,16 @@ async def serve_requests(requests: Requests, team: Team) -> None:
             await asyncio.sleep(LOOK_EVERY_S)
     finally:
         for id, _ in asked + requests.take():
-            _settle(requests, id, Answer(False, "the run is at its end"))
+            _settle(requests, id, Reply(False, "the run is at its end"))
 
 
-async def _answer(request: Scale | UserError, team: Team) -> Answer:
+async def _answer(request: Scale | UserError, team: Team) -> Reply:
     try:
         if isinstance(request, UserError):
             raise request
-        return Answer(True, await _scale(request, team))
+        return Reply(True, await _scale(request, team))
     except (UserError, ActorFailed) as error:
-        return Answer(False, str(error))
+        return Reply(False, str(error))
 
 
 async def _scale(request: Scale, team: Team) -> str:
@@ -53,7 +53,7 @@ async def _scale(request: Scale, team: Team) -> str:
     )
 
 
-def _settle(requests: Requests, id: str, answer: Answer) -> None:
+def _settle(requests: Requests, id: str, answer: Reply) -> None:
     try:
         requests.settle(id, answer)
     except OSError as error:

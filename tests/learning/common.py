@@ -91,7 +91,8 @@ def save_tiny_policy(folder: Path) -> None:
 def tiny_learner(folder: Path, layout: Layout = "packed", temperature: float = 0.7, **settings: Any) -> Learner:
     """A learner of the policy in `folder`."""
     agent = AgentConfig(name="tiny", temperature=temperature, learning_rate=1e-2)
-    learner = Learner(str(folder), agent, ModelConfig(), OptimizerConfig(**settings), "float32", 10, 1)
+    optimizer = OptimizerConfig(**({"importance": "none"} | settings))
+    learner = Learner(str(folder), agent, ModelConfig(), optimizer, "float32", 10, 1)
     assert learner.layout == "packed"
     if layout == "padded":
         learner.layout = layout

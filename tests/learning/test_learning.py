@@ -238,7 +238,9 @@ def test_gradient_is_that_of_the_definition(
 ) -> None:
     turn_weights, temperature = [1.5, 0.5], 0.9
     mini_batch = weigh(groups(), turn_weights, "magrpo", aggregation)
-    gradient = Gradient(packed, "packed", temperature, torch.float64, OptimizerConfig(microbatch_tokens=30))
+    gradient = Gradient(
+        packed, "packed", temperature, torch.float64, OptimizerConfig(microbatch_tokens=30, importance="none")
+    )
     gradient.add(mini_batch.groups)
     gradient.close(mini_batch.normalizer)
     got = [p.grad.clone() for p in packed.parameters()]

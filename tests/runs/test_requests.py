@@ -12,7 +12,7 @@ import pytest
 from marl_ray.core.errors import UserError
 from marl_ray.runs import requests as module
 from marl_ray.runs.lock import held, holder
-from marl_ray.runs.requests import Answer, Requests, Scale, ask
+from marl_ray.runs.requests import Reply, Requests, Scale, ask
 
 ID = "0123456789abcdef"
 
@@ -28,8 +28,8 @@ def test_a_request_is_taken_up_once(requests: Requests) -> None:
     assert requests.take() == [(id, Scale(1, 3))]
     assert requests.take() == []
     assert requests.answer(id) is None
-    requests.settle(id, Answer(True, "done"))
-    assert requests.answer(id) == Answer(True, "done")
+    requests.settle(id, Reply(True, "done"))
+    assert requests.answer(id) == Reply(True, "done")
     requests.withdraw(id)
     assert not requests.folder.exists()
 
@@ -82,7 +82,7 @@ def test_nobody_is_asked_where_nobody_runs(requests: Requests, tmp_path: Path) -
 
 def test_the_answer_is_handed_on(requests: Requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.02)
-    answers = {Scale(1, 3): Answer(True, "three"), Scale(1, 4): Answer(False, "no room")}
+    answers = {Scale(1, 3): Reply(True, "three"), Scale(1, 4): Reply(False, "no room")}
     over = threading.Event()
 
     def run() -> None:
