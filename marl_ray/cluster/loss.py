@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import ray
@@ -31,15 +32,21 @@ class ClusterLost(UserError):
 
 @contextmanager
 def head_watched(lost: Callable[[str], None]) -> Iterator[None]:
-    """Call `lost`, with a line that names it, when the head of the cluster does not answer for long.
+    """Call `lost`, with a line that names it, when the head of the cluster does not answer for long, or Ray's process
+    on this node is gone, without which no actor answers and none can be started.
 
     It is called in a thread: whoever asks Ray for anything then waits for the head too, and may never come back.
     """
     address, over = ray.get_runtime_context().gcs_address, threading.Event()
+    here = ray.get_runtime_context().get_node_id()
+    own = next(node for node in ray.nodes() if node["NodeID"] == here)
 
     def watch() -> None:
         answered = time.monotonic()
         while not over.wait(LOOK_EVERY_S):
+            if _refuses(own):
+                lost(f"Ray's process on node {own['NodeManagerAddress']} (raylet) is gone")
+                return
             if _answers(address):
                 answered = time.monotonic()
             elif time.monotonic() - answered > GIVE_UP_S:
@@ -66,6 +73,17 @@ def lost_node() -> str | None:
         except OSError:
             return f"Ray's process on node {ip} (raylet) is gone"
     return None
+
+
+def _refuses(node: dict[str, Any]) -> bool:
+    """Nobody listens where the node's raylet did. One that is only slow listens."""
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout=PATIENCE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _answers(address: str) -> bool:
