@@ -32,22 +32,20 @@ class ClusterLost(UserError):
 
 @contextmanager
 def head_watched(lost: Callable[[str], None]) -> Iterator[None]:
-    """Call `lost`, with a line that names it, when the head of the cluster does not answer for long, or this node's
-    raylet is gone: without it no actor can be asked or replaced.
+    """Call `lost`, with a line that names it, when the head of the cluster does not answer for long, or Ray's process
+    on this node is gone, without which no actor answers and none can be started.
 
     It is called in a thread: whoever asks Ray for anything then waits for the head too, and may never come back.
     """
-    context, over = ray.get_runtime_context(), threading.Event()
-    address, here = context.gcs_address, context.get_node_id()
-    node = next((node for node in ray.nodes() if node["NodeID"] == here), None)
-    if node is not None and not _listens(node):
-        node = None  # behind a wall
+    address, over = ray.get_runtime_context().gcs_address, threading.Event()
+    here = ray.get_runtime_context().get_node_id()
+    own = next(node for node in ray.nodes() if node["NodeID"] == here)
 
     def watch() -> None:
         answered = time.monotonic()
         while not over.wait(LOOK_EVERY_S):
-            if node is not None and not _listens(node) and not over.wait(PATIENCE_S) and not _listens(node):
-                lost(_gone(node))
+            if _refuses(own):
+                lost(f"Ray's process on node {own['NodeManagerAddress']} (raylet) is gone")
                 return
             if _answers(address):
                 answered = time.monotonic()
@@ -69,22 +67,23 @@ def lost_node() -> str | None:
     if not _answers(ray.get_runtime_context().gcs_address):
         return None
     for node in ray.nodes():
-        if not _listens(node):
-            return _gone(node)
+        ip = node["NodeManagerAddress"]
+        try:
+            socket.create_connection((ip, node["NodeManagerPort"]), timeout=PATIENCE_S).close()
+        except OSError:
+            return f"Ray's process on node {ip} (raylet) is gone"
     return None
 
 
-def _gone(node: dict[str, Any]) -> str:
-    return f"Ray's process on node {node['NodeManagerAddress']} (raylet) is gone"
-
-
-def _listens(node: dict[str, Any]) -> bool:
-    """Whether a node's raylet takes connections; Ray's name for it is node manager."""
+def _refuses(node: dict[str, Any]) -> bool:
+    """Nobody listens where the node's raylet did. One that is only slow listens."""
     try:
         socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout=PATIENCE_S).close()
+    except ConnectionRefusedError:
+        return True
     except OSError:
         return False
-    return True
+    return False
 
 
 def _answers(address: str) -> bool:

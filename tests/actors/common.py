@@ -67,7 +67,7 @@ def learner(
 ) -> LearnerGroup:
     name = ActorId("learner", agent)
     settings = AgentConfig(name=folder, learning_rate=learning_rate, temperature=SAMPLING.temperature)
-    arguments = (name, folder, settings, MODEL, OptimizerConfig(), "float32", 10, 1)
+    arguments = (name, folder, settings, MODEL, OptimizerConfig(importance="none"), "float32", 10, 1)
     recipe = Recipe(name, LearnerActor, arguments, {"num_cpus": 0})
     return LearnerGroup(agent, [recipe], "store", deadlines, restarts)
 
