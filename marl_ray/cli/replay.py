@@ -23,7 +23,8 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="marl-ray replay",
         description="Learn again from a run's checkpoints and batch log, without Ray, engines and sandbox, and print\n"
-        "each step's numbers beside those of metrics.jsonl. Fails if they differ by more than rounding.",
+        "each step's numbers beside those of metrics.jsonl. Fails if they differ by more than rounding; what\n"
+        "was not recorded cannot differ.",
         epilog="examples:\n  marl-ray replay runs/one\n  marl-ray replay runs/one --agent 1 --steps 40:60\n\n"
         "Steps 40:60 are those that led from step 40 to step 60. The log has what the last checkpoint does not cover,\n"
         "and all of a run with output.keep_batches: true.",
@@ -68,15 +69,22 @@ def _replay(run_dir: Path, agent: int | None, steps: Steps) -> None:
             print(_line(step), flush=True)
             shown.append(step)
         worst = max(step.difference for step in shown)
-        recorded = sum(step.recorded is not None for step in shown)
-        what = f"they differ by {worst:.1e} at most" if worst else "they agree to the bit"
-        print(f"agent {number}: {recorded} of {counted(len(shown), 'step')} were recorded; {what}")
+        print(f"agent {number}: {_verdict(shown, worst)}")
         largest = max(largest, worst)
     if largest > ROUNDING:
         raise UserError(
             f"{folder} was not learned like this: the numbers differ by {largest:.1e}, which is more than rounding "
             f"({ROUNDING:.0e}): another machine's kind, version of the package, or config"
         )
+
+
+def _verdict(shown: Sequence[ReplayedStep], worst: float) -> str:
+    """On one agent's steps, which differ by `worst` at most."""
+    recorded = sum(step.recorded is not None for step in shown)
+    if not recorded:
+        return f"learned from {counted(len(shown), 'step')} again; nothing was recorded to compare with"
+    what = f"they differ by {worst:.1e} at most" if worst else "they agree to the bit"
+    return f"{recorded} of {counted(len(shown), 'step')} were recorded; {what}"
 
 
 def _header() -> str:

@@ -16,6 +16,7 @@ import torch
 
 from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
+from marl_ray.core.disk import sync, sync_tree
 from marl_ray.core.errors import UserError
 from marl_ray.learning.gradient import Gradient
 from marl_ray.learning.importance import Agreement
@@ -122,8 +123,8 @@ class Learner:
         return self.finish(batch, 0)
 
     def save(self, folder: str) -> None:
-        """Write the model (as transformers loads it) and everything needed to go on exactly. Where the disk refuses,
-        raises what says so: OSError, or the error of safetensors with its number."""
+        """Write the model (as transformers loads it) and everything needed to go on exactly; when this returns, it is
+        on disk. Where the disk refuses, raises what says so: OSError, or the error of safetensors with its number."""
         self.policy.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         state = {
@@ -132,6 +133,7 @@ class Learner:
             "torch_rng": torch.get_rng_state(),
         }
         _write(state, Path(folder) / STATE_FILE)
+        sync_tree(Path(folder))
 
     def load(self, folder: str, step: int) -> None:
         """Continue from what `save` wrote when `step` batches were applied. What was accumulated is dropped.
@@ -177,8 +179,10 @@ class Learner:
         saved = load_tokenizer(str(hidden), ModelConfig(model_kwargs=self.model.model_kwargs))
         if fingerprint(saved, texts) != fingerprint(self.tokenizer, texts):
             raise RuntimeError(f"the tokenizer saved in {folder} splits text differently when it is loaded again")
+        sync_tree(hidden)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(hidden, final)
+        sync(final.parent)
 
     def _begun(self, step: int, start: int) -> Gradient:
         """The gradient of batch `step` whose next group is number `start`."""

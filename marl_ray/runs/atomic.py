@@ -6,6 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from marl_ray.core.disk import sync
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Until this returns, the file is absent or what it was; then it is on disk. Raises OSError, which names it."""
@@ -16,17 +18,8 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(hidden, path)
-        _sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         with suppress(OSError):
             hidden.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """The names in it are on disk."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -26,6 +26,7 @@ import numpy as np
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Completion
+from marl_ray.core.words import counted
 from marl_ray.runs.atomic import write_atomically
 from marl_ray.telemetry.records import Record
 from marl_ray.telemetry.rows import Row
@@ -91,9 +92,12 @@ class BatchLog:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path(logged.step), _packed(logged))
 
-    def read(self, step: int) -> LoggedStep:
-        """A whole step. Raises UserError where it is not there, or not as it was written."""
+    def read(self, step: int, agents: int | None = None) -> LoggedStep:
+        """A whole step. Raises UserError where it is not there, or not as it was written, and where it is not one of
+        so many `agents`; None: of any number."""
         arrays, header = self._open(step)
+        if agents not in (None, header["agents"]):
+            raise self._foreign(step, header["agents"])
         return LoggedStep(
             step,
             tuple(_batch(arrays, header, agent) for agent in range(header["agents"])),
@@ -104,7 +108,10 @@ class BatchLog:
 
     def batch(self, step: int, agent: int) -> Batch:
         """One agent's batch of a step. Raises UserError as `read` does."""
-        return _batch(*self._open(step), agent)
+        arrays, header = self._open(step)
+        if agent >= header["agents"]:
+            raise self._foreign(step, header["agents"])
+        return _batch(arrays, header, agent)
 
     def steps(self) -> list[int]:
         """The steps that are there, in order. What has another name is none of the log's."""
@@ -151,6 +158,12 @@ class BatchLog:
         if header["step"] != step:
             raise UserError(f"{path} holds step {header['step']}: give it its own name again, or delete it")
         return arrays, header
+
+    def _foreign(self, step: int, agents: int) -> UserError:
+        return UserError(
+            f"{self.path(step)} is of a run of {counted(agents, 'agent')}, not of this one: copy this run's again, "
+            f"or delete it, and --resume plays the run anew from step {step} on"
+        )
 
 
 def _packed(logged: LoggedStep) -> bytes:

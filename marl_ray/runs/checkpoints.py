@@ -1,8 +1,8 @@
 """Checkpoints: whole or absent.
 
-Each is written to a hidden folder and renamed when it is complete, so that whatever interrupts a run, the
-newest `step_*` folder is one to go on from. Learners write their part themselves: the run folder must be one
-that their nodes see. `trainer.json` says where the loop stood, and names the learners' files.
+Each is written to a hidden folder and renamed when it is complete and on disk, so that whatever interrupts a run,
+the newest `step_*` folder is one to go on from. Learners write and sync their part themselves: the run folder must be
+one that their nodes see. `trainer.json` says where the loop stood, and names the learners' files with their sizes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
+from marl_ray.core.disk import sync
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainerState
+from marl_ray.runs.atomic import write_atomically
 
 STATE_FILE = "trainer.json"
 NAME = re.compile(r"step_(\d{6,})")
@@ -35,13 +37,18 @@ class Checkpoints:
         return part
 
     def commit(self, state: TrainerState, keep: int) -> Path:
-        """All parts are there: make it visible, and delete all but the newest `keep`, at least 1."""
+        """All parts are there, and on disk: make it visible, and delete all but the newest `keep`, at least 1.
+
+        When this returns, it is on disk as a whole, and what it covers may be deleted elsewhere.
+        """
         path = self._hidden(state.step)
-        files = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
-        (path / STATE_FILE).write_text(json.dumps({**asdict(state), "files": files}))
+        parts = sorted(file for file in path.rglob("*") if file.is_file())
+        files = {str(file.relative_to(path)): file.stat().st_size for file in parts}
+        write_atomically(path / STATE_FILE, json.dumps({**asdict(state), "files": files}).encode())
         final = path.with_name(path.name.removeprefix("."))
         shutil.rmtree(final, ignore_errors=True)
         os.replace(path, final)
+        sync(self.folder)
         for old in self.all()[:-keep]:
             shutil.rmtree(old)
         return final
@@ -79,12 +86,22 @@ def state_of(path: Path) -> TrainerState:
     try:
         saved = json.loads(file.read_text())
         counts = [saved[name] for name in ("step", "env_steps", "learned")]
-        lost = [name for name in saved.get("files", ()) if not (path / name).exists()]  # older ones name none
+        files = saved.get("files", ())
+        sizes = files if isinstance(files, dict) else dict.fromkeys(files)  # older ones have no sizes, or no files
+        harm = next(filter(None, (_harm(path / name, size) for name, size in sizes.items())), None)
         sound = all(type(count) is int and count >= 0 for count in counts) and counts[0] == step_of(path)
     except (ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
         raise UserError(f"{file} is damaged: {mend}")
-    if lost:
-        raise UserError(f"{path / lost[0]} is not there: {mend}")
+    if harm:
+        raise UserError(f"{harm}: {mend}")
     return TrainerState(*counts)
+
+
+def _harm(file: Path, size: int | None) -> str | None:
+    """What became of a file of `size` bytes; None: nothing that can be seen without reading it."""
+    if not file.exists():
+        return f"{file} is not there"
+    found = file.stat().st_size
+    return None if size in (None, found) else f"{file} has {found} bytes of {size}"

@@ -63,12 +63,17 @@ class RunFolder:
     def write_config(self, text: str, done: int) -> None:
         """Write config.yaml for what comes after step `done`.
 
-        A former one that says something else is kept as `former_config(done)`: the steps up to there are its.
+        The one of the steps up to there is kept as `former_config(done)` if it says something else. Those of later
+        steps go: a run that goes on from an earlier checkpoint plays and learns such steps anew, under this one.
         """
-        former = self.former_config(done)
-        if done and self.config.exists() and self.config.read_text() != text and not former.exists():
-            write_atomically(former, self.config.read_bytes())
+        former, formers = self.former_config(done), self.former_configs()
+        later = [path for step, path in formers.items() if step > done]
+        before = later[0] if later else self.config
+        if done and before.exists() and before.read_text() != text and not former.exists():
+            write_atomically(former, before.read_bytes())
         write_atomically(self.config, text.encode())
+        for path in later:
+            path.unlink()
 
     def former_config(self, done: int) -> Path:
         """The config of the steps up to `done`, where a resumed run had another one from there on."""

@@ -128,6 +128,14 @@ def test_a_checkpoint_of_another_model_is_named(tmp_path: Path) -> None:
         saved.load(str(folder), 3)
 
 
+@pytest.mark.parametrize("write", [Learner.save, lambda of, folder: of.export(folder, ["a text"])])
+def test_what_is_written_is_on_disk(tmp_path: Path, synced: list[Path], write: Callable[[Learner, str], None]) -> None:
+    folder = tmp_path / "agent_0"
+    write(learner(), str(folder))
+    names = {path.name.removeprefix(".") for path in synced}
+    assert names >= {folder.name, *(path.name for path in folder.iterdir())}
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_disk_that_is_full_says_so(tmp_path: Path) -> None:
     (tmp_path / STATE_FILE).symlink_to("/dev/full")

@@ -105,6 +105,17 @@ def test_a_file_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest
         log.read(3)
 
 
+def test_a_step_of_another_number_of_agents_is_refused(tmp_path: Path) -> None:
+    log = BatchLog(tmp_path)
+    log.append(synthetic(3, agents=1, group_count=1, size=1, tokens=1, prompt=1))
+    assert log.read(3, agents=1).batches == (log.batch(3, 0),)
+    for read in (lambda: log.read(3, agents=2), lambda: log.batch(3, 1)):
+        with pytest.raises(
+            UserError, match=r"step_000003\.npz is of a run of 1 agent, not of this one: copy this run's"
+        ):
+            read()
+
+
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
     """Longer files of this process cannot be written, as on a disk that is full."""

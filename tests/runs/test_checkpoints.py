@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,31 @@ def test_a_file_that_was_lost_is_named(tmp_path: Path) -> None:
         checkpoints.latest()
 
 
+def test_a_file_of_another_size_is_named(tmp_path: Path) -> None:
+    """As after the power went while nothing but its name was on disk."""
+    checkpoints = Checkpoints(tmp_path)
+    path = commit(checkpoints, 3)
+    (path / "agent_1" / "weights").write_text("")
+    with pytest.raises(
+        UserError, match=rf"^{path}/agent_1/weights has 0 bytes of 1: copy it again, or delete {path} to"
+    ):
+        checkpoints.latest()
+
+
+def test_a_checkpoint_is_on_disk_before_and_after_it_is_visible(tmp_path: Path, synced: list[Path]) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    hidden = checkpoints.begin(3, 0).parent
+    commit(checkpoints, 3)
+    assert [path.name for path in synced] == [".trainer.json", hidden.name, tmp_path.name]
+
+
 def test_checkpoints_of_older_versions_are_read(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     path = commit(checkpoints, 3)
     (path / "trainer.json").write_text(json.dumps({"step": 3, "env_steps": 30, "learned": 3, "weight_versions": [3]}))
     assert checkpoints.latest() == (path, state(3))
+    (path / "trainer.json").write_text(json.dumps(asdict(state(3)) | {"files": ["agent_0/weights"]}))
+    assert checkpoints.latest() == (path, state(3)), "names without sizes"
+    (path / "agent_0" / "weights").unlink()
+    with pytest.raises(UserError, match=rf"^{path}/agent_0/weights is not there"):
+        checkpoints.latest()

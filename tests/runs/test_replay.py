@@ -127,6 +127,16 @@ def test_what_was_not_learned_like_this_fails(folder: RunFolder, capsys: pytest.
         folder.metrics.write_text(whole)
 
 
+def test_what_was_not_recorded_is_not_said_to_agree(
+    folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(folder.path, tmp_path / "r")
+    (copy / "metrics.jsonl").unlink()
+    assert main(["replay", str(copy), "--agent", "0", "--steps", "3:5"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "agent 0: learned from 2 steps again; nothing was recorded to compare with"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -124,3 +124,16 @@ def test_the_config_of_earlier_steps_is_kept(folder: RunFolder) -> None:
     folder.write_config("fourth", 20)
     assert folder.former_config(20).read_text() == "third"
     assert folder.former_config(20).name == "config.step_000020.yaml"
+
+
+def test_configs_of_steps_that_are_played_anew_go(folder: RunFolder) -> None:
+    """The checkpoints that they were changed at are gone; what the steps before had is kept."""
+    first = folder.config.read_text()
+    folder.write_config("second", 6)
+    folder.write_config("third", 8)
+    folder.write_config("third", 4)
+    assert folder.former_configs() == {4: folder.former_config(4)}
+    assert folder.former_config(4).read_text() == first
+    folder.write_config(first, 2)
+    assert folder.former_configs() == {}, "all of it is the first one's again"
+    assert folder.config.read_text() == first

@@ -1,0 +1,24 @@
+"""What is on disk, and stays when the machine goes: a file that was only closed may come back empty."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync(path: Path) -> None:
+    """A file's content, or the names in a folder, are on disk. Raises OSError, which names it."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(opened)
+
+
+def sync_tree(folder: Path) -> None:
+    """A folder with all files and folders below it is on disk. Raises OSError as `sync` does."""
+    for path in folder.rglob("*"):
+        sync(path)
+    sync(folder)
