@@ -1,11 +1,17 @@
 """The loop on imagined hardware: the real trainer, pipeline and player on a clock that jumps from event to event.
 
-    python -m benchmarks.simulate                                  # staleness 0, 1, 2 for 1 to 1,000 generators
+    python -m benchmarks.simulate                                  # staleness 0, 1, 2 for 1 and 10 generators
+    python -m benchmarks.simulate --replicas 1000 --steps 4        # takes some ten minutes
     python -m benchmarks.simulate --replicas 8 --tasks 64 --paces "token_s=0.02,learn_s=0.04;token_s=0.01"
     python -m benchmarks.simulate --mtbf 600 --restart 60          # every generator is lost once in ten minutes
 
 Only what takes time is imagined: engines, sandbox, learners (`benchmarks.paces`). What starts when is decided by the
 code of a real run. Every row is one run; the first step is left out of the rates.
+
+`barrier` is a loop in which learners begin when the rollout is over; `k = 0` is max_staleness 0, where they begin with
+the first groups. x: samples/s over the barrier's. Idle shares: of the engines' slots; of the time, behind the gate,
+which opens when all agents have published; of each agent's learner. stale: versions that tokens were behind, mean and
+most. A pace has token_s, slots, mean_tokens, sigma, learn_s, optimizer_s, publish_s (`benchmarks/paces.py`).
 """
 
 from __future__ import annotations
@@ -347,16 +353,15 @@ def header(agents: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--replicas", default="1,10,100,1000", help="generators an agent; one table line each")
-    parser.add_argument("--staleness", default="0,1,2")
+    parser.add_argument("--replicas", default="1,10", help="generators an agent, as 1,10 (default)")
+    parser.add_argument("--staleness", default="0,1,2", help="bounds, as 0,1,2 (default)")
     parser.add_argument("--paces", default=";", help="one an agent, as token_s=0.02,slots=64,learn_s=0.02;...")
-    parser.add_argument("--tasks", type=int, default=8, help="tasks a step for each replica")
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--tasks", type=int, default=8, help="tasks a step for each replica (default 8)")
+    parser.add_argument("--steps", type=int, default=12, help="of each run (default 12)")
     parser.add_argument("--mtbf", type=float, default=0.0, help="seconds between two losses of a generator; 0: none")
     parser.add_argument("--restart", type=float, default=60.0)
     arguments = parser.parse_args()
     paces = parse_paces(arguments.paces)
-    print("idle shares: slots of the engines, time behind the gate, each agent's learner; x: of the barrier")
     print(header(len(paces)))
     for replicas in map(int, arguments.replicas.split(",")):
         shared = tuple(replace(p, learn_s=p.learn_s / replicas) for p in paces)  # learners grow with them

@@ -13,7 +13,7 @@ WORTH_A_WORD = 0.1
 
 
 def waiting(config: Config, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line on where the steps' time went and one on what would make a run shorter; none without steps."""
+    """A line on where the steps' time went, and what would make a run shorter; nothing without steps."""
     steps = [row for row in rows if row.get("time/step") and "time/idle" in row]
     seconds = sum(row["time/step"] for row in steps)
     if not seconds:
@@ -22,7 +22,7 @@ def waiting(config: Config, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     waits = [sum(row.get(f"time/agent_{i}/wait", 0.0) for row in steps) / seconds for i in range(config.num_agents)]
     each = ", ".join(f"agent {agent}'s {share:.0%}" for agent, share in enumerate(waits))
     lines = [f"Waiting: engines {idle:.0%} of the time, for learners; learners for rollouts: {each}."]
-    if idle > max(WORTH_A_WORD, min(waits)):
+    if idle > WORTH_A_WORD:
         held: Counter[int] = Counter()
         for row in steps:
             if "time/held_up_by" in row:
@@ -34,6 +34,6 @@ def waiting(config: Config, rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"(agents.{agent}.resources.learner), or let rollouts go on meanwhile ({config.algorithm}.max_staleness "
             f"{k + 1})."
         )
-    elif min(waits) > max(WORTH_A_WORD, idle):
-        lines.append("Rollouts take longest: more resources.generator.replicas would shorten a step.")
+    if min(waits) > max(WORTH_A_WORD, idle):
+        lines.append("Rollouts take longest: where the cluster has room, more resources.generator.replicas would help.")
     return lines

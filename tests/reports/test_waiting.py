@@ -25,7 +25,7 @@ def test_a_slow_learner_is_named() -> None:
 
 def test_slow_rollouts_are_named() -> None:
     told = waiting(config(2, 1, 2), [row(0.5, 7.0, 6.0)])
-    assert told[1] == "Rollouts take longest: more resources.generator.replicas would shorten a step."
+    assert told[1] == "Rollouts take longest: where the cluster has room, more resources.generator.replicas would help."
 
 
 def test_where_nobody_waits_there_is_nothing_to_change() -> None:
