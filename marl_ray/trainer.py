@@ -136,7 +136,7 @@ class Trainer:
     async def take_from_log(self, step: int) -> None:
         """A batch that was played before; not sooner than somebody needs it."""
         await self.changes.until(lambda: step <= min(self.pipeline.versions) + 1)
-        self.rollouts[step] = rollout = await asyncio.to_thread(self.log.read, step)
+        self.rollouts[step] = rollout = await asyncio.to_thread(self.log.read, step, self.config.num_agents)
         self.assemblies[step] = assembled(step, rollout.batches, self.config)
         self.changes.tell()
 
