@@ -193,10 +193,10 @@ def test_an_update_stage_by_stage_is_the_update_in_one_command(engine: Generator
 
 def test_an_error_in_an_actor_names_it_and_keeps_its_traceback(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
     with pytest.raises(
-        ActorFailed, match=r"agent 0 learner \(process \d+ on [\d.]+\) failed in load: \w+Error: "
+        ActorFailed, match=r"agent 0 learner \(process \d+ on [\d.]+\) failed in export: \w+Error: "
     ) as it:
-        run(trainer.load("/there/is/no/such/folder", 0))
-    assert "load_policy" in str(it.value.__cause__), "the remote traceback"
+        run(trainer.export("/proc/there/is/no/such/folder", ["x"]))
+    assert "save_pretrained" in str(it.value.__cause__), "the remote traceback"
 
 
 class LyingGenerator(Actor):

@@ -110,7 +110,7 @@ def test_a_team_works_together_and_names_what_dies(local_ray: None, tmp_path: Pa
         with pytest.raises(
             UserError,
             match=r"^agent 0 learner is lost for good \(resources.learner.max_restarts allows 0 restarts within an "
-            rf"hour\): agent 0 learner died \(process {process} on [\d.]+\)$",
+            rf"hour\): agent 0 learner died \(process {process} on [\d.]+\); --resume goes on$",
         ):
             await learn(team.learners[0], Batch(0, (MiniBatch((), 1),)))
         process = kill(team.generators[1].replicas.serving()[0])
