@@ -50,11 +50,15 @@ async def an_agent(**options: Any) -> AsyncIterator[tuple[GeneratorGroup, Learne
         await asyncio.gather(engine.close(), trainer.close())
 
 
-def long_requests(engine: GeneratorGroup) -> list[asyncio.Task[Generation]]:
-    return [
+async def long_requests(engine: GeneratorGroup) -> list[asyncio.Task[Generation]]:
+    """They have begun: every engine has shown a sign of life since it was asked."""
+    tasks = [
         asyncio.create_task(engine.generate(prompt, replace(LONG, seed=i), priority=i))
         for i, prompt in enumerate(PROMPTS)
     ]
+    await asyncio.sleep(0)  # all are sent
+    await asyncio.gather(*(replica.call(Generator.alive).within(SOON) for replica in engine.replicas.serving()))
+    return tasks
 
 
 def bits(generations: Sequence[Generation]) -> list[Any]:
@@ -92,7 +96,7 @@ def test_weights_change_between_two_tokens_and_never_under_a_new_request(tmp_pat
                 await learn(further, batch)
             await further.export(str(tmp_path / "2"), PROMPTS)
             await further.connect(engine, log)
-            running = long_requests(engine)
+            running = await long_requests(engine)
             await publish(trainer)
             await publish(further)
             new = await sample(engine, PROMPTS)
@@ -120,9 +124,8 @@ def test_weights_change_between_two_tokens_and_never_under_a_new_request(tmp_pat
             await further.close()
 
     async def resized_to_one(engine: GeneratorGroup) -> None:
-        undisturbed = bits(await asyncio.gather(*long_requests(engine)))
-        running = long_requests(engine)
-        await asyncio.sleep(0)
+        undisturbed = bits(await asyncio.gather(*await long_requests(engine)))
+        running = await long_requests(engine)
         await engine.resize(1)
         assert bits(await asyncio.gather(*running)) == undisturbed
         with pytest.raises(UserError, match="at least one generator"):
@@ -137,9 +140,9 @@ def test_weights_change_between_two_tokens_and_never_under_a_new_request(tmp_pat
 def test_requests_in_flight_are_finished_first_where_they_are_drained() -> None:
     async def scenario() -> None:
         async with an_agent(drain=True) as (engine, trainer, _):
-            undisturbed = bits(await asyncio.gather(*long_requests(engine)))
+            undisturbed = bits(await asyncio.gather(*await long_requests(engine)))
             await learn(trainer, as_batch(await sample(engine, PROMPTS)))
-            running = long_requests(engine)
+            running = await long_requests(engine)
             await publish(trainer)
             assert bits(await asyncio.gather(*running)) == undisturbed, "all of version 0"
             assert {c.weight_version for g in await sample(engine, PROMPTS) for c in g.completions} == {1}
@@ -153,9 +156,9 @@ def test_a_generator_that_is_lost_is_asked_again_in_its_next_life() -> None:
         async with an_agent(restarts=2, deadlines=deadlines) as (engine, trainer, _):
             await learn(trainer, as_batch(await sample(engine, PROMPTS)))
             await publish(trainer)
-            undisturbed = bits(await asyncio.gather(*long_requests(engine)))
+            undisturbed = bits(await asyncio.gather(*await long_requests(engine)))
             for life, fault in enumerate((signal.SIGKILL, signal.SIGSTOP), start=2):
-                running = long_requests(engine)
+                running = await long_requests(engine)
                 os.kill(process_of(engine.replicas.serving()[0]), fault)
                 assert bits(await asyncio.gather(*running)) == undisturbed
                 assert [replica.life for replica in engine.replicas.serving()] == [life]
