@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from marl_ray.actors.handle import Actor, Deadline, Handle, settle
 from marl_ray.actors.supervisor import Care, Recipe, Supervisor
@@ -74,3 +77,9 @@ async def until(condition: Any, what: str) -> None:
 def process_of(handle: Handle[Any]) -> int:
     assert handle.location is not None
     return handle.location.process
+
+
+def gone(process: int) -> None:
+    """Returns when there is no such process any more. Raises psutil.TimeoutExpired."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(process).wait(30)

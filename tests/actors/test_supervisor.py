@@ -14,7 +14,7 @@ from marl_ray.actors.handle import ActorDied, Handle
 from marl_ray.actors.supervisor import Recipe
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
-from tests.actors.echo import SOON, Echo, echoes, process_of, until
+from tests.actors.echo import SOON, Echo, echoes, gone, process_of, until
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -146,6 +146,8 @@ def test_actors_are_added_and_taken_away(tmp_path: Path) -> None:
             assert [echo.id.replica for echo in supervisor.serving()] == [0]
             first, second = await supervisor.ready(everyone=True)
             supervisor.remove(first.id)
+            assert first.location is not None
+            await asyncio.to_thread(gone, first.location.process)
             with pytest.raises(ActorDied):
                 await first.call(Echo.say, "hello").within(SOON)
             supervisor.lose(first, "it was taken away")
