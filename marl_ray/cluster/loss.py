@@ -45,7 +45,7 @@ def head_watched(lost: Callable[[str], None]) -> Iterator[None]:
         answered = time.monotonic()
         while not over.wait(LOOK_EVERY_S):
             if _refuses(own):
-                lost(f"Ray's process on node {own['NodeManagerAddress']} (raylet) is gone")
+                lost(_gone(own))
                 return
             if _answers(address):
                 answered = time.monotonic()
@@ -67,18 +67,26 @@ def lost_node() -> str | None:
     if not _answers(ray.get_runtime_context().gcs_address):
         return None
     for node in ray.nodes():
-        ip = node["NodeManagerAddress"]
         try:
-            socket.create_connection((ip, node["NodeManagerPort"]), timeout=PATIENCE_S).close()
+            _connect(node)
         except OSError:
-            return f"Ray's process on node {ip} (raylet) is gone"
+            return _gone(node)
     return None
+
+
+def _gone(node: dict[str, Any]) -> str:
+    return f"Ray's process on node {node['NodeManagerAddress']} (raylet) is gone"
+
+
+def _connect(node: dict[str, Any]) -> None:
+    """To the node's raylet, which Ray calls its node manager. Raises OSError."""
+    socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout=PATIENCE_S).close()
 
 
 def _refuses(node: dict[str, Any]) -> bool:
     """Nobody listens where the node's raylet did. One that is only slow listens."""
     try:
-        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout=PATIENCE_S).close()
+        _connect(node)
     except ConnectionRefusedError:
         return True
     except OSError:

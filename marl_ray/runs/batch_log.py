@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from marl_ray.core.batch import Batch, Group, MiniBatch
+from marl_ray.core.disk import write_atomically
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Completion
 from marl_ray.core.words import counted
-from marl_ray.runs.atomic import write_atomically
 from marl_ray.telemetry.records import Record
 from marl_ray.telemetry.rows import Row
 

@@ -14,10 +14,9 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-from marl_ray.core.disk import sync
+from marl_ray.core.disk import sync, write_atomically
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainerState
-from marl_ray.runs.atomic import write_atomically
 
 STATE_FILE = "trainer.json"
 NAME = re.compile(r"step_(\d{6,})")

@@ -9,9 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from marl_ray.core.disk import write_atomically
 from marl_ray.core.errors import UserError
 from marl_ray.core.paths import expanded
-from marl_ray.runs.atomic import write_atomically
 from marl_ray.runs.batch_log import BatchLog
 from marl_ray.runs.checkpoints import Checkpoints
 from marl_ray.runs.requests import Requests

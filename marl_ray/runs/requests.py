@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from marl_ray.core.disk import write_atomically
 from marl_ray.core.errors import UserError
-from marl_ray.runs.atomic import write_atomically
 from marl_ray.runs.lock import holder
 
 LOOK_EVERY_S = 1.0
@@ -90,7 +90,7 @@ class Requests:
             return []
 
     def settle(self, id: str, answer: Reply) -> None:
-        """Reply a request. Raises OSError."""
+        """Answer a request. Raises OSError."""
         write_atomically(self.folder / f"{id}.answer", json.dumps(asdict(answer)).encode())
 
     def answer(self, id: str) -> Reply | None:

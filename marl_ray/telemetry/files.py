@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from marl_ray.core.disk import write_atomically
 from marl_ray.core.errors import UserError
 from marl_ray.telemetry.records import Record
 from marl_ray.telemetry.rows import Row
@@ -74,9 +74,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 def _keep(path: Path, done: int, logged: int) -> None:
     """Rewrite the file with the training steps up to `done` and the evaluations up to `logged`, whole or not at all."""
     rows = [row for row in read_rows(path) if logged and row["step"] <= (logged if is_evaluation(row) else done)]
-    fresh = path.with_suffix(".tmp")
-    fresh.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    os.replace(fresh, path)
+    write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:
