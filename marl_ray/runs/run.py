@@ -135,7 +135,7 @@ def _on_ray(config: Config, session: Session, signals: Signals) -> Result:
     try:
         say(connect(config.output.verbose))
         with head_watched(lambda line: _end_at_once(line, session.folder)):
-            return signals.run(session.run())
+            return signals.run(session.run)
     except ActorDied as error:
         node = lost_node()
         raise ClusterLost(f"{node}: {error}") if node else error from None

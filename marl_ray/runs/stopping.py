@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Self, TypeVar
 
@@ -28,6 +28,8 @@ class Signals:
     def __init__(self) -> None:
         self.came: int | None = None
         """The signal that asked for the end."""
+        self._running = False
+        """A loop is there, or about to be: a signal is then for it to take, and raises nowhere."""
         self._work: asyncio.Task[Any] | None = None
         self._before: dict[int, Any] = {}
 
@@ -41,22 +43,30 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """`asyncio.run`, in which a signal cancels the work. What then becomes of it, done or failed by that, is the
-        interruption: raises KeyboardInterrupt, Terminated for SIGTERM."""
+    def run(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """`asyncio.run(work())`, in which a signal cancels the work. What then becomes of it, done or failed by that,
+        is the interruption: raises KeyboardInterrupt, Terminated for SIGTERM."""
+        self._running = True
         try:
-            return asyncio.run(self._cancellable(work))
+            result = asyncio.run(self._cancellable(work))
         except (Exception, asyncio.CancelledError):
             if self.came is None:
                 raise
             raise self.interruption() from None
+        finally:
+            self._running = False
+        if self.came is not None:
+            raise self.interruption()
+        return result
 
     def interruption(self) -> KeyboardInterrupt:
         """What to raise for the signal that came."""
         return Terminated() if self.came == signal.SIGTERM else KeyboardInterrupt()
 
-    async def _cancellable(self, work: Coroutine[Any, Any, R]) -> R:
-        self._work = asyncio.ensure_future(work)
+    async def _cancellable(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        self._work = asyncio.ensure_future(work())
+        if self.came is not None:  # before there was anything to cancel
+            self._work.cancel()
         try:
             return await self._work
         finally:
@@ -67,7 +77,8 @@ class Signals:
         self.came = number
         for taken in self._before:
             signal.signal(taken, signal.SIG_DFL)
-        if self._work is None:
+        if not self._running:
             raise self.interruption()
-        self._work.cancel()
-        self._work.get_loop().call_soon_threadsafe(lambda: None)  # it may be asleep
+        if self._work is not None:
+            self._work.cancel()
+            self._work.get_loop().call_soon_threadsafe(lambda: None)  # it may be asleep

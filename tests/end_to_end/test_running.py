@@ -153,8 +153,9 @@ def test_a_lost_raylet_is_named_and_none_of_ray_s_paragraphs_printed(
     assert_ended(family)
 
 
-def test_a_dead_actor_is_named(tmp_path: Path, children: list[subprocess.Popen]) -> None:
+def test_an_actor_that_may_not_be_restarted_is_named(tmp_path: Path, children: list[subprocess.Popen]) -> None:
     overrides = [f"output.base_dir={tmp_path}", "magrpo.max_steps=5000", "magrpo.num_train_epochs=1000"]
+    overrides.append("resources.generator.max_restarts=0")
     process = subprocess.Popen(
         command(*QUICK, *TINY, *overrides), stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT
     )
@@ -165,7 +166,9 @@ def test_a_dead_actor_is_named(tmp_path: Path, children: list[subprocess.Popen])
     assert process.stderr is not None
     rest = process.stderr.read()
     assert process.wait(timeout=60) == 1
-    assert re.match(r"error: agent [01] generator 0 died \(process \d+.*--resume", rest.strip().splitlines()[-1]), rest
+    last = rest.strip().splitlines()[-1]
+    assert re.match(r"error: agent [01] generator 0 is lost for good \(resources\.generator\.max_restarts .*died", last)
+    assert last.endswith("--resume goes on")
     _, alive = psutil.wait_procs(family, timeout=20)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -46,7 +48,7 @@ def test_the_loop_s_work_is_cancelled_and_ends_in_order(number: int, raised: typ
             ended.append("in order")
 
     with pytest.raises(raised), Signals() as signals:
-        signals.run(work())
+        signals.run(work)
     assert ended == ["in order"]
 
 
@@ -59,10 +61,34 @@ def test_a_loop_that_sleeps_is_woken() -> None:
     try:
         begun = time.monotonic()
         with pytest.raises(Terminated), Signals() as signals:
-            signals.run(work())
+            signals.run(work)
         assert time.monotonic() - begun < 30
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_that_comes_while_the_loop_is_made_ends_the_work_before_it_begins() -> None:
+    begun = []
+
+    async def work() -> None:
+        begun.append("work")
+
+    def made() -> Coroutine[Any, Any, None]:
+        signal.raise_signal(signal.SIGTERM)
+        return work()
+
+    with pytest.raises(Terminated), Signals() as signals:
+        signals.run(made)
+    assert begun == []
+
+
+def test_one_that_comes_when_the_work_is_done_is_not_lost() -> None:
+    async def work() -> None:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
+
+    with pytest.raises(Terminated), Signals() as signals:
+        signals.run(work)
 
 
 def test_what_fails_because_of_the_stop_is_the_stop() -> None:
@@ -74,7 +100,7 @@ def test_what_fails_because_of_the_stop_is_the_stop() -> None:
             raise RuntimeError("an actor that got the signal too is gone")
 
     with pytest.raises(Terminated), Signals() as signals:
-        signals.run(work())
+        signals.run(work)
 
 
 def test_a_failure_without_a_signal_goes_through() -> None:
@@ -82,7 +108,7 @@ def test_a_failure_without_a_signal_goes_through() -> None:
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"), Signals() as signals:
-        signals.run(work())
+        signals.run(work)
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
@@ -105,7 +131,7 @@ async def work():
         time.sleep(60)
 
 with Signals() as signals:
-    signals.run(work())
+    signals.run(work)
 """
 
 
