@@ -45,12 +45,20 @@ class Checkpoints:
         files = {str(file.relative_to(path)): file.stat().st_size for file in parts}
         write_atomically(path / STATE_FILE, json.dumps({**asdict(state), "files": files}).encode())
         final = path.with_name(path.name.removeprefix("."))
-        shutil.rmtree(final, ignore_errors=True)
+        if final.exists():
+            self._discard(final)
         os.replace(path, final)
         sync(self.folder)
         for old in self.all()[:-keep]:
-            shutil.rmtree(old)
+            self._discard(old)
         return final
+
+    def _discard(self, path: Path) -> None:
+        """Delete a checkpoint: it is hidden first, so that one half of it is never taken for the whole."""
+        hidden = path.with_name(f".former_{path.name}")
+        shutil.rmtree(hidden, ignore_errors=True)
+        os.replace(path, hidden)
+        shutil.rmtree(hidden)
 
     def all(self) -> list[Path]:
         """Complete checkpoints, oldest first. What has another name, or no trainer.json, is none."""

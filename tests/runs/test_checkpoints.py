@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +42,25 @@ def test_old_ones_are_deleted_and_a_retry_starts_clean(tmp_path: Path) -> None:
     assert [p.name for p in checkpoints.all()] == ["step_000010", "step_000015"]
     (checkpoints.begin(20, 1) / "leftover").write_text("x")
     assert list(checkpoints.begin(20, 1).iterdir()) == []
+
+
+def test_one_that_is_half_deleted_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    commit(checkpoints, 5)
+    removed, rmtree = [], shutil.rmtree
+
+    def killed(path: Path, **options: Any) -> None:
+        if "step_000005" in path.name and path.exists():
+            removed.append(path)
+            raise KeyboardInterrupt
+        rmtree(path, **options)
+
+    commit(checkpoints, 10)
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        commit(checkpoints, 15)
+    assert removed
+    assert [p.name for p in checkpoints.all()] == ["step_000010", "step_000015"]
 
 
 def test_strays_are_none(tmp_path: Path) -> None:

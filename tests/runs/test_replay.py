@@ -143,7 +143,7 @@ def test_what_was_not_recorded_is_not_said_to_agree(
         (["--agent", "2"], "has agents 0 to 1: --agent 2 is none of them"),
         (["--steps", "3:3"], "--steps 3:3 is no step: give FROM:TO with FROM below TO"),
         (["--steps", ":0"], "--steps 0:0 is no step"),
-        (["--steps", "2:7"], "has no batch 5, on the way from step 2 to step 7: output.keep_batches: true keeps all"),
+        (["--steps", "2:7"], "has batches up to step 5 only: --steps cannot go on to 7"),
     ],
 )
 def test_what_cannot_be_replayed_is_said(
