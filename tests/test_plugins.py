@@ -47,7 +47,7 @@ def test_unknown_names() -> None:
         "unknown external.mode 'telepathy': known: level_feedback, level_passed,"
     )
     assert said(DATASETS, "classeval") == (
-        "dataset.type classeval is not available yet (available: humaneval, coophumaneval, mbpp, toy)"
+        "dataset.type classeval is not available yet (available: humaneval, coophumaneval, mbpp, toy, bug_fix)"
     )
     for name in ("", "a:b:c", "a b:c", ":c", "a.:c", "a:", "1a:b", "../a:b"):
         with pytest.raises(UserError, match="unknown estimator"):

@@ -100,7 +100,7 @@ class DatasetConfig:
     """The tasks to train and to evaluate on."""
 
     name: str = ""
-    """Hub id, a .jsonl or .parquet file, or `bundled:toy`."""
+    """Hub id (`owner/name`, or `owner/name:part` where it has several), a .jsonl or .parquet file, or `bundled:toy`."""
     type: str = ""
     """How a row becomes a task; null: what the name speaks of."""
     train_split: str = "train"

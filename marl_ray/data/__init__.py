@@ -16,19 +16,22 @@ DATASETS = Registry(
         "coophumaneval": "marl_ray.data.convert:COOPHUMANEVAL",
         "mbpp": "marl_ray.data.convert:MBPP",
         "toy": "marl_ray.data.convert:TOY",
+        "bug_fix": "marl_ray.data.convert:BUG_FIX",
     },
-    planned=("classeval", "bugfix"),
+    planned=("classeval",),
     needs="task",
 )
 
 _TYPE_BY_NAME = {
     "coophumaneval": "coophumaneval",  # before "humaneval", which its name contains
+    "humanevalpack": "bug_fix",
     "humaneval": "humaneval",
     "mbpp": "mbpp",
     "toy": "toy",
     "classeval": "classeval",
-    "quixbugs": "bugfix",
-    "bugfix": "bugfix",
+    "quixbugs": "bug_fix",
+    "bug_fix": "bug_fix",
+    "bugfix": "bug_fix",
 }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import keyword
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Task
 from marl_ray.data.tables import DataRow
+from marl_ray.environments.bug_fix.edits import edit
+from marl_ray.environments.bug_fix.program import buggy_program
 from marl_ray.environments.code_generation.extraction import parse
 from marl_ray.sandbox import count_tests
 
@@ -55,6 +57,34 @@ HUMANEVAL, COOPHUMANEVAL, TOY = HumanEval("humaneval"), HumanEval("coophumaneval
 MBPP = Mbpp()
 
 
+@dataclass(frozen=True, slots=True)
+class BuggyPrograms:
+    """Rows with HumanEval's fields, `buggy_solution`, and, where it is known, `canonical_solution`, as of QuixBugs.
+
+    Both are whole programs; where the row has a `declaration` they are what follows it. That and the fields `import`
+    and `test_setup`, which stand before declaration and test, are HumanEvalPack's.
+    """
+
+    environment: str = "bug_fix"
+
+    def task(self, row: DataRow, number: int) -> Task:
+        """See `DatasetType`."""
+        setup, test = _text(row, "test_setup"), _text(row, "test")
+        task = _from_humaneval({**row, "test": f"{setup}\n{test}"} if setup and test else row, "bug_fix", number)
+        buggy, reference = _whole(row, "buggy_solution"), _whole(row, "canonical_solution")
+        if not buggy:
+            raise UserError(f"task {task.id} has no buggy program (field buggy_solution)")
+        for field, program in (("buggy_solution", buggy), ("canonical_solution", reference)):
+            if program:
+                _check_program(task, field, program)
+        if reference and not edit(buggy, reference).size:
+            raise UserError(f"task {task.id}: canonical_solution is the same program as buggy_solution")
+        return _checked(replace(task, fields={**task.fields, "buggy": buggy, "reference": reference}))
+
+
+BUG_FIX = BuggyPrograms()
+
+
 def _checked(task: Task) -> Task:
     try:
         count_tests(task.fields["tests"], task.fields["entry_point"])
@@ -96,6 +126,23 @@ def _from_mbpp(row: DataRow, number: int) -> Task:
     setup = "\n".join([*_lines(row, "test_imports"), _text(row, "test_setup_code")]).strip()
     tests = (setup, *asserts) if setup else asserts
     return Task(task_id, prompt, {"entry_point": function.name, "tests": tests})
+
+
+def _whole(row: DataRow, field: str) -> str:
+    """A program, without blank lines around it, so that lines are counted from its first; empty where there is none."""
+    body = _text(row, field)
+    above = [text.rstrip("\n") for text in (_text(row, "import"), _text(row, "declaration")) if text] if body else []
+    return "\n".join([*above, body]).replace("\r", "\n").strip("\n").rstrip()
+
+
+def _check_program(task: Task, field: str, program: str) -> None:
+    try:
+        functions = buggy_program(program).functions
+    except ValueError as error:
+        raise UserError(f"task {task.id}: {field} {error}") from None
+    entry_point = task.fields["entry_point"]
+    if entry_point not in functions:
+        raise UserError(f"task {task.id}: {field} has no function {entry_point}, its entry point")
 
 
 def _tested_function(code: str, tests: tuple[str, ...]) -> ast.FunctionDef | None:

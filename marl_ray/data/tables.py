@@ -1,7 +1,8 @@
 """Rows of a dataset by name and split: bundled with the package, in a local file, or on the hub.
 
 A split is a name with an optional slice, as in `datasets`: `test`, `test[33:163]`, `test[:16]`, `test[-10:]`,
-`test[:10%]`, and several of them joined by `+`.
+`test[:10%]`, and several of them joined by `+`. A hub's dataset that has parts is named with the one that is meant:
+`bigcode/humanevalpack:python`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def check_dataset(name: str, splits: Sequence[str]) -> None:
         return
     if name.startswith(("/", "./", "../", "~")) or name.endswith(OTHER_SUFFIXES) or Path(name).is_file():
         raise UserError(f"dataset {name} is no data file: such a file ends in {' or '.join(LOCAL_SUFFIXES)}")
-    if not is_hub_id(name):
+    if not is_hub_id(name.partition(":")[0]):
         raise UserError(f"dataset {name!r} is neither a data file nor a hub id (owner/name)")
 
 
@@ -147,7 +148,7 @@ def _hub(name: str) -> Mapping[str, Sequence[DataRow]]:
     import datasets
 
     try:
-        splits = datasets.load_dataset(name)
+        splits = datasets.load_dataset(*name.split(":", 1))
     except Exception as error:  # the hub client has no common base class of what it raises
         hint = f"; a local file ends in {' or '.join(LOCAL_SUFFIXES)}"
         raise UserError(f"dataset {name} cannot be loaded from the hub: {one_line(error)}{hint}") from None

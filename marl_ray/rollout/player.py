@@ -17,7 +17,7 @@ from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.streams import stream, stream_seed
 from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Stop, Task
 from marl_ray.core.waiting import together
-from marl_ray.environments.base import Attempt, Environment
+from marl_ray.environments.base import Attempt, Environment, programs_of, reports_of
 from marl_ray.environments.checks import check_outcome, check_texts, check_turn_metrics, method_of
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.handoff import HANDOFFS
@@ -175,8 +175,7 @@ class EpisodePlayer:
 
     async def _outcomes(self, attempts: Sequence[Attempt], probe: bool) -> list[Outcome]:
         """Each attempt's outcome, from one execution of its program if it has one."""
-        reports = iter(await self.executor.execute([a.program for a in attempts if a.program is not None]))
-        of_attempt = [None if a.program is None else next(reports) for a in attempts]
+        of_attempt = reports_of(attempts, await self.executor.execute(programs_of(attempts)))
         outcomes = [self.environment.outcome(a, report) for a, report in zip(attempts, of_attempt, strict=True)]
         for outcome in outcomes:
             check_outcome(method_of(self.environment, "outcome"), outcome, self.config.num_agents)

@@ -58,6 +58,8 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
     demands(config)
     templates = _check_models(config, dry)
     train_tasks, eval_tasks = _load_tasks(config, dry)
+    for task in (*train_tasks, *eval_tasks):
+        environment.check_task(task)
     if transition.note:
         say(transition.note)
     _warn_of_overlap(config, train_tasks, eval_tasks)

@@ -204,20 +204,24 @@ def test_infer_type() -> None:
     assert infer_type("/data/humaneval/mbpp.jsonl") == "mbpp"
     assert infer_type("/data/humaneval/part1.jsonl") == "humaneval"
     assert infer_type("FudanSELab/ClassEval") == "classeval"
+    assert infer_type("bigcode/humanevalpack:python") == "bug_fix"
+    assert infer_type("quixbugs.jsonl") == "bug_fix"
     with pytest.raises(UserError, match=r"dataset\.type cannot be told from the name 'some/thing'"):
         infer_type("some/thing")
 
 
 def test_types_that_are_not_there() -> None:
     assert "classeval is not available yet (available: humaneval," in message("x.jsonl", dataset_type="classeval")
-    assert "bugfix is not available yet" in message("quixbugs.jsonl", dataset_type=None)
+    assert "did you mean bug_fix?" in message("quixbugs.jsonl", dataset_type="bugfix")
     assert "unknown dataset.type 'humanevil': did you mean humaneval?" in message("x.jsonl", dataset_type="humanevil")
 
 
 def test_hub_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
 
-    def load_dataset(name: str) -> Any:
+    def load_dataset(name: str, part: str = "") -> Any:
+        if (name, part) == ("some/pack", "python"):
+            return datasets.DatasetDict(test=datasets.Dataset.from_list([row(1)]))
         if name != "some/humaneval":
             raise FileNotFoundError(f"Couldn't find\n{name}")
         return datasets.DatasetDict(
@@ -227,6 +231,7 @@ def test_hub_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert [task.id for task in load_tasks("some/humaneval", "validation[3:]")] == ["t/3", "t/4"]
+    assert [task.id for task in load_tasks("some/pack:python", "test", "humaneval")] == ["t/1"]
     assert "has no split 'test'; its splits: validation, extra" in message("some/humaneval")
     said = "cannot be loaded from the hub: FileNotFoundError: Couldn't find some/other"
     assert message("some/other") == f"dataset some/other {said}; a local file ends in .jsonl or .parquet"
