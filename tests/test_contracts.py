@@ -41,13 +41,19 @@ def sandbox() -> Iterator[Sandbox]:
 @pytest.mark.parametrize("name", ENVIRONMENTS.entries)
 def test_environments(sandbox: Sandbox, name: str, agents: int) -> None:
     tasks = load_tasks("bundled:toy", "eval[:1]")
+    if name.startswith("bug_fix"):
+        program = "\n".join(f"def {function}(x):\n    return x\n" for function in ("f", "g", "h"))
+        fields = {"entry_point": "f", "tests": ("assert f(1) == 2",), "buggy": program, "reference": ""}
+        tasks = [Task("t", "Double x.", fields)]
     answers = [*([AUX] * (agents - 1)), MAIN.format(tasks[0].fields["entry_point"])]
     check_environment(ENVIRONMENTS.get(name)(agents), tasks, [answers, answers[::-1]], execute=sandbox.run_batch)
 
 
 FIELDS = {"task_id": "1", "prompt": "Double x.", "entry_point": "f", "test": "assert f(1) == 2"}
 MBPP = {"task_id": 2, "text": "Double x.", "code": "def f(x): return 2 * x", "test_list": ["assert f(1) == 2"]}
-ROWS: dict[str, list[dict[str, Any]]] = {"mbpp": [FIELDS, MBPP]}
+BUG = {**FIELDS, "buggy_solution": "def f(x): return x", "canonical_solution": "def f(x): return 2 * x"}
+PACK = {**BUG, "task_id": "2", "declaration": "def f(x):\n", "buggy_solution": "  return x", "canonical_solution": None}
+ROWS: dict[str, list[dict[str, Any]]] = {"mbpp": [FIELDS, MBPP], "bug_fix": [BUG, PACK]}
 
 
 @pytest.mark.parametrize("name", DATASETS.entries)

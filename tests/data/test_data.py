@@ -196,6 +196,42 @@ def test_mbpp_rows_that_cannot_be_used(tmp_path: Path, changes: dict[str, Any], 
     assert said in message(written(tmp_path / "x.jsonl", [{**MBPP, **changes}]), dataset_type="mbpp")
 
 
+BUG = {
+    **row(1),
+    "declaration": "from math import inf\r\n\ndef f(x):\r\n",
+    "buggy_solution": "    return x\n",
+    "canonical_solution": "    return x + 1\n",
+    "import": "",
+    "test_setup": "ONE = 1",
+}
+
+
+def test_programs_with_a_bug(tmp_path: Path) -> None:
+    whole = row(0, buggy_solution="\n\ndef f(x):\n    return x\n\n", canonical_solution=None)
+    task, pack = load_tasks(written(tmp_path / "humanevalpack.jsonl", [whole, BUG]), "test")
+    assert (task.fields["buggy"], task.fields["reference"]) == ("def f(x):\n    return x", "")
+    assert pack.fields["buggy"] == "from math import inf\n\ndef f(x):\n    return x"
+    assert pack.fields["reference"] == "from math import inf\n\ndef f(x):\n    return x + 1"
+    assert pack.fields["tests"] == "ONE = 1\n" + row(1)["test"]
+    assert (pack.id, pack.prompt, pack.fields["entry_point"]) == ("t/1", row(1)["prompt"], "f")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"buggy_solution": ""}, "task t/1 has no buggy program (field buggy_solution)"),
+        ({"buggy_solution": "    return ("}, "task t/1: buggy_solution does not parse"),
+        ({"canonical_solution": "    return ("}, "task t/1: canonical_solution does not parse"),
+        ({"entry_point": "g"}, "task t/1: buggy_solution has no function g, its entry point"),
+        ({"canonical_solution": "\n    return x"}, "canonical_solution is the same program as buggy_solution"),
+        ({"test": ""}, "task t/1 has no tests"),
+        ({"test": "x = 1"}, "task t/1: "),
+    ],
+)
+def test_bugs_that_cannot_be_used(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    assert said in message(written(tmp_path / "x.jsonl", [{**BUG, **changes}]), dataset_type="bug_fix")
+
+
 def test_infer_type() -> None:
     assert infer_type("openai/openai_humaneval") == "humaneval"
     assert infer_type("OpenMLRL/CoopHumanEval") == "coophumaneval"
