@@ -109,7 +109,7 @@ def _syntax_problem(attempt: RepairAttempt, report: ExecutionReport) -> SyntaxPr
     error = report.syntax_error
     if error is None:
         return None
-    for name, start in reversed(attempt.starts.items()):
+    for name, start in reversed(list(attempt.starts.items())):
         if error.line is not None and start <= error.line:
             return SyntaxProblem(name, error.line - start + 1, error.column, error.message)
     return SyntaxProblem(None, error.line, error.column, error.message)

@@ -46,7 +46,7 @@ def buggy_program(text: str) -> BuggyProgram:
     tree = parse(text)
     if tree is None:
         raise ValueError("does not parse")
-    functions = {}
+    functions: dict[str, range] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             functions.pop(node.name, None)  # of two definitions the second is in force
