@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from marl_ray.core.tree import Outcome, Task
+from marl_ray.data.convert import BUG_FIX
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.base import programs_of, reports_of
 from marl_ray.environments.bug_fix import BugFix, BugFixPatchers
@@ -83,3 +84,23 @@ def test_disjoint_functions_are_put_together(
     (found,) = outcomes(sandbox, BugFixPatchers(2), [(TASK, [first, second])])
     assert found.levels["fixed"] == pytest.approx(fixed)
     assert found.metrics["all_passed"] == all_passed
+
+
+def test_rows_with_the_fields_of_humanevalpack(sandbox: Sandbox) -> None:
+    """Its bodies follow a declaration, and its tests call the function by the name of their own parameter."""
+    head = "from math import sqrt\n\n\ndef double(x):\n    return 2 * x\n\n\ndef root(x: float) -> float:\n"
+    row = {
+        "task_id": "Python/0",
+        "prompt": f'{head}    """Return the root of twice x."""\n',
+        "declaration": head,
+        "buggy_solution": "    return sqrt(x)\n",
+        "canonical_solution": "    return sqrt(double(x))\n",
+        "entry_point": "root",
+        "import": "",
+        "test_setup": "",
+        "test": "\n\ndef check(root):\n    assert root(0) == 0\n    assert root(double(4)) == 4\n\ncheck(root)",
+    }
+    task = BUG_FIX.task(row, 0)
+    right = "from math import sqrt\n\ndef root(x: float) -> float:\n    return sqrt(double(x))"
+    played = [(task, ["line: 9\nwhy: not twice", patch]) for patch in (right, task.fields["buggy"])]
+    assert [found.reward for found in outcomes(sandbox, BugFix(2), played)] == [3.5, 1.0]
