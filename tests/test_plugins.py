@@ -46,8 +46,8 @@ def test_unknown_names() -> None:
     assert said(MODES, "telepathy").startswith(
         "unknown external.mode 'telepathy': known: level_feedback, level_passed,"
     )
-    assert said(DATASETS, "classeval") == (
-        "dataset.type classeval is not available yet (available: humaneval, coophumaneval, mbpp, toy)"
+    assert said(DATASETS, "bugfix") == (
+        "dataset.type bugfix is not available yet (available: humaneval, coophumaneval, mbpp, classeval, toy)"
     )
     for name in ("", "a:b:c", "a b:c", ":c", "a.:c", "a:", "1a:b", "../a:b"):
         with pytest.raises(UserError, match="unknown estimator"):

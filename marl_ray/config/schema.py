@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from marl_ray.config.environments import CodeCompletionConfig
 from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
 from marl_ray.config.values import (
     AtLeast1,
@@ -332,6 +333,7 @@ class Config:
     loop: LoopConfig = field(default_factory=LoopConfig)
     reward_processor: RewardProcessorConfig = field(default_factory=RewardProcessorConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    code_completion: CodeCompletionConfig = field(default_factory=CodeCompletionConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
 

@@ -40,7 +40,7 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
         ("dataset.eval_split=test", "has no split 'test'"),
         ("resources.generator.gpus=1", "resources.generator.gpus is 1 and resources.learner.gpus 0"),
         ("model.name=a/b/c", "neither a folder here nor a hub id"),
-        ("dataset.type=classeval", "is not available yet"),
+        ("dataset.type=bugfix", "is not available yet"),
         ("dataset.type=humanevall", "unknown dataset.type 'humanevall': did you mean humaneval?"),
         ("dataset.name=none.jsonl", "data file none.jsonl does not exist"),
         ("dataset.name=tasks.csv", "such a file ends in .jsonl or .parquet"),
