@@ -21,7 +21,7 @@ from marl_ray.core.tree import Task
 from marl_ray.data.convert import id_of, lines_of, text_of
 from marl_ray.data.tables import DataRow
 from marl_ray.environments.code_completion.skeleton import (
-    Function,
+    FunctionNode,
     class_in,
     first_line,
     is_stub,
@@ -129,6 +129,6 @@ def _methods_info(row: DataRow) -> list[Mapping[str, Any]]:
     return [info for info in infos if isinstance(info, Mapping)] if isinstance(infos, list | tuple) else []
 
 
-def _source(method: Function, source: str) -> str:
+def _source(method: FunctionNode, source: str) -> str:
     """The lines of a definition, decorators included."""
     return "\n".join(source.split("\n")[first_line(method) - 1 : method.end_lineno])

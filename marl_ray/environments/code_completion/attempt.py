@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from marl_ray.core.tree import Task
-from marl_ray.environments.code_completion.extraction import Answer, answer_of
+from marl_ray.environments.code_completion.extraction import ClassAnswer, answer_of
 from marl_ray.environments.code_completion.skeleton import Skeleton, merged, skeleton_of
 from marl_ray.environments.code_completion.strategies import shares
 from marl_ray.environments.once import Once
@@ -25,7 +25,7 @@ class ClassAttempt:
     responses: tuple[str, ...]
     skeleton: Skeleton
     shares: tuple[tuple[str, ...], ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[ClassAnswer, ...]
     starts: dict[str, int]
     program: Program
 
@@ -82,7 +82,7 @@ def _skeleton(task: Task) -> Skeleton:
 
 
 def _joined(
-    skeleton: Skeleton, owned: Sequence[Sequence[str]], answers: Sequence[Answer]
+    skeleton: Skeleton, owned: Sequence[Sequence[str]], answers: Sequence[ClassAnswer]
 ) -> tuple[str, dict[str, int]]:
     """The program, and where each method begins in it. Of two helper methods of one name the first is taken."""
     decorators = {slot.name: slot.decorators for slot in skeleton.slots}

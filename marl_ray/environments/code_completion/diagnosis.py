@@ -19,7 +19,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class ClassDiagnosis:
     """What feedback may say about one joint action.
 
     `problems` say of each agent's methods why they do not count, empty if they do. `foreign` are the methods that
@@ -57,11 +57,11 @@ class Diagnosis:
         return sorted(self.failures, key=lambda failure: own.isdisjoint(failure.text.mentions))
 
 
-def diagnose(attempt: ClassAttempt, report: ExecutionReport, sandbox_slice: SandboxSlice) -> Diagnosis:
+def diagnose(attempt: ClassAttempt, report: ExecutionReport, sandbox_slice: SandboxSlice) -> ClassDiagnosis:
     """The facts that feedback may tell of: all of them, but of the tests only those in the slice."""
     tests = sliced(report.tests, sandbox_slice)
     problems = [{name: attempt.problem(agent, name) for name in own} for agent, own in enumerate(attempt.shares)]
-    return Diagnosis(
+    return ClassDiagnosis(
         problems=tuple(problems),
         foreign=tuple(attempt.foreign(agent) for agent in range(len(attempt.shares))),
         overlap=attempt.overlap,

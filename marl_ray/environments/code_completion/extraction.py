@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from marl_ray.environments.code_completion.skeleton import Function, first_line, is_stub, methods_of
+from marl_ray.environments.code_completion.skeleton import FunctionNode, first_line, is_stub, methods_of
 from marl_ray.environments.code_generation.extraction import (
     FENCE,
     LIST_MARK,
@@ -61,7 +61,7 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class Answer:
+class ClassAnswer:
     """One response, read: its whole definitions by name, the names of those that do not parse, its imports."""
 
     methods: dict[str, Method]
@@ -84,7 +84,7 @@ class Answer:
         return [ast.unparse(i) for i in self.imports if is_future(i) is future and (future or binds(i) & mentioned)]
 
 
-def answer_of(response: str, class_name: str) -> Answer:
+def answer_of(response: str, class_name: str) -> ClassAnswer:
     """The methods in a response that was asked for some of a class's.
 
     Of a text that is no program, what stands on one line with a fence, a backtick or a list mark counts where its
@@ -98,7 +98,7 @@ def answer_of(response: str, class_name: str) -> Answer:
     answer = _of_lines(lines)
     loose = _of_lines(FENCE.sub("\n", LIST_MARK.sub("", text)).split("\n"))
     methods = loose.methods | answer.methods
-    return Answer(methods, answer.broken - methods.keys(), (*answer.imports, *loose.imports))
+    return ClassAnswer(methods, answer.broken - methods.keys(), (*answer.imports, *loose.imports))
 
 
 def _tree(lines: list[str], start: int, indent: str, end: int | None = None) -> ast.Module | int | None:
@@ -110,19 +110,19 @@ def _tree(lines: list[str], start: int, indent: str, end: int | None = None) -> 
     return min(start + max(1, found - bool(indent)) - 1, len(lines) - 1)
 
 
-def _of_program(tree: ast.Module, lines: list[str], class_name: str) -> Answer:
+def _of_program(tree: ast.Module, lines: list[str], class_name: str) -> ClassAnswer:
     """Of lines that parse: the members of the class if it is there, else the functions."""
     indent = _indent(lines[0])
     body = _body(tree, indent)
     classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name == class_name]
-    functions = [node for node in body if isinstance(node, Function)]
+    functions = [node for node in body if isinstance(node, FunctionNode)]
     found = [method for node in classes for method in methods_of(node)] or functions
     imports = tuple(node for node in body if isinstance(node, ast.Import | ast.ImportFrom))
     written = [node for node in found if not is_stub(node)]
-    return Answer({node.name: _method(node, lines, bool(indent)) for node in written}, frozenset(), imports)
+    return ClassAnswer({node.name: _method(node, lines, bool(indent)) for node in written}, frozenset(), imports)
 
 
-def _of_lines(lines: list[str]) -> Answer:
+def _of_lines(lines: list[str]) -> ClassAnswer:
     """Of lines that are no program: every definition that parses by itself, until MAX_PARSED is used up."""
     methods: dict[str, Method] = {}
     broken: set[str] = set()
@@ -150,15 +150,15 @@ def _of_lines(lines: list[str]) -> Answer:
             decorated = None
             rest.append(line.strip())
         index += 1
-    return Answer(methods, frozenset(broken - methods.keys()), tuple(import_lines(rest)))
+    return ClassAnswer(methods, frozenset(broken - methods.keys()), tuple(import_lines(rest)))
 
 
-def _definition(lines: list[str], start: int, indent: str, budget: int) -> tuple[Function | None, int, int]:
+def _definition(lines: list[str], start: int, indent: str, budget: int) -> tuple[FunctionNode | None, int, int]:
     """The definition that begins at a line (None: it does not parse), where it ends, and what the search cost.
 
     First its block by indentation is tried. Where that does not parse (text in quotes or brackets may stand
-    anywhere), the line of the error and what follows it are cut off until the rest parses. It is whole if what was
-    cut off stands further out than its body.
+    anywhere), the line of the error and what follows it are cut off until the rest parses. It is whole if more code
+    was left after it, or if what was cut off stands further out than its body.
     """
     end = block_end(lines, start, len(indent))
     found = _tree(lines, start, indent, end)
@@ -174,14 +174,12 @@ def _definition(lines: list[str], start: int, indent: str, budget: int) -> tuple
     if not isinstance(found, ast.Module) or not found.body:
         return None, start, cost
     node = _body(found, indent)[0]
-    if not isinstance(node, Function) or (cut and end < len(lines) and indentation(lines[end]) >= _column(node)):
+    if not isinstance(node, FunctionNode):
         return None, start, cost
-    return node, end, cost
-
-
-def _column(function: Function) -> int:
-    """Where its body begins: what stands further out is no part of it."""
-    return function.body[0].col_offset
+    last = start + (node.end_lineno or node.lineno) - bool(indent)
+    is_last = cut and end < len(lines) and not any(line.strip() for line in lines[last:end])
+    whole = not is_last or indentation(lines[end]) < node.body[0].col_offset
+    return (node if whole else None), last, cost
 
 
 def _body(tree: ast.Module, indent: str) -> list[ast.stmt]:
@@ -189,7 +187,7 @@ def _body(tree: ast.Module, indent: str) -> list[ast.stmt]:
     return tree.body[0].body if indent and isinstance(tree.body[0], ast.ClassDef) else tree.body
 
 
-def _method(node: Function, lines: list[str], enclosed: bool) -> Method:
+def _method(node: FunctionNode, lines: list[str], enclosed: bool) -> Method:
     """A definition, from the lines of the tree in which it stands (`enclosed`: with one line more before them)."""
     first, last = first_line(node) - enclosed, (node.end_lineno or node.lineno) - enclosed
     strings = [part for part in ast.walk(node) if isinstance(part, ast.Constant | ast.JoinedStr)]

@@ -1,17 +1,17 @@
-"""The words of the feedback modes: a `Diagnosis` in, one short line per fact out."""
+"""The words of the feedback modes: a `ClassDiagnosis` in, one short line per fact out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from marl_ray.environments.code_completion.diagnosis import Diagnosis, Failure
+from marl_ray.environments.code_completion.diagnosis import ClassDiagnosis, Failure
 from marl_ray.environments.code_generation.feedback import cut, syntax_words
 
 TEST_CHARS = 200
 """What a test does is cut to its last so many characters: there it says what it expects."""
 
 
-def level_feedback(diagnosis: Diagnosis, agent: int) -> list[str]:
+def level_feedback(diagnosis: ClassDiagnosis, agent: int) -> list[str]:
     """Every level in detail: the agent's own methods one by one, and failed tests that are about them first."""
     own = diagnosis.problems[agent]
     lines = [f"{name}: missing ({problem})" if problem else f"{name}: found" for name, problem in own.items()]
@@ -27,7 +27,7 @@ def level_feedback(diagnosis: Diagnosis, agent: int) -> list[str]:
     return lines + [f"failed: {_failure(failure)}" for failure in diagnosis.failures_for(agent)]
 
 
-def level_passed(diagnosis: Diagnosis, agent: int) -> list[str]:
+def level_passed(diagnosis: ClassDiagnosis, agent: int) -> list[str]:
     """Every level as passed or not, without details; the same for all agents."""
     lines = [f"methods: {_but(diagnosis.missing, 'OK', 'missing ')}", f"overlap: {_but(diagnosis.overlap, 'none', '')}"]
     if diagnosis.syntax is not None:
@@ -37,7 +37,7 @@ def level_passed(diagnosis: Diagnosis, agent: int) -> list[str]:
     return [*lines, "syntax: correct", f"tests: {some if passed else 'passed none'}"]
 
 
-def passed(diagnosis: Diagnosis, agent: int) -> list[str]:
+def passed(diagnosis: ClassDiagnosis, agent: int) -> list[str]:
     """One bit."""
     return ["All levels passed" if diagnosis.all_passed else "Not all levels passed"]
 
@@ -55,7 +55,7 @@ def _failure(failure: Failure) -> str:
     return f"{shown} -> {cut(error)}"
 
 
-WORDS: dict[str, Callable[[Diagnosis, int], list[str]]] = {
+WORDS: dict[str, Callable[[ClassDiagnosis, int], list[str]]] = {
     "level_feedback": level_feedback,
     "level_passed": level_passed,
     "passed": passed,

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from marl_ray.environments.code_generation.extraction import parse, without_docstring
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class MethodSlot:
     """A method that is to be written, in the lines `first` to `last` of the skeleton (from 1), decorators included.
 
     `parameters` counts all, `self` or `cls` too. `length` is how many characters it is expected to have. `missing` is
@@ -44,7 +44,7 @@ class Skeleton:
     first: int
     last: int
     indent: str
-    slots: tuple[Slot, ...]
+    slots: tuple[MethodSlot, ...]
     members: frozenset[str]
 
 
@@ -106,12 +106,12 @@ def class_in(source: str, class_name: str) -> ast.ClassDef:
     return found[0]
 
 
-def methods_of(node: ast.ClassDef) -> list[Function]:
+def methods_of(node: ast.ClassDef) -> list[FunctionNode]:
     """The methods in a class's own body."""
-    return [member for member in node.body if isinstance(member, Function)]
+    return [member for member in node.body if isinstance(member, FunctionNode)]
 
 
-def is_stub(method: Function) -> bool:
+def is_stub(method: FunctionNode) -> bool:
     """Whether a method of a skeleton is to be written: it has a docstring at most, or says so.
 
     `pass` says so too, but in a constructor, where it may well be all there is to do.
@@ -122,17 +122,17 @@ def is_stub(method: Function) -> bool:
     return isinstance(body[0], ast.Raise) and "NotImplementedError" in ast.unparse(body[0])
 
 
-def first_line(node: Function | ast.ClassDef) -> int:
+def first_line(node: FunctionNode | ast.ClassDef) -> int:
     """The line on which a definition begins, decorators included."""
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def _slot(method: Function, lines: Sequence[str], length: int) -> Slot:
+def _slot(method: FunctionNode, lines: Sequence[str], length: int) -> MethodSlot:
     indent = lines[method.lineno - 1][: method.col_offset]
     stub = ast.parse(f"def {method.name}(self):\n raise NotImplementedError({method.name!r})").body[0]
     assert isinstance(stub, ast.FunctionDef)
     stub.args, stub.decorator_list = method.args, method.decorator_list
-    return Slot(
+    return MethodSlot(
         method.name,
         first_line(method),
         method.end_lineno or method.lineno,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from marl_ray.environments.code_completion.skeleton import Slot
+from marl_ray.environments.code_completion.skeleton import MethodSlot
 
-Strategy = Callable[[Sequence[Slot], int], list[int]]
+Strategy = Callable[[Sequence[MethodSlot], int], list[int]]
 
 
-def param_count(slots: Sequence[Slot], num_agents: int) -> list[int]:
+def param_count(slots: Sequence[MethodSlot], num_agents: int) -> list[int]:
     """By number of parameters, `self` or `cls` counted: those with one go to the first agent, those with two to the
     second, and so on; the last agent takes all that have more.
 
@@ -21,12 +21,12 @@ def param_count(slots: Sequence[Slot], num_agents: int) -> list[int]:
     return [min(max(1, slot.parameters), num_agents) - 1 for slot in slots]
 
 
-def round_robin(slots: Sequence[Slot], num_agents: int) -> list[int]:
+def round_robin(slots: Sequence[MethodSlot], num_agents: int) -> list[int]:
     """In turns, in the order of the class."""
     return [number % num_agents for number in range(len(slots))]
 
 
-def balanced(slots: Sequence[Slot], num_agents: int) -> list[int]:
+def balanced(slots: Sequence[MethodSlot], num_agents: int) -> list[int]:
     """By expected length: the longest first, each to the agent with least to write so far.
 
     Graham's LPT rule (SIAM J. Appl. Math. 17, 1969): the longest share is at most 4/3 of the best possible.
@@ -43,7 +43,7 @@ STRATEGIES: dict[str, Strategy] = {"param_count": param_count, "round_robin": ro
 """By the value of `code_completion.strategy`."""
 
 
-def shares(strategy: str, slots: Sequence[Slot], num_agents: int) -> tuple[tuple[str, ...], ...]:
+def shares(strategy: str, slots: Sequence[MethodSlot], num_agents: int) -> tuple[tuple[str, ...], ...]:
     """The names of each agent's methods, in the class's order."""
     agents = STRATEGIES[strategy](slots, num_agents)
     return tuple(

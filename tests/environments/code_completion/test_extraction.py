@@ -35,6 +35,7 @@ def indented(text: str, by: str = "    ") -> str:
         f"1. First:\n{POP}\n2. Then\n{ROOT}\n",
         f"- {POP}\n- {ROOT}",
         f"{POP}\n\ndef push(self, item):\n    return (\n\n{ROOT}",
+        f"Here:\n\ndef push(self, item):\n    return '''\nfar out'''\n\n{POP}\n\n{ROOT}\n\nThat's it.",
     ],
 )
 def test_methods_are_found(response: str) -> None:

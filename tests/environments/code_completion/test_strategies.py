@@ -6,13 +6,13 @@ from itertools import product
 
 import pytest
 
-from marl_ray.environments.code_completion.skeleton import Slot, skeleton_of
+from marl_ray.environments.code_completion.skeleton import MethodSlot, skeleton_of
 from marl_ray.environments.code_completion.strategies import STRATEGIES, balanced, shares
 from tests.environments.code_completion.common import METHODS, SHARES, SKELETON, TASK
 
 
-def slots(*lengths: int) -> list[Slot]:
-    return [Slot(f"m{number}", 1, 1, 1, length, (), "") for number, length in enumerate(lengths)]
+def slots(*lengths: int) -> list[MethodSlot]:
+    return [MethodSlot(f"m{number}", 1, 1, 1, length, (), "") for number, length in enumerate(lengths)]
 
 
 @pytest.mark.parametrize(
