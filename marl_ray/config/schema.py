@@ -286,6 +286,9 @@ class SandboxConfig:
     """After so many timeouts the rest of a program's tests are not run."""
     memory_mb: PositiveInt = 512
     """Memory a program has, in MiB."""
+    packages: tuple[str, ...] = ()
+    """Installed packages that programs may import beside the standard library, as [numpy, PIL], and those that they
+    need in turn. Loaded ahead, read-only; installed wherever sandbox workers run."""
     count_untrusted: bool = True
     """Whether passes count in the reward that a program could have forged: of tests that have to run beside it
     (unittest classes, tests that hand it functions or need its classes) or that compare its own objects with each

@@ -13,7 +13,7 @@ from marl_ray.environments.code_completion import CodeCompletion
 from marl_ray.environments.code_completion.attempt import ClassReader
 from marl_ray.environments.code_completion.diagnosis import diagnose
 from marl_ray.environments.code_generation.evidence import report_of
-from marl_ray.sandbox import Sandbox
+from marl_ray.sandbox import Sandbox, SandboxSettings
 from tests.environments.code_completion.common import POP, RIGHT, ROOT, TASK
 from tests.sandbox.datasets import load
 from tests.sandbox.test_datasets import CLASSEVAL_FAILING
@@ -56,6 +56,17 @@ def test_canonical_solutions_cut_into_methods_earn_the_maximum(
     played = [(task, answers(task, solution, strategy, num_agents)) for task, solution in classes[::every]]
     found = outcomes(sandbox, CodeCompletion(num_agents, strategy), played)
     assert {task.id: o.levels for (task, _), o in zip(played, found, strict=True) if o.reward != 6.0} == {}
+
+
+def test_packages_that_are_let_in_make_more_classes_solvable() -> None:
+    pytest.importorskip("numpy")
+    rows = {row["task_id"]: row for row in load("classeval")}
+    solvable = [rows[f"ClassEval_{number}"] for number in (57, 59)]
+    pairs = [(CLASSEVAL.task(row, number), methods_of_solution(row)) for number, row in enumerate(solvable)]
+    played = [(task, answers(task, solution, "balanced", 2)) for task, solution in pairs]
+    with Sandbox(SandboxSettings(packages=("numpy",))) as sandbox:
+        found = outcomes(sandbox, CodeCompletion(2, "balanced"), played)
+    assert [outcome.reward for outcome in found] == [6.0, 6.0]
 
 
 def test_a_method_that_is_removed_or_broken_costs_its_level_and_is_named(
