@@ -20,7 +20,7 @@ from marl_ray.sandbox import Program
 @dataclass(frozen=True, slots=True)
 class ClassAttempt:
     """`shares` are the names of each agent's methods; `starts` says on which line of the program each method begins,
-    that of one which is missing too."""
+    missing ones and helper methods too."""
 
     responses: tuple[str, ...]
     skeleton: Skeleton
@@ -91,10 +91,10 @@ def _joined(
     methods: dict[str, str] = {}
     for names, answer in zip(owned, answers, strict=True):
         taken = answer.with_helpers(names, skeleton.members)
+        if not taken:
+            continue
         future |= dict.fromkeys(answer.imports_of(taken.values(), future=True))
         imports |= dict.fromkeys(answer.imports_of(taken.values(), future=False))
         for name, method in taken.items():
             methods.setdefault(name, method.code(skeleton.indent, decorators.get(name, ())))
-    added = [code for name, code in methods.items() if name not in decorators]
-    new = [line for line in future if line not in skeleton.lines]
-    return merged(skeleton, new, list(imports), methods, added)
+    return merged(skeleton, [line for line in future if line not in skeleton.lines], imports, methods)

@@ -1,9 +1,9 @@
 """From a response to the methods in it, by `ast`: as functions, as members of the class, in text and fences, cut short.
 
 Of the class's methods every whole definition counts, the last of each name. One that says nothing (a docstring, `pass`)
-is the skeleton repeated, and counts as not written. What a response defines besides, for
-instance a helper method, comes along where a method that is taken mentions it as an attribute; imports where one
-mentions the name that they bind. All else is left out: constants, functions that are no methods, calls.
+is the skeleton repeated, and counts as not written. What a response defines besides, for instance a helper method,
+comes along where a method that is taken mentions it as an attribute; imports where one mentions a name that they bind.
+All else is left out: constants, functions that are no methods, calls.
 
 Responses are untrusted text. Nothing here runs them, and nothing here raises on them.
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from marl_ray.environments.code_generation.extraction import parse, without_docstring
@@ -74,12 +74,10 @@ def skeleton_of(source: str, class_name: str, methods: tuple[str, ...], lengths:
 
 
 def merged(
-    skeleton: Skeleton, future: Sequence[str], imports: Sequence[str], methods: Mapping[str, str], added: Sequence[str]
+    skeleton: Skeleton, future: Iterable[str], imports: Iterable[str], methods: Mapping[str, str]
 ) -> tuple[str, dict[str, int]]:
-    """The program: `methods` in their slots, `added` at the end of the class, `imports` before it, `future` first.
-
-    All methods are indented as members. The second part says on which line each slot's method begins.
-    """
+    """The program: `methods`, indented as members, in their slots, those that have none at the end of the class;
+    `imports` before it, `future` first. The second part says on which line each method begins, a missing one too."""
     lines = [*future, *skeleton.lines[: skeleton.first - 1], *imports]
     starts = {}
     done = skeleton.first - 1
@@ -89,8 +87,9 @@ def merged(
         lines += methods.get(slot.name, slot.missing).split("\n")
         done = slot.last
     lines += skeleton.lines[done : skeleton.last]
-    for code in added:
-        lines += ["", *code.split("\n")]
+    for name in [name for name in methods if name not in starts]:
+        starts[name] = len(lines) + 2
+        lines += ["", *methods[name].split("\n")]
     lines += skeleton.lines[skeleton.last :]
     return "\n".join(lines).rstrip("\n") + "\n", starts
 
@@ -119,7 +118,8 @@ def is_stub(method: FunctionNode) -> bool:
     body = without_docstring(method.body)
     if not body:
         return method.name != "__init__" or not any(isinstance(node, ast.Pass) for node in method.body)
-    return isinstance(body[0], ast.Raise) and "NotImplementedError" in ast.unparse(body[0])
+    names = [node.id for node in ast.walk(body[0]) if isinstance(node, ast.Name)]
+    return isinstance(body[0], ast.Raise) and names == ["NotImplementedError"]
 
 
 def first_line(node: FunctionNode | ast.ClassDef) -> int:

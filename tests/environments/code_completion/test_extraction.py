@@ -132,6 +132,16 @@ def test_what_methods_need_comes_along_and_nothing_else() -> None:
     assert "self.items = 5" not in source
 
 
+def test_who_brings_no_method_brings_nothing() -> None:
+    source = (
+        CodeCompletion(2)
+        .attempt(TASK, [f"from os import *\nfrom __future__ import x\n{PUSH}", ""], True)
+        .program.source
+    )
+    assert source.startswith("import math\n\n\nclass Stack:")
+    assert "append" not in source
+
+
 def test_of_two_helpers_of_one_name_the_first_is_taken() -> None:
     mine = "def _one(self):\n    return 1\n\ndef pop(self):\n    return self._one()"
     yours = "def _one(self):\n    return 2\n\ndef push(self, item):\n    self._one()"
@@ -150,10 +160,12 @@ def test_what_nobody_wrote_raises() -> None:
 
 
 def test_the_starts_are_where_methods_begin() -> None:
-    attempt = CodeCompletion(2).attempt(TASK, [f"import os\n{POP}\n{ROOT}", f"{PUSH}\n"], last=True)
+    pop = "def pop(self):\n    return self._one()\n\ndef _one(self):\n    return 1"
+    attempt = CodeCompletion(2).attempt(TASK, [f"import os\n{pop}\n{ROOT}", f"{PUSH}\n"], last=True)
     lines = attempt.program.source.split("\n")
     begun = {name: lines[start - 1].strip() for name, start in attempt.starts.items()}
     assert begun["pop"] == "def pop(self):"
+    assert begun["_one"] == "def _one(self):"
     assert begun["root"] == "@staticmethod"
     assert begun["push"] == "def push(self, item):"
     assert begun["replace"].startswith("def replace(")
