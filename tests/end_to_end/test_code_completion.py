@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.end_to_end.conftest import QUICK, rows, train
 
-SMALL = ["magrpo.rollout_buffer_size=4", "magrpo.num_generations=8", "magrpo.max_steps=2"]
+SMALL = ["magrpo.rollout_buffer_size=2", "magrpo.num_generations=8", "magrpo.max_steps=2", "magrpo.max_new_tokens=32"]
 TESTS = """\
 import unittest
 
