@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from marl_ray.environments.code_completion.diagnosis import ClassDiagnosis, Failure
 from marl_ray.environments.code_generation.feedback import cut, syntax_words
 
+MOST_FAILURES = 8
+"""A class has up to 40 tests, and a prompt has to hold the skeleton besides."""
 TEST_CHARS = 200
 """What a test does is cut to its last so many characters: there it says what it expects."""
 
@@ -24,7 +26,9 @@ def level_feedback(diagnosis: ClassDiagnosis, agent: int) -> list[str]:
     if diagnosis.syntax is not None:
         return [*lines, "tests: not run"]
     lines.append(f"tests: {diagnosis.passed} of {diagnosis.total} passed")
-    return lines + [f"failed: {_failure(failure)}" for failure in diagnosis.failures_for(agent)]
+    failures = diagnosis.failures_for(agent)
+    lines += [f"failed: {_failure(failure)}" for failure in failures[:MOST_FAILURES]]
+    return lines + [f"failed: {len(failures) - MOST_FAILURES} more"] * (len(failures) > MOST_FAILURES)
 
 
 def level_passed(diagnosis: ClassDiagnosis, agent: int) -> list[str]:

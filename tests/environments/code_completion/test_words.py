@@ -84,6 +84,14 @@ def test_level_feedback_when_all_is_right_and_when_nothing_is_there() -> None:
     ]
 
 
+def test_a_prompt_is_not_filled_with_failures() -> None:
+    many = ExecutionReport(report(ALL_FAIL).tests * 3, None, "", 0.0, 0.0, "none", False)
+    lines = told("level_feedback", 0, *RIGHT, found=many)
+    assert [line.count("->") for line in lines[-9:]] == [1] * 8 + [0]
+    assert lines[-1] == "failed: 4 more"
+    assert sum("pop()" in line or "root(" in line for line in lines[-9:-3]) == 6
+
+
 def test_only_the_slice_of_the_tests_is_told_of() -> None:
     attempt, outcome = play(*RIGHT, found=report(ALL_FAIL))
     (line,) = (x for x in CodeCompletion(2).feedback(attempt, outcome, "level_feedback", 0) if x.startswith("failed"))
