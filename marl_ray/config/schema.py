@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from marl_ray.config.environments import CodeCompletionConfig
 from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
 from marl_ray.config.values import (
     AtLeast1,
@@ -285,6 +286,9 @@ class SandboxConfig:
     """After so many timeouts the rest of a program's tests are not run."""
     memory_mb: PositiveInt = 512
     """Memory a program has, in MiB."""
+    packages: tuple[str, ...] = ()
+    """Installed packages that programs may import beside the standard library, as [numpy, PIL], and those that they
+    need in turn. Loaded ahead, read-only; installed wherever sandbox workers run."""
     count_untrusted: bool = True
     """Whether passes count in the reward that a program could have forged: of tests that have to run beside it
     (unittest classes, tests that hand it functions or need its classes) or that compare its own objects with each
@@ -333,6 +337,7 @@ class Config:
     loop: LoopConfig = field(default_factory=LoopConfig)
     reward_processor: RewardProcessorConfig = field(default_factory=RewardProcessorConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    code_completion: CodeCompletionConfig = field(default_factory=CodeCompletionConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
 

@@ -11,6 +11,7 @@ ENVIRONMENTS = Registry(
     "environment",
     {
         "code_generation": "marl_ray.environments.code_generation:CodeGeneration",
+        "code_completion": "marl_ray.environments.code_completion:CodeCompletion",
         "bug_fix": "marl_ray.environments.bug_fix:BugFix",
         "bug_fix_patchers": "marl_ray.environments.bug_fix:BugFixPatchers",
     },

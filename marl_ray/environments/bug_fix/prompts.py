@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from marl_ray.environments.bug_fix.program import BuggyProgram
+from marl_ray.environments.code_generation.prompts import listed
 
 BUG = "This program should do that, but it has a bug:"
 FORM = "Answer with two lines and nothing else:\nline: the number of the line that has to change\nwhy: a short reason"
@@ -47,7 +48,7 @@ def first_prompts(problem: str, program: BuggyProgram, diagnoses: bool, shares: 
 
 def revisions(diagnoses: bool, shares: Sequence[tuple[str, ...]]) -> list[str]:
     """Later turns' closing instructions, one an agent."""
-    patches = [f"Revise your correction of {_listed(own)}. {_form(own)}" for own in shares]
+    patches = [f"Revise your correction of {_named(own)}. {_form(own)}" for own in shares]
     return [f"Revise your diagnosis of the bug. {FORM}", *patches] if diagnoses else patches
 
 
@@ -63,10 +64,10 @@ def numbered(program: BuggyProgram) -> str:
 
 
 def _patch(own: tuple[str, ...], shares: Sequence[tuple[str, ...]], diagnoses: bool) -> str:
-    sentences = [f"Correct {_listed(own)} and change as few lines as possible."]
+    sentences = [f"Correct {_named(own)} and change as few lines as possible."]
     others = [name for names in shares if names is not own for name in names]
     if others:
-        sentences.append(f"Other agents correct {_listed(others)}.")
+        sentences.append(f"Other agents correct {_named(others)}.")
     if diagnoses:
         sentences.append("Another agent says where the bug is.")
     return " ".join([*sentences, _form(own)])
@@ -78,6 +79,5 @@ def _form(own: tuple[str, ...]) -> str:
     return f"Answer with one or more of these functions only (one that you leave out stays as it is): {NOTHING_ELSE}."
 
 
-def _listed(names: Sequence[str]) -> str:
-    quoted = [f"`{name}`" for name in names]
-    return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + " and " + quoted[-1]
+def _named(names: Sequence[str]) -> str:
+    return listed([f"`{name}`" for name in names])
