@@ -12,6 +12,7 @@ from marl_ray.cli.parser import Parser, did_you_mean
 COMMANDS = {
     "train": "train the agents",
     "plan": "check a config, show it resolved with its arithmetic, and start nothing",
+    "eval": "estimate pass@k, returns and levels of models on a split, and compare them",
     "score": "score completions from a file, without any model",
     "report": "summarise a run folder and draw its plot again",
     "scale": "give an agent more or fewer generators while its run goes on",

@@ -46,6 +46,8 @@ class _Play:
     num_generations: int
     threshold: float | None
     """An episode ends at a node whose mean reward is above it."""
+    temperature: float | None
+    """None: each agent's own."""
     probe: bool
     hear_node: Callable[[Node], None]
     """Is told of each node as soon as it has its rewards."""
@@ -121,6 +123,7 @@ class EpisodePlayer:
             key=(*key, task.id),
             num_generations=num_generations,
             threshold=None if evaluation else self.config.rollout.early_termination_threshold,
+            temperature=self.config.evaluation.eval_temperature if evaluation else None,
             probe=self.config.output.probe_helpers in (("eval", "always") if evaluation else ("always",)),
             hear_node=hear_node,
             priority=priority,
@@ -209,7 +212,7 @@ class EpisodePlayer:
         return SamplingSpec(
             num_generations=play.num_generations,
             max_new_tokens=settings.max_new_tokens,
-            temperature=settings.temperature,
+            temperature=settings.temperature if play.temperature is None else play.temperature,
             top_p=settings.top_p,
             top_k=self.config.model.top_k,
             seed=stream_seed(self.config.seed, "sampling", *key, agent),

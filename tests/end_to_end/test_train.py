@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import yaml
 from safetensors.torch import load_file
 
 from marl_ray.toy import BASE_PATH
-from tests.end_to_end.conftest import HUMANEVAL, QUICK, rows, train
+from tests.end_to_end.conftest import HUMANEVAL, QUICK, environment, rows, train
 
 SMALL = ["magrpo.rollout_buffer_size=4", "magrpo.num_generations=8", "magrpo.eval_num_samples=2"]
 
@@ -31,6 +33,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "dataset.eval_split=test[:4]",
         "magrpo.max_steps=2",
         "magrpo.estimator=mareinforce",
+        "magrpo.eval_num_generations=1",
         f"output.base_dir={base}",
         "output.run_name=he",
     )
@@ -99,6 +102,27 @@ def test_models_load_and_the_config_is_resolved(finished: Path) -> None:
     assert saved["magrpo"]["num_agents"] == 2
     assert (finished / "returns.png").read_bytes().startswith(b"\x89PNG")
     assert [p.name for p in (finished / "checkpoints").iterdir()] == ["step_000002"]
+
+
+@needs_humaneval
+def test_an_evaluation_gives_the_numbers_of_the_trainings_own(finished: Path, tmp_path: Path) -> None:
+    """The trained models are exported as they were served, and the base models are those of the first evaluation."""
+    asked = ["eval", "--model", "base", "--model", str(finished), "--output", str(tmp_path), "--samples", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "marl_ray", *asked], capture_output=True, text=True, timeout=120, env=environment()
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 tasks, 1 sample each" in done.stdout
+    result = json.loads((tmp_path / "evaluation.json").read_text())
+    for label, row in zip(("base", "he"), rows(finished, "eval"), strict=True):
+        means = {name: estimate["mean"] for name, estimate in result["models"][label].items()}
+        assert "turn_2/pass@1" in means
+        shared = {name: value for name, value in means.items() if f"eval/{name}" in row}
+        assert len(shared) > 20
+        assert shared == pytest.approx({name: row[f"eval/{name}"] for name in shared})
+    tasks = [json.loads(line) for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]
+    assert [(task["model"], task["samples"]) for task in tasks] == [("base", 1)] * 2 + [("he", 1)] * 2
+    assert result["differences"][0]["model"] == "he"
 
 
 def test_a_resumed_run_takes_the_same_steps(tmp_path: Path) -> None:
