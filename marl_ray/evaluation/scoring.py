@@ -1,7 +1,8 @@
 """Scoring completions that are given: the environments' own way of a joint action, without a model and without Ray.
 
-What a line gets is what a joint action of a rollout gets, by the same code: `attempt`, an execution in the sandbox,
-`outcome`; and where a mode is asked for, the next prompts. `reward_processor`, a run's affine map, is not applied.
+What a line gets is what a joint action of a rollout gets, by the same code: `attempt`, the player's way through the
+sandbox to an outcome; and where a mode is asked for, the transition's prompts. `reward_processor`, a run's affine map,
+is not applied.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.config import Config, from_tree
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment
-from marl_ray.environments.checks import check_outcome, check_texts, method_of
+from marl_ray.environments.checks import check_texts, method_of
 from marl_ray.evaluation.completions import Joint
 from marl_ray.external.transition import Transition
-from marl_ray.rollout.player import Executor
+from marl_ray.rollout.player import EpisodePlayer, Executor
 from marl_ray.sandbox import SandboxSettings
 
 AHEAD = 16
@@ -36,24 +37,23 @@ class Scorer:
         self, dataset_type: str, numbers: Sequence[int], mode: str | None, overrides: Mapping[str, Any] | None = None
     ) -> None:
         self.mode = mode
-        configs = {number: _config(dataset_type, number, mode, overrides or {}) for number in sorted(set(numbers))}
-        self.environments: dict[int, Environment[Any]] = {
-            number: ENVIRONMENTS.get(config.environment).from_config(config) for number, config in configs.items()
-        }
+        self._parts: dict[int, tuple[Config, Environment[Any], Transition]] = {}
         """By number of agents."""
-        self.transitions = {
-            number: Transition(config.external, self.environments[number]) for number, config in configs.items()
-        }
-        self.sandbox: SandboxSettings = sandbox_settings(next(iter(configs.values())))
+        for number in sorted(set(numbers)):
+            config = _config(dataset_type, number, mode, overrides or {})
+            environment = ENVIRONMENTS.get(config.environment).from_config(config)
+            self._parts[number] = (config, environment, Transition(config.external, environment))
+            self.sandbox: SandboxSettings = sandbox_settings(config)
 
     async def each(self, joints: Sequence[Joint], executor: Executor, at_once: int) -> AsyncIterator[dict[str, Any]]:
         """A line of numbers for each, in their order; `at_once` of them are in work at most."""
+        players = {number: EpisodePlayer(*parts, (), executor) for number, parts in self._parts.items()}
         waiting: deque[asyncio.Task[dict[str, Any]]] = deque()
         rest = iter(joints)
         try:
             while True:
                 while len(waiting) < at_once and (joint := next(rest, None)) is not None:
-                    waiting.append(asyncio.ensure_future(self.score(joint, executor)))
+                    waiting.append(asyncio.ensure_future(self.score(joint, players[len(joint.completions)])))
                 if not waiting:
                     return
                 yield await waiting[0]
@@ -63,17 +63,14 @@ class Scorer:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def score(self, joint: Joint, executor: Executor) -> dict[str, Any]:
+    async def score(self, joint: Joint, player: EpisodePlayer) -> dict[str, Any]:
         """One joint action as plain data: task_id, turn where it was given, reward, each agent's own in `rewards` where
         the environment gives such, levels, metrics, what the environment keeps of the verdict (`report` where code was
         run), and the next `prompts`. Where the machinery gave no verdict: task_id, turn and `failure`."""
-        number = len(joint.completions)
-        environment = self.environments[number]
+        environment = player.environment
         named: dict[str, Any] = {"task_id": joint.task.id} | ({"turn": joint.turn} if joint.turn else {})
         attempt = environment.attempt(joint.task, joint.completions, last=self.mode is None)
-        reports = await executor.execute([] if attempt.program is None else [attempt.program])
-        outcome = environment.outcome(attempt, next(iter(reports), None))
-        check_outcome(method_of(environment, "outcome"), outcome, number)
+        (outcome,) = await player.outcomes([attempt])
         if outcome.failure:
             return named | {"failure": outcome.failure}
         scored = named | {"reward": outcome.reward}
@@ -84,8 +81,8 @@ class Scorer:
             scored |= outcome.evidence.data()
         if self.mode is not None:
             first = environment.first_prompts(joint.task)
-            check_texts(method_of(environment, "first_prompts"), first, number)
-            observations = await self.transitions[number].next_prompts(joint.task, first, attempt, outcome)
+            check_texts(method_of(environment, "first_prompts"), first, environment.num_agents)
+            observations = await player.transition.next_prompts(joint.task, first, attempt, outcome)
             scored["prompts"] = observations.prompts
         return scored
 

@@ -149,7 +149,7 @@ class EpisodePlayer:
         groups = [list(g.completions) for g in generations]
         indices = self.joint_actions([len(group) for group in groups])
         attempts = [self.environment.attempt(play.task, responses_of(groups, i), last) for i in indices]
-        outcomes = await self._outcomes(attempts, play.probe)
+        outcomes = await self.outcomes(attempts, play.probe)
         failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")
         if failure:
             play.stops.append(Stop(path, "infra_error", failure))
@@ -176,7 +176,7 @@ class EpisodePlayer:
         if child is not None:
             node.children[index] = child
 
-    async def _outcomes(self, attempts: Sequence[Attempt], probe: bool) -> list[Outcome]:
+    async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Each attempt's outcome, from one execution of its program if it has one."""
         reports = iter(await self.executor.execute([a.program for a in attempts if a.program is not None]))
         of_attempt = [None if a.program is None else next(reports) for a in attempts]
