@@ -173,16 +173,17 @@ def test_humaneval_solutions_earn_what_their_levels_say(score: Score) -> None:
     assert [one["task_id"] for one in found[len(solutions) :] if one["reward"] != 4.0] == []
 
 
+@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
 def test_mbpp_solutions_of_one_function_earn_what_their_levels_say(score: Score) -> None:
     path = str(datasets.DATA / "mbpp.jsonl")
     rows: list[dict[str, Any]] = []
-    for row, task in list(zip(datasets.load("mbpp"), load_tasks(path, "test"), strict=True))[::24]:
+    for row, task in list(zip(datasets.load("mbpp"), load_tasks(path, "test"), strict=True))[::40]:
         code = row["code"].replace("\r\n", "\n")
         if sum(not isinstance(node, ast.Import | ast.ImportFrom) for node in ast.parse(code).body) == 1:
             split = good_split(task, code)
             assert split is not None
             rows += [line(row["task_id"], "", code), line(task.id, *split)]
-    assert len(rows) > 70
+    assert len(rows) > 40
     found = score(rows, kind="mbpp", dataset=path)
     assert all(one["task_id"].startswith("MBPP/") for one in found)
     assert [levels(one) for one in found[0::2]] == [NO_AUX] * (len(rows) // 2)
