@@ -110,9 +110,8 @@ def test_models_load_and_the_config_is_resolved(finished: Path) -> None:
 def test_an_evaluation_gives_the_numbers_of_the_trainings_own(finished: Path, tmp_path: Path) -> None:
     """The trained models are exported as they were served, and the base models are those of the first evaluation."""
     asked = ["eval", "--model", "base", "--model", str(finished), "--output", str(tmp_path), "--samples", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "marl_ray", *asked], capture_output=True, text=True, timeout=120, env=environment()
-    )
+    run = [sys.executable, "-m", "marl_ray", *asked]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120, env=environment(), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "2 tasks, 1 sample each" in done.stdout
     result = json.loads((tmp_path / "evaluation.json").read_text())
