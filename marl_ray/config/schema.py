@@ -23,6 +23,7 @@ from marl_ray.config.values import (
     PositiveInt,
     Share,
     Temperature,
+    TemperatureOrGreedy,
     Turns,
 )
 
@@ -240,6 +241,8 @@ class EvaluationConfig:
     """Evaluate on the first so many tasks of the eval split; null: all."""
     eval_num_generations: PositiveInt = 1
     """Joint samples for one evaluation task."""
+    eval_temperature: TemperatureOrGreedy | None = None
+    """Sampling temperature of evaluations; 0: greedy, the most likely token always; null: each agent's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from itertools import takewhile
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "dataset.eval_split=test[:4]",
         "magrpo.max_steps=2",
         "magrpo.estimator=mareinforce",
+        "magrpo.eval_num_generations=1",
         f"output.base_dir={base}",
         "output.run_name=he",
     )
@@ -102,6 +104,26 @@ def test_models_load_and_the_config_is_resolved(finished: Path) -> None:
     assert saved["magrpo"]["num_agents"] == 2
     assert (finished / "returns.png").read_bytes().startswith(b"\x89PNG")
     assert [p.name for p in (finished / "checkpoints").iterdir()] == ["step_000002"]
+
+
+@needs_humaneval
+def test_an_evaluation_gives_the_numbers_of_the_trainings_own(finished: Path, tmp_path: Path) -> None:
+    """The trained models are exported as they were served, and the base models are those of the first evaluation."""
+    asked = ["eval", "--model", "base", "--model", str(finished), "--output", str(tmp_path), "--samples", "1"]
+    run = [sys.executable, "-m", "marl_ray", *asked]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120, env=environment(), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "2 tasks, 1 sample each" in done.stdout
+    result = json.loads((tmp_path / "evaluation.json").read_text())
+    for label, row in zip(("base", "he"), rows(finished, "eval"), strict=True):
+        means = {name: estimate["mean"] for name, estimate in result["models"][label].items()}
+        assert "turn_2/pass@1" in means
+        shared = {name: value for name, value in means.items() if f"eval/{name}" in row}
+        assert len(shared) > 20
+        assert shared == pytest.approx({name: row[f"eval/{name}"] for name in shared})
+    tasks = [json.loads(line) for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]
+    assert [(task["model"], task["samples"]) for task in tasks] == [("base", 1)] * 2 + [("he", 1)] * 2
+    assert result["differences"][0]["model"] == "he"
 
 
 def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(
