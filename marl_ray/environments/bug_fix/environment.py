@@ -101,6 +101,8 @@ class BugFix(Environment[RepairAttempt]):
         failure = after.infra_error or before.infra_error
         if failure:
             return Outcome(0.0, evidence=Repaired(after, frozenset()), failure=failure)
+        if attempt.program[0] == attempt.program[1]:
+            after = before  # where they were executed one by one, a test may have run out of time in one of them
         was, now = self._passing(before), self._passing(after)
         failing = before.total - len(was)
         given = sum(patch.given for patch in attempt.patches) / self.patchers

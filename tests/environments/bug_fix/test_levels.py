@@ -161,6 +161,14 @@ def test_what_the_sandbox_executes() -> None:
     assert environment.attempt(task(), [RIGHT, PATCH], last=True).program[0].visible is None
 
 
+def test_a_patch_that_changes_nothing_fixes_nothing() -> None:
+    """Not even where a test ran out of time in one execution and not in the other."""
+    environment = BugFix(1)
+    attempt = environment.attempt(task(), [BUGGY], last=True)
+    for now, was in (("++++", "++-t"), ("+t--", "++--")):
+        assert environment.outcome(attempt, (report(now), report(was))).reward == 1.0
+
+
 def test_passes_that_could_be_forged_count_by_a_setting() -> None:
     environment = BugFix(1, count_untrusted=False)
     attempt = environment.attempt(task(), [PATCH], last=True)
