@@ -139,11 +139,13 @@ def test_level_passed() -> None:
     assert worst == [
         "patch: missing patch",
         "syntax: correct",
-        "tests that passed before: none still pass",
+        "tests that passed before: all still pass",
         "tests that failed before: none pass now",
         "edit: nothing changed",
         "diagnosis: missing",
     ]
+    harm = heard(environment, RIGHT, PATCH, mode="level_passed", now="----")[0]
+    assert harm[2:4] == ["tests that passed before: none still pass", "tests that failed before: none pass now"]
     broken = heard(environment, RIGHT, "def f(", mode="level_passed", syntax=SyntaxDiagnosis("why", 5, 1))[0]
     assert broken[1:3] == ["syntax: incorrect", "tests: not run"]
     assert heard(BugFix(1), FIXED, mode="level_passed")[0][-1] == "edit: as small as needed"
