@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Outcome, Task
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.environments.base import Environment
+from marl_ray.environments.base import Environment, programs_of, reports_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +45,7 @@ def check_environment(
     joint = [*responses, *([text] * environment.num_agents for text in STRANGE)]
     names: set[tuple[str, ...]] = set()
     for task in tasks:
+        environment.check_task(task)
         _check_texts(environment, task)
         for attempt, report in _played(environment, task, joint, execute):
             outcome = environment.outcome(attempt, report)
@@ -170,11 +171,10 @@ def _played(
             again = environment.attempt(task, texts, last)
             _that(attempt.program == again.program, "attempt made two programs of the same responses")
         attempts.append(attempt)
-    programs = [attempt.program for attempt in attempts if attempt.program is not None]
+    programs = programs_of(attempts)
     if programs and execute is None:
         raise AssertionError("the attempts have programs: give `execute`, for instance Sandbox().run_batch")
-    reports = iter(execute(programs) if execute else [])
-    return [(attempt, None if attempt.program is None else next(reports)) for attempt in attempts]
+    return list(zip(attempts, reports_of(attempts, execute(programs) if execute else []), strict=True))
 
 
 def _check_outcome(outcome: Outcome, num_agents: int) -> None:

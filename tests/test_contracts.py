@@ -23,6 +23,7 @@ from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external import MODES
 from marl_ray.external.modes import Message, Mode
 from marl_ray.sandbox import Program, Sandbox
+from tests.environments.code_completion.common import TASK as CLASS_TASK
 from tests.environments.test_base import TASK, Said, Talk
 
 AUX, MAIN = "def aux(x):\n    return x + 1", "def {}(x):\n    return aux(x) + 1"
@@ -40,14 +41,27 @@ def sandbox() -> Iterator[Sandbox]:
 @pytest.mark.parametrize("agents", [1, 2, 3])
 @pytest.mark.parametrize("name", ENVIRONMENTS.entries)
 def test_environments(sandbox: Sandbox, name: str, agents: int) -> None:
-    tasks = load_tasks("bundled:toy", "eval[:1]")
-    answers = [*([AUX] * (agents - 1)), MAIN.format(tasks[0].fields["entry_point"])]
+    tasks, answers = load_tasks("bundled:toy", "eval[:1]"), [*([AUX] * (agents - 1)), MAIN]
+    if name == "code_completion":
+        tasks = [CLASS_TASK]
+    elif name.startswith("bug_fix"):
+        program = "\n".join(f"def {function}(x):\n    return x\n" for function in ("f", "g", "h"))
+        fields = {"entry_point": "f", "tests": ("assert f(1) == 2",), "buggy": program, "reference": ""}
+        tasks = [Task("t", "Double x.", fields)]
+    answers[-1] = MAIN.format(tasks[0].fields.get("entry_point", "push"))
     check_environment(ENVIRONMENTS.get(name)(agents), tasks, [answers, answers[::-1]], execute=sandbox.run_batch)
 
 
 FIELDS = {"task_id": "1", "prompt": "Double x.", "entry_point": "f", "test": "assert f(1) == 2"}
 MBPP = {"task_id": 2, "text": "Double x.", "code": "def f(x): return 2 * x", "test_list": ["assert f(1) == 2"]}
-ROWS: dict[str, list[dict[str, Any]]] = {"mbpp": [FIELDS, MBPP]}
+BUG = {**FIELDS, "buggy_solution": "def f(x): return x", "canonical_solution": "def f(x): return 2 * x"}
+PACK = {**BUG, "task_id": "2", "declaration": "def f(x):\n", "buggy_solution": "  return x", "canonical_solution": None}
+CLASS = {"task_id": "3", "class_name": "Stack", "skeleton": CLASS_TASK.prompt, "test": CLASS_TASK.fields["tests"]}
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "mbpp": [FIELDS, MBPP],
+    "bug_fix": [BUG, PACK],
+    "classeval": [CLASS, {**CLASS, "task_id": None}],
+}
 
 
 @pytest.mark.parametrize("name", DATASETS.entries)

@@ -1,7 +1,7 @@
 """The generation actor: one engine and one tokenizer of one agent.
 
 It serves nothing before its first weight update, so that a generator that was restarted cannot answer with
-the base model's weights.
+the base model's weights; unless it is told to serve those that it has loaded.
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ class Generator(Actor):
     async def alive(self) -> None:
         """See `Engine.alive`."""
         await self.engine.alive()
+
+    async def serve_own(self, version: WeightVersion) -> None:
+        """Serve what the engine has loaded, as `version`: for evaluations, in which nobody learns."""
+        await self.engine.refit(lambda engine: engine.set_weight_version(str(version)))
+        self.version = version
 
     async def meet(self, life: int) -> None:
         """The learner's present life. Whatever earlier ones still send is refused from now on, here and in all methods

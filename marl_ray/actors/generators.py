@@ -113,6 +113,16 @@ class GeneratorGroup:
             sampling.num_generations, deadline, Generator.generate, prompt, sampling, priority=priority
         )
 
+    async def serve_own(self) -> None:
+        """Let all replicas, in every life, serve the weights that they load, as version 0: nobody learns."""
+        deadline = Deadline(self._deadlines.sync_s, "sync_s", "to serve its weights")
+
+        async def fit(replica: Handle[Generator]) -> None:
+            await replica.call(Generator.serve_own, 0).within(deadline)
+
+        self.replicas.fit = fit
+        await together(*(fit(replica) for replica in self.replicas.serving()))
+
     async def prompt_lengths(self, prompts: list[str]) -> list[int]:
         """Number of tokens of each prompt."""
         deadline = Deadline(self._deadlines.start_s, "start_s", "to measure the prompts")

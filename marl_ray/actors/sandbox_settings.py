@@ -5,6 +5,7 @@ from __future__ import annotations
 from marl_ray.config.schema import Config
 from marl_ray.core.errors import UserError
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings, SandboxUnavailable
+from marl_ray.sandbox.owner.packages import installed
 
 
 def sandbox_settings(config: Config) -> SandboxSettings:
@@ -22,6 +23,7 @@ def sandbox_settings(config: Config) -> SandboxSettings:
         require=sandbox.require,
         allow_unsafe=sandbox.allow_unsafe,
         limits=limits,
+        packages=sandbox.packages,
     )
 
 
@@ -40,8 +42,13 @@ def check_sandbox_here(config: Config) -> None:
 
 
 def check_sandbox(config: Config) -> None:
-    """Raises UserError for a level of isolation that no machine gives under these settings."""
+    """Raises UserError for a level of isolation that no machine gives under these settings, and for packages that are
+    not installed (here; sandbox workers have the same environment)."""
     try:
-        sandbox_settings(config).candidates()
+        settings = sandbox_settings(config)
+        settings.candidates()
+        installed(settings.packages)
     except SandboxUnavailable as error:
         raise UserError(f"sandbox: {error}") from None
+    except (ValueError, ModuleNotFoundError) as error:
+        raise UserError(str(error)) from None

@@ -75,9 +75,9 @@ async def start_team(config: Config, optimizer_steps: int, say: Callable[[str], 
     places = await reserve(plan, config.resources.deadlines.placement_s)
     agents = range(config.num_agents)
     team = Team(
-        [_generators(config, agent, places) for agent in agents],
+        [generator_group(config, agent, places) for agent in agents],
         [_learner(config, agent, places, optimizer_steps) for agent in agents],
-        _sandbox(config, places),
+        sandbox_pool(config, places),
         places,
     )
     try:
@@ -90,7 +90,8 @@ async def start_team(config: Config, optimizer_steps: int, say: Callable[[str], 
     return team
 
 
-def _generators(config: Config, number: int, places: Places) -> GeneratorGroup:
+def generator_group(config: Config, number: int, places: Places) -> GeneratorGroup:
+    """An agent's generators, not yet started."""
     agent, gpus = config.agents[number], places.plan.agents[number].generator_gpus
     spec = EngineSpec(
         model=resolve_model(agent.name),
@@ -147,7 +148,8 @@ def _learner(config: Config, number: int, places: Places, optimizer_steps: int) 
     return LearnerGroup(number, [recipe], plan.transport, config.resources.deadlines, agent.learner.max_restarts)
 
 
-def _sandbox(config: Config, places: Places) -> SandboxPool:
+def sandbox_pool(config: Config, places: Places) -> SandboxPool:
+    """The sandbox workers, not yet started."""
     resources, deadlines = config.resources.sandbox, config.resources.deadlines
     return SandboxPool(
         sandbox_settings(config),

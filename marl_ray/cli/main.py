@@ -12,6 +12,8 @@ from marl_ray.cli.parser import Parser, did_you_mean
 COMMANDS = {
     "train": "train the agents",
     "plan": "check a config, show it resolved with its arithmetic, and start nothing",
+    "eval": "estimate pass@k, returns and levels of models on a split, and compare them",
+    "score": "score completions from a file, without any model",
     "report": "summarise a run folder and draw its plot again",
     "scale": "give an agent more or fewer generators while its run goes on",
     "replay": "learn from a run's batch log again, and compare with what was recorded",

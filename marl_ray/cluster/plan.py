@@ -72,9 +72,25 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
             slots += [Slot((generator,), agent.generator.cpus, plan.generator_gpus) for generator in generators]
             slots.append(Slot((learner,), agent.learner.cpus, plan.learner_gpus))
         agents.append(plan)
-    for worker in range(config.resources.sandbox.workers):
-        slots.append(Slot((ActorId("sandbox", None, worker),), config.resources.sandbox.cpus, 0.0))
-    return Plan(tuple(slots), tuple(agents))
+    return Plan((*slots, *_sandbox_slots(config)), tuple(agents))
+
+
+def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> Plan:
+    """Slots for one agent's generators alone: nobody learns. Raises PlacementError as `make_plan`."""
+    whole = make_plan(config, cluster_has_gpus)
+    generator, gpus = config.agents[number].generator, whole.agents[number].generator_gpus
+    owners = [ActorId("generator", number, replica) for replica in range(generator.replicas)]
+    return Plan(tuple(Slot((owner,), generator.cpus, gpus) for owner in owners), whole.agents)
+
+
+def sandbox_plan(config: Config) -> Plan:
+    """Slots for the sandbox workers alone."""
+    return Plan(_sandbox_slots(config), ())
+
+
+def _sandbox_slots(config: Config) -> tuple[Slot, ...]:
+    workers = range(config.resources.sandbox.workers)
+    return tuple(Slot((ActorId("sandbox", None, worker),), config.resources.sandbox.cpus, 0.0) for worker in workers)
 
 
 def _agent_plan(agent: AgentConfig, cluster_has_gpus: bool, where: str) -> AgentPlan:

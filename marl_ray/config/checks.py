@@ -95,6 +95,7 @@ def check(config: Config) -> None:
     _check_names(config)
     _check_tokenizer(config.model)
     _check_turns(config)
+    _check_evaluation(config)
     for number in range(config.num_agents):
         _check_credit(config, number)
         _check_resources(config, number)
@@ -174,6 +175,15 @@ def _check_turns(config: Config) -> None:
         config.rollout.handoff != "all" or config.rollout.early_termination_threshold is None or turns <= 2,
         f"{section}.early_termination_threshold with handoff all and {turns} turns would rank a branch that ended "
         "early below one that went on, since its return has fewer turns: set it to null, or num_turns to 2",
+    )
+
+
+def _check_evaluation(config: Config) -> None:
+    evaluation, section = config.evaluation, config.algorithm
+    _require(
+        evaluation.eval_temperature != 0 or evaluation.eval_num_generations == 1,
+        f"{section}.eval_temperature is 0, so all of {section}.eval_num_generations {evaluation.eval_num_generations} "
+        "would be alike: set that to 1",
     )
 
 

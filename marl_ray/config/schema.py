@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from marl_ray.config.environments import CodeCompletionConfig
 from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
 from marl_ray.config.values import (
     AtLeast1,
@@ -22,6 +23,7 @@ from marl_ray.config.values import (
     PositiveInt,
     Share,
     Temperature,
+    TemperatureOrGreedy,
     Turns,
 )
 
@@ -101,7 +103,7 @@ class DatasetConfig:
     """The tasks to train and to evaluate on."""
 
     name: str = ""
-    """Hub id, a .jsonl or .parquet file, or `bundled:toy`."""
+    """Hub id (`owner/name`, or `owner/name:part` where it has several), a .jsonl or .parquet file, or `bundled:toy`."""
     type: str = ""
     """How a row becomes a task; null: what the name speaks of."""
     train_split: str = "train"
@@ -239,6 +241,8 @@ class EvaluationConfig:
     """Evaluate on the first so many tasks of the eval split; null: all."""
     eval_num_generations: PositiveInt = 1
     """Joint samples for one evaluation task."""
+    eval_temperature: TemperatureOrGreedy | None = None
+    """Sampling temperature of evaluations; 0: greedy, the most likely token always; null: each agent's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +289,9 @@ class SandboxConfig:
     """After so many timeouts the rest of a program's tests are not run."""
     memory_mb: PositiveInt = 512
     """Memory a program has, in MiB."""
+    packages: tuple[str, ...] = ()
+    """Installed packages that programs may import beside the standard library, as [numpy, PIL], and those that they
+    need in turn. Loaded ahead, read-only; installed wherever sandbox workers run."""
     count_untrusted: bool = True
     """Whether passes count in the reward that a program could have forged: of tests that have to run beside it
     (unittest classes, tests that hand it functions or need its classes) or that compare its own objects with each
@@ -333,6 +340,7 @@ class Config:
     loop: LoopConfig = field(default_factory=LoopConfig)
     reward_processor: RewardProcessorConfig = field(default_factory=RewardProcessorConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    code_completion: CodeCompletionConfig = field(default_factory=CodeCompletionConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
 

@@ -1,7 +1,7 @@
 """Datasets: bundled, in local files, or on the hub.
 
-`loading` makes tasks of a name and a split; `tables` finds the rows; `convert` has the types, which say how a row
-becomes a task.
+`loading` makes tasks of a name and a split; `tables` finds the rows; `convert` and `classeval` have the types, which
+say how a row becomes a task.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ DATASETS = Registry(
         "humaneval": "marl_ray.data.convert:HUMANEVAL",
         "coophumaneval": "marl_ray.data.convert:COOPHUMANEVAL",
         "mbpp": "marl_ray.data.convert:MBPP",
+        "classeval": "marl_ray.data.classeval:CLASSEVAL",
         "toy": "marl_ray.data.convert:TOY",
+        "bug_fix": "marl_ray.data.convert:BUG_FIX",
     },
-    planned=("classeval", "bugfix"),
     needs="task",
 )
 
 _TYPE_BY_NAME = {
     "coophumaneval": "coophumaneval",  # before "humaneval", which its name contains
+    "humanevalpack": "bug_fix",
     "humaneval": "humaneval",
     "mbpp": "mbpp",
     "toy": "toy",
     "classeval": "classeval",
-    "quixbugs": "bugfix",
-    "bugfix": "bugfix",
+    "quixbugs": "bug_fix",
+    "bug_fix": "bug_fix",
+    "bugfix": "bug_fix",
 }
 
 

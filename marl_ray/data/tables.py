@@ -1,14 +1,15 @@
 """Rows of a dataset by name and split: bundled with the package, in a local file, or on the hub.
 
 A split is a name with an optional slice, as in `datasets`: `test`, `test[33:163]`, `test[:16]`, `test[-10:]`,
-`test[:10%]`, and several of them joined by `+`.
+`test[:10%]`, and several of them joined by `+`. A hub's dataset that has parts is named with the one that is meant:
+`bigcode/humanevalpack:python`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,28 @@ def check_dataset(name: str, splits: Sequence[str]) -> None:
         return
     if name.startswith(("/", "./", "../", "~")) or name.endswith(OTHER_SUFFIXES) or Path(name).is_file():
         raise UserError(f"dataset {name} is no data file: such a file ends in {' or '.join(LOCAL_SUFFIXES)}")
-    if not is_hub_id(name):
+    if not is_hub_id(name.partition(":")[0]):
         raise UserError(f"dataset {name!r} is neither a data file nor a hub id (owner/name)")
+
+
+def numbered(path: Path, what: str = "data file") -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a .jsonl file, each with the number of its line, from 1; blank lines are left out. `what` is how
+    an error calls the file. Raises UserError for a line that holds no object, and OSError."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line.decode())
+                json.dumps(row, ensure_ascii=False).encode()  # JSON may write \ud800, which no file and no model takes
+            except UnicodeEncodeError as error:
+                half = error.object[error.start : error.end]
+                raise UserError(f"{what} {path}, line {number}: {half!r} is half of a character") from None
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{what} {path}, line {number}: not JSON ({one_line(error, 100)})") from None
+            if not isinstance(row, dict):
+                raise UserError(f"{what} {path}, line {number}: not a JSON object")
+            yield number, row
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
@@ -108,29 +129,9 @@ def _local(path: Path) -> list[DataRow]:
         beside = f"; data files in {folder}: {', '.join(there[:20]) or 'none'}" if folder.is_dir() else ""
         raise UserError(f"data file {path} does not exist{beside}")
     try:
-        return _parquet(path) if path.suffix == ".parquet" else _jsonl(path)
+        return _parquet(path) if path.suffix == ".parquet" else [row for _, row in numbered(path)]
     except OSError as error:
         raise UserError(f"data file {path} cannot be read: {one_line(error)}") from None
-
-
-def _jsonl(path: Path) -> list[DataRow]:
-    rows: list[DataRow] = []
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line.decode())
-                json.dumps(row, ensure_ascii=False).encode()  # JSON may write \ud800, which no file and no model takes
-            except UnicodeEncodeError as error:
-                half = error.object[error.start : error.end]
-                raise UserError(f"data file {path}, line {number}: {half!r} is half of a character") from None
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"data file {path}, line {number}: not JSON ({one_line(error, 100)})") from None
-            if not isinstance(row, dict):
-                raise UserError(f"data file {path}, line {number}: not a JSON object")
-            rows.append(row)
-    return rows
 
 
 def _parquet(path: Path) -> list[DataRow]:
@@ -147,7 +148,7 @@ def _hub(name: str) -> Mapping[str, Sequence[DataRow]]:
     import datasets
 
     try:
-        splits = datasets.load_dataset(name)
+        splits = datasets.load_dataset(*name.split(":", 1))
     except Exception as error:  # the hub client has no common base class of what it raises
         hint = f"; a local file ends in {' or '.join(LOCAL_SUFFIXES)}"
         raise UserError(f"dataset {name} cannot be loaded from the hub: {one_line(error)}{hint}") from None

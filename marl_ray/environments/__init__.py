@@ -8,5 +8,12 @@ from __future__ import annotations
 from marl_ray.plugins import Registry
 
 ENVIRONMENTS = Registry(
-    "environment", {"code_generation": "marl_ray.environments.code_generation:CodeGeneration"}, needs="from_config"
+    "environment",
+    {
+        "code_generation": "marl_ray.environments.code_generation:CodeGeneration",
+        "code_completion": "marl_ray.environments.code_completion:CodeCompletion",
+        "bug_fix": "marl_ray.environments.bug_fix:BugFix",
+        "bug_fix_patchers": "marl_ray.environments.bug_fix:BugFixPatchers",
+    },
+    needs="from_config",
 )

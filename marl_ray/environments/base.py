@@ -22,7 +22,7 @@ class Attempt(Protocol):
 
     @property
     def program(self) -> Any | None:
-        """What the sandbox is to execute, a `marl_ray.sandbox.Program`; None where nothing is."""
+        """What the sandbox is to execute, a `marl_ray.sandbox.Program` or a tuple of several; None where nothing is."""
 
 
 A = TypeVar("A", bound=Attempt)
@@ -32,7 +32,8 @@ class Environment(ABC, Generic[A]):
     """A kind of task. Lists are one entry an agent, in the order of `roles`.
 
     Everything is a function of its arguments, and nothing raises on what a response says. `report` is the sandbox's
-    ExecutionReport on the attempt's program, None where there was none to execute.
+    ExecutionReport on the attempt's program, a tuple of them where that is a tuple of programs, None where there was
+    none to execute.
     """
 
     modes: ClassVar[tuple[str, ...]] = ()
@@ -45,6 +46,9 @@ class Environment(ABC, Generic[A]):
     def from_config(cls, config: Config) -> Self:
         """The environment of a run. Raises UserError for settings that it cannot serve."""
         return cls(config.num_agents)
+
+    def check_task(self, task: Task) -> None:
+        """Asked of every task before anything starts. Raises UserError for one that it cannot serve."""
 
     @abstractmethod
     def roles(self, task: Task) -> list[str]:
@@ -87,6 +91,25 @@ class Environment(ABC, Generic[A]):
     def probed(self, attempt: A, report: Any, reports: Sequence[Any]) -> dict[str, float]:
         """Metrics from the reports of `probes`."""
         return {}
+
+
+def programs_of(attempts: Sequence[Attempt]) -> list[Any]:
+    """All programs of these attempts, in order."""
+    return [program for attempt in attempts for program in _several(attempt.program)]
+
+
+def reports_of(attempts: Sequence[Attempt], reports: Sequence[Any]) -> list[Any]:
+    """What `outcome` is to be given for each attempt, of the reports on `programs_of` them."""
+    left = iter(reports)
+    found: list[Any] = []
+    for program in (attempt.program for attempt in attempts):
+        of_program = tuple(next(left) for _ in _several(program))
+        found.append(of_program if isinstance(program, tuple) else next(iter(of_program), None))
+    return found
+
+
+def _several(program: Any) -> tuple[Any, ...]:
+    return program if isinstance(program, tuple) else () if program is None else (program,)
 
 
 QUESTION = """\

@@ -58,6 +58,11 @@ def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[boo
     return given, f"model.use_chat_template is {str(given).lower()}" + ("" if given == is_chat else f", though {why}")
 
 
+def says_base(name: str) -> bool:
+    """Whether a model is called a base model."""
+    return bool(BASE_WORDS & set(re.split(r"[^a-z]+", Path(name).name.lower())))
+
+
 def _is_chat_model(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool, str]:
     """Whether it stops where its template ends an answer, and the reason in words.
 
@@ -65,7 +70,7 @@ def _is_chat_model(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool
     files of their chat models, but stop at the end of a text only. As some families have one token for both ends, a
     name that says "base" or "pt" is believed.
     """
-    if BASE_WORDS & set(re.split(r"[^a-z]+", Path(name).name.lower())):
+    if says_base(name):
         return False, "its name says that it is a base model"
     stops, ending = _stop_tokens(name, tokenizer, config), _after_answer(tokenizer)
     for token in stops:

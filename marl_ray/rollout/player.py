@@ -17,7 +17,7 @@ from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.streams import stream, stream_seed
 from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Stop, Task
 from marl_ray.core.waiting import together
-from marl_ray.environments.base import Attempt, Environment
+from marl_ray.environments.base import Attempt, Environment, programs_of, reports_of
 from marl_ray.environments.checks import check_outcome, check_texts, check_turn_metrics, method_of
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.handoff import HANDOFFS
@@ -46,6 +46,8 @@ class _Play:
     num_generations: int
     threshold: float | None
     """An episode ends at a node whose mean reward is above it."""
+    temperature: float | None
+    """None: each agent's own."""
     probe: bool
     hear_node: Callable[[Node], None]
     """Is told of each node as soon as it has its rewards."""
@@ -121,6 +123,7 @@ class EpisodePlayer:
             key=(*key, task.id),
             num_generations=num_generations,
             threshold=None if evaluation else self.config.rollout.early_termination_threshold,
+            temperature=self.config.evaluation.eval_temperature if evaluation else None,
             probe=self.config.output.probe_helpers in (("eval", "always") if evaluation else ("always",)),
             hear_node=hear_node,
             priority=priority,
@@ -146,7 +149,7 @@ class EpisodePlayer:
         groups = [list(g.completions) for g in generations]
         indices = self.joint_actions([len(group) for group in groups])
         attempts = [self.environment.attempt(play.task, responses_of(groups, i), last) for i in indices]
-        outcomes = await self._outcomes(attempts, play.probe)
+        outcomes = await self.outcomes(attempts, play.probe)
         failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")
         if failure:
             play.stops.append(Stop(path, "infra_error", failure))
@@ -173,10 +176,9 @@ class EpisodePlayer:
         if child is not None:
             node.children[index] = child
 
-    async def _outcomes(self, attempts: Sequence[Attempt], probe: bool) -> list[Outcome]:
+    async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Each attempt's outcome, from one execution of its program if it has one."""
-        reports = iter(await self.executor.execute([a.program for a in attempts if a.program is not None]))
-        of_attempt = [None if a.program is None else next(reports) for a in attempts]
+        of_attempt = reports_of(attempts, await self.executor.execute(programs_of(attempts)))
         outcomes = [self.environment.outcome(a, report) for a, report in zip(attempts, of_attempt, strict=True)]
         for outcome in outcomes:
             check_outcome(method_of(self.environment, "outcome"), outcome, self.config.num_agents)
@@ -209,7 +211,7 @@ class EpisodePlayer:
         return SamplingSpec(
             num_generations=play.num_generations,
             max_new_tokens=settings.max_new_tokens,
-            temperature=settings.temperature,
+            temperature=settings.temperature if play.temperature is None else play.temperature,
             top_p=settings.top_p,
             top_k=self.config.model.top_k,
             seed=stream_seed(self.config.seed, "sampling", *key, agent),

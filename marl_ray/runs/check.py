@@ -58,11 +58,13 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
     demands(config)
     templates = _check_models(config, dry)
     train_tasks, eval_tasks = _load_tasks(config, dry)
+    for task in (*train_tasks, *eval_tasks):
+        environment.check_task(task)
     if transition.note:
         say(transition.note)
     _warn_of_overlap(config, train_tasks, eval_tasks)
     if not dry:
-        _check_this_machine(config)
+        check_this_machine(config)
     if saved is None:
         check_new_folder(folder_of(config))
     else:
@@ -114,7 +116,7 @@ def _content(task: Task) -> tuple[Any, ...]:
     return (task.prompt, *sorted(task.fields.items()))
 
 
-def _check_this_machine(config: Config) -> None:
+def check_this_machine(config: Config) -> None:
     """Without a cluster's address the run is on this machine. Raises UserError for GPUs and walls that it has not."""
     from marl_ray.cluster.local import cluster_address, local_gpus  # Ray, which a dry run does without
 

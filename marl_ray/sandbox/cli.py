@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--isolation", choices=["auto", "bwrap", "process", "none"], default="auto")
     run.add_argument("--require", choices=LEVELS, help="refuse below this level")
     run.add_argument("--allow-unsafe", action="store_true", help="accept running programs unprotected")
+    run.add_argument("--package", action="append", default=[], help="an installed package to allow (repeatable)")
     commands.add_parser("doctor", help="what this machine allows, and what would raise the level")
     measure = commands.add_parser("bench", help="programs/s and latency per level, next to a fresh interpreter")
     measure.add_argument("--programs", type=int, default=400)
@@ -44,8 +45,10 @@ def _run(arguments: argparse.Namespace) -> int:
         programs = [Program.from_dict(entry) for entry in (data if isinstance(data, list) else [data])]
     except ValueError as error:
         return _complain(f"standard input: {error}")
-    settings = SandboxSettings(arguments.isolation, arguments.require, arguments.allow_unsafe)
     try:
+        settings = SandboxSettings(
+            arguments.isolation, arguments.require, arguments.allow_unsafe, packages=tuple(arguments.package)
+        )
         with Sandbox(settings) as sandbox:
             reports: list[Any] = [report.to_dict() for report in sandbox.run_batch(programs)]
     except (SandboxUnavailable, ValueError) as error:

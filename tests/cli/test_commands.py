@@ -37,7 +37,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "give a command: train, plan, report, scale, replay, explain, sandbox"),
+        ([], "give a command: train, plan, eval, score, report, scale, replay, explain, sandbox"),
         (["trian"], "unknown command trian: did you mean train?"),
         (["quux"], "unknown command quux"),
         (["--verson"], "unknown flag --verson: did you mean --version?"),

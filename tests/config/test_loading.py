@@ -33,7 +33,7 @@ def names(config: Config) -> list[str]:
     return [agent.name for agent in config.agents]
 
 
-@pytest.mark.parametrize("name", [*MISSION, "quickstart"])
+@pytest.mark.parametrize("name", [*MISSION, "mt_magrpo_bug_fix_config", "quickstart"])
 def test_every_shipped_config_loads_and_survives_a_round_trip(name: str) -> None:
     algorithm = "grpo" if "_grpo" in f"_{name}" and "magrpo" not in name else "magrpo"
     config = load(CONFIGS / f"{name}.yaml", algorithm)

@@ -73,6 +73,8 @@ from tests.config.test_loading import tree
         ({"resources": {"deadlines": {"sync_s": 0}}}, "resources.deadlines.sync_s should be above 0"),
         ({"model": "x"}, "'model' should be a section"),
         ({"model": {"temperature": 0}}, "model.temperature should be above 0"),
+        ({"magrpo": {"eval_temperature": 2.5}}, "magrpo.eval_temperature should be at most 2, got 2.5"),
+        ({"magrpo": {"eval_temperature": -1}}, "magrpo.eval_temperature should not be negative"),
         ({"model": {"temperature": 2.5}}, "model.temperature should be at most 2, got 2.5"),
         ({"dataset": {"name": ""}}, "set dataset.name"),
     ],

@@ -196,6 +196,42 @@ def test_mbpp_rows_that_cannot_be_used(tmp_path: Path, changes: dict[str, Any], 
     assert said in message(written(tmp_path / "x.jsonl", [{**MBPP, **changes}]), dataset_type="mbpp")
 
 
+BUG = {
+    **row(1),
+    "declaration": "from math import inf\r\n\ndef f(x):\r\n",
+    "buggy_solution": "    return x\n",
+    "canonical_solution": "    return x + 1\n",
+    "import": "",
+    "test_setup": "ONE = 1",
+}
+
+
+def test_programs_with_a_bug(tmp_path: Path) -> None:
+    whole = row(0, buggy_solution="\n\ndef f(x):\n    return x\n\n", canonical_solution=None)
+    task, pack = load_tasks(written(tmp_path / "humanevalpack.jsonl", [whole, BUG]), "test")
+    assert (task.fields["buggy"], task.fields["reference"]) == ("def f(x):\n    return x", "")
+    assert pack.fields["buggy"] == "from math import inf\n\ndef f(x):\n    return x"
+    assert pack.fields["reference"] == "from math import inf\n\ndef f(x):\n    return x + 1"
+    assert pack.fields["tests"] == "ONE = 1\n" + row(1)["test"]
+    assert (pack.id, pack.prompt, pack.fields["entry_point"]) == ("t/1", row(1)["prompt"], "f")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"buggy_solution": ""}, "task t/1 has no buggy program (field buggy_solution)"),
+        ({"buggy_solution": "    return ("}, "task t/1: buggy_solution does not parse"),
+        ({"canonical_solution": "    return ("}, "task t/1: canonical_solution does not parse"),
+        ({"entry_point": "g"}, "task t/1: buggy_solution has no function g, its entry point"),
+        ({"canonical_solution": "\n    return x"}, "canonical_solution is the same program as buggy_solution"),
+        ({"test": ""}, "task t/1 has no tests"),
+        ({"test": "x = 1"}, "task t/1: "),
+    ],
+)
+def test_bugs_that_cannot_be_used(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    assert said in message(written(tmp_path / "x.jsonl", [{**BUG, **changes}]), dataset_type="bug_fix")
+
+
 def test_infer_type() -> None:
     assert infer_type("openai/openai_humaneval") == "humaneval"
     assert infer_type("OpenMLRL/CoopHumanEval") == "coophumaneval"
@@ -204,20 +240,23 @@ def test_infer_type() -> None:
     assert infer_type("/data/humaneval/mbpp.jsonl") == "mbpp"
     assert infer_type("/data/humaneval/part1.jsonl") == "humaneval"
     assert infer_type("FudanSELab/ClassEval") == "classeval"
+    assert infer_type("bigcode/humanevalpack:python") == "bug_fix"
+    assert infer_type("quixbugs.jsonl") == "bug_fix"
     with pytest.raises(UserError, match=r"dataset\.type cannot be told from the name 'some/thing'"):
         infer_type("some/thing")
 
 
 def test_types_that_are_not_there() -> None:
-    assert "classeval is not available yet (available: humaneval," in message("x.jsonl", dataset_type="classeval")
-    assert "bugfix is not available yet" in message("quixbugs.jsonl", dataset_type=None)
+    assert "unknown dataset.type 'bugfix': did you mean bug_fix?" in message("x.jsonl", dataset_type="bugfix")
     assert "unknown dataset.type 'humanevil': did you mean humaneval?" in message("x.jsonl", dataset_type="humanevil")
 
 
 def test_hub_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
 
-    def load_dataset(name: str) -> Any:
+    def load_dataset(name: str, part: str = "") -> Any:
+        if (name, part) == ("some/pack", "python"):
+            return datasets.DatasetDict(test=datasets.Dataset.from_list([row(1)]))
         if name != "some/humaneval":
             raise FileNotFoundError(f"Couldn't find\n{name}")
         return datasets.DatasetDict(
@@ -227,6 +266,7 @@ def test_hub_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert [task.id for task in load_tasks("some/humaneval", "validation[3:]")] == ["t/3", "t/4"]
+    assert [task.id for task in load_tasks("some/pack:python", "test", "humaneval")] == ["t/1"]
     assert "has no split 'test'; its splits: validation, extra" in message("some/humaneval")
     said = "cannot be loaded from the hub: FileNotFoundError: Couldn't find some/other"
     assert message("some/other") == f"dataset some/other {said}; a local file ends in .jsonl or .parquet"
@@ -259,8 +299,3 @@ def test_these_rooms_import_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
-
-
-@needs_shared
-def test_classeval_is_not_taken_for_something_else() -> None:
-    assert "not available yet" in message(str(SHARED / "classeval.jsonl"), dataset_type=None)

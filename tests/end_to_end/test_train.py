@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from itertools import takewhile
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from marl_ray.toy import BASE_PATH
+from marl_ray.toy import BASE_PATH, TASKS_PATH
 from tests.end_to_end.conftest import HUMANEVAL, QUICK, ROOT, command, environment, rows, train
 
 SMALL = ["magrpo.rollout_buffer_size=4", "magrpo.num_generations=8", "magrpo.eval_num_samples=2"]
@@ -34,6 +35,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "dataset.eval_split=test[:4]",
         "magrpo.max_steps=2",
         "magrpo.estimator=mareinforce",
+        "magrpo.eval_num_generations=1",
         f"output.base_dir={base}",
         "output.run_name=he",
     )
@@ -104,6 +106,26 @@ def test_models_load_and_the_config_is_resolved(finished: Path) -> None:
     assert [p.name for p in (finished / "checkpoints").iterdir()] == ["step_000002"]
 
 
+@needs_humaneval
+def test_an_evaluation_gives_the_numbers_of_the_trainings_own(finished: Path, tmp_path: Path) -> None:
+    """The trained models are exported as they were served, and the base models are those of the first evaluation."""
+    asked = ["eval", "--model", "base", "--model", str(finished), "--output", str(tmp_path), "--samples", "1"]
+    run = [sys.executable, "-m", "marl_ray", *asked]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120, env=environment(), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "2 tasks, 1 sample each" in done.stdout
+    result = json.loads((tmp_path / "evaluation.json").read_text())
+    for label, row in zip(("base", "he"), rows(finished, "eval"), strict=True):
+        means = {name: estimate["mean"] for name, estimate in result["models"][label].items()}
+        assert "turn_2/pass@1" in means
+        shared = {name: value for name, value in means.items() if f"eval/{name}" in row}
+        assert len(shared) > 20
+        assert shared == pytest.approx({name: row[f"eval/{name}"] for name in shared})
+    tasks = [json.loads(line) for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]
+    assert [(task["model"], task["samples"]) for task in tasks] == [("base", 1)] * 2 + [("he", 1)] * 2
+    assert result["differences"][0]["model"] == "he"
+
+
 def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(
     tmp_path: Path, children: list[subprocess.Popen]
 ) -> None:
@@ -162,3 +184,28 @@ def test_steps_without_a_gradient_leave_the_policies_alone(tmp_path: Path) -> No
     before = load_file(BASE_PATH / "model.safetensors")
     after = load_file(tmp_path / "r" / "checkpoints" / "step_000002" / "agent_1" / "model.safetensors")
     assert all(torch.equal(before[name].float(), after[name]) for name in after)
+
+
+def test_bug_fix(tmp_path: Path) -> None:
+    """Two steps on bugs in functions that the bundled policy knows."""
+    bugs = []
+    for row in map(json.loads, TASKS_PATH.read_text().splitlines()[:10]):
+        head = row["main_solution"].split("\n")[0]
+        argument = head.partition("(")[2].partition(")")[0]
+        bodies = {"buggy_solution": f"    return {argument}\n", "canonical_solution": row["canonical_solution"]}
+        bugs.append({**row, **{field: f"{head}\n{body}" for field, body in bodies.items()}})
+    data = tmp_path / "bugs.jsonl"
+    data.write_text("\n".join(map(json.dumps, bugs)))
+    settings = [f"dataset.name={data}", "dataset.type=bug_fix", "dataset.train_split=test[:8]"]
+    settings += ["dataset.eval_split=test[8:]", "magrpo.max_steps=2", "output.save_final_model=false"]
+    result = train(*QUICK, *SMALL, *settings, f"output.base_dir={tmp_path}", "output.run_name=r")
+    assert result.returncode == 0, result.stderr
+    levels = {f"turn_{turn}/level/{level}" for turn in (1, 2) for level in ("parses", "kept", "fixed", "diagnosis")}
+    assert all(levels <= set(row) for row in rows(tmp_path / "r", "step"))
+    assert any(row["turn_1/tests_fixed_rate"] > 0 for row in rows(tmp_path / "r", "step"))
+    episodes = [json.loads(line) for line in (tmp_path / "r" / "episodes.jsonl").read_text().splitlines()]
+    first, second = next(e["nodes"] for e in episodes if e["kind"] == "train" and len(e["nodes"]) == 2)
+    assert "1: def " in first["prompts"][0]
+    assert "1: def " not in first["prompts"][1]
+    assert {"report", "passed_before"} <= set(first["joint_actions"][0])
+    assert all("tests that failed before: " in prompt or "tests: not run" in prompt for prompt in second["prompts"])

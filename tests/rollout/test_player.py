@@ -109,6 +109,18 @@ def test_two_turns_by_the_best_joint_action(sandbox: Sandbox) -> None:
     assert episode.stops == []
 
 
+def test_evaluations_have_a_temperature_of_their_own() -> None:
+    def temperatures(evaluation: bool, **settings: object) -> set[float]:
+        aux, main = Scripted(AUX), Scripted(GOOD)
+        run = config({"agents": [{"name": "m", "temperature": 0.6}, "m"]}, num_generations=2, **settings)
+        play(run, Failing(), aux, main, evaluation=evaluation)
+        return {sampling.temperature for _, sampling in aux.asked + main.asked}
+
+    assert temperatures(evaluation=True) == {0.6, 0.8}
+    assert temperatures(evaluation=True, eval_temperature=0) == {0.0}
+    assert temperatures(evaluation=False, eval_temperature=0) == {0.6, 0.8}
+
+
 def test_feedback_holds_nothing_of_hidden_tests(sandbox: Sandbox) -> None:
     """A program that remembers what it was asked can only tell of the tests in the slice."""
 

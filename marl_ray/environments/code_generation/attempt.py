@@ -7,17 +7,14 @@ answer only the function that was asked for, with the imports it mentions (see `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 from marl_ray.core.tree import Task
 from marl_ray.environments.code_generation.extraction import Contribution, contribution, preamble
 from marl_ray.environments.code_generation.usage import HelperUse, helper_use
+from marl_ray.environments.once import Once
 from marl_ray.sandbox import Program
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -50,14 +47,10 @@ class CodeAttempt:
 
 
 class CodeReader:
-    """Makes attempts, and reads equal texts once, as long as an attempt that holds them is alive.
-
-    In joint mode `cross` a response is in many joint actions of its node, whose attempts live at the same time; the
-    problem's text is in all of them. When a node is done nothing of it is kept, so there is no size to choose.
-    """
+    """Makes attempts, and reads equal texts once, as long as an attempt that holds them is alive."""
 
     def __init__(self) -> None:
-        self._read: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+        self._once = Once()
 
     def attempt(
         self, task: Task, responses: Sequence[str], helpers: tuple[str, ...], visible: int | None
@@ -71,12 +64,6 @@ class CodeReader:
         source, starts = _joined(given, [answer.part for answer in answers])
         program = Program(source, task.fields["tests"], entry_point, prompt=task.prompt, visible=visible)
         return CodeAttempt(tuple(responses), given, answers, starts, program)
-
-    def _once(self, read: Callable[..., T], *texts: Any) -> T:
-        found = self._read.get((read, *texts))
-        if found is None:
-            found = self._read[read, *texts] = read(*texts)
-        return found
 
 
 def _answer(response: str, name: str, helpers: tuple[str, ...]) -> Answer:

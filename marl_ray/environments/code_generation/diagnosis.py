@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from marl_ray.environments.code_generation.attempt import CodeAttempt
 from marl_ray.sandbox import ExecutionReport, TestResult
 
 SandboxSlice = int | Literal["all"] | None
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _syntax_problem(attempt: CodeAttempt, report: ExecutionReport) -> SyntaxProb
     return SyntaxProblem(None, error.line, error.column, error.message)
 
 
-def sliced(tests: Sequence[TestResult], sandbox_slice: SandboxSlice) -> tuple[TestResult, ...]:
+def sliced(tests: Sequence[T], sandbox_slice: SandboxSlice) -> tuple[T, ...]:
     """The verdicts that feedback may see: first N; last N when negative; 0, None or "all": every one."""
     if not sandbox_slice or sandbox_slice == "all":
         return tuple(tests)

@@ -91,16 +91,16 @@ def contribution(response: str, name: str) -> Contribution:
     """The contribution of a response that was asked for the function `name`."""
     if not clean(response):
         return Contribution(name, problem="empty answer")
-    best = _best_definition(_plain(response), name)
+    best = _best_definition(plain(response), name)
     if best is None:
         return Contribution(name, problem="no function of that name")
     if best.function is None:
         return Contribution(name, code=best.source, problem="does not parse")
     mentioned = _mentioned(best.function)
-    future = tuple(ast.unparse(node) for node in best.imports if _is_future(node))
-    imports = [node for node in best.imports if not _is_future(node) and _binds(node) & (mentioned | {"*"})]
+    future = tuple(ast.unparse(node) for node in best.imports if is_future(node))
+    imports = [node for node in best.imports if not is_future(node) and binds(node) & (mentioned | {"*"})]
     code = "\n".join([*dict.fromkeys(ast.unparse(node) for node in imports), best.source])
-    bound = frozenset(name for node in imports for name in _binds(node))
+    bound = frozenset(name for node in imports for name in binds(node))
     problem = "no return value" if best.grade == WITHOUT_VALUE else ""
     return Contribution(name, code, future, best.function, bound, problem)
 
@@ -113,12 +113,12 @@ def preamble(prompt: str, leave_out: frozenset[str]) -> Contribution:
     """
     text = clean(prompt)
     tree = parse(text)
-    body = list(_import_lines(text.split("\n"))) if tree is None else tree.body
+    body = list(import_lines(text.split("\n"))) if tree is None else tree.body
     future: list[str] = []
     pieces: list[str] = []
     for node in body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            (future if _is_future(node) else pieces).append(ast.unparse(node))
+            (future if is_future(node) else pieces).append(ast.unparse(node))
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             if node.name not in leave_out and without_docstring(node.body):
                 pieces.append(source_of(node, text))
@@ -129,7 +129,7 @@ def preamble(prompt: str, leave_out: frozenset[str]) -> Contribution:
 
 def clean(response: str) -> str:
     """The text without a surrounding markdown fence, with plain newlines, encodable as UTF-8, without NUL."""
-    text = _plain(response).strip()
+    text = plain(response).strip()
     fence, *lines = text.split("\n")
     if fence.startswith("```") and "(" not in fence:
         if lines and lines[-1].strip() == "```":
@@ -140,7 +140,7 @@ def clean(response: str) -> str:
 
 def parse(text: str) -> ast.Module | None:
     """The text's syntax tree; None when it does not parse or is nested too deeply to look at."""
-    tree = _parse(text)
+    tree = parse_or_line(text)
     return tree if isinstance(tree, ast.Module) else None
 
 
@@ -174,12 +174,13 @@ def source_of(node: ast.FunctionDef | ast.ClassDef, text: str) -> str:
     return "\n".join(text.split("\n")[first - 1 : node.end_lineno])
 
 
-def _plain(response: str) -> str:
+def plain(response: str) -> str:
+    """The text, cut to MAX_CHARS, with plain newlines, encodable as UTF-8, without NUL."""
     text = response[:MAX_CHARS].replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _parse(text: str) -> ast.Module | int | None:
+def parse_or_line(text: str) -> ast.Module | int | None:
     """The tree, or the line of the error, or None when there is no such line."""
     try:
         with warnings.catch_warnings():
@@ -243,7 +244,7 @@ def _of_lines(lines: list[str], name: str) -> _Definition | None:
             break
     if best is None:
         return None
-    imports = _import_lines([line.removeprefix(level) for line in lines if line.startswith(level)])
+    imports = import_lines([line.removeprefix(level) for line in lines if line.startswith(level)])
     return replace(best, imports=tuple(imports))
 
 
@@ -276,7 +277,7 @@ def _definition(lines: list[str], start: int, indent: str, name: str) -> tuple[_
     First its block by indentation is tried. Where that does not parse (text in quotes or brackets may stand
     anywhere), the line of the error and what follows it are cut off until the rest parses.
     """
-    end = _block_end(lines, start, len(indent))
+    end = block_end(lines, start, len(indent))
     own = "\n".join(line.removeprefix(indent) for line in lines[start:end]).rstrip()
     tree, text, inside = parse(own), own, False
     cost = len(own) + PARSE_COST
@@ -285,14 +286,14 @@ def _definition(lines: list[str], start: int, indent: str, name: str) -> tuple[_
         while rest and cost < MAX_PARSED:
             text = "\n".join(rest)
             cost += len(text) + PARSE_COST
-            found = _parse(text)
+            found = parse_or_line(text)
             if isinstance(found, ast.Module):
                 tree = found
                 break
             if found is None:
                 break
             cut = min(len(rest), max(1, found)) - 1
-            inside = _width(rest[cut]) > 0
+            inside = indentation(rest[cut]) > 0
             del rest[cut:]
     definition = None if tree is None else _of_program(tree, text, name)
     if definition is None or (inside and definition.grade != WHOLE):
@@ -300,23 +301,24 @@ def _definition(lines: list[str], start: int, indent: str, name: str) -> tuple[_
     return (replace(definition, grade=BEGINNING) if inside else definition), cost
 
 
-def _block_end(lines: list[str], start: int, width: int) -> int:
+def block_end(lines: list[str], start: int, width: int) -> int:
     """Where the block that begins at a line of that indentation ends, judged by indentation."""
     head = True
     for index in range(start, len(lines)):
         code = lines[index].lstrip(" \t")
-        if code and code[0] not in "#)]}" and _width(lines[index]) <= width:
+        if code and code[0] not in "#)]}" and indentation(lines[index]) <= width:
             if not head:
                 return index
             head = code.startswith("@")
     return len(lines)
 
 
-def _width(line: str) -> int:
+def indentation(line: str) -> int:
+    """How many characters of white space a line begins with."""
     return len(line) - len(line.lstrip(" \t"))
 
 
-def _import_lines(lines: list[str]) -> Iterator[ast.Import | ast.ImportFrom]:
+def import_lines(lines: list[str]) -> Iterator[ast.Import | ast.ImportFrom]:
     """Imports that stand on lines of their own in text that does not parse; the first MAX_IMPORTS."""
     begun = [index for index, line in enumerate(lines) if line.startswith(("import ", "from "))]
     for index in begun[:MAX_IMPORTS]:
@@ -331,9 +333,11 @@ def _mentioned(function: ast.FunctionDef) -> set[str]:
     return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
 
 
-def _binds(node: ast.Import | ast.ImportFrom) -> set[str]:
+def binds(node: ast.Import | ast.ImportFrom) -> set[str]:
+    """The names that an import binds; `*` for all of a module."""
     return {alias.asname or alias.name.split(".")[0] for alias in node.names}
 
 
-def _is_future(node: ast.Import | ast.ImportFrom) -> bool:
+def is_future(node: ast.Import | ast.ImportFrom) -> bool:
+    """Whether it is a `from __future__` import, which has to stand first in a program."""
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"

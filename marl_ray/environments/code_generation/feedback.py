@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from marl_ray.environments.code_generation.diagnosis import Diagnosis
+from marl_ray.environments.code_generation.diagnosis import Diagnosis, SyntaxProblem
 from marl_ray.sandbox import TestResult
 
 LINE_CHARS = 100
@@ -17,12 +17,12 @@ LINE_CHARS = 100
 def level_feedback(diagnosis: Diagnosis, agent: int) -> list[str]:
     """Every level in detail; main (the last agent) also hears how it uses the helpers."""
     lines = [f"{status.name}: {_status(status.problem)}" for status in diagnosis.functions]
-    lines.append(f"syntax: {_syntax(diagnosis)}")
+    lines.append(f"syntax: {syntax_words(diagnosis.syntax)}")
     if diagnosis.syntax is not None:
         lines.append("tests: not run")
     else:
         lines.append(f"tests: {diagnosis.passed} of {len(diagnosis.tests)} passed")
-        lines += [f"failed: {_failure(test)}" for test in diagnosis.tests if test.status != "pass"]
+        lines += [f"failed: {failure(test)}" for test in diagnosis.tests if test.status != "pass"]
     if agent == len(diagnosis.functions) - 1:
         lines += _aux_use(diagnosis)
     return lines
@@ -52,21 +52,22 @@ def _status(problem: str) -> str:
     return f"missing ({problem})" if problem else "found"
 
 
-def _syntax(diagnosis: Diagnosis) -> str:
-    error = diagnosis.syntax
+def syntax_words(error: SyntaxProblem | None) -> str:
+    """Whether the joint program compiles, and where it does not."""
     if error is None:
         return "OK"
     where = f" in {error.function}" if error.function else ""
     line = "" if error.line is None else f" line {error.line}"
     column = "" if error.column is None else f" column {error.column}"
-    return f"error{where}{line}{column}: {_cut(error.message)}"
+    return f"error{where}{line}{column}: {cut(error.message)}"
 
 
-def _failure(test: TestResult) -> str:
+def failure(test: TestResult) -> str:
+    """A test that did not pass, and why."""
     error = test.error_type or test.status
     if test.message:
         error = f"{error}: {test.message}"
-    return f"{_cut(test.source)} -> {_cut(error)}"
+    return f"{cut(test.source)} -> {cut(error)}"
 
 
 def _aux_use(diagnosis: Diagnosis) -> list[str]:
@@ -81,7 +82,7 @@ def _aux_use(diagnosis: Diagnosis) -> list[str]:
     return [f"aux use: {', '.join(faults) if faults else 'OK'}"]
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
     """On one line, at most LINE_CHARS characters."""
     text = " ".join(text.split())
     return text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 3] + "..."

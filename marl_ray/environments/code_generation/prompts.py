@@ -72,7 +72,7 @@ def _first_helper(helper: str, entry_point: str, helpers: Sequence[str]) -> str:
     writers = "Another agent writes" if len(others) == 1 else "Other agents write"
     return (
         f"Write a helper function `{helper}` that is useful for this problem and returns a value. "
-        f"{writers} {_listed(others)}; `{entry_point}` may call `{helper}(...)`."
+        f"{writers} {listed(others)}; `{entry_point}` may call `{helper}(...)`."
     )
 
 
@@ -80,7 +80,7 @@ def _first_main(entry_point: str, helpers: Sequence[str]) -> str:
     instruction = f"Write the function `{entry_point}`."
     if not helpers:
         return instruction
-    names = _listed([f"`{helper}`" for helper in helpers])
+    names = listed([f"`{helper}`" for helper in helpers])
     writers = "Another agent writes the helper" if len(helpers) == 1 else "Other agents write the helpers"
     return f"{instruction} {writers} {names}.{_permission(helpers)}"
 
@@ -88,9 +88,10 @@ def _first_main(entry_point: str, helpers: Sequence[str]) -> str:
 def _permission(helpers: Sequence[str]) -> str:
     if not helpers:
         return ""
-    calls = _listed([f"`{helper}(...)`" for helper in helpers])
+    calls = listed([f"`{helper}(...)`" for helper in helpers])
     return f" You may call {calls} but must not define {'it' if len(helpers) == 1 else 'them'}."
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

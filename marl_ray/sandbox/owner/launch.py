@@ -12,11 +12,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from marl_ray.sandbox.owner.library import readable_by_all, readable_copy
+from marl_ray.sandbox.owner.packages import SINGLE_THREADED, installed
 
 LEVELS = ("none", "process", "process+landlock", "bwrap")
 """From the weakest to the strongest."""
@@ -57,11 +59,13 @@ def interpreter() -> tuple[str, str]:
     return os.path.realpath(sys.executable), os.path.realpath(sys.base_prefix)
 
 
-def plan(level: str) -> Launch:
-    """The launch for a level. Raises OSError, with the reason, where something it needs is not installed."""
+def plan(level: str, package_names: tuple[str, ...] = ()) -> Launch:
+    """The launch for a level, with these packages. Raises OSError, with the reason, where something that the level
+    needs is not installed, and ModuleNotFoundError where a package is not."""
     python, prefix = interpreter()
     command = [python, "-s", "-S", "-P", "-B", _BOOT]
-    environment = dict(_ENVIRONMENT)
+    packages = installed(package_names)
+    environment = _ENVIRONMENT | (SINGLE_THREADED if package_names else {})
     root = os.geteuid() == 0
     # bubblewrap shows Python to everybody, and at the level "process" no file can be opened anyhow.
     if root and level == "process+landlock" and not readable_by_all(prefix):
@@ -71,14 +75,16 @@ def plan(level: str) -> Launch:
         "seccomp": level != "none",
         "may_open": level != "process",
         "user": NOBODY if root and level != "none" else None,
-        "readable": _readable_paths(prefix),
+        "readable": [*_readable_paths(prefix), *packages.paths],
+        "packages": packages.names,
+        "package_roots": packages.roots,
         "readable_by_all": level == "bwrap" or readable_by_all(prefix),
     }
     if level == "bwrap":
         program = shutil.which("bwrap")
         if program is None:
             raise FileNotFoundError("bubblewrap is not installed")
-        command = [program, *_bubblewrap_options(prefix, root), *command]
+        command = [program, *_bubblewrap_options(prefix, packages.paths, root), *command]
     return Launch(level, command, config, environment)
 
 
@@ -109,8 +115,8 @@ def _readable_paths(prefix: str) -> list[str]:
     return [prefix, _INSIDE, *system, "/dev/null", "/dev/urandom"]
 
 
-def _bubblewrap_options(prefix: str, root: bool) -> list[str]:
-    """New namespaces, and a file system of /usr, Python and this package, read-only.
+def _bubblewrap_options(prefix: str, packages: Sequence[str], root: bool) -> list[str]:
+    """New namespaces, and a file system of /usr, Python, this package and `packages`, read-only.
 
     Not used: --die-with-parent (it would fire when the owner's starting *thread* ends; the lifeline does its
     work), --new-session (the owner kills by process group; there is no terminal), --proc and --disable-userns
@@ -127,7 +133,7 @@ def _bubblewrap_options(prefix: str, root: bool) -> list[str]:
     made: set[str] = set()
     bound = ["/usr"]
     options += ["--ro-bind", "/usr", "/usr"]
-    for path in (prefix, _INSIDE):
+    for path in (prefix, _INSIDE, *packages):
         if any(path == folder or path.startswith(folder + "/") for folder in bound):
             continue
         for parent in reversed(Path(path).parents):

@@ -83,18 +83,23 @@ class Sandbox:
             raise SandboxUnavailable("no isolation can be had here: " + "; ".join(self._refused) + hint)
 
     def try_level(self, level: str) -> str | None:
-        """Start exactly this level and have it prove itself; gives None, or the reason why it is not to be had."""
+        """Start exactly this level and have it prove itself; gives None, or the reason why it is not to be had.
+
+        Raises SandboxUnavailable for a package that is not installed.
+        """
         if level == "bwrap" and "bwrap" in self._without:
             return "switched off"
         if level == "process+landlock" and "landlock" in self._without:
             return "Landlock is switched off"
         try:
-            launch = plan(level)
+            launch = plan(level, self.settings.packages)
             if "landlock" in self._without:
                 launch.config["landlock"] = "off"
             self._launch = launch
             self._connect()
             reason = prove(self, level)
+        except ModuleNotFoundError as error:
+            raise SandboxUnavailable(str(error)) from None
         except (OSError, Broken) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
         if reason is not None:

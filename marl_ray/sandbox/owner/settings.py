@@ -20,19 +20,24 @@ class SandboxSettings:
     `isolation`: "auto" takes the best level that proves itself here; "bwrap" and "none" exactly that one;
     "process" with Landlock where there is Landlock. `require`: a level (see `launch.LEVELS`) below which to
     refuse. `allow_unsafe`: let "auto" fall back to "none" and accept "none" at all. `limits`: for programs
-    without their own.
+    without their own. `packages`: installed packages, by the names they are imported with, that programs may have
+    beside the standard library; they are loaded ahead and can only be read.
     """
 
     isolation: Literal["auto", "bwrap", "process", "none"] = "auto"
     require: str | None = None
     allow_unsafe: bool = False
     limits: Limits = field(default_factory=Limits)
+    packages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.isolation not in ("auto", "bwrap", "process", "none"):
             raise ValueError(f"sandbox.isolation: unknown value {self.isolation!r}")
         if self.require is not None and self.require not in LEVELS:
             raise ValueError(f"sandbox.require: unknown level {self.require!r}; known are {', '.join(LEVELS)}")
+        for name in self.packages:
+            if not name.isidentifier():
+                raise ValueError(f"sandbox.packages: {name!r} is not a name to import")
 
     def candidates(self) -> list[str]:
         """Levels to try, best first. Raises SandboxUnavailable for settings that contradict each other."""

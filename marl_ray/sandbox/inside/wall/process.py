@@ -23,6 +23,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PROT_READ, _MAP_PRIVATE, _MAP_ANONYMOUS = 1, 2, 0x20
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _M_ARENA_MAX = -8
+_CLONE_THREAD = 0x00010000
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -43,6 +44,15 @@ def fork() -> int:
     if pid < 0:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     return pid
+
+
+def require_one_thread() -> None:
+    """Raises OSError where this process has further threads, Python's or not: they would be missing in its children.
+
+    unshare(2) with this flag does nothing, and says EINVAL in a process with several threads.
+    """
+    if LINUX and libc.unshare(_CLONE_THREAD) != 0:
+        raise OSError(errno.EINVAL, "sandbox.packages: one of them starts threads when it is imported")
 
 
 def no_new_privs() -> None:

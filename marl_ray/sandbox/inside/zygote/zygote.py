@@ -191,6 +191,9 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     preload.load(preload.COMMON)
     if not config["may_open"] or (config["user"] is not None and not config["readable_by_all"]):
         preload.load(preload.RARE)
+    if config["packages"]:
+        preload.load_packages(config["packages"], config["package_roots"])
+        process.require_one_thread()
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)  # site.py provides them, which a bare interpreter skips
     os.environ.clear()

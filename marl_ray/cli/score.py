@@ -1,0 +1,103 @@
+"""`marl-ray score`: completions in, rewards out, without any model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from marl_ray.cli.parser import Parser, guarded
+from marl_ray.core.errors import UserError
+
+EPILOG = """examples:
+  marl-ray score --type humaneval --dataset humaneval.jsonl --completions mine.jsonl > scored.jsonl
+  marl-ray score --type mbpp --dataset mbpp.jsonl --completions mine.jsonl --feedback level_feedback
+  marl-ray score --type toy --dataset bundled:toy --split eval --completions mine.jsonl \\
+      --override sandbox.test_timeout_s=2 external.sandbox_slice=all
+
+a line of the completions file, here of two agents:
+  {"task_id": "HumanEval/0", "completions": ["def aux(x): ...", "def main(x): ..."]}
+
+a line of the output, in the same order:
+  {"task_id": "HumanEval/0", "reward": 4.0, "levels": {"main": 0.6, ...}, "metrics": {...}, "report": {...}}
+
+docs/evaluation.md says more."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command. Returns the exit code."""
+    parser = Parser(
+        prog="marl-ray score",
+        description="Score completions without any model: parsed, executed and rewarded as in training. Writes one\n"
+        "JSON line for each line of the file. There are as many agents as a line has completions.",
+        epilog=EPILOG,
+    )
+    parser.add_argument(
+        "--type", required=True, metavar="TYPE", help="dataset.type: what the tasks are, and so rewards"
+    )
+    parser.add_argument(
+        "--dataset", required=True, metavar="FILE", help="the tasks: a .jsonl or .parquet file, or hub id"
+    )
+    parser.add_argument("--split", default="test", metavar="SPLIT", help="of the dataset; a file's is test (default)")
+    parser.add_argument("--completions", required=True, type=Path, metavar="FILE", help="a .jsonl file of completions")
+    parser.add_argument("--feedback", metavar="MODE", help="add the next prompts that this external.mode would give")
+    parser.add_argument(
+        "--workers", type=positive, metavar="N", help="sandboxes side by side; if not given, one a core"
+    )
+    parser.add_argument(
+        "--override", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as section.key=value"
+    )
+    options = parser.parse_args(argv)
+    return guarded(lambda: _score(options))
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 as an argument's type."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
+def _score(options: argparse.Namespace) -> None:
+    import asyncio
+
+    from marl_ray.config import parse_overrides
+    from marl_ray.data import DATASETS
+    from marl_ray.evaluation.completions import read_completions, tasks_by_id
+    from marl_ray.evaluation.sandboxes import Sandboxes
+    from marl_ray.evaluation.scoring import AHEAD, Scorer
+
+    DATASETS.check(options.type)
+    tasks = tasks_by_id(options.dataset, options.split, options.type)
+    joints = read_completions(options.completions, tasks)
+    numbers = [len(joint.completions) for joint in joints]
+    scorer = Scorer(options.type, numbers, options.feedback, parse_overrides(options.override))
+    workers = min(options.workers or os.cpu_count() or 1, len(joints))
+
+    async def score() -> tuple[list[float], int]:
+        """Print all lines; the rewards, and how many lines got no verdict."""
+        rewards, failures = [], 0
+        with tqdm(total=len(joints), unit="line", disable=None, dynamic_ncols=True, leave=False) as bar:
+            async for line in scorer.each(joints, sandboxes, AHEAD * workers):
+                with tqdm.external_write_mode():
+                    print(json.dumps(line), flush=True)
+                bar.update()
+                if "failure" in line:
+                    failures += 1
+                else:
+                    rewards.append(line["reward"])
+        return rewards, failures
+
+    from tqdm import tqdm
+
+    from marl_ray.telemetry.console import say
+
+    with Sandboxes(scorer.sandbox, workers) as sandboxes:
+        say(sandboxes.describe())
+        rewards, failures = asyncio.run(score())
+    if rewards:
+        say(f"{len(rewards)} scored, mean reward {sum(rewards) / len(rewards):.4f}")
+    if failures:
+        raise UserError(f"{failures} of {len(joints)} lines got no verdict: their `failure` says why")

@@ -1,0 +1,72 @@
+"""The texts that agents of code completion read: first turn, the instruction to revise, and an expert's question.
+
+As in code generation: the problem first, then what to do, short and regular.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from marl_ray.environments.code_generation.prompts import listed
+
+METHODS_ONLY = (
+    "Answer with the methods only, and imports if they need any: no markdown, no explanation, no tests, no other code."
+)
+NOTHING = "Other agents write all methods of the class `{name}`. Answer with `pass`."
+
+QUESTION = """\
+Several programmers complete a Python class, each some of its methods, without seeing each other's work.
+
+The class:
+{skeleton}
+
+Who writes what:
+{shares}
+
+Their program:
+{program}
+
+Suggest an edit for the work of each of these programmers: {names}. Reply with one JSON object and nothing else. Its \
+keys are the programmers' names, its values are strings: a short suggestion, or the corrected methods."""
+
+
+def first_prompts(skeleton: str, class_name: str, shares: Sequence[Sequence[str]]) -> list[str]:
+    """First-turn prompts, one an agent: the skeleton, and which methods are the agent's own."""
+    skeleton = skeleton.strip("\n")
+    instructions = _instructions("Complete the class `{name}`: write {methods}.", class_name, shares)
+    return [f"{skeleton}\n\n{instruction}\n" for instruction in instructions]
+
+
+def revisions(class_name: str, shares: Sequence[Sequence[str]]) -> list[str]:
+    """Later turns' closing instructions, one an agent. Each names the class and the methods, so it stands alone."""
+    return _instructions("Revise {methods} of the class `{name}`.", class_name, shares)
+
+
+def question(skeleton: str, program: str, roles: Sequence[str], shares: Sequence[Sequence[str]]) -> str:
+    """What an expert is asked about a joint program: an edit of each agent's work."""
+    lines = [f"{role}: {', '.join(own) or 'nothing'}" for role, own in zip(roles, shares, strict=True)]
+    return QUESTION.format(
+        skeleton=skeleton.strip(), shares="\n".join(lines), program=program.strip(), names=", ".join(roles)
+    )
+
+
+def _instructions(task: str, class_name: str, shares: Sequence[Sequence[str]]) -> list[str]:
+    return [_instruction(task, class_name, agent, shares) for agent in range(len(shares))]
+
+
+def _instruction(task: str, class_name: str, agent: int, shares: Sequence[Sequence[str]]) -> str:
+    if not shares[agent]:
+        return NOTHING.format(name=class_name)
+    text = task.format(name=class_name, methods=_named(shares[agent]))
+    writers = [own for other, own in enumerate(shares) if other != agent and own]
+    if writers:
+        writes = "Another agent writes" if len(writers) == 1 else "Other agents write"
+        others = [name for own in writers for name in own]
+        pronoun = "it" if len(others) == 1 else "them"
+        text += f" {writes} {_named(others)}: you may call {pronoun} but must not define {pronoun}."
+    return f"{text} {METHODS_ONLY}"
+
+
+def _named(methods: Sequence[str]) -> str:
+    """`the method `a``, `the methods `a` and `b``."""
+    return f"the method{'s' if len(methods) > 1 else ''} {listed([f'`{name}`' for name in methods])}"

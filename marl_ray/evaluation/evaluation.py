@@ -1,0 +1,149 @@
+"""One evaluation: checks before anything starts, who plays, and what is left on disk.
+
+| file | holds |
+|---|---|
+| evaluation.json | what was asked, and each model's means and all differences, with intervals |
+| tasks.jsonl | a line a model and task: its numbers |
+| episodes.jsonl | if asked for: a line an episode, as in a run's folder |
+| config.yaml | everything resolved |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from marl_ray.actors.sandbox_settings import check_sandbox
+from marl_ray.config import Config, to_yaml
+from marl_ray.core.disk import write_atomically
+from marl_ray.core.errors import UserError
+from marl_ray.core.paths import expanded
+from marl_ray.core.tree import Episode, Task
+from marl_ray.core.words import counted
+from marl_ray.data.loading import load_tasks
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.evaluation.measures import Summary, TaskMeasure, measure, plain, summarise
+from marl_ray.evaluation.protocols import PROTOCOLS, SINGLE
+from marl_ray.evaluation.session import Evaluation, evaluate
+from marl_ray.evaluation.sources import Contender, alone, contenders, describe_weights, find_sources
+from marl_ray.evaluation.tables import matrix, table
+from marl_ray.external.transition import Transition
+from marl_ray.models.names import check_model
+from marl_ray.runs.check import check_this_machine
+from marl_ray.telemetry.console import say
+from marl_ray.telemetry.records import record_of
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a person asks for; see `marl-ray eval --help`."""
+
+    models: Sequence[str]
+    split: str | None
+    samples: int
+    ks: Sequence[int]
+    protocol: str
+    swap: bool
+    folder: Path
+    episodes: bool
+
+
+def run(config: Config, request: Wanted) -> Iterator[str]:
+    """Check, play, measure and write; gives the lines to print. Raises UserError."""
+    asked = check(config, request)
+    folder = _new_folder(request.folder)
+    measured: dict[str, list[TaskMeasure]] = {}
+
+    def hear(contender: Contender, episodes: list[list[Episode]]) -> None:
+        measured[contender.label] = tasks = [measure(each, contender.config, request.ks) for each in episodes]
+        with (folder / "tasks.jsonl").open("a") as file:
+            file.writelines(_line({"model": contender.label} | asdict(task)) for task in tasks)
+        if request.episodes:
+            with (folder / "episodes.jsonl").open("a") as file:
+                for each in episodes:
+                    file.writelines(_line({"model": contender.label} | record_of(episode)) for episode in each)
+        for warning in _missing(contender.label, tasks):
+            say(warning)
+
+    write_atomically(folder / "config.yaml", to_yaml(config).encode())
+    evaluate(asked, hear)
+    summary = summarise(measured, config.seed)
+    write_atomically(folder / "evaluation.json", (json.dumps(_result(request, asked, summary), indent=1)).encode())
+    yield from table(summary)
+    if request.swap and config.num_agents == 2:
+        yield from ("", *matrix(summary, *asked.contenders[1].players))
+    played = f"{counted(len(asked.tasks), 'task')}, {counted(asked.samples, 'sample')} each"
+    yield f"{played}; in brackets 95 % intervals over tasks; results in {folder}"
+
+
+def check(config: Config, request: Wanted) -> Evaluation:
+    """Everything that can be looked at before anything starts. Raises UserError."""
+    if request.protocol not in PROTOCOLS:
+        raise UserError(f"unknown protocol {request.protocol!r}: there are {', '.join(PROTOCOLS)}")
+    if request.samples < max(request.ks):
+        raise UserError(f"pass@{max(request.ks)} needs as many samples, there are {request.samples}: raise --samples")
+    if config.evaluation.eval_temperature == 0 and request.samples > 1:
+        raise UserError("eval_temperature is 0, so all samples of a task are alike: set --samples 1, or raise it")
+    playing = contenders(find_sources(request.models, config), config, request.swap)
+    if request.protocol == SINGLE:
+        if request.swap:
+            raise UserError("--swap needs several agents, and protocol single has one: leave one of them away")
+        playing = [alone(contender) for contender in playing]
+    elif config.num_agents == 1 and request.protocol != "parallel":
+        raise UserError(f"protocol {request.protocol} is for several agents, and the config has one")
+    for contender in playing:
+        Transition(config.external, ENVIRONMENTS.get(config.environment).from_config(contender.config))
+    check_sandbox(config)
+    for name in dict.fromkeys(agent.name for contender in playing for agent in contender.config.agents):
+        check_model(name, config.model)
+    tasks = _tasks(config, request.split)
+    check_this_machine(config)
+    return Evaluation(config, playing, tasks, request.samples, request.protocol)
+
+
+def _tasks(config: Config, split: str | None) -> list[Task]:
+    """Those of a split; if none is named, those of training's evaluations."""
+    dataset = config.dataset
+    if split is not None:
+        return load_tasks(dataset.name, split, dataset.type)
+    if dataset.eval_split is None:
+        raise UserError("the config has no dataset.eval_split: give --split")
+    return load_tasks(dataset.name, dataset.eval_split, dataset.type)[: config.evaluation.eval_num_samples]
+
+
+def _new_folder(path: Path) -> Path:
+    path = expanded(path).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"output folder {path} cannot be made ({error.strerror}): give another --output") from None
+    if any(path.iterdir()):
+        raise UserError(f"output folder {path} is not empty: give another --output")
+    return path
+
+
+def _missing(label: str, tasks: Sequence[TaskMeasure]) -> Iterator[str]:
+    """What is not in the numbers, said."""
+    samples = sum(task.samples for task in tasks)
+    for name, why in (("too_long_prompts", "a prompt was too long"), ("infra_errors", "the sandbox gave no verdict")):
+        count = sum(getattr(task, name) for task in tasks)
+        if count:
+            yield f"warning: {label}: {count} of {samples} episodes ended early ({why}): later turns are without them"
+
+
+def _result(request: Wanted, asked: Evaluation, summary: Summary) -> dict[str, Any]:
+    return {
+        "tasks": len(asked.tasks),
+        "split": request.split or asked.config.dataset.eval_split,
+        "samples": asked.samples,
+        "protocol": asked.protocol,
+        "seed": asked.config.seed,
+        "weights": {contender.label: describe_weights(contender) for contender in asked.contenders},
+    } | plain(summary)
+
+
+def _line(data: dict[str, Any]) -> str:
+    return json.dumps(data, ensure_ascii=False) + "\n"

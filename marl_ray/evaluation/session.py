@@ -1,0 +1,87 @@
+"""Playing an evaluation: its actors, its episodes, and what is measured of them.
+
+The episodes are played by the code of training's evaluations, one joint action a turn. So the samples of a task are
+independent from the first turn on, as pass@k wants them, and the first of them is what a training with
+`eval_num_generations: 1` evaluates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tqdm import tqdm
+
+from marl_ray.actors.ensemble import Ensemble
+from marl_ray.cluster.local import connect, disconnect
+from marl_ray.config.schema import Config
+from marl_ray.core.tree import Episode, Task
+from marl_ray.core.waiting import together
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.evaluation.protocols import PROTOCOLS
+from marl_ray.evaluation.sources import Contender, policy_config
+from marl_ray.external.transition import Transition
+from marl_ray.rollout.player import EpisodePlayer, Executor, Generators
+from marl_ray.runs.stopping import Signals
+from marl_ray.telemetry.console import say
+
+AT_ONCE = 256
+"""Episodes in play: enough for engines to batch, and few enough that no request waits for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What is to be played: `samples` episodes of each task by each contender, by one of PROTOCOLS."""
+
+    config: Config
+    contenders: Sequence[Contender]
+    tasks: Sequence[Task]
+    samples: int
+    protocol: str
+
+
+def evaluate(evaluation: Evaluation, hear: Callable[[Contender, list[list[Episode]]], None]) -> None:
+    """Play it, on the cluster or on this machine; `hear` gets each contender's episodes, by task, when they are all
+    played. Raises UserError, and KeyboardInterrupt when it is stopped."""
+    with Signals() as signals:
+        try:
+            say(connect(evaluation.config.output.verbose))
+            signals.run(lambda: _evaluate(evaluation, hear))
+        finally:
+            disconnect()
+
+
+async def _evaluate(evaluation: Evaluation, hear: Callable[[Contender, list[list[Episode]]], None]) -> None:
+    ensemble = Ensemble(evaluation.config, say)
+    try:
+        await ensemble.start()
+        for contender in evaluation.contenders:
+            agents = range(contender.config.num_agents)
+            generators = await ensemble.line_up([policy_config(contender, agent) for agent in agents])
+            hear(contender, await _play(evaluation, contender, generators, ensemble.sandbox))
+    finally:
+        await ensemble.close()
+
+
+async def _play(
+    evaluation: Evaluation, contender: Contender, generators: Sequence[Generators], sandbox: Executor
+) -> list[list[Episode]]:
+    """The episodes of each task, in order."""
+    config, tasks, samples = contender.config, evaluation.tasks, evaluation.samples
+    environment = ENVIRONMENTS.get(config.environment).from_config(config)
+    transition = Transition(config.external, environment)
+    in_play = asyncio.Semaphore(AT_ONCE)
+    with tqdm(total=len(tasks) * samples, desc=contender.label, disable=None, dynamic_ncols=True, leave=False) as bar:
+
+        async def play(task: Task, sample: int) -> Episode:
+            async with in_play:
+                through = PROTOCOLS[evaluation.protocol](generators)
+                player = EpisodePlayer(config, environment, transition, through, sandbox)
+                key = ("eval", sample) if sample else ("eval",)
+                episode = await player.play(task, 1, *key, evaluation=True)
+            bar.update()
+            return episode
+
+        episodes = await together(*(play(task, sample) for task in tasks for sample in range(samples)))
+    return [episodes[start : start + samples] for start in range(0, len(episodes), samples)]

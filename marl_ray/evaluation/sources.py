@@ -1,0 +1,123 @@
+"""What `--model` names, and the config that plays it: of a model only the weights count, all else is the config's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from marl_ray.config.schema import Config
+from marl_ray.core.errors import UserError
+from marl_ray.core.paths import expanded
+from marl_ray.models.tokenization import says_base
+from marl_ray.runs.checkpoints import NAME, state_of
+from marl_ray.runs.folder import RunFolder
+
+BASE = "base"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model as it was asked for: a label, and the weights of each agent, as names of models."""
+
+    label: str
+    weights: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Who is measured: a label, and a config whose agents have the weights, those of the sources `players`.
+
+    `templates` say whether an agent's prompts go through the chat template, where its base model's name says so.
+    """
+
+    label: str
+    players: tuple[str, ...]
+    config: Config
+    templates: tuple[bool | None, ...]
+
+
+def find_sources(names: Sequence[str], config: Config) -> list[Source]:
+    """What each `--model` stands for: `base`, the config's models; a run, its trained models, or its newest checkpoint
+    where there are none yet; a checkpoint. Raises UserError."""
+    found = [_source(name, config) for name in names]
+    labels = [source.label for source in found]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UserError(f"--model {label} is given twice: leave one away")
+    return found
+
+
+def run_of(path: Path) -> Path:
+    """The folder of the run that a folder is, or is a checkpoint of."""
+    path = expanded(path)
+    return path.resolve().parent.parent if NAME.fullmatch(path.name) else path
+
+
+def _source(name: str, config: Config) -> Source:
+    if name == BASE:
+        return Source(BASE, tuple(agent.name for agent in config.agents))
+    path = expanded(Path(name)).resolve()
+    if NAME.fullmatch(path.name) and path.is_dir():
+        state_of(path)  # whole, or a UserError
+        return Source(f"{path.parent.parent.name}/{path.name}", _weights(path, config))
+    folder = RunFolder(path)
+    if not folder.config.exists():
+        raise UserError(f"--model {name} is neither {BASE} nor the folder of a run or of a checkpoint (step_000010)")
+    if folder.models.is_dir():
+        return Source(path.name, _weights(folder.models, config))
+    newest = folder.checkpoints.latest()
+    if newest is None:
+        raise UserError(f"--model {name} has neither trained models nor a checkpoint yet")
+    return Source(path.name, _weights(newest[0], config))
+
+
+def _weights(folder: Path, config: Config) -> tuple[str, ...]:
+    """One folder an agent, and not more of them."""
+    there = sorted(path.name for path in folder.glob("agent_*") if re.fullmatch(r"agent_\d+", path.name))
+    wanted = [f"agent_{agent}" for agent in range(config.num_agents)]
+    if sorted(there) != sorted(wanted):
+        raise UserError(
+            f"{folder} holds {', '.join(there) or 'no model'}, but the config has {config.num_agents} agents"
+        )
+    return tuple(str(folder / name) for name in wanted)
+
+
+def contenders(sources: Sequence[Source], config: Config, swap: bool) -> list[Contender]:
+    """One a source; with `swap` one for every way to fill the agents' places with two sources. Raises UserError."""
+    if not swap:
+        return [_contender(source.label, [source] * config.num_agents, config) for source in sources]
+    if len(sources) != 2 or config.num_agents < 2:
+        raise UserError("--swap puts two models in each other's places: give --model twice, for several agents")
+    places = product(sources, repeat=config.num_agents)
+    return [_contender("+".join(source.label for source in chosen), chosen, config) for chosen in places]
+
+
+def _contender(label: str, players: Sequence[Source], config: Config) -> Contender:
+    """`players` are the source of each agent's weights."""
+    places = enumerate(zip(config.agents, players, strict=True))
+    agents = tuple(replace(settings, name=player.weights[agent]) for agent, (settings, player) in places)
+    # The folder of a trained model is called agent_0, whatever its base model was called.
+    undecided = config.model.use_chat_template is None
+    templates = tuple(False if undecided and says_base(agent.name) else None for agent in config.agents)
+    return Contender(label, tuple(player.label for player in players), replace(config, agents=agents), templates)
+
+
+def alone(contender: Contender) -> Contender:
+    """The same with its last agent alone, which in code generation is the one that writes the main function."""
+    config = replace(contender.config, agents=contender.config.agents[-1:])
+    return replace(contender, players=contender.players[-1:], config=config, templates=contender.templates[-1:])
+
+
+def policy_config(contender: Contender, agent: int) -> Config:
+    """The config that one agent's generators are made from."""
+    config, through = contender.config, contender.templates[agent]
+    return config if through is None else replace(config, model=replace(config.model, use_chat_template=through))
+
+
+def describe_weights(contender: Contender) -> list[dict[str, Any]]:
+    """For the records."""
+    return [{"agent": agent, "model": settings.name} for agent, settings in enumerate(contender.config.agents)]

@@ -1,0 +1,51 @@
+"""A summary as a table for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from marl_ray.evaluation.measures import Summary
+from marl_ray.evaluation.statistics import Estimate
+
+WIDTH = 25
+MOST_COMPARED = 3
+"""Models; the differences of more are in the file."""
+
+
+def table(summary: Summary) -> Iterator[str]:
+    """A line a metric: each model's mean with its interval; of a few models the differences from the first, with a star
+    where their interval excludes zero."""
+    models = summary.models
+    first = next(iter(models))
+    few = len(models) <= MOST_COMPARED
+    shown = [difference for difference in summary.differences if few and difference.reference == first]
+    columns: dict[str, Mapping[str, Estimate]] = dict(models)
+    columns |= {f"{difference.model} - {first}": difference.numbers for difference in shown}
+    names = list(dict.fromkeys(name for numbers in models.values() for name in numbers))
+    widest = max(map(len, names), default=0)
+    yield f"{'':<{widest}}" + "".join(f"  {label:>{WIDTH}}" for label in columns)
+    for name in names:
+        cells = (_cell(numbers.get(name), label not in models) for label, numbers in columns.items())
+        yield f"{name:<{widest}}" + "".join(f"  {cell:>{WIDTH}}" for cell in cells)
+
+
+def matrix(summary: Summary, first: str, second: str, metric: str = "return") -> Iterator[str]:
+    """Two models in two roles: rows are who plays the first role, columns who plays the second."""
+    yield f"{metric}, by who plays agent 0 (rows) and agent 1 (columns)"
+    names = (first, second)
+    widest = max(map(len, names))
+    yield f"{'':<{widest}}" + "".join(f"  {name:>{WIDTH}}" for name in names)
+    for row in names:
+        cells = (_cell(summary.models[f"{row}+{column}"].get(metric), False) for column in names)
+        yield f"{row:<{widest}}" + "".join(f"  {cell:>{WIDTH}}" for cell in cells)
+
+
+def _cell(estimate: Estimate | None, signed: bool) -> str:
+    if estimate is None:
+        return "-"
+    sign = "+" if signed else ""
+    text = f"{estimate.mean:{sign}.3f}"
+    if not math.isnan(estimate.low):
+        text += f" [{estimate.low:{sign}.3f}, {estimate.high:{sign}.3f}]"
+    return text + ((" *" if estimate.excludes_zero else "  ") if signed else "")

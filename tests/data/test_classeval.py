@@ -1,0 +1,133 @@
+"""ClassEval's rows: what becomes of them, what is mended, and what is said of those that cannot be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from marl_ray.contracts import check_dataset
+from marl_ray.core.errors import UserError
+from marl_ray.core.tree import Task
+from marl_ray.data.classeval import CLASSEVAL
+from marl_ray.environments.code_completion.skeleton import skeleton_of
+
+SKELETON = '''\
+import os
+import json
+
+class Pair:
+    """Two numbers."""
+
+    def __init__(self):
+        pass
+
+    def add(self, a, b):
+        """Their sum."""
+
+    def swap(self, a, b):
+        """The other way round."""
+        raise NotImplementedError
+
+    def name(self):
+        return "pair"
+'''
+TESTS = """\
+import unittest
+
+class TestPair(unittest.TestCase):
+    def test_add(self):
+        self.assertEqual(Pair().add(1, 2), 3)
+"""
+ROW = {"task_id": "c/0", "class_name": "Pair", "skeleton": SKELETON, "test": TESTS}
+SOLUTION = """\
+import re
+
+class Pair:
+    def add(self, a, b):
+        return a + b
+
+    @staticmethod
+    def scaled(a):
+        return 2 * a
+
+    def unused(self):
+        return 1
+"""
+
+
+def task(**changes: Any) -> Task:
+    return CLASSEVAL.task({**ROW, **changes}, 0)
+
+
+def test_the_fields_that_a_row_needs() -> None:
+    made = task()
+    assert (made.id, made.prompt) == ("c/0", SKELETON)
+    assert made.fields["class_name"] == "Pair"
+    assert made.fields["methods"] == ("add", "swap")  # without a body, and no constructor that passes
+    assert made.fields["lengths"] == (49, 94)
+    check_dataset(CLASSEVAL, [ROW, {**ROW, "task_id": None}])
+
+
+def test_methods_info_says_what_is_to_be_written() -> None:
+    made = task(methods_info=[{"method_name": "add"}], solution_code=SOLUTION)
+    assert (made.fields["methods"], made.fields["lengths"]) == (("add",), (45,))
+    with pytest.raises(UserError, match="task c/0: the skeleton has no method sub"):
+        task(methods_info=[{"method_name": "add"}, {"method_name": "sub"}])
+
+
+def test_imports_are_those_of_the_field() -> None:
+    assert task(import_statement=["import re", "from a import b"]).prompt.startswith(
+        "import re\nfrom a import b\n\nclass Pair:"
+    )
+    assert task(import_statement=[]).prompt.startswith("class Pair:")
+
+
+def test_a_method_that_only_the_tests_know_is_given() -> None:
+    tests = TESTS + "        self.assertEqual(Pair.scaled(1), 2)\n"
+    made = task(test=tests, solution_code=SOLUTION)
+    assert made.prompt.endswith("\n\n    @staticmethod\n    def scaled(a):\n        return 2 * a\n")
+    assert made.fields["methods"] == ("add", "swap")
+    assert "scaled" not in task(solution_code=SOLUTION).prompt
+
+
+def test_a_skeleton_that_does_not_parse_is_put_together_from_its_parts() -> None:
+    parts = {
+        "skeleton": SKELETON.replace('Their sum."""', "Their sum."),
+        "import_statement": ["import re"],
+        "class_description": '    """\n    Two numbers.\n    """\n',
+        "class_constructor": "class Pair: \n    def __init__(self):\n        self.count = 2\n\n",
+        "methods_info": [
+            {"method_name": "add", "method_description": 'def add(self, a, b):\n        """\n        Their sum.'},
+            {"method_name": "swap", "method_description": 'def swap(self, a, b):\n        """Swap."""'},
+        ],
+    }
+    made = task(**parts)
+    skeleton = skeleton_of(made.prompt, "Pair", made.fields["methods"], made.fields["lengths"])
+    assert [slot.name for slot in skeleton.slots] == ["add", "swap"]
+    assert made.prompt.startswith(
+        'import re\n\nclass Pair:\n    """\n    Two numbers.\n    """\n    def __init__(self):\n'
+    )
+    assert '        Their sum.\n        """\n' in made.prompt
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"class_name": ""}, "has no class name (field class_name)"),
+        ({"class_name": "a b"}, "has no class name"),
+        ({"class_name": "Other"}, "the skeleton defines the class Other 0 times"),
+        ({"skeleton": ""}, "has no class to complete (field skeleton)"),
+        ({"skeleton": "class Pair("}, "the skeleton does not parse"),
+        ({"skeleton": "class Pair:\n    def add(self):\n        return 1"}, "the skeleton has no method to write"),
+        ({"skeleton": "class Pair:\n    def a(self): ...\n    def a(self): ..."}, "has the method a 2 times"),
+        ({"test": ""}, "has no tests (field test)"),
+        ({"test": "import unittest"}, "tests hold no test"),
+        ({"test": "class ("}, "c/0: "),
+    ],
+)
+def test_rows_that_cannot_be_used(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        task(**changes)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,126 @@
+"""Classes really executed: canonical solutions, and what becomes of them when one method goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from marl_ray.contracts import check_dataset, check_environment
+from marl_ray.core.tree import Outcome, Task
+from marl_ray.data.classeval import CLASSEVAL, methods_of_solution
+from marl_ray.environments.code_completion import CodeCompletion
+from marl_ray.environments.code_completion.attempt import ClassReader
+from marl_ray.environments.code_completion.diagnosis import diagnose
+from marl_ray.environments.code_generation.evidence import report_of
+from marl_ray.sandbox import Sandbox, SandboxSettings
+from tests.environments.code_completion.common import POP, RIGHT, ROOT, TASK
+from tests.sandbox.datasets import load
+from tests.sandbox.test_datasets import CLASSEVAL_FAILING
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def classes() -> list[tuple[Task, dict[str, str]]]:
+    """Tasks of ClassEval that can be solved here, with the reference's methods."""
+    pairs = [(CLASSEVAL.task(row, number), row) for number, row in enumerate(load("classeval"))]
+    return [(task, methods_of_solution(row)) for task, row in pairs if task.id not in CLASSEVAL_FAILING]
+
+
+def answers(task: Task, solution: dict[str, str], strategy: str, num_agents: int) -> list[str]:
+    """What each agent writes if it knows the reference."""
+    shares = ClassReader(strategy, num_agents).shares(task)
+    return ["\n\n".join(solution[name] for name in own) or "pass" for own in shares]
+
+
+def outcomes(
+    sandbox: Sandbox, environment: CodeCompletion, played: Sequence[tuple[Task, Sequence[str]]]
+) -> list[Outcome]:
+    attempts = [environment.attempt(task, responses, last=True) for task, responses in played]
+    reports = sandbox.run_batch([attempt.program for attempt in attempts])
+    return [environment.outcome(attempt, report) for attempt, report in zip(attempts, reports, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "num_agents", "every"), [("param_count", 2, 1), ("round_robin", 3, 4), ("balanced", 1, 4)]
+)
+def test_canonical_solutions_cut_into_methods_earn_the_maximum(
+    sandbox: Sandbox, classes: list[tuple[Task, dict[str, str]]], strategy: str, num_agents: int, every: int
+) -> None:
+    assert len(classes) == 60 - len(CLASSEVAL_FAILING)
+    played = [(task, answers(task, solution, strategy, num_agents)) for task, solution in classes[::every]]
+    found = outcomes(sandbox, CodeCompletion(num_agents, strategy), played)
+    assert {task.id: o.levels for (task, _), o in zip(played, found, strict=True) if o.reward != 6.0} == {}
+
+
+def test_packages_that_are_let_in_make_more_classes_solvable() -> None:
+    pytest.importorskip("numpy")
+    rows = {row["task_id"]: row for row in load("classeval")}
+    solvable = [rows[f"ClassEval_{number}"] for number in (57, 59)]
+    pairs = [(CLASSEVAL.task(row, number), methods_of_solution(row)) for number, row in enumerate(solvable)]
+    played = [(task, answers(task, solution, "balanced", 2)) for task, solution in pairs]
+    with Sandbox(SandboxSettings(packages=("numpy",))) as sandbox:
+        found = outcomes(sandbox, CodeCompletion(2, "balanced"), played)
+    assert [outcome.reward for outcome in found] == [6.0, 6.0]
+
+
+def test_a_method_that_is_removed_or_broken_costs_its_level_and_is_named(
+    sandbox: Sandbox, classes: list[tuple[Task, dict[str, str]]]
+) -> None:
+    environment = CodeCompletion(2, "round_robin", sandbox_slice="all")
+    played = []
+    for number, (task, solution) in enumerate(classes):
+        first, *_ = task.fields["methods"]
+        spoiled = solution | {first: f"def {first}(self):\n    return (" * (number % 2)}
+        played.append((task, answers(task, spoiled, "round_robin", 2)))
+    for (task, responses), outcome in zip(played, outcomes(sandbox, environment, played), strict=True):
+        first, *others = task.fields["methods"]
+        assert outcome.levels["methods"] == pytest.approx(2 * len(others) / (1 + len(others))), task.id
+        assert outcome.levels["tests"] < 4, task.id
+        attempt = environment.attempt(task, responses, last=True)
+        assert environment.feedback(attempt, outcome, "level_feedback", 0)[0].startswith(f"{first}: missing"), task.id
+        assert f"missing from others: {first}" in environment.feedback(attempt, outcome, "level_feedback", 1), task.id
+        failures = diagnose(attempt, report_of(outcome), "all").failures_for(0)
+        about = [not failure.text.mentions.isdisjoint(attempt.shares[0]) for failure in failures]
+        assert about[0], task.id
+        assert about == sorted(about, reverse=True), task.id
+
+
+def test_the_wrong_agents_methods_are_not_taken(sandbox: Sandbox, classes: list[tuple[Task, dict[str, str]]]) -> None:
+    played = [(task, answers(task, solution, "round_robin", 2)[::-1]) for task, solution in classes[:8]]
+    environment = CodeCompletion(2, "round_robin")
+    for (task, responses), outcome in zip(played, outcomes(sandbox, environment, played), strict=True):
+        assert outcome.levels["methods"] == outcome.levels["overlap"] == 0, task.id
+        told = environment.feedback(environment.attempt(task, responses, True), outcome, "level_feedback", 0)
+        assert any(line.startswith("not yours: ") for line in told), task.id
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reward"),
+    [
+        (*RIGHT, 6.0),
+        (POP, RIGHT[1], 1.5 + 3.0),  # TestRoot fails
+        ("", "", 0.0),
+        (RIGHT[0], f"{RIGHT[1]}\n\n{ROOT}", 6.0 - 0.25),
+        (RIGHT[0], RIGHT[1].replace("self, item)", "self, item, item)"), 0.0),  # parses, and does not compile
+        (RIGHT[0].replace("pop()", "pop(0)"), RIGHT[1], 6.0),
+        (f"raise SystemExit\n{RIGHT[0]}", RIGHT[1], 6.0),  # what is no method is left out
+    ],
+)
+def test_rewards(sandbox: Sandbox, first: str, second: str, reward: float) -> None:
+    (outcome,) = outcomes(sandbox, CodeCompletion(2), [(TASK, [first, second])])
+    assert outcome.reward == pytest.approx(reward)
+
+
+def test_the_contract(sandbox: Sandbox) -> None:
+    for num_agents, joint in ((1, ["\n".join(RIGHT)]), (2, list(RIGHT)), (3, [*RIGHT, "pass"])):
+        check_environment(CodeCompletion(num_agents), [TASK], [joint], execute=sandbox.run_batch)
+
+
+def test_the_contract_of_the_data_set() -> None:
+    check_dataset(CLASSEVAL, load("classeval"))

@@ -1,0 +1,60 @@
+"""A solution in one function, split in two: `aux` computes a part of what it says, main calls it there."""
+
+from __future__ import annotations
+
+import ast
+import symtable
+from collections.abc import Iterator
+
+from marl_ray.core.tree import Task
+from marl_ray.environments.code_generation import CodeGeneration
+
+PARTS = ast.BinOp | ast.Call | ast.Compare | ast.ListComp | ast.IfExp | ast.Subscript | ast.Constant | ast.Name
+
+
+def good_split(task: Task, source: str) -> list[str] | None:
+    """The first split in which main uses aux, is no thin wrapper, and throws nothing away; None: there is none."""
+    environment = CodeGeneration(2)
+    for texts in splits(source, task.fields["entry_point"]):
+        attempt = environment.attempt(task, texts, last=True)
+        use = attempt.use
+        if all(part.defined for part in attempt.parts) and use.called and not use.thin_wrapper and not use.misused:
+            return texts
+    return None
+
+
+def splits(source: str, name: str) -> Iterator[list[str]]:
+    """The texts of aux and of main: for every part of the function `name`, the largest first."""
+    tree = ast.parse(source)
+    imports = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    main = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    own = set().union(*map(_bound, symtable.symtable(ast.unparse(main), "main", "exec").get_children()))
+    parts = [node for statement in main.body for node in ast.walk(statement) if isinstance(node, PARTS)]
+    for part in sorted({ast.unparse(part) for part in parts}, key=lambda text: -len(text)):
+        code = f"def aux():\n    return {part}"
+        given = ", ".join(sorted(_read(symtable.symtable(code, "aux", "exec")) & own))
+        taken = _Taken(ast.parse(part, mode="eval").body, f"aux({given})").visit(ast.parse(ast.unparse(main)))
+        functions = (code.replace("aux()", f"aux({given})", 1), ast.unparse(taken))
+        yield ["\n".join([*imports, function]) for function in functions]
+
+
+def _bound(table: symtable.SymbolTable) -> set[str]:
+    """Names that code binds, but for imports."""
+    names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_local() and not symbol.is_imported()}
+    return names.union(*map(_bound, table.get_children()))
+
+
+def _read(table: symtable.SymbolTable) -> set[str]:
+    """Names that code reads and does not bind."""
+    names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
+    return names.union(*map(_read, table.get_children()))
+
+
+class _Taken(ast.NodeTransformer):
+    """Puts a call in the place of everything that reads like a part."""
+
+    def __init__(self, part: ast.expr, call: str) -> None:
+        self.part, self.call = ast.dump(part), ast.parse(call, mode="eval").body
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self.call if ast.dump(node) == self.part else self.generic_visit(node)

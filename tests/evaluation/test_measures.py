@@ -1,0 +1,86 @@
+"""From episodes to what is reported, on trees made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from marl_ray.core.tree import Episode, Node
+from marl_ray.evaluation.measures import TaskMeasure, measure, plain, summarise
+from marl_ray.evaluation.tables import matrix, table
+from tests.trees import episode, node, two_turns
+
+
+def chain(first: float, second: float | None, passed: tuple[bool, bool] = (False, False)) -> Episode:
+    """One joint action a turn; without a second reward its prompt was too long."""
+
+    def of(turn: int, reward: float, children: dict[int, Node]) -> Node:
+        metrics = {"all_passed": float(passed[turn])}
+        return node(turn, [reward], children, levels={"tests": reward / 2}, metrics=metrics)
+
+    if second is None:
+        return episode(of(0, first, {}), ((0,), "prompt_too_long"))
+    return episode(of(0, first, {0: of(1, second, {})}))
+
+
+def test_a_task_is_measured_turn_by_turn() -> None:
+    episodes = [chain(1.0, 3.0, (False, True)), chain(2.0, 4.0, (True, True)), chain(3.0, None), chain(2.0, 2.0)]
+    found = measure(episodes, two_turns(), [1, 2, 4])
+    discount = two_turns().credit.discount
+    assert (found.samples, found.too_long_prompts, found.infra_errors) == (4, 1, 0)
+    assert found.numbers == pytest.approx(
+        {
+            "return": (1 + 2 + 3 + 2 + discount * (3 + 4 + 2)) / 4,
+            "turn_1/pass@1": 1 / 4,
+            "turn_1/pass@2": 1 / 2,
+            "turn_1/pass@4": 1.0,
+            "turn_1/reward_mean": 2.0,
+            "turn_1/all_passed": 1 / 4,
+            "turn_1/level/tests": 1.0,
+            "turn_2/pass@1": 2 / 3,
+            "turn_2/pass@2": 1.0,  # of the three that got there; pass@4 does not exist
+            "turn_2/reward_mean": 3.0,
+            "turn_2/all_passed": 2 / 3,
+            "turn_2/level/tests": 1.5,
+        }
+    )
+
+
+def test_a_task_that_nobody_could_play_has_no_numbers() -> None:
+    found = measure([episode(None, ((), "infra_error"))], two_turns(), [1])
+    assert (found.infra_errors, found.numbers) == (1, {})
+
+
+def measures(*values: float | None) -> list[TaskMeasure]:
+    return [TaskMeasure(f"t/{i}", 1, 0, 0, {} if v is None else {"return": v}) for i, v in enumerate(values)]
+
+
+def test_differences_are_of_the_tasks_that_both_have() -> None:
+    summary = summarise({"base": measures(1, 2, 3, None), "one": measures(2, 3, None, 9)}, seed=1)
+    assert summary.models["base"]["return"].mean == 2.0
+    assert summary.models["one"]["return"].tasks == 3
+    (difference,) = summary.differences
+    estimate = difference.numbers["return"]
+    assert (difference.model, difference.reference) == ("one", "base")
+    assert (estimate.mean, estimate.low, estimate.high, estimate.tasks) == (1.0, 1.0, 1.0, 2)
+    assert estimate.excludes_zero
+    assert plain(summary)["differences"][0]["numbers"]["return"]["mean"] == 1.0
+
+
+def test_a_table_has_a_column_a_model_and_a_difference() -> None:
+    lines = list(table(summarise({"base": measures(1, 2, 3), "one": measures(2, 3, 4)}, seed=1)))
+    assert lines[0].split() == ["base", "one", "one", "-", "base"]
+    assert lines[1].startswith("return")
+    assert "2.000 [1.000, 3.000]" in lines[1]
+    assert lines[1].endswith("+1.000 [+1.000, +1.000] *")
+    (alone,) = list(table(summarise({"base": measures(2)}, seed=1)))[1:]
+    assert alone.split() == ["return", "2.000"]
+
+
+def test_a_matrix_says_who_plays_whom() -> None:
+    places = {"a+a": measures(1, 1), "a+b": measures(2, 2), "b+a": measures(3, 3), "b+b": measures(4, 4)}
+    summary = summarise(places, seed=1)
+    _, header, first, second = matrix(summary, "a", "b")
+    assert header.split() == ["a", "b"]
+    assert [first.split()[0], first.split()[1], first.split()[4]] == ["a", "1.000", "2.000"]
+    assert [second.split()[1], second.split()[4]] == ["3.000", "4.000"]
+    assert " - " not in "".join(table(summary))

@@ -1,0 +1,190 @@
+"""Completions that are given, scored as in training: what a line gets, and which files are refused."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_ray.cli.main import main
+from marl_ray.data.loading import load_tasks
+from tests.evaluation.splitting import good_split
+from tests.sandbox import datasets
+
+PROMPT = 'def f(x):\n    """Add 2."""\n'
+TASKS = [
+    {"task_id": f"t/{n}", "prompt": PROMPT, "entry_point": "f", "test_list": ["assert f(1) == 3", "assert f(2) == 4"]}
+    for n in range(3)
+]
+AUX, MAIN = "def aux(x):\n    return x + 1", "def f(x):\n    return aux(x) + 1"
+NO_AUX = {"main": 0.6, "syntax": 0.5, "tests": 1.0, "aux": 0, "aux_called": 0, "not_thin": 0, "misused": 0}
+Score = Callable[..., list[dict[str, Any]]]
+
+
+def line(task: str, *completions: str, **more: Any) -> dict[str, Any]:
+    return {"task_id": task, "completions": list(completions), **more}
+
+
+def written(path: Path, rows: list[Any]) -> str:
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
+    return str(path)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Callable[..., list[str]]:
+    """The command on a file of these lines."""
+
+    def made(rows: list[Any], *arguments: str, kind: str = "humaneval", dataset: str = "") -> list[str]:
+        dataset = dataset or written(tmp_path / "tasks.jsonl", TASKS)
+        files = ["--dataset", dataset, "--completions", written(tmp_path / "given.jsonl", rows)]
+        return ["score", "--type", kind, *files, *arguments]
+
+    return made
+
+
+@pytest.fixture
+def score(command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> Score:
+    """What it prints."""
+
+    def scored(*arguments: Any, **settings: Any) -> list[dict[str, Any]]:
+        assert main(command(*arguments, **settings)) == 0
+        return [json.loads(printed) for printed in capsys.readouterr().out.splitlines()]
+
+    return scored
+
+
+def levels(found: dict[str, Any]) -> dict[str, float]:
+    return {name: round(value, 6) for name, value in found["levels"].items()}
+
+
+def test_a_line_says_all_that_training_would_know(score: Score) -> None:
+    alone, both, three = score(
+        [
+            line("t/1", "def f(x):\n    return x + 2", turn=2),
+            line("t/0", AUX, MAIN),
+            line("t/0", AUX.replace("aux", "aux_1"), "", MAIN.replace("aux", "aux_1")),
+        ]
+    )
+    assert list(alone) == ["task_id", "turn", "reward", "levels", "metrics", "report"]
+    assert (alone["task_id"], alone["turn"], alone["reward"]) == ("t/1", 2, pytest.approx(2.1))
+    assert alone["levels"] == {"main": 0.6, "syntax": 0.5, "tests": 1.0}
+    assert both["reward"] == 4.0
+    assert "turn" not in both
+    assert [test["status"] for test in both["report"]["tests"]] == ["pass", "pass"]
+    assert levels(three) == {**levels(both), "aux": 0.2, "aux_called": 0.25, "not_thin": 0.5}
+
+
+def test_lines_come_in_their_order_however_long_they_take(score: Score) -> None:
+    endless = line("t/0", "def f(x):\n    while True:\n        x += 1\n    return x")
+    rows = [endless, *(line("t/1", f"def f(x):\n    return x + {n}") for n in range(4))]
+    settings = ["--workers", "2", "--override", "sandbox.test_timeout_s=0.3", "sandbox.max_timeouts=1"]
+    found = score(rows, *settings)
+    assert [round(one["reward"], 6) for one in found] == [1.1, 1.1, 1.1, 2.1, 1.1]
+    assert [test["status"] for test in found[0]["report"]["tests"]] == ["timeout", "skipped"]
+
+
+def test_feedback_gives_the_prompts_of_the_next_turn(score: Score) -> None:
+    wrong = line("t/0", AUX, "def f(x):\n    return x")
+    (found,) = score([wrong], "--feedback", "level_feedback", "--override", "external.sandbox_slice=-1")
+    aux, main_prompt = found["prompts"]
+    assert "Your previous answer:\ndef aux(x):\n    return x + 1\n" in aux
+    assert "tests: 0 of 1 passed\nfailed: assert f(2) == 4 -> AssertionError" in aux
+    assert "aux use: aux not called" in main_prompt
+    assert "aux use" not in aux
+    (plain,) = score([wrong], "--feedback", "plain", "--override", "external.original_prompt=true")
+    assert all(prompt.startswith('def f(x):\n    """Add 2."""') for prompt in plain["prompts"])
+    assert not any("Feedback" in prompt for prompt in plain["prompts"])
+    assert plain["reward"] == found["reward"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ("{", "line 2: not JSON"),
+        ("[1]", "line 2: not a JSON object"),
+        ({"completions": [""]}, "line 2: task_id is missing"),
+        ({"task_id": "t/0"}, "line 2: completions is missing"),
+        (line("t/0", "", trun=1), "line 2: unknown key 'trun': did you mean turn?"),
+        (line("t/00", ""), "line 2: the dataset has no task 't/00': did you mean t/0?"),
+        (line("t/0"), "line 2: completions should be a list of texts, one an agent"),
+        ({"task_id": "t/0", "completions": "text"}, "line 2: completions should be a list of texts"),
+        ({"task_id": "t/0", "completions": ["", None]}, "line 2: completions should be a list of texts"),
+        (line("t/0", "", turn=0), "line 2: turn should be a whole number from 1, got 0"),
+        (line("t/0", "", turn=True), "line 2: turn should be a whole number from 1, got True"),
+    ],
+)
+def test_a_bad_line_is_named_before_anything_runs(
+    bad: Any, says: str, command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command([line("t/0", MAIN), bad, line("t/1", "")])) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)  # the sandbox would have said that it is active
+    assert says in err
+    if not isinstance(bad, str):
+        assert main(command([line("t/0", MAIN), bad, bad, bad])) == 1
+        assert capsys.readouterr().err.endswith("(and 2 more bad lines)\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--feedback", "level_fedback"], "unknown external.mode 'level_fedback': did you mean level_feedback?"),
+        (["--split", "tset"], "has no split 'tset'; its splits: test, train"),
+        (["--override", "sandbox.isolation=none"], "isolation 'none' runs programs unprotected"),
+        (["--override", "sandbox.memory=1"], "unknown setting 'sandbox.memory'"),
+    ],
+)
+def test_settings_are_checked_before_anything_runs(
+    arguments: list[str], says: str, command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command([line("t/0", MAIN)], *arguments)) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert says in err
+
+
+def test_types_are_those_of_the_registry(
+    command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(command([line("t/0", MAIN)], kind="humanevl")) == 1
+    assert "unknown dataset.type 'humanevl': did you mean humaneval?" in capsys.readouterr().err
+    assert main(command([], kind="humaneval")) == 1
+    assert "holds no line" in capsys.readouterr().err
+    missing = command([line("t/0", MAIN)])
+    Path(missing[missing.index("--completions") + 1]).unlink()
+    assert main(missing) == 1
+    assert "cannot be read (No such file or directory)" in capsys.readouterr().err
+
+
+def test_humaneval_solutions_earn_what_their_levels_say(score: Score) -> None:
+    problems = datasets.load("humaneval")[::2]
+    solutions = {row["task_id"]: row["prompt"] + row["canonical_solution"] for row in problems}
+    path = str(datasets.DATA / "humaneval.jsonl")
+    split = [good_split(task, solutions[task.id]) for task in load_tasks(path, "test")[::2]]
+    assert None not in split
+    rows = [line(name, "", text) for name, text in solutions.items()]
+    rows += [line(name, *texts) for name, texts in zip(solutions, split, strict=True) if texts]
+    found = score(rows, dataset=path)
+    assert [one["task_id"] for one in found[: len(solutions)] if levels(one) != NO_AUX] == []
+    assert [one["task_id"] for one in found[len(solutions) :] if one["reward"] != 4.0] == []
+
+
+@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
+def test_mbpp_solutions_of_one_function_earn_what_their_levels_say(score: Score) -> None:
+    path = str(datasets.DATA / "mbpp.jsonl")
+    rows: list[dict[str, Any]] = []
+    for row, task in list(zip(datasets.load("mbpp"), load_tasks(path, "test"), strict=True))[::40]:
+        code = row["code"].replace("\r\n", "\n")
+        if sum(not isinstance(node, ast.Import | ast.ImportFrom) for node in ast.parse(code).body) == 1:
+            split = good_split(task, code)
+            assert split is not None
+            rows += [line(row["task_id"], "", code), line(task.id, *split)]
+    assert len(rows) > 40
+    found = score(rows, kind="mbpp", dataset=path)
+    assert all(one["task_id"].startswith("MBPP/") for one in found)
+    assert [levels(one) for one in found[0::2]] == [NO_AUX] * (len(rows) // 2)
+    assert {one["reward"] for one in found[1::2]} == {4.0}

@@ -1,0 +1,136 @@
+"""What --model names, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from marl_ray.cli.main import main
+from marl_ray.config import Config, from_tree, load, to_yaml
+from marl_ray.core.errors import UserError
+from marl_ray.core.state import TrainerState
+from marl_ray.evaluation.evaluation import Wanted, check
+from marl_ray.evaluation.sources import alone, contenders, find_sources, policy_config, run_of
+from marl_ray.runs.folder import RunFolder
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+
+
+@pytest.fixture
+def config() -> Config:
+    return load(QUICKSTART, "magrpo")
+
+
+@pytest.fixture
+def run(tmp_path: Path, config: Config) -> RunFolder:
+    """A run with two checkpoints and no trained models."""
+    folder = RunFolder(tmp_path / "one")
+    folder.make()
+    folder.write_config(to_yaml(config), 0)
+    for step in (2, 4):
+        for agent in (0, 1):
+            (folder.checkpoints.begin(step, agent) / "config.json").write_text("{}")
+        folder.checkpoints.commit(TrainerState(step, 8 * step, 2 * step), keep=2)
+    return folder
+
+
+def test_a_run_is_its_models_or_its_newest_checkpoint(run: RunFolder, config: Config) -> None:
+    base, newest = find_sources(["base", str(run)], config)
+    assert base.weights == ("bundled:toy-base", "bundled:toy-base")
+    checkpoints = run.checkpoints.all()
+    assert newest.label == "one"
+    assert newest.weights == tuple(str(checkpoints[1] / f"agent_{agent}") for agent in (0, 1))
+    (older,) = find_sources([str(checkpoints[0])], config)
+    assert (older.label, older.weights[0]) == ("one/step_000002", str(checkpoints[0] / "agent_0"))
+    assert run_of(checkpoints[0]) == run_of(run.path) == run.path
+    for agent in (0, 1):
+        run.model(agent).mkdir(parents=True)
+    (trained,) = find_sources([str(run)], config)
+    assert trained.weights == (str(run.model(0)), str(run.model(1)))
+
+
+def test_models_that_are_none_are_refused(run: RunFolder, config: Config, tmp_path: Path) -> None:
+    def refusal(*names: str) -> str:
+        with pytest.raises(UserError) as caught:
+            find_sources(names, config)
+        return str(caught.value)
+
+    assert "--model base is given twice" in refusal("base", "base")
+    assert "neither base nor the folder of a run or of a checkpoint" in refusal(str(tmp_path / "two"))
+    (run.checkpoints.all()[1] / "agent_1" / "config.json").unlink()
+    assert "agent_1/config.json is not there" in refusal(str(run))
+    run.model(0).mkdir(parents=True)
+    assert "holds agent_0, but the config has 2 agents" in refusal(str(run))
+    empty = RunFolder(tmp_path / "empty")
+    empty.make()
+    empty.write_config(to_yaml(config), 0)
+    assert "has neither trained models nor a checkpoint yet" in refusal(str(empty))
+
+
+def test_swapping_fills_every_place_with_either(run: RunFolder, config: Config) -> None:
+    sources = find_sources(["base", str(run)], config)
+    places = contenders(sources, config, swap=True)
+    assert [place.label for place in places] == ["base+base", "base+one", "one+base", "one+one"]
+    assert [agent.name for agent in places[2].config.agents] == [sources[1].weights[0], "bundled:toy-base"]
+    assert places[1].players == ("base", "one")
+    with pytest.raises(UserError, match="--swap puts two models in each other's places"):
+        contenders(sources[:1], config, swap=True)
+    single = alone(places[1])
+    assert [agent.name for agent in single.config.agents] == [sources[1].weights[1]]
+
+
+def test_a_trained_base_model_is_prompted_as_its_base_was(run: RunFolder) -> None:
+    tree = {"agents": ["some/model-base", "some/model"], "dataset": {"name": "bundled:toy"}, "magrpo": {}}
+    config = from_tree(tree, "magrpo")
+    (trained,) = contenders(find_sources([str(run)], config), config, swap=False)
+    assert [policy_config(trained, agent).model.use_chat_template for agent in (0, 1)] == [False, None]
+    said = replace(config, model=replace(config.model, use_chat_template=True))
+    (told,) = contenders(find_sources([str(run)], said), said, swap=False)
+    assert policy_config(told, 0).model.use_chat_template is True
+
+
+def request(**changes: object) -> Wanted:
+    asked = Wanted(["base"], None, 5, [1, 5], "parallel", False, Path("out"), False)
+    return replace(asked, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"samples": 4}, "pass@5 needs as many samples, there are 4: raise --samples"),
+        ({"protocol": "paralel"}, "unknown protocol 'paralel': there are parallel, single, sequential, discussion"),
+        ({"split": "test"}, "has no split 'test'"),
+        ({"swap": True}, "give --model twice"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(config: Config, changes: dict[str, object], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check(config, request(**changes))
+    assert says in str(caught.value)
+
+
+def test_greedy_samples_are_one(config: Config) -> None:
+    greedy = replace(config, evaluation=replace(config.evaluation, eval_temperature=0.0))
+    with pytest.raises(UserError, match="all samples of a task are alike: set --samples 1"):
+        check(greedy, request())
+    with pytest.raises(UserError, match="eval_num_generations 4 would be alike: set that to 1"):
+        load(QUICKSTART, "magrpo", {"magrpo.eval_temperature": 0})
+    assert load(QUICKSTART, "magrpo", {"magrpo.eval_temperature": 0, "magrpo.eval_num_generations": 1})
+
+
+def test_tasks_are_those_of_training_unless_a_split_is_named(config: Config) -> None:
+    few = replace(config, evaluation=replace(config.evaluation, eval_num_samples=3))
+    assert len(check(few, request()).tasks) == 3
+    assert len(check(few, request(split="eval[:5]")).tasks) == 5
+    single = check(few, request(protocol="single"))
+    assert single.contenders[0].config.num_agents == 1
+
+
+def test_an_evaluation_needs_a_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--model", "base"]) == 1
+    assert "no config: give --config FILE, or the --model of a run" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["eval", "--model", "base", "--k", "1,x"])
+    assert "--k: 'x' is not a whole number from 1" in capsys.readouterr().err
