@@ -8,6 +8,7 @@ from typing import Any
 
 from marl_ray.config.arithmetic import joint_actions, nodes
 from marl_ray.config.keys import agent_keys
+from marl_ray.config.learning import CLIP_RANGES
 from marl_ray.config.schema import Config, ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
@@ -95,6 +96,7 @@ def check(config: Config) -> None:
     _check_names(config)
     _check_tokenizer(config.model)
     _check_turns(config)
+    _check_loss(config)
     for number in range(config.num_agents):
         _check_credit(config, number)
         _check_resources(config, number)
@@ -175,6 +177,38 @@ def _check_turns(config: Config) -> None:
         f"{section}.early_termination_threshold with handoff all and {turns} turns would rank a branch that ended "
         "early below one that went on, since its return has fewer turns: set it to null, or num_turns to 2",
     )
+
+
+def _check_loss(config: Config) -> None:
+    """Losses of ratios that are all 1, and settings that a loss does not have."""
+    optimizer, section = config.optimizer, config.algorithm
+    loss, groups = optimizer.loss, config.rollout.rollout_buffer_size * nodes(config)
+    one_step = optimizer.train_batch_size is None or optimizer.train_batch_size >= groups
+    _require(
+        not (loss in CLIP_RANGES and one_step),
+        f"{section}.loss {loss} is for several optimizer steps a batch, and there is one, in which all ratios are 1: "
+        f"set {section}.train_batch_size below the {counted(groups, 'group')} of a step, or loss to policy_gradient",
+    )
+    _require(
+        not (loss == "m2po" and one_step and config.rollout.max_staleness == 0),
+        f"{section}.loss m2po is for stale tokens, and with max_staleness 0 and one optimizer step a batch there are "
+        f"none: set {section}.max_staleness above 0, or loss to policy_gradient",
+    )
+    _require(
+        not (loss == "m2po" and optimizer.importance in ("truncate", "mask")),
+        f"{section}.importance {optimizer.importance} would weigh tokens a second time with the ratio that loss m2po "
+        "weighs them with: set it to auto",
+    )
+    _require(
+        not (loss == "gspo" and config.credit.loss_aggregation != "sequence_sum"),
+        f"{section}.loss gspo averages over a completion's tokens by itself: set {section}.loss_aggregation to "
+        f"sequence_sum, not {config.credit.loss_aggregation}",
+    )
+    for name in ("clip_low", "clip_high"):
+        _require(
+            loss in CLIP_RANGES or getattr(optimizer, name) is None,
+            f"{section}.{name} is for loss {' and '.join(CLIP_RANGES)}, not {loss}: leave it out",
+        )
 
 
 def _check_size(config: Config) -> None:

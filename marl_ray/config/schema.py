@@ -11,21 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from marl_ray.config.learning import CreditConfig, Importance, OptimizerConfig
 from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
-from marl_ray.config.values import (
-    AtLeast1,
-    Decay,
-    Discount,
-    NotNegative,
-    NotNegativeInt,
-    Positive,
-    PositiveInt,
-    Share,
-    Turns,
-)
+from marl_ray.config.values import NotNegative, NotNegativeInt, Positive, PositiveInt, Share, Turns
 
 ALGORITHMS = ("magrpo", "grpo")
-Importance = Literal["auto", "none", "truncate", "mask"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,50 +175,6 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreditConfig:
-    """What a completion is credited with, and its weight in the loss. The estimator is the agent's."""
-
-    discount: Discount = 1.0
-    """What a later turn's reward counts in an earlier turn's return."""
-    turn_gradient_weights: tuple[float, ...] = (1.0,)
-    """One weight a turn for the loss, not all 0; null: all 1."""
-    normalize_advantages: bool = False
-    """Divide advantages by the group's standard deviation (whitening); `advantage_normalization` is the same."""
-    loss_aggregation: Literal["sequence_sum", "token_mean"] = "sequence_sum"
-    """sequence_sum: log-probabilities are summed over a completion; token_mean: averaged over all tokens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerConfig:
-    """AdamW and its batches. The learning rate is the agent's."""
-
-    lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate falls from its peak over the run."""
-    warmup_steps: NotNegativeInt = 0
-    """Optimizer steps over which the learning rate rises from 0."""
-    weight_decay: NotNegative = 0.0
-    """AdamW's decoupled weight decay."""
-    adam_beta1: Decay = 0.9
-    """AdamW's decay of the mean of gradients."""
-    adam_beta2: Decay = 0.999
-    """AdamW's decay of the mean of squared gradients."""
-    max_grad_norm: Positive = 1.0
-    """Gradients of a larger norm are scaled down to it."""
-    train_batch_size: PositiveInt | None = None
-    """Groups in one optimizer step; null: all groups of the step."""
-    importance: Importance = "auto"
-    """What a token's importance ratio, learner's probability over sampler's, does to its weight in the loss. truncate:
-    the weight is multiplied with the ratio, at most importance_bound; mask: the same, and 0 beyond the bound; none:
-    nothing. auto: truncate where max_staleness is above 0 or top_p or top_k cut the sampler, else none."""
-    importance_bound: AtLeast1 = 2.0
-    """C: ratios are cut above it, and masked below 1 / C too."""
-    microbatch_tokens: PositiveInt = 2048
-    """Padded tokens the learner computes at once."""
-    gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass, which takes longer and less memory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationConfig:
     """Evaluations on the eval split, which all play every turn."""
 
@@ -341,6 +287,8 @@ class Config:
         the learner's, from older weights or from a sampler that is cut for any agent; else none."""
         if self.optimizer.importance != "auto":
             return self.optimizer.importance
+        if self.optimizer.loss == "m2po":
+            return "none"
         cut = self.model.top_k is not None or any(agent.top_p < 1 for agent in self.agents)
         return "truncate" if cut or self.rollout.max_staleness else "none"
 

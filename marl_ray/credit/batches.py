@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from marl_ray.config.learning import CreditConfig
 from marl_ray.config.schema import Config
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.tree import Episode, Node
@@ -32,18 +33,28 @@ def in_order(episodes: Sequence[Episode], config: Config) -> list[Node]:
 def group_of(node: Node, agent: int, config: Config) -> Group:
     """The agent's group at a node, with what it is credited with and its weights, which no other group changes.
 
-    sequence_sum: w_t * A / G; token_mean: w_t * A. The mini-batch's normalizer is to come. With handoff `all` the whole
-    tree below the node must be known.
+    The mini-batch's normalizer is to come. With handoff `all` the whole tree below the node must be known.
     """
-    credit = config.credit
+    credit, settings = config.credit, config.agents[agent]
     returns = action_returns(node, agent, credit.discount, config.rollout.handoff == "all")
     credited = completion_returns(node, agent, returns)
-    factor = credit.turn_gradient_weights[node.turn]
-    if credit.loss_aggregation == "sequence_sum":
-        factor /= len(credited)
-    estimator = ESTIMATORS.get(config.agents[agent].estimator)
-    weights = [factor * value for value in advantages(credited, estimator, credit.normalize_advantages)]
+    share = share_of(node.turn, len(credited), settings.max_new_tokens, credit)
+    estimator = ESTIMATORS.get(settings.estimator)
+    weights = [share * value for value in advantages(credited, estimator, credit.normalize_advantages)]
     return Group(node.turn, node.prompt_ids[agent], tuple(node.completions[agent]), tuple(credited), tuple(weights))
+
+
+def share_of(turn: int, siblings: int, max_new_tokens: int, credit: CreditConfig) -> float:
+    """What an advantage is multiplied with, at a node with so many siblings, before the mini-batch's normalizer.
+
+    sequence_sum: w_t / G. token_mean: w_t, as in DAPO (Yu et al., 2025), where long completions count more. constant:
+    w_t / (G * max_new_tokens), as in Dr. GRPO (Liu et al., 2025, "Understanding R1-Zero-like training"), so that a
+    token counts the same however long its completion is, and the loss does not grow with the room that there is.
+    """
+    share = credit.turn_gradient_weights[turn]
+    if credit.loss_aggregation != "token_mean":
+        share /= siblings
+    return share / max_new_tokens if credit.loss_aggregation == "constant" else share
 
 
 def batch_of(groups: Sequence[Group], step: int, config: Config) -> Batch:
@@ -58,8 +69,8 @@ def batch_of_agent(episodes: Sequence[Episode], agent: int, step: int, config: C
 
 
 def _mini_batch(groups: Sequence[Group], config: Config) -> MiniBatch:
-    """Its normalizer: sequence_sum the number of groups, token_mean that of their tokens."""
-    if config.credit.loss_aggregation == "sequence_sum":
+    """Its normalizer: token_mean the number of the groups' tokens, else that of groups."""
+    if config.credit.loss_aggregation != "token_mean":
         return MiniBatch(tuple(groups), len(groups))
     tokens = sum(len(completion.token_ids) for group in groups for completion in group.completions)
     return MiniBatch(tuple(groups), max(tokens, 1))

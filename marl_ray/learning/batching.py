@@ -31,11 +31,13 @@ WINDOW = 8
 
 @dataclass(frozen=True, slots=True)
 class WeightedCompletion:
-    """One completion and the factor of its summed log-probability in the loss."""
+    """One completion and the factor of its summed log-probability in the loss. `old_logprobs` are those of the policy
+    before the batch's first optimizer step, where they are not what the policy says now."""
 
     token_ids: tuple[int, ...]
     behaviour_logprobs: tuple[float, ...]
     weight: float
+    old_logprobs: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,10 @@ class MicroBatch:
     """B sequences of L tokens (packed: one), and what their logits at C columns predict.
 
     input_ids: [B, L]; columns: [C]; tokens: [B * C], the completion token predicted there, or NO_TOKEN;
-    behaviour_logprobs, weights: [B * C], the token's log-probability and the loss weight of its completion, else 0.
-    Packed ones have position_ids [1, L], and `groups`, where each row lies; padded ones have neither.
+    behaviour_logprobs, weights: [B * C], the token's log-probability and the loss weight of its completion, else 0;
+    owners: [B * C], the token's completion among `completions`, else their number; old_logprobs: [B * C], or None where
+    completions have none. The tokens of `completions` are in their order. Packed ones have position_ids [1, L], and
+    `groups`, where each row lies; padded ones have neither.
     """
 
     input_ids: torch.Tensor
@@ -65,6 +69,9 @@ class MicroBatch:
     tokens: torch.Tensor
     behaviour_logprobs: torch.Tensor
     weights: torch.Tensor
+    owners: torch.Tensor
+    completions: tuple[WeightedCompletion, ...]
+    old_logprobs: torch.Tensor | None = None
     position_ids: torch.Tensor | None = None
     groups: tuple[PackedGroup, ...] = ()
 
@@ -77,6 +84,8 @@ class MicroBatch:
             tokens=self.tokens.to(device),
             behaviour_logprobs=self.behaviour_logprobs.to(device),
             weights=self.weights.to(device),
+            owners=self.owners.to(device),
+            old_logprobs=None if self.old_logprobs is None else self.old_logprobs.to(device),
             position_ids=None if self.position_ids is None else self.position_ids.to(device),
             groups=tuple(group.to(device) for group in self.groups),
         )
@@ -190,6 +199,9 @@ def pack(rows: Sequence[PromptRow]) -> MicroBatch:
             [value for completion in completions for value in completion.behaviour_logprobs]
         ),
         weights=torch.tensor([completion.weight for completion in completions for _ in completion.token_ids]),
+        owners=torch.tensor([i for i, completion in enumerate(completions) for _ in completion.token_ids]),
+        completions=tuple(completions),
+        old_logprobs=_old_logprobs(completions),
         position_ids=torch.tensor([position_ids]),
         groups=tuple(groups),
     )
@@ -202,8 +214,9 @@ def pad(rows: Sequence[PromptRow]) -> MicroBatch:
     input_ids = torch.full((len(rows), width), PADDING)
     tokens = torch.full((len(rows), width - first), NO_TOKEN)
     behaviour_logprobs, weights = torch.zeros(tokens.shape), torch.zeros(tokens.shape)
-    for i, row in enumerate(rows):
-        (completion,) = row.completions
+    owners = torch.full(tokens.shape, len(rows))
+    completions = [completion for row in rows for completion in row.completions]
+    for i, (row, completion) in enumerate(zip(rows, completions, strict=True)):
         ids = torch.tensor(row.prompt_ids + completion.token_ids)
         input_ids[i, : len(ids) - 1] = ids[:-1]
         begin = len(row.prompt_ids) - 1 - first
@@ -211,10 +224,24 @@ def pad(rows: Sequence[PromptRow]) -> MicroBatch:
         tokens[i, predicted] = torch.tensor(completion.token_ids)
         behaviour_logprobs[i, predicted] = torch.tensor(completion.behaviour_logprobs)
         weights[i, predicted] = completion.weight
+        owners[i, predicted] = i
+    old, old_logprobs = _old_logprobs(completions), None
+    if old is not None:
+        old_logprobs = torch.zeros(tokens.shape)
+        old_logprobs[tokens != NO_TOKEN] = old
     return MicroBatch(
         input_ids=input_ids,
         columns=torch.arange(first, width),
         tokens=tokens.flatten(),
         behaviour_logprobs=behaviour_logprobs.flatten(),
         weights=weights.flatten(),
+        owners=owners.flatten(),
+        completions=tuple(completions),
+        old_logprobs=None if old_logprobs is None else old_logprobs.flatten(),
     )
+
+
+def _old_logprobs(completions: Sequence[WeightedCompletion]) -> torch.Tensor | None:
+    """Of their tokens, one after another; None if they have none."""
+    known = [c.old_logprobs for c in completions if c.old_logprobs is not None]
+    return torch.tensor([value for of_one in known for value in of_one]) if len(known) == len(completions) else None

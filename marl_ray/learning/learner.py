@@ -7,20 +7,23 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
+from marl_ray.config.learning import CLIP_RANGES
 from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.disk import sync, sync_tree
 from marl_ray.core.errors import UserError
+from marl_ray.learning.batching import PromptRow, rows_of
 from marl_ray.learning.gradient import Gradient
 from marl_ray.learning.importance import Agreement
-from marl_ray.learning.policy import choose_layout, load_policy
+from marl_ray.learning.measures import Distance
+from marl_ray.learning.policy import Scorer, choose_layout, load_policy
 from marl_ray.models.folders import check_folder
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 
@@ -39,6 +42,9 @@ class MiniBatchDone:
     taken: bool
     skipped: bool
     agreement: Agreement
+    entropy: float
+    """The sum over its tokens."""
+    distance: Distance
 
 
 class Learner:
@@ -98,9 +104,9 @@ class Learner:
         """Learn from what was not accumulated yet, with one optimizer step a mini-batch: the batch is applied.
 
         Of the first mini-batch the batch holds the groups after the first `accumulated`; 0: all of them. The later ones
-        meet weights that those before them have moved, and are in that part off-policy: what bounds it is
-        `importance`, if it is not none, and nothing else, as there is no clipping as in PPO. Ratios and gap are those
-        of the first mini-batch that has a gradient.
+        meet weights that those before them have moved, and are in that part off-policy: what bounds it is `loss` clip,
+        gspo or m2po, or `importance`. Importance ratios, entropy and gap are those of the first mini-batch that has a
+        gradient.
 
         A mini-batch without a gradient changes nothing and is no optimizer step: AdamW would go on with its momentum.
         Raises ValueError as `accumulate` does.
@@ -108,11 +114,14 @@ class Learner:
         learning_rate = float(self.schedule.get_last_lr()[0])
         gradient = self._begun(batch.step, accumulated)
         self._open = None
+        rows = [rows_of(mini_batch.groups) for mini_batch in batch.mini_batches]
+        if self.settings.loss in CLIP_RANGES:
+            rows[1:] = map(self._with_old, rows[1:])
         done: list[MiniBatchDone] = []
-        for mini_batch in batch.mini_batches:
+        for mini_batch, of_mini_batch in zip(batch.mini_batches, rows, strict=True):
             if done:
                 gradient = self._begin()
-            gradient.add(mini_batch.groups)
+            gradient.add_rows(of_mini_batch)
             gradient.close(mini_batch.normalizer)
             done.append(self._optimizer_step(gradient))
         self.step += 1
@@ -196,7 +205,21 @@ class Learner:
         return self._open
 
     def _begin(self) -> Gradient:
-        return Gradient(self.policy, self.layout, self.agent.temperature, self.dtype, self.settings)
+        return Gradient(self._scorer, self.settings)
+
+    @property
+    def _scorer(self) -> Scorer:
+        return Scorer(self.policy, self.layout, self.agent.temperature, self.dtype)
+
+    def _with_old(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
+        """The rows with what the policy says of them now."""
+        known = iter(self._scorer.logprobs(rows, self.settings.microbatch_tokens))
+        return [
+            replace(
+                row, completions=tuple(replace(c, old_logprobs=tuple(next(known).tolist())) for c in row.completions)
+            )
+            for row in rows
+        ]
 
     def _optimizer_step(self, gradient: Gradient) -> MiniBatchDone:
         """By a gradient that is closed. What is not finite is left out."""
@@ -208,7 +231,7 @@ class Learner:
         if taken:
             self.optimizer.step()
             self.schedule.step()
-        return MiniBatchDone(loss, norm, taken, not finite, gradient.agreement)
+        return MiniBatchDone(loss, norm, taken, not finite, gradient.agreement, gradient.entropy, gradient.distance)
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
@@ -239,15 +262,20 @@ def _reading(part: Path, checkpoint: Path) -> Iterator[None]:
 def _stats(done: Sequence[MiniBatchDone], learning_rate: float) -> UpdateStats:
     """Of a batch's mini-batches; `learning_rate` is that of the first optimizer step."""
     finite = [one for one in done if not one.skipped]
-    first = next((one.agreement for one in done if one.agreement.tokens), None)
+    first = next((one for one in done if one.agreement.tokens), None)
+    distance = Distance()
+    for one in done:
+        distance += one.distance
     return UpdateStats(
         loss=_mean([one.loss for one in finite]) if done else 0.0,
         grad_norm=_mean([one.grad_norm for one in finite]) if done else 0.0,
         learning_rate=learning_rate,
-        logprob_gap=None if first is None else first.logprob_gap,
-        ratios=None if first is None else first.ratios,
+        logprob_gap=None if first is None else first.agreement.logprob_gap,
+        ratios=None if first is None else first.agreement.ratios,
         optimizer_steps=sum(one.taken for one in done),
         skipped_steps=sum(one.skipped for one in done),
+        entropy=None if first is None else first.entropy / first.agreement.tokens,
+        drift=distance.drift,
     )
 
 

@@ -33,7 +33,7 @@ from marl_ray.learning.attention import PACKED
 from marl_ray.learning.batching import NO_TOKEN, split_row
 from marl_ray.learning.gradient import Gradient
 from marl_ray.learning.learner import schedule_factor
-from marl_ray.learning.policy import choose_layout, token_logprobs
+from marl_ray.learning.policy import Scorer, choose_layout, token_logprobs
 from tests.learning.common import micro_batches, returned, to_rows, weigh
 
 VOCABULARY = 40
@@ -238,9 +238,8 @@ def test_gradient_is_that_of_the_definition(
 ) -> None:
     turn_weights, temperature = [1.5, 0.5], 0.9
     mini_batch = weigh(groups(), turn_weights, "magrpo", aggregation)
-    gradient = Gradient(
-        packed, "packed", temperature, torch.float64, OptimizerConfig(microbatch_tokens=30, importance="none")
-    )
+    scorer = Scorer(packed, "packed", temperature, torch.float64)
+    gradient = Gradient(scorer, OptimizerConfig(microbatch_tokens=30, importance="none"))
     gradient.add(mini_batch.groups)
     gradient.close(mini_batch.normalizer)
     got = [p.grad.clone() for p in packed.parameters()]
