@@ -213,11 +213,9 @@ class Learner:
 
     def _with_old(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
         """The rows with what the policy says of them now."""
-        known = iter(self._scorer.logprobs(rows, self.settings.microbatch_tokens))
+        known = (tuple(of_one.tolist()) for of_one in self._scorer.logprobs(rows, self.settings.microbatch_tokens))
         return [
-            replace(
-                row, completions=tuple(replace(c, old_logprobs=tuple(next(known).tolist())) for c in row.completions)
-            )
+            replace(row, completions=tuple(replace(c, old_logprobs=next(known)) for c in row.completions))
             for row in rows
         ]
 

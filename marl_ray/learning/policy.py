@@ -47,7 +47,7 @@ def compute_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManag
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """A model, and how tokens are scored by it: at the sampling `temperature`, in micro-batches of `layout`, computed in
+    """A model, and how it scores tokens: at the sampling `temperature`, in micro-batches of `layout`, computed in
     `dtype` where that is possible."""
 
     model: Any

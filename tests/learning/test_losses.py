@@ -1,4 +1,4 @@
-"""Losses against the definitions, in NumPy and float64: values, what is clipped, gradients, and what changes nothing."""
+"""Losses against their definitions, in NumPy and float64: values, what is clipped, gradients, what changes nothing."""
 
 from __future__ import annotations
 
