@@ -227,6 +227,16 @@ def _check_size(config: Config) -> None:
 
 def _check_credit(config: Config, number: int) -> None:
     agent, section = config.agents[number], config.algorithm
+    buffer = config.credit.overlong_buffer
+    _require(
+        not buffer or config.credit.overlong == "penalty",
+        f"{section}.overlong_buffer is for overlong penalty, not {config.credit.overlong}: leave it out",
+    )
+    _require(
+        buffer <= agent.max_new_tokens,
+        f"{section}.overlong_buffer is {buffer}, more than {_where(config, number, 'max_new_tokens')} "
+        f"{agent.max_new_tokens}: lower it",
+    )
     group, whitened = config.rollout.num_generations, config.credit.normalize_advantages
     estimator = _where(config, number, "estimator")
     _require(

@@ -25,6 +25,15 @@ class CreditConfig:
     loss_aggregation: Literal["sequence_sum", "token_mean", "constant"] = "sequence_sum"
     """sequence_sum: a completion's tokens are summed, and the sums averaged over siblings and groups; token_mean: all
     tokens of an optimizer step are averaged; constant: sequence_sum over max_new_tokens (Dr. GRPO)."""
+    overlong: Literal["none", "mask", "penalty"] = "none"
+    """What is made of completions cut off at max_new_tokens. mask: they have no part in the loss, only in their
+    siblings' baseline; penalty: overlong_penalty is taken from what they are credited with (both as in DAPO); none:
+    they are like others."""
+    overlong_penalty: Positive = 1.0
+    """What a completion that was cut off loses, in rewards, with overlong penalty."""
+    overlong_buffer: NotNegativeInt = 0
+    """With overlong penalty: the last so many tokens before max_new_tokens, over which the penalty rises from 0. 0:
+    only what was cut off is punished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

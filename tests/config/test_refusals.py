@@ -75,6 +75,11 @@ from tests.config.test_loading import tree
         ),
         ({"magrpo": {"clip_high": 0.28}}, "magrpo.clip_high is for loss clip and gspo, not policy_gradient"),
         ({"magrpo": {"loss": "clip", "train_batch_size": 2, "clip_low": 1.5}}, "clip_low should be at most 1"),
+        ({"magrpo": {"overlong": "mask", "overlong_buffer": 5}}, "magrpo.overlong_buffer is for overlong penalty"),
+        (
+            {"magrpo": {"overlong": "penalty", "overlong_buffer": 300}},
+            "magrpo.overlong_buffer is 300, more than magrpo.max_new_tokens 256: lower it",
+        ),
         ({"magrpo": {"loss": "ppo"}}, "magrpo.loss should be one of policy_gradient, clip, gspo, m2po"),
         ({"magrpo": {"num_turns": "two"}}, "magrpo.num_turns should be a whole number, got 'two'"),
         ({"magrpo": {"num_turns": True}}, "magrpo.num_turns should be a whole number"),

@@ -26,7 +26,16 @@ NAMES = {
     "estimator": ["magrpo", "mareinforce", "my.own:Estimator"],
 }
 FIXED = ("dataset.name", "output.run_name", "num_agents", "turn_gradient_weights", "tensor_parallel", "gpus")
-FIXED += ("loss", "clip_low", "clip_high", "importance", "loss_aggregation", "train_batch_size", "max_staleness")
+FIXED += (
+    "overlong_buffer",
+    "loss",
+    "clip_low",
+    "clip_high",
+    "importance",
+    "loss_aggregation",
+    "train_batch_size",
+    "max_staleness",
+)
 """Drawn with others that they have to fit."""
 
 
@@ -41,7 +50,7 @@ LOSSES: list[dict[str, Any]] = [
         "rollout_buffer_size": 2,
     },
     {"loss": "gspo", "clip_high": 1e-3, "importance": "none", "train_batch_size": 1, "rollout_buffer_size": 2},
-    {"loss": "m2po", "max_staleness": 1},
+    {"loss": "m2po", "max_staleness": 1, "overlong": "penalty", "overlong_buffer": 1},
 ]
 
 
