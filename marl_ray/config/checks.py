@@ -204,6 +204,11 @@ def _check_loss(config: Config) -> None:
         f"{section}.loss gspo averages over a completion's tokens by itself: set {section}.loss_aggregation to "
         f"sequence_sum, not {config.credit.loss_aggregation}",
     )
+    _require(
+        optimizer.reference_kl == "k1_in_reward" or any(agent.reference_kl_coef for agent in config.agents),
+        f"{section}.reference_kl is {optimizer.reference_kl}, but there is no reference policy: set "
+        f"{section}.reference_kl_coef above 0, or leave it out",
+    )
     for name in ("clip_low", "clip_high"):
         _require(
             loss in CLIP_RANGES or getattr(optimizer, name) is None,

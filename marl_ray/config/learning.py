@@ -72,6 +72,11 @@ class OptimizerConfig:
     m2po, which has these ratios in itself."""
     importance_bound: AtLeast1 = 2.0
     """C: ratios are cut above it, and masked below 1 / C too."""
+    reference_kl: Literal["k1_in_reward", "k3_in_reward", "k3_in_loss"] = "k1_in_reward"
+    """Where the KL divergence from the reference policy counts, with reference_kl_coef above 0. k1_in_reward: a
+    completion is credited with its log-ratio, policy over reference, times the coefficient less; k3_in_reward: the same
+    with ratio - 1 - log ratio of each token, reference over policy, as in CoMLRL; k3_in_loss: its gradient is added, as
+    in GRPO."""
     microbatch_tokens: PositiveInt = 2048
     """Padded tokens the learner computes at once."""
     gradient_checkpointing: bool = False

@@ -37,6 +37,9 @@ class AgentDefaults:
     """AdamW's peak learning rate; `agent_learning_rate` is the same setting."""
     max_new_tokens: PositiveInt = 256
     """Tokens of a completion at most."""
+    reference_kl_coef: NotNegative = 0.0
+    """What a nat of the KL divergence from the reference policy costs, in rewards; the reference is the agent's model
+    as it was before training. 0: there is no reference."""
     estimator: str = "magrpo"
     """Advantage estimator; null: the one called like the section. `advantage_mode` mean, rloo, max or raw is the
     same."""

@@ -114,3 +114,6 @@ class UpdateStats:
     before the update; None if nothing was computed."""
     drift: Drift | None = None
     """Of losses that have ratios; None if nothing was computed."""
+    reference_kl: float | None = None
+    """KL divergence from the reference policy at the tokens that were learned from, nats a token, before the update;
+    None without a reference, or if nothing was computed."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
 from marl_ray.config.learning import OptimizerConfig
-from marl_ray.core.batch import Group
 from marl_ray.learning import losses
-from marl_ray.learning.batching import NO_TOKEN, Cutter, MicroBatch, PromptRow, rows_of
+from marl_ray.learning.batching import NO_TOKEN, Cutter, MicroBatch, PromptRow
 from marl_ray.learning.importance import Agreement, importance_factors
 from marl_ray.learning.measures import Distance
 from marl_ray.learning.policy import Scorer, chosen_logprobs, compute_in, token_scores
@@ -29,17 +27,18 @@ class Gradient:
     pass more, and the time in which it could have computed while others were played; where tokens are stale, batches
     are there before they are needed.
 
-    groups: how many were added; loss: their sum, and after `close` the loss; agreement: of learner and sampler, on the
-    tokens that were learned from; entropy: the sum over them; distance: from where the loss's ratios start.
+    groups: how many were added; loss: their sum, and after `close` the loss. Of the tokens that were learned from,
+    agreement: of learner and sampler; distance: from where the loss's ratios start.
     """
 
     def __init__(self, policy: Scorer, settings: OptimizerConfig) -> None:
         policy.model.zero_grad()
         self.groups = 0
         self.loss = 0.0
-        self.entropy = 0.0
         self.agreement = Agreement(settings.importance, settings.importance_bound)
         self.distance = Distance()
+        self._entropy = 0.0
+        self._reference_kl: float | None = None
         self._policy, self._settings = policy, settings
         self._cutter = Cutter(settings.microbatch_tokens, policy.layout)
         self._waiting: list[PromptRow] = []
@@ -47,13 +46,19 @@ class Gradient:
         self._reach = 0.0
         """Of m2po: how far from 0 a token's log-ratio may be."""
 
-    def add(self, groups: Sequence[Group]) -> None:
-        """The next groups, in their order."""
-        self.add_rows(rows_of(groups))
-        self.groups += len(groups)
+    @property
+    def entropy(self) -> float:
+        """Mean of the policy's entropies, nats a token. There has to be a token."""
+        return self._entropy / self.agreement.tokens
 
-    def add_rows(self, rows: Sequence[PromptRow]) -> None:
-        """What has a gradient of the next groups."""
+    @property
+    def reference_kl(self) -> float | None:
+        """Mean of k3, nats a token; None without a reference."""
+        return None if self._reference_kl is None else self._reference_kl / self.agreement.tokens
+
+    def add(self, rows: Sequence[PromptRow], groups: int) -> None:
+        """What is learned from of the next so many groups, in their order."""
+        self.groups += groups
         if self._settings.loss == "m2po":
             self._waiting += rows
             return
@@ -89,16 +94,25 @@ class Gradient:
             old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
             ratios = (old - batch.behaviour_logprobs).exp()
             factors = importance_factors(ratios, settings.importance, settings.importance_bound)
-            loss = self._loss(logprobs, old, replace(batch, weights=batch.weights * factors))
+            if settings.loss == "gspo":
+                factors = factors / losses.lengths_of(batch.owners)[batch.owners]
+            loss = self._loss(logprobs, old, batch.weights * factors, batch)
+            if batch.reference_logprobs is not None and settings.reference_kl == "k3_in_loss":
+                loss = loss + (batch.kl_weights * factors * losses.k3(logprobs, batch.reference_logprobs)).sum()
         loss.backward()
         self.loss += loss.item()
         real = batch.tokens != NO_TOKEN
         self.agreement.add(logprobs.detach()[real], batch.behaviour_logprobs[real])
-        self.entropy += float(losses.entropies(scores)[real].double().sum())
+        self._entropy += float(losses.entropies(scores)[real].double().sum())
+        if batch.reference_logprobs is not None:
+            divergences = losses.k3(logprobs.detach(), batch.reference_logprobs)[real]
+            self._reference_kl = (self._reference_kl or 0.0) + float(divergences.double().sum())
 
-    def _loss(self, logprobs: torch.Tensor, old: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
-        """Of a micro-batch's tokens, whose weights have their importance factors; what it is told of distances."""
-        settings, weights = self._settings, batch.weights
+    def _loss(
+        self, logprobs: torch.Tensor, old: torch.Tensor, weights: torch.Tensor, batch: MicroBatch
+    ) -> torch.Tensor:
+        """Of a micro-batch's tokens, whose weights have their factors; `distance` is told of their ratios."""
+        settings = self._settings
         if settings.loss == "policy_gradient":
             return losses.policy_gradient(logprobs, weights)
         real = batch.tokens != NO_TOKEN
@@ -111,7 +125,6 @@ class Gradient:
             ratios = losses.token_ratios(logprobs, old)
         else:
             ratios = losses.sequence_ratios(logprobs, old, batch.owners)
-            weights = weights / losses.lengths_of(batch.owners)[batch.owners]
         low, high = settings.clip_range
         stopped = losses.is_clipped(ratios.detach(), weights, low, high)
         self.distance.add((logprobs.detach() - old)[real], ratios.detach()[real], stopped[real])

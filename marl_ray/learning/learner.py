@@ -15,15 +15,15 @@ from typing import Any
 import torch
 
 from marl_ray.config.learning import CLIP_RANGES
-from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
+from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.disk import sync, sync_tree
 from marl_ray.core.errors import UserError
 from marl_ray.learning.batching import PromptRow, rows_of
 from marl_ray.learning.gradient import Gradient
-from marl_ray.learning.importance import Agreement
 from marl_ray.learning.measures import Distance
 from marl_ray.learning.policy import Scorer, choose_layout, load_policy
+from marl_ray.learning.reference import Reference
 from marl_ray.models.folders import check_folder
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 
@@ -35,16 +35,13 @@ UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeErro
 @dataclass(frozen=True, slots=True)
 class MiniBatchDone:
     """What became of one mini-batch: an optimizer step was taken, or skipped for a loss or gradient that is not finite,
-    or there was nothing to learn from. `agreement` has no tokens where nothing was computed."""
+    or there was nothing to learn from. What `gradient` says of its tokens is of before the step."""
 
     loss: float
     grad_norm: float
     taken: bool
     skipped: bool
-    agreement: Agreement
-    entropy: float
-    """The sum over its tokens."""
-    distance: Distance
+    gradient: Gradient
 
 
 class Learner:
@@ -60,6 +57,7 @@ class Learner:
         model_path: str,
         agent: AgentConfig,
         model: ModelConfig,
+        credit: CreditConfig,
         optimizer: OptimizerConfig,
         wire_dtype: str,
         total_steps: int,
@@ -73,7 +71,12 @@ class Learner:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tokenizer = load_tokenizer(model_path, model)
         self.policy = load_policy(model_path, model.model_kwargs.trust_remote_code, self.device)
-        self.layout, self.why_padded = choose_layout(self.policy, self.device, model.max_length)
+        layout, self.why_padded = choose_layout(self.policy, self.device, model.max_length)
+        self.scorer = Scorer(self.policy, layout, agent.temperature, self.dtype)
+        self.reference: Reference | None = None
+        if agent.reference_kl_coef:
+            trust = model.model_kwargs.trust_remote_code
+            self.reference = Reference(model_path, trust, self.scorer, agent, credit, optimizer)
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         self.optimizer = torch.optim.AdamW(
@@ -97,7 +100,7 @@ class Learner:
         """
         gradient = self._begun(step, start)
         self._open = None  # nobody can go on with half of these groups
-        gradient.add(groups)
+        gradient.add(self._rows(groups), len(groups))
         self._open = gradient
 
     def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
@@ -114,14 +117,14 @@ class Learner:
         learning_rate = float(self.schedule.get_last_lr()[0])
         gradient = self._begun(batch.step, accumulated)
         self._open = None
-        rows = [rows_of(mini_batch.groups) for mini_batch in batch.mini_batches]
+        rows = [self._rows(mini_batch.groups) for mini_batch in batch.mini_batches]
         if self.settings.loss in CLIP_RANGES:
             rows[1:] = map(self._with_old, rows[1:])
         done: list[MiniBatchDone] = []
-        for mini_batch, of_mini_batch in zip(batch.mini_batches, rows, strict=True):
+        for mini_batch, part in zip(batch.mini_batches, rows, strict=True):
             if done:
                 gradient = self._begin()
-            gradient.add_rows(of_mini_batch)
+            gradient.add(part, len(mini_batch.groups))
             gradient.close(mini_batch.normalizer)
             done.append(self._optimizer_step(gradient))
         self.step += 1
@@ -205,15 +208,15 @@ class Learner:
         return self._open
 
     def _begin(self) -> Gradient:
-        return Gradient(self._scorer, self.settings)
+        return Gradient(self.scorer, self.settings)
 
-    @property
-    def _scorer(self) -> Scorer:
-        return Scorer(self.policy, self.layout, self.agent.temperature, self.dtype)
+    def _rows(self, groups: Sequence[Group]) -> list[PromptRow]:
+        """What of these groups is learned from, as the policy is now."""
+        return rows_of(groups) if self.reference is None else self.reference.rows(groups)
 
     def _with_old(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
         """The rows with what the policy says of them now."""
-        known = (tuple(of_one.tolist()) for of_one in self._scorer.logprobs(rows, self.settings.microbatch_tokens))
+        known = (tuple(of_one.tolist()) for of_one in self.scorer.logprobs(rows, self.settings.microbatch_tokens))
         return [
             replace(row, completions=tuple(replace(c, old_logprobs=next(known)) for c in row.completions))
             for row in rows
@@ -229,7 +232,7 @@ class Learner:
         if taken:
             self.optimizer.step()
             self.schedule.step()
-        return MiniBatchDone(loss, norm, taken, not finite, gradient.agreement, gradient.entropy, gradient.distance)
+        return MiniBatchDone(loss, norm, taken, not finite, gradient)
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
@@ -260,10 +263,10 @@ def _reading(part: Path, checkpoint: Path) -> Iterator[None]:
 def _stats(done: Sequence[MiniBatchDone], learning_rate: float) -> UpdateStats:
     """Of a batch's mini-batches; `learning_rate` is that of the first optimizer step."""
     finite = [one for one in done if not one.skipped]
-    first = next((one for one in done if one.agreement.tokens), None)
+    first = next((one.gradient for one in done if one.gradient.agreement.tokens), None)
     distance = Distance()
     for one in done:
-        distance += one.distance
+        distance += one.gradient.distance
     return UpdateStats(
         loss=_mean([one.loss for one in finite]) if done else 0.0,
         grad_norm=_mean([one.grad_norm for one in finite]) if done else 0.0,
@@ -272,8 +275,9 @@ def _stats(done: Sequence[MiniBatchDone], learning_rate: float) -> UpdateStats:
         ratios=None if first is None else first.agreement.ratios,
         optimizer_steps=sum(one.taken for one in done),
         skipped_steps=sum(one.skipped for one in done),
-        entropy=None if first is None else first.entropy / first.agreement.tokens,
+        entropy=None if first is None else first.entropy,
         drift=distance.drift,
+        reference_kl=None if first is None else first.reference_kl,
     )
 
 

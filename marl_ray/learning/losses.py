@@ -89,6 +89,24 @@ def second_moment(log_ratios: Tensor, weights: Tensor, reach: float) -> Tensor:
     return -(log_ratios.where(kept, 0.0).exp() * weights * kept).sum()
 
 
+def k1(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """log pi - log reference of each token, [S]: under pi, its mean is KL(pi || reference).
+
+    This and the next are from Schulman, 2020, "Approximating KL divergence". In the reward, k1 gives the gradient of
+    the KL divergence; as a term of the loss it would give none, since the mean of pi's score is 0.
+    """
+    return logprobs - reference
+
+
+def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """r - 1 - log r with r = reference / pi of each token, [S]: of the same mean, never negative, of less variance.
+
+    As a term of the loss it is GRPO's (Shao et al., 2024): under pi its gradient is that of KL(reference || pi).
+    """
+    gap = reference - logprobs
+    return gap.exp() - 1 - gap
+
+
 def entropies(scores: Tensor, rows: int = 512) -> Tensor:
     """Of the distributions with these scores [S, V], nats, [S]; no gradient. So many rows at a time, to save memory."""
     parts = (torch.special.entr(part.softmax(-1)).sum(-1) for part in scores.detach().split(rows))

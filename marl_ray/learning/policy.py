@@ -61,7 +61,7 @@ class Scorer:
         found: dict[int, torch.Tensor] = {}
         cutter = Cutter(max_tokens, self.layout)
         with torch.no_grad(), compute_in(self.dtype, self.model.device):
-            for micro_batch in (*cutter.add(rows), *cutter.rest()):
+            for micro_batch in (*cutter.add([row for row in rows if row.completions]), *cutter.rest()):
                 batch = micro_batch.to(self.model.device)
                 known = token_logprobs(self.model, batch, self.temperature)[batch.tokens != NO_TOKEN].cpu()
                 lengths = [len(completion.token_ids) for completion in batch.completions]

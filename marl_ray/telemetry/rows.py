@@ -162,6 +162,8 @@ def update_metrics(agent: int, stats: UpdateStats, version: int) -> Row:
         row[f"{name}/policy_ratio_mean"] = stats.drift.ratio_mean
         row[f"{name}/policy_ratio_max"] = stats.drift.ratio_max
         row[f"{name}/policy_kl"] = stats.drift.kl
+    if stats.reference_kl is not None:
+        row[f"{name}/reference_kl"] = stats.reference_kl
     return row
 
 

@@ -80,6 +80,11 @@ from tests.config.test_loading import tree
             {"magrpo": {"overlong": "penalty", "overlong_buffer": 300}},
             "magrpo.overlong_buffer is 300, more than magrpo.max_new_tokens 256: lower it",
         ),
+        (
+            {"magrpo": {"reference_kl": "k3_in_loss"}},
+            "there is no reference policy: set magrpo.reference_kl_coef above",
+        ),
+        ({"magrpo": {"reference_kl_enabled": 1}}, "magrpo.reference_kl_enabled should be true or false, got 1"),
         ({"magrpo": {"loss": "ppo"}}, "magrpo.loss should be one of policy_gradient, clip, gspo, m2po"),
         ({"magrpo": {"num_turns": "two"}}, "magrpo.num_turns should be a whole number, got 'two'"),
         ({"magrpo": {"num_turns": True}}, "magrpo.num_turns should be a whole number"),

@@ -30,7 +30,7 @@ from marl_ray.core.batch import Group
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Completion
 from marl_ray.learning.attention import PACKED
-from marl_ray.learning.batching import NO_TOKEN, split_row
+from marl_ray.learning.batching import NO_TOKEN, rows_of, split_row
 from marl_ray.learning.gradient import Gradient
 from marl_ray.learning.learner import schedule_factor
 from marl_ray.learning.policy import Scorer, choose_layout, token_logprobs
@@ -240,7 +240,7 @@ def test_gradient_is_that_of_the_definition(
     mini_batch = weigh(groups(), turn_weights, "magrpo", aggregation)
     scorer = Scorer(packed, "packed", temperature, torch.float64)
     gradient = Gradient(scorer, OptimizerConfig(microbatch_tokens=30, importance="none"))
-    gradient.add(mini_batch.groups)
+    gradient.add(rows_of(mini_batch.groups), len(mini_batch.groups))
     gradient.close(mini_batch.normalizer)
     got = [p.grad.clone() for p in packed.parameters()]
 

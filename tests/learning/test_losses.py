@@ -146,7 +146,7 @@ def computed(folder: Path, layout: Layout, rows: Sequence[PromptRow], **changes:
     learner = tiny_learner(folder, layout)
     policy = learner.policy.double()
     made = Gradient(Scorer(policy, layout, TEMPERATURE, torch.float64), OptimizerConfig(**(SETTINGS | changes)))
-    made.add_rows(rows)
+    made.add(rows, len(rows))
     made.close(3)
     return made, np.concatenate([p.grad.double().numpy().ravel() for p in policy.parameters()])
 
