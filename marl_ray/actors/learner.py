@@ -104,6 +104,10 @@ class LearnerActor(Actor):
         """See `Learner.update`."""
         return self.learner.update(batch)
 
+    def logprob_gap(self, groups: Sequence[Group]) -> float:
+        """See `Learner.logprob_gap`."""
+        return self.learner.logprob_gap(groups)
+
     def save(self, folder: str) -> None:
         """See `Learner.save`."""
         self.learner.save(folder)

@@ -203,6 +203,9 @@ class LoopConfig:
     """Print every n-th step; metrics.jsonl has them all."""
     max_bad_steps: PositiveInt = 3
     """Steps in a row that may be skipped for a loss or gradient that is not finite."""
+    max_logprob_gap: Positive | None = 0.1
+    """Before the first step, engine and learner score the same tokens: where they differ by more, mean nats a token,
+    nothing is trained. null: they are not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,9 @@ from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, Optim
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.disk import sync, sync_tree
 from marl_ray.core.errors import UserError
-from marl_ray.learning.batching import PromptRow, rows_of
+from marl_ray.learning.batching import PromptRow, rows_of, whole_row
 from marl_ray.learning.gradient import Gradient
+from marl_ray.learning.importance import Agreement
 from marl_ray.learning.measures import Distance
 from marl_ray.learning.policy import Scorer, choose_layout, load_policy
 from marl_ray.learning.reference import Reference
@@ -129,6 +130,16 @@ class Learner:
             done.append(self._optimizer_step(gradient))
         self.step += 1
         return _stats(done, learning_rate)
+
+    def logprob_gap(self, groups: Sequence[Group]) -> float:
+        """Mean absolute difference to the sampler's log-probabilities of the groups' completions, nats a token; one of
+        them has a token. Changes nothing."""
+        rows = [whole_row(group) for group in groups]
+        ours = self.scorer.logprobs(rows, self.settings.microbatch_tokens)
+        theirs = [value for row in rows for c in row.completions for value in c.behaviour_logprobs]
+        agreement = Agreement("none", 1.0)
+        agreement.add(torch.cat(ours), torch.tensor(theirs))
+        return agreement.logprob_gap
 
     def update(self, batch: Batch) -> UpdateStats:
         """Learn from a whole batch at once. Raises ValueError for a batch that is not the next."""
