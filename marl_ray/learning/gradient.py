@@ -91,6 +91,8 @@ class Gradient:
         with compute_in(self._policy.dtype, model.device):
             scores = token_scores(model, batch, self._policy.temperature)
             logprobs = chosen_logprobs(scores, batch.tokens)
+            entropies = losses.entropies(scores)
+            del scores  # as wide as the vocabulary, and backward does without
             old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
             ratios = (old - batch.behaviour_logprobs).exp()
             factors = importance_factors(ratios, settings.importance, settings.importance_bound)
@@ -103,7 +105,7 @@ class Gradient:
         self.loss += loss.item()
         real = batch.tokens != NO_TOKEN
         self.agreement.add(logprobs.detach()[real], batch.behaviour_logprobs[real])
-        self._entropy += float(losses.entropies(scores)[real].double().sum())
+        self._entropy += float(entropies[real].double().sum())
         if batch.reference_logprobs is not None:
             divergences = losses.k3(logprobs.detach(), batch.reference_logprobs)[real]
             self._reference_kl = (self._reference_kl or 0.0) + float(divergences.double().sum())

@@ -48,9 +48,9 @@ class MiniBatchDone:
 class Learner:
     """A fold over batches, on one device: state(s + 1) = update(state(s), batch s).
 
-    `model_path` is a local folder or hub id; `wire_dtype` the dtype of the engines' weights; `total_steps` the number
-    of optimizer steps that the schedule spans. `step` counts the batches that were applied, so it is the number of the
-    next one.
+    `model_path` is a local folder or hub id, of the start and of the reference policy, if the agent has one;
+    `wire_dtype` the dtype of the engines' weights; `total_steps` the number of optimizer steps that the schedule spans.
+    `step` counts the batches that were applied, so it is the number of the next one.
     """
 
     def __init__(
