@@ -39,6 +39,7 @@ NAMES = ("environment", "dataset.type", "external.mode", "{algorithm}.estimator"
 
 NULL_IS_DEFAULT = (
     "{algorithm}.learning_rate",
+    "{algorithm}.reference_kl_coef",
     "reward_processor.scale_factor",
     "reward_processor.shift",
 )
@@ -70,13 +71,14 @@ def kept_keys(flat: Mapping[str, Any], algorithm: str, same: Callable[[str, Any,
 
     `same` says whether two values of a kept key mean the same.
 
-    A setting that asks for no KL term (0, null, false) is left out: that is what happens anyway.
+    A setting of another name that asks for no KL term (0, null, false) is left out: that is what happens anyway.
     """
     kept = {}
     flat = _switched(flat, algorithm)
     for key, value in flat.items():
         place, _, name = key.rpartition(".")
-        if kept_key(key, algorithm) == key and not (place == algorithm and not value and _REFERENCE_KL.fullmatch(name)):
+        other_kl = place == algorithm and name != "reference_kl_coef" and _REFERENCE_KL.fullmatch(name)
+        if kept_key(key, algorithm) == key and not (other_kl and not value):
             kept[key] = value
     for other in (other.format(algorithm=algorithm) for other in SAME_SETTING):
         if flat.get(other) is None:

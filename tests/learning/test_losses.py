@@ -135,7 +135,7 @@ def moved_rows(weights: Weights) -> list[PromptRow]:
         ids = chance.integers(VOCABULARY, size=length).tolist()
         now = numpy_logprobs(weights, prompt, ids)
         old, behaviour = ((now - chance.normal(0, 0.3, size=length)).tolist() for _ in range(2))
-        return WeightedCompletion(tuple(ids), tuple(behaviour), float(chance.normal()), tuple(old))
+        return WeightedCompletion(tuple(ids), tuple(behaviour), float(chance.normal()), old_logprobs=tuple(old))
 
     prompts = [(5, 6, 7), (8,), (9, 10)]
     return [PromptRow(p, tuple(completion(p, int(n)) for n in chance.integers(1, 9, size=4))) for p in prompts]

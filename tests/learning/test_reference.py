@@ -106,7 +106,7 @@ def test_at_the_start_the_divergence_is_exactly_nothing(tiny_policy: Path, where
     batch = batch_of(some_groups(10, 9), 10)
     found = learner.update(batch)
     assert found.reference_kl == 0.0
-    assert found.loss == pytest.approx(plain.update(batch).loss, rel=1e-6)
+    assert found.loss == pytest.approx(plain.update(batch).loss, rel=1e-4), "up to rounding: more is computed at a time"
 
 
 def test_where_rewards_are_equal_the_divergence_ranks(tiny_policy: Path) -> None:
