@@ -111,7 +111,7 @@ def test_engine_and_learner_are_compared_before_anything_is_trained(
     run(publish(trainer))
     compare(config)
     compare(replace(config, loop=replace(config.loop, max_logprob_gap=1e-3)))
-    hot = replace(config, agents=(replace(config.agents[0], temperature=3.0),))
+    hot = replace(config, agents=(replace(config.agents[0], temperature=2.0),))
     with pytest.raises(UserError, match=r"^agent 0: generator and learner differ by .* grpo\.max_logprob_gap 0\.1: "):
         compare(hot)
     compare(replace(hot, loop=replace(hot.loop, max_logprob_gap=None)))
