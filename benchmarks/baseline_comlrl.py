@@ -28,10 +28,12 @@ PHASES = ("rollout", "learn", "sync", "other")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What both sides are given. `prompts` is a .jsonl file of one list of agents' prompts a task."""
+    """What both sides are given. `prompts` is a .jsonl file of one list of agents' prompts a task; of the dataset its
+    first `tasks` are used, so that all steps have the same size."""
 
     model: str
     dataset: str
+    tasks: int
     prompts: str
     real_reward: bool
     tasks_per_step: int

@@ -132,7 +132,7 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
 
     config = make_config(workload, folder)
     environment = (CodeGeneration if workload.real_reward else VariedReward)(workload.agents)
-    tasks = load_tasks(workload.dataset, "train")
+    tasks = load_tasks(workload.dataset, "train")[: workload.tasks]
     problem = Problem(environment, Transition(config.external, environment), tasks, [])
     run = run_folder(folder)
     run.make()

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import heapq
 import itertools
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,22 @@ class Pace:
         middle = math.log(self.mean_tokens) - self.sigma**2 / 2
         most = round(2 * self.mean_tokens)
         return [max(1, min(most, round(rng.lognormvariate(middle, self.sigma)))) for _ in range(count)]
+
+
+def parse_paces(text: str) -> tuple[Pace, ...]:
+    """`token_s=0.02,slots=64;token_s=0.01`, one an agent, as an argument's type."""
+    return tuple(Pace(**dict(_setting(part) for part in agent.split(",") if part.strip())) for agent in text.split(";"))
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, _, value = (part.strip() for part in text.partition("="))
+    known = {field.name: int if field.type == "int" else float for field in fields(Pace)}
+    if name not in known:
+        raise argparse.ArgumentTypeError(f"a pace has no {name!r}: it has {', '.join(known)}")
+    try:
+        return name, known[name](value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{name} is a number, not {value!r}") from None
 
 
 class SlotEngine:

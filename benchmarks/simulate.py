@@ -18,23 +18,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import heapq
-import random
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
-from benchmarks.paces import Pace, SlotEngine
+from benchmarks.imagined import Blank, Generators, Learner, NoLog, Sandbox, VirtualLoop
+from benchmarks.paces import Pace, parse_paces
 from marl_ray.config import Config, from_tree
-from marl_ray.core.batch import BatchStream, Group, UpdateStats
-from marl_ray.core.sampling import Generation, SamplingSpec
-from marl_ray.core.tree import Completion, Outcome, Task
-from marl_ray.environments.base import Environment
+from marl_ray.core.tree import Task
 from marl_ray.external.transition import Transition
 from marl_ray.runs.check import Problem
 from marl_ray.runs.folder import RunFolder
@@ -44,165 +39,8 @@ from marl_ray.telemetry.rows import Row
 from marl_ray.telemetry.stream import RowStream
 from marl_ray.trainer import Trainer
 
-T = TypeVar("T")
 GROUP = 8
 TURNS = 2
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop in which nothing takes time but sleeping, and sleeping takes none of ours."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._virtual = 0.0
-
-    def time(self) -> float:
-        """Virtual seconds."""
-        return self._virtual
-
-    def _run_once(self) -> None:
-        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        while timers and timers[0].cancelled():
-            heapq.heappop(timers)._scheduled = False  # type: ignore[attr-defined]
-        if not self._ready:  # type: ignore[attr-defined]
-            if not timers:
-                raise RuntimeError("everybody waits, and nothing is going to happen")
-            self._virtual = max(self._virtual, timers[0].when())
-        super()._run_once()  # type: ignore[misc]
-
-    def run_in_executor(self, executor: Any, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """At once: threads know nothing of virtual time."""
-        future: Future[T] = Future()
-        future.set_result(function(*arguments))
-        return asyncio.wrap_future(future, loop=self)
-
-
-@dataclass
-class Blank(Environment[Any]):
-    """Programs that take `seconds`, and a reward that is a function of the answers' lengths."""
-
-    num_agents: int
-
-    def roles(self, task: Task) -> list[str]:
-        return [f"agent {i}" for i in range(self.num_agents)]
-
-    def first_prompts(self, task: Task) -> list[str]:
-        return [task.prompt] * self.num_agents
-
-    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Any:
-        return SimpleNamespace(program=tuple(responses), responses=responses)
-
-    def outcome(self, attempt: Any, report: Any) -> Outcome:
-        return Outcome(random.Random(repr(attempt.responses)).random())
-
-    def feedback(self, attempt: Any, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        return []
-
-    def previous_answers(self, attempt: Any) -> list[str]:
-        return list(attempt.responses)
-
-    def revisions(self, task: Task) -> list[str]:
-        return ["Again."] * self.num_agents
-
-
-class Generators:
-    """One agent's engines. One that is lost is back after `restart_s`; the others take over, or all wait."""
-
-    def __init__(self, pace: Pace, replicas: int, mtbf_s: float, restart_s: float, seed: int) -> None:
-        self.pace, self.mtbf_s, self.restart_s = pace, mtbf_s, restart_s
-        self.version = 0
-        self.engines = [SlotEngine(pace) for _ in range(replicas)]
-        self.serving = list(self.engines)
-        self.losses = 0
-        self._back = asyncio.Event()
-        if mtbf_s:
-            rng = random.Random(seed)
-            for engine in self.engines:
-                asyncio.get_running_loop().call_later(rng.expovariate(1 / mtbf_s), self._lose, engine, rng)
-
-    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
-        lengths = self.pace.lengths(sampling.seed, sampling.num_generations)
-        while True:
-            while not self.serving:
-                await self._back.wait()
-            engine, version = min(self.serving, key=lambda e: e.in_flight), self.version
-            try:
-                await engine.generate(lengths, priority)
-            except ConnectionError:
-                continue
-            token_ids: Any = [range(n) for n in lengths]
-            return Generation(
-                (0,), tuple(Completion(t, str(len(t)), (), "stop", ((version, len(t)),)) for t in token_ids)
-            )
-
-    def _lose(self, engine: SlotEngine, rng: random.Random) -> None:
-        self.losses += 1
-        self.serving.remove(engine)
-        self._back.clear()
-        engine.lose()
-        asyncio.get_running_loop().call_later(self.restart_s, self._return, engine, rng)
-
-    def _return(self, engine: SlotEngine, rng: random.Random) -> None:
-        self.serving.append(engine)
-        self._back.set()
-        asyncio.get_running_loop().call_later(rng.expovariate(1 / self.mtbf_s), self._lose, engine, rng)
-
-
-def _completion(token_ids: Any, version: int) -> Completion:
-    """One of so many tokens, without storing them."""
-    return Completion(token_ids, str(len(token_ids)), (), "stop", ((version, len(token_ids)),))
-
-
-class Learner:
-    """One agent's learner. `streams`: it takes groups while their batch is being played."""
-
-    def __init__(self, agent: int, pace: Pace, generators: Generators, streams: bool) -> None:
-        self.agent, self.pace, self.generators, self.streams = agent, pace, generators, streams
-        self.step = 0
-
-    async def learn(self, stream: BatchStream) -> UpdateStats:
-        taken = 0
-        while self.streams and (groups := await stream.groups(taken)):
-            taken += len(groups)
-            await self._compute(groups)
-        batch = await stream.batch()
-        await self._compute([group for mini_batch in batch.mini_batches for group in mini_batch.groups][taken:])
-        await asyncio.sleep(self.pace.optimizer_s)
-        self.step += 1
-        return UpdateStats(0.0, 0.0, 0.0, None, None, 1, 0)
-
-    async def publish(self, changed: bool) -> None:
-        await asyncio.sleep(self.pace.publish_s)
-        self.generators.version = self.step
-
-    async def save(self, folder: str) -> None:
-        """Takes no time."""
-
-    async def _compute(self, groups: Sequence[Group]) -> None:
-        await asyncio.sleep(sum(len(group.completions) for group in groups) * self.pace.learn_s)
-
-
-class Sandbox:
-    """So many workers, each of which takes `program_s` for a program."""
-
-    def __init__(self, workers: int, program_s: float) -> None:
-        self.engine = SlotEngine(Pace(token_s=program_s, slots=workers))
-
-    async def execute(self, programs: Sequence[Any]) -> list[Any]:
-        if programs:
-            await self.engine.generate([1] * len(programs), 0)
-        return [None] * len(programs)
-
-    def take_executions(self) -> int:
-        return 0
-
-
-class NoLog:
-    """Nothing is written."""
-
-    def append(self, rollout: Any) -> None: ...
-
-    def drop_before(self, step: int) -> None: ...
 
 
 @dataclass
@@ -320,20 +158,6 @@ async def _run(case: Case, folder: Path) -> Figures:
     return figures(sink.rows, sink.at, len(agents), 1 - used)
 
 
-def parse_paces(text: str) -> tuple[Pace, ...]:
-    """`token_s=0.02,slots=64;token_s=0.01`: one an agent."""
-    return tuple(
-        replace(
-            Pace(),
-            **{
-                name.strip(): (int if name.strip() == "slots" else float)(value)
-                for name, _, value in (part.partition("=") for part in agent.split(",") if part.strip())
-            },
-        )
-        for agent in text.split(";")
-    )
-
-
 def line(name: str, found: Figures, base: Figures | None = None) -> str:
     """One aligned line."""
     idle = " ".join(f"{share:4.0%}" for share in found.learner_idle)
@@ -351,19 +175,24 @@ def header(agents: int) -> str:
     return f"{'':<26}{'samples/s':>10}{'x':>6}{'step s':>9}{'slots':>9}{'gate':>7}   {'learners':<{width}} stale max"
 
 
+def numbers(text: str) -> list[int]:
+    """`1,10` as an argument's type."""
+    return [int(part) for part in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--replicas", default="1,10", help="generators an agent, as 1,10 (default)")
-    parser.add_argument("--staleness", default="0,1,2", help="bounds, as 0,1,2 (default)")
-    parser.add_argument("--paces", default=";", help="one an agent, as token_s=0.02,slots=64,learn_s=0.02;...")
+    parser.add_argument("--replicas", type=numbers, default="1,10", help="generators an agent, as 1,10 (default)")
+    parser.add_argument("--staleness", type=numbers, default="0,1,2", help="bounds, as 0,1,2 (default)")
+    parser.add_argument("--paces", type=parse_paces, default=";", help="one an agent, as token_s=0.02,slots=64;...")
     parser.add_argument("--tasks", type=int, default=8, help="tasks a step for each replica (default 8)")
     parser.add_argument("--steps", type=int, default=12, help="of each run (default 12)")
     parser.add_argument("--mtbf", type=float, default=0.0, help="seconds between two losses of a generator; 0: none")
     parser.add_argument("--restart", type=float, default=60.0)
     arguments = parser.parse_args()
-    paces = parse_paces(arguments.paces)
+    paces = arguments.paces
     print(header(len(paces)))
-    for replicas in map(int, arguments.replicas.split(",")):
+    for replicas in arguments.replicas:
         shared = tuple(replace(p, learn_s=p.learn_s / replicas) for p in paces)  # learners grow with them
         case = Case(
             shared,
@@ -376,7 +205,7 @@ def main() -> None:
         )
         base = simulate(replace(case, streams=False))
         print(line(f"{replicas} each, barrier", base, base))
-        for staleness in map(int, arguments.staleness.split(",")):
+        for staleness in arguments.staleness:
             print(line(f"{replicas} each, k = {staleness}", simulate(replace(case, staleness=staleness)), base))
 
 

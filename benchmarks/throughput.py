@@ -90,7 +90,9 @@ def make_workload(arguments: argparse.Namespace, folder: Path) -> Workload:
     from marl_ray.toy import BASE_PATH
 
     dataset = str(HUMANEVAL) if HUMANEVAL.exists() and not arguments.real_reward else "bundled:toy"
-    prompts = [CodeGeneration(2).first_prompts(task) for task in load_tasks(dataset, "train")]
+    tasks = load_tasks(dataset, "train")
+    tasks = tasks[: len(tasks) - len(tasks) % arguments.tasks_per_step]
+    prompts = [CodeGeneration(2).first_prompts(task) for task in tasks]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
     if arguments.real_reward:
         if not (BASE_PATH / "config.json").exists():
@@ -102,6 +104,7 @@ def make_workload(arguments: argparse.Namespace, folder: Path) -> Workload:
     return Workload(
         model=str(model),
         dataset=dataset,
+        tasks=len(tasks),
         prompts=str(folder / "prompts.jsonl"),
         real_reward=arguments.real_reward,
         tasks_per_step=arguments.tasks_per_step,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from marl_ray.actors.engine import Engine, EngineSpec
-from marl_ray.actors.handle import Actor
+from marl_ray.actors.handle import Actor, keep_what_is_loaded
 from marl_ray.cluster.temporary import use_session_folder
 from marl_ray.config.schema import ModelConfig
 from marl_ray.core.errors import UserError
@@ -40,6 +40,7 @@ class Generator(Actor):
             self.engine = Engine(self.spec, self.tokenizer.eos_token_id)
         except ValueError as error:  # vLLM's word for settings that do not go together
             raise UserError(f"vLLM refuses {self.spec.model} with these settings: {str(error)[:500]}") from None
+        keep_what_is_loaded()
         if self.id.replica > 0 or self.id.agent is None:
             return []
         return [prompt_note(self.id.agent, self.through_template, why)]

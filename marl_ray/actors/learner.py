@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from marl_ray.actors.handle import Actor, Handle
+from marl_ray.actors.handle import Actor, Handle, keep_what_is_loaded
 from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.ids import ActorId
@@ -50,6 +50,7 @@ class LearnerActor(Actor):
         from marl_ray.learning.learner import Learner
 
         self.learner = Learner(*self._arguments)
+        keep_what_is_loaded()
         if self.learner.scorer.layout == "packed":
             return []
         return [

@@ -21,8 +21,8 @@ from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest  # type: igno
 from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 
 RAY_VERSION = "2.60.0"
-LAST_WORDS = ("Raylet is terminated", "has been marked dead")
-"""In what is printed of a raylet that died."""
+LAST_WORDS = ("Raylet is terminated", "has been marked dead", "A worker died or was killed while executing")
+"""In what is printed of a raylet or an actor's process that died."""
 TOO_SLOW = "timed out during startup"
 """In the text of the plain Exception that such a start ends with."""
 
@@ -83,8 +83,8 @@ def signals_wait() -> Iterator[None]:
 
 
 def silence_last_words() -> None:
-    """A raylet that died has its log's last lines printed by every driver, and the head's guess at why, in paragraphs;
-    our own lines name the actors that were there, or the node."""
+    """A raylet that died has its log's last lines printed by every driver, and the head's guess at why, in paragraphs,
+    as has an actor; our own lines name the actors that were there, or the node."""
     shown = worker.print_to_stdstream
     if shown.__module__ != worker.__name__:
         return  # done before

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from marl_ray.config.learning import CreditConfig, Importance, OptimizerConfig
 from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
-from marl_ray.config.values import NotNegative, NotNegativeInt, Positive, PositiveInt, Share, Turns
+from marl_ray.config.values import NotNegative, NotNegativeInt, Positive, PositiveInt, Share, Temperature, Turns
 
 ALGORITHMS = ("magrpo", "grpo")
 
@@ -26,8 +26,8 @@ class AgentDefaults:
     name: str = ""
     """The model: hub id, local folder, `bundled:toy-base`, or `bundled:smollm2-135m` (fetched from the package index on
     first use); `model_name` at top level is the same."""
-    temperature: Positive = 0.8
-    """Sampling temperature; log-probabilities are taken at it everywhere."""
+    temperature: Temperature = 0.8
+    """Sampling temperature, at most 2, as the engine has it; log-probabilities are taken at it everywhere."""
     top_p: Share = 1.0
     """Nucleus mass. Below 1 the sampler's distribution is not the learner's; `importance` makes up for it."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

@@ -33,6 +33,7 @@ _AT_MOST_1 = Bound(lambda value: value <= 1, "be at most 1")
 _AT_LEAST_1 = Bound(lambda value: value >= 1, "be at least 1")
 Turns = Annotated[int, _AT_LEAST_1, Bound(lambda value: value <= 100, "be at most 100")]
 Positive = Annotated[float, _ABOVE_0]
+Temperature = Annotated[float, _ABOVE_0, Bound(lambda value: value <= 2, "be at most 2")]
 AtLeast1 = Annotated[float, _AT_LEAST_1]
 PositiveInt = Annotated[int, _ABOVE_0]
 NotNegative = Annotated[float, _NOT_NEGATIVE]

@@ -10,7 +10,7 @@ COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8e6bbf", "#c77c11")
 
 
 def plot_returns(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
-    """Mean reward of each turn over joint samples: every step faint, a running mean bold, evaluations as
+    """Mean reward of each turn over joint samples: every step faint, the mean of the last ones bold, evaluations as
     points; below it, where the environment tells it, the share of joint programs that pass all tests."""
     import matplotlib
 
@@ -52,6 +52,8 @@ def plot_returns(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None
                     zorder=5,
                 )
     top.set_title(title, loc="left", fontsize=12)
+    if len(train) > 1:
+        top.set_title(f"bold: mean of the last {_window(len(train))} steps", loc="right", fontsize=9, color="#666666")
     last.set_xlabel("environment steps (joint samples)")
     if with_tests:
         last.set_ylim(-0.03, 1.03)
@@ -71,13 +73,18 @@ def _draw(axis: Any, rows: Sequence[dict[str, Any]], key: str, colour: str, labe
         return
     xs, ys = zip(*points, strict=True)
     axis.plot(xs, ys, color=colour, alpha=0.25, linewidth=1)
-    axis.plot(xs, _running_mean(ys, max(1, len(ys) // 12)), color=colour, linewidth=2, label=label)
+    axis.plot(xs, _trailing_mean(ys, _window(len(ys))), color=colour, linewidth=2, label=label)
 
 
-def _running_mean(values: Sequence[float], reach: int) -> list[float]:
-    """Mean over a window of up to `reach` values on each side."""
+def _window(steps: int) -> int:
+    """How many steps a mean is taken over, in a plot of so many."""
+    return max(1, min(steps, max(3, steps // 10)))
+
+
+def _trailing_mean(values: Sequence[float], window: int) -> list[float]:
+    """The mean of each value and those before it, `window` at most: no point knows what came later."""
     means = []
-    for i in range(len(values)):
-        window = values[max(0, i - reach) : i + reach + 1]
-        means.append(sum(window) / len(window))
+    for end in range(1, len(values) + 1):
+        last = values[max(0, end - window) : end]
+        means.append(sum(last) / len(last))
     return means

@@ -57,6 +57,8 @@ class Way:
             if not logged:
                 raise UserError(f"{folder} has no batch to learn from again: {hint}")
             last = max(logged) + 1
+        if logged and last > max(logged) + 1:
+            raise UserError(f"{folder} has batches up to step {max(logged) + 1} only: --steps cannot go on to {last}")
         if first is None:
             before = [start for start in starts if start < last]
             whole = [start for start in before if logged.issuperset(range(start, last))]

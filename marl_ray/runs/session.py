@@ -9,6 +9,7 @@ from marl_ray.config import to_yaml
 from marl_ray.config.arithmetic import arithmetic
 from marl_ray.config.schema import Config
 from marl_ray.core.waiting import accompanied, together
+from marl_ray.core.words import counted
 from marl_ray.runs.check import Problem
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.history import AgentHistory
@@ -32,6 +33,7 @@ class Session:
         """Start the actors, train, and end them. Raises UserError."""
         started = time.monotonic()
         numbers = arithmetic(self.config, len(self.problem.train_tasks))
+        say(_starting(self.config))
         team = await start_team(self.config, numbers.optimizer_steps, say)
         try:
             await self._make_ready(team)
@@ -58,6 +60,13 @@ class Session:
         await check_agreement(self.config, team, self.problem.environment, self.problem.train_tasks)
         # Under a new label engines share no keys and values with what they were compared on.
         await together(*(x.publish(changed=False) for x in team.learners))
+
+
+def _starting(config: Config) -> str:
+    """What is going to be started, which takes a while."""
+    replicas = sum(agent.generator.replicas for agent in config.agents)
+    workers = counted(config.resources.sandbox.workers, "sandbox worker")
+    return f"starting {counted(replicas, 'generator')}, {counted(config.num_agents, 'learner')} and {workers}"
 
 
 def open_stream(config: Config, folder: RunFolder, standing: Standing, total: int) -> RowStream:

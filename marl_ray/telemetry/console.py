@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-import time
+from collections import deque
 from collections.abc import Sequence
+from time import monotonic as now
 
 from tqdm import tqdm
 
 from marl_ray.telemetry.records import Record
 from marl_ray.telemetry.rows import Row
+
+PACE = 20
+"""The steps whose pace tells how long the rest will take: those of now, as answers get longer or shorter."""
 
 
 class Console:
@@ -18,11 +22,11 @@ class Console:
 
     def __init__(self, total_steps: int, done: int, num_agents: int, num_turns: int, every: int) -> None:
         self.total = total_steps
-        self.first = done
         self.num_agents = num_agents
         self.num_turns = num_turns
         self.every = every
-        self.started = time.monotonic()
+        self.ends: deque[float] = deque([now()], maxlen=PACE + 1)
+        """When the last steps ended."""
         self.with_tests: bool | None = None
         """Whether the environment tells who passed all tests; None before the first row."""
         self.bar = tqdm(
@@ -46,6 +50,7 @@ class Console:
             say(self._evaluation(row, name))
             return
         self.bar.update(1)
+        self.ends.append(now())
         step = int(row["step"])
         if step % self.every == 0 or step == self.total:
             say(self._step(row, step))
@@ -59,8 +64,9 @@ class Console:
 
     def _step(self, row: Row, step: int) -> str:
         rewards = " ".join(_number(row, f"turn_{t + 1}/reward_mean") for t in range(self.num_turns))
-        losses = " ".join(f"{row.get(f'agent_{i}/loss', 0.0):+8.4f}" for i in range(self.num_agents))
-        left = (time.monotonic() - self.started) / max(1, step - self.first) * (self.total - step)
+        # Adding 0 makes a zero of what is rounded to a negative one.
+        losses = " ".join(f"{round(row.get(f'agent_{i}/loss', 0.0), 4) + 0.0:+8.4f}" for i in range(self.num_agents))
+        left = (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1) * (self.total - step)
         return (
             f"step {step:>{len(str(self.total))}}/{self.total} | reward {rewards} "
             f"{self._passed(row, '', 'pass')}| loss {losses} "

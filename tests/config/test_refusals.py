@@ -100,6 +100,7 @@ from tests.config.test_loading import tree
         ({"resources": {"deadlines": {"sync_s": 0}}}, "resources.deadlines.sync_s should be above 0"),
         ({"model": "x"}, "'model' should be a section"),
         ({"model": {"temperature": 0}}, "model.temperature should be above 0"),
+        ({"model": {"temperature": 2.5}}, "model.temperature should be at most 2, got 2.5"),
         ({"dataset": {"name": ""}}, "set dataset.name"),
     ],
 )

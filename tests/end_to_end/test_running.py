@@ -116,8 +116,8 @@ def short_path() -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("number", "code", "at", "says"),
     [
-        (signal.SIGTERM, 143, "local Ray with ", r"stopped before the first step"),
-        (signal.SIGINT, 130, "local Ray with ", r"stopped before the first step"),
+        (signal.SIGTERM, 143, "starting 2 generators", r"stopped before the first step"),
+        (signal.SIGINT, 130, "starting 2 generators", r"stopped before the first step"),
         (signal.SIGTERM, 143, "step    1/", r"stopped at step \d+; --resume \S+ goes on from step \d+"),
     ],
     ids=["SIGTERM while actors start", "Ctrl-C while actors start", "SIGTERM at a step"],
@@ -156,9 +156,15 @@ def test_a_lost_raylet_is_named_and_none_of_ray_s_paragraphs_printed(
 def test_an_actor_that_may_not_be_restarted_is_named(tmp_path: Path, children: list[subprocess.Popen]) -> None:
     overrides = [f"output.base_dir={tmp_path}", "magrpo.max_steps=5000", "magrpo.num_train_epochs=1000"]
     overrides.append("resources.generator.max_restarts=0")
-    process = subprocess.Popen(
-        command(*QUICK, *TINY, *overrides), stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT
-    )
+    with (tmp_path / "out").open("w") as out:
+        process = subprocess.Popen(
+            command(*QUICK, *TINY, *overrides),
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            cwd=ROOT,
+        )
     children.append(process)
     read_until(process, lambda line: line.startswith("step    2/"))
     family = psutil.Process(process.pid).children(recursive=True)
@@ -169,6 +175,7 @@ def test_an_actor_that_may_not_be_restarted_is_named(tmp_path: Path, children: l
     last = rest.strip().splitlines()[-1]
     assert re.match(r"error: agent [01] generator 0 is lost for good \(resources\.generator\.max_restarts .*died", last)
     assert last.endswith("--resume goes on")
+    assert (tmp_path / "out").read_text() == "", "none of Ray's paragraphs"
     _, alive = psutil.wait_procs(family, timeout=20)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 

@@ -12,6 +12,7 @@ import pytest
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainerState
 from marl_ray.core.tree import Episode, Stop
+from marl_ray.telemetry import console
 from marl_ray.telemetry.console import Console
 from marl_ray.telemetry.files import Files, is_evaluation, read_rows
 from marl_ray.telemetry.records import record_of
@@ -125,6 +126,21 @@ def test_the_console_shows_every_nth_step_and_the_last(capsys: pytest.CaptureFix
     assert evaluation == "eval       before | reward  2.00  4.00 | all tests passed 100% | 1.0 s"
     assert [line[:26] for line in steps] == [f"step {n}/5 | reward  2.00  4" for n in (2, 4, 5)]
     assert "| pass 100% |" in steps[0]
+
+
+def test_what_is_left_is_told_by_the_last_steps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 1000.0, *(1000.0 + 2.0 * n for n in range(1, 30))])
+    monkeypatch.setattr(console, "now", lambda: next(clock))
+    shown = Console(100, 0, num_agents=1, num_turns=2, every=1)
+    for step in range(1, 31):
+        shown.row(row_of(step) | {"agent_0/loss": -1e-9}, "")
+    shown.close()
+    _, first, *_, last = capsys.readouterr().err.splitlines()
+    assert first.endswith("left 27:30:00")
+    assert last.endswith("left 2:20")
+    assert "| loss  +0.0000 |" in last
 
 
 def test_the_console_has_no_column_of_tests_where_there_are_none(capsys: pytest.CaptureFixture[str]) -> None:
