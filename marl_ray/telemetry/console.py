@@ -65,7 +65,9 @@ class Console:
     def _step(self, row: Row, step: int) -> str:
         rewards = " ".join(_number(row, f"turn_{t + 1}/reward_mean") for t in range(self.num_turns))
         # Adding 0 makes a zero of what is rounded to a negative one.
-        losses = " ".join(f"{round(row.get(f'agent_{i}/loss', 0.0), 4) + 0.0:+8.4f}" for i in range(self.num_agents))
+        losses = " ".join(
+            f"{round(float(row.get(f'agent_{i}/loss', 0.0)), 4) + 0.0:+8.4f}" for i in range(self.num_agents)
+        )
         left = (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1) * (self.total - step)
         return (
             f"step {step:>{len(str(self.total))}}/{self.total} | reward {rewards} "

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ import yaml
 from safetensors.torch import load_file
 
 from marl_ray.toy import BASE_PATH
-from tests.end_to_end.conftest import HUMANEVAL, QUICK, rows, train
+from tests.end_to_end.conftest import HUMANEVAL, QUICK, ROOT, command, environment, rows, train
 
 SMALL = ["magrpo.rollout_buffer_size=4", "magrpo.num_generations=8", "magrpo.eval_num_samples=2"]
 
@@ -101,31 +104,46 @@ def test_models_load_and_the_config_is_resolved(finished: Path) -> None:
     assert [p.name for p in (finished / "checkpoints").iterdir()] == ["step_000002"]
 
 
-def test_a_resumed_run_takes_the_same_steps(tmp_path: Path) -> None:
-    common = [*QUICK, *SMALL, f"output.base_dir={tmp_path}", "magrpo.save_steps=2", "magrpo.lr_scheduler=constant"]
+def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(
+    tmp_path: Path, children: list[subprocess.Popen]
+) -> None:
+    common = [*QUICK, *SMALL, f"output.base_dir={tmp_path}", "magrpo.save_steps=2", "magrpo.max_steps=4"]
     common += ["output.save_final_model=false"]
-    whole = train(*common, "output.run_name=whole", "magrpo.max_steps=4")
+    whole = train(*common, "output.run_name=whole")
     assert whole.returncode == 0, whole.stderr
-    half = train(*common, "output.run_name=half", "magrpo.max_steps=2")
-    assert half.returncode == 0, half.stderr
-    resumed = train("--resume", str(tmp_path / "half"), "--override", "magrpo.max_steps=4")
-    assert resumed.returncode == 0, resumed.stderr
-    expected, got = rows(tmp_path / "whole", "step"), rows(tmp_path / "half", "step")
-    assert [r["step"] for r in got] == [1, 2, 3, 4]
-    for a, b in zip(expected, got, strict=True):
-        for key in ("env_steps", "turn_1/reward_mean", "turn_2/reward_mean", "agent_0/weight_version"):
-            assert a[key] == b[key], (a["step"], key)
-        for key in ("agent_0/loss", "agent_1/loss"):
-            assert a[key] == pytest.approx(b[key], abs=1e-5), (a["step"], key)
-    assert any(r["agent_0/loss"] != 0 for r in got[2:])
 
-    done = train("--resume", str(tmp_path / "half"))
+    killed = subprocess.Popen(
+        command(*common, "output.run_name=killed"), stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT
+    )
+    children.append(killed)
+    assert killed.stderr is not None
+    said = list(takewhile(lambda line: not line.startswith("step 3/4"), killed.stderr))
+    killed.kill()
+    assert killed.wait(timeout=30) == -signal.SIGKILL, said
+    assert len(rows(tmp_path / "killed", "step")) == 3
+
+    resumed = train("--resume", str(tmp_path / "killed"))
+    assert resumed.returncode == 0, resumed.stderr
+    assert "goes on after step " in resumed.stderr
+    expected, got = rows(tmp_path / "whole", "step"), rows(tmp_path / "killed", "step")
+    assert [timeless(row) for row in got] == [timeless(row) for row in expected]
+    last = Path("checkpoints") / "step_000004"
+    for agent in ("agent_0", "agent_1"):
+        weights = [(tmp_path / run / last / agent / "model.safetensors").read_bytes() for run in ("whole", "killed")]
+        assert weights[0] == weights[1]
+
+    done = train("--resume", str(tmp_path / "killed"))
     assert done.returncode == 1
     assert "has done all of its 4 steps" in done.stderr
 
-    again = train(*common, "output.run_name=half")
+    again = train(*common, "output.run_name=killed")
     assert again.returncode == 1
     assert "already holds a run: resume it" in again.stderr
+
+
+def timeless(row: dict) -> dict:
+    """The row without what a clock says."""
+    return {key: value for key, value in row.items() if not key.startswith("time/") and not key.endswith("_per_s")}
 
 
 def test_steps_without_a_gradient_leave_the_policies_alone(tmp_path: Path) -> None:

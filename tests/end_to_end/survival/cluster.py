@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -53,7 +53,8 @@ class Nodes:
         root = psutil.Process(raylet.process.pid)
         victims = [root, *root.children(recursive=True)]
         for victim in victims:
-            victim.kill()
+            with suppress(psutil.NoSuchProcess):  # a parent's end may be its own
+                victim.kill()
         self.cluster.worker_nodes.discard(node)
         return [victim.pid for victim in victims]
 

@@ -120,11 +120,13 @@ def strike(trial: Trial, cluster: Nodes, rng: random.Random) -> str:
         cluster.add()
         return f"node {index} with {gone} processes"
     found = list(victims(trial.victim, cluster))
-    if not found:
-        raise RuntimeError(f"there is no {trial.victim} any more")
-    victim = rng.choice(found)
-    victim.kill()
-    return f"{trial.victim} {victim.pid}"
+    for victim in rng.sample(found, len(found)):
+        try:
+            victim.kill()
+        except psutil.NoSuchProcess:  # it has ended by itself, as a fork server's child does
+            continue
+        return f"{trial.victim} {victim.pid}"
+    return f"no {trial.victim}: there was none"
 
 
 def victims(kind: str, cluster: Nodes) -> Iterator[psutil.Process]:
