@@ -117,6 +117,7 @@ def config_of(folder: Path, staleness: int, last_step: int) -> Config:
         "max_steps": last_step,
         "max_staleness": staleness,
         "importance": "none",
+        "max_logprob_gap": None,  # what paced generators say of tokens is made up
     }
     return from_tree(
         {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from marl_ray.actors.handle import Actor, Handle, keep_what_is_loaded
-from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
+from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.ids import ActorId
 from marl_ray.models.tokenization import fingerprint
@@ -36,13 +36,14 @@ class LearnerActor(Actor):
         model_path: str,
         agent: AgentConfig,
         model: ModelConfig,
+        credit: CreditConfig,
         optimizer: OptimizerConfig,
         wire_dtype: str,
         total_steps: int,
         threads: int,
     ) -> None:
         self.id = id
-        self._arguments: Any = (model_path, agent, model, optimizer, wire_dtype, total_steps, threads)
+        self._arguments: Any = (model_path, agent, model, credit, optimizer, wire_dtype, total_steps, threads)
 
     def start(self) -> list[str]:
         """Load the model."""
@@ -50,7 +51,7 @@ class LearnerActor(Actor):
 
         self.learner = Learner(*self._arguments)
         keep_what_is_loaded()
-        if self.learner.layout == "packed":
+        if self.learner.scorer.layout == "packed":
             return []
         return [
             f"agent {self.id.agent}: learns in padded batches with the model's own attention, which takes longer: "
@@ -103,6 +104,10 @@ class LearnerActor(Actor):
     def update(self, batch: Batch) -> UpdateStats:
         """See `Learner.update`."""
         return self.learner.update(batch)
+
+    def logprob_gap(self, groups: Sequence[Group]) -> float:
+        """See `Learner.logprob_gap`."""
+        return self.learner.logprob_gap(groups)
 
     def save(self, folder: str) -> None:
         """See `Learner.save`."""

@@ -19,7 +19,7 @@ from marl_ray.actors.learner import LearnerActor
 from marl_ray.actors.supervisor import Care, Recipe, Supervisor
 from marl_ray.cluster.plan import Transport
 from marl_ray.config.resources import Deadlines
-from marl_ray.core.batch import Batch, BatchStream, History, UpdateStats
+from marl_ray.core.batch import Batch, BatchStream, Group, History, UpdateStats
 from marl_ray.core.errors import UserError
 from marl_ray.core.waiting import WaitExpired, together
 from marl_ray.weights.receiving import Delivery
@@ -90,6 +90,11 @@ class LearnerGroup:
         async with self._publishing:
             handles = self._connected.replicas.serving()
             return await self._deliver(handles, changed) if handles else None
+
+    async def logprob_gap(self, groups: Sequence[Group]) -> float:
+        """Mean absolute difference between its log-probabilities and those that the groups come with, nats a token."""
+        deadline = Deadline(self._deadlines.learn_s, "learn_s", "to score tokens")
+        return await self._survive(lambda ranks: self._all(ranks, deadline, LearnerActor.logprob_gap, groups))
 
     async def save(self, folder: str) -> None:
         """Write model and optimizer, as `load` reads them."""

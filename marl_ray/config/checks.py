@@ -8,6 +8,7 @@ from typing import Any
 
 from marl_ray.config.arithmetic import joint_actions, nodes
 from marl_ray.config.keys import agent_keys
+from marl_ray.config.learning import CLIP_RANGES
 from marl_ray.config.schema import Config, ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
@@ -96,6 +97,7 @@ def check(config: Config) -> None:
     _check_tokenizer(config.model)
     _check_turns(config)
     _check_evaluation(config)
+    _check_loss(config)
     for number in range(config.num_agents):
         _check_credit(config, number)
         _check_resources(config, number)
@@ -187,6 +189,43 @@ def _check_evaluation(config: Config) -> None:
     )
 
 
+def _check_loss(config: Config) -> None:
+    """Losses of ratios that are all 1, and settings that a loss does not have."""
+    optimizer, section = config.optimizer, config.algorithm
+    loss, groups = optimizer.loss, config.rollout.rollout_buffer_size * nodes(config)
+    one_step = optimizer.train_batch_size is None or optimizer.train_batch_size >= groups
+    _require(
+        not (loss in CLIP_RANGES and one_step),
+        f"{section}.loss {loss} is for several optimizer steps a batch, and there is one, in which all ratios are 1: "
+        f"set {section}.train_batch_size below the {counted(groups, 'group')} of a step, or loss to policy_gradient",
+    )
+    _require(
+        not (loss == "m2po" and one_step and config.rollout.max_staleness == 0),
+        f"{section}.loss m2po is for stale tokens, and with max_staleness 0 and one optimizer step a batch there are "
+        f"none: set {section}.max_staleness above 0, or loss to policy_gradient",
+    )
+    _require(
+        not (loss == "m2po" and optimizer.importance in ("truncate", "mask")),
+        f"{section}.importance {optimizer.importance} would weigh tokens a second time with the ratio that loss m2po "
+        "weighs them with: set it to auto",
+    )
+    _require(
+        not (loss == "gspo" and config.credit.loss_aggregation != "sequence_sum"),
+        f"{section}.loss gspo averages over a completion's tokens by itself: set {section}.loss_aggregation to "
+        f"sequence_sum, not {config.credit.loss_aggregation}",
+    )
+    _require(
+        optimizer.reference_kl == "k1_in_reward" or any(agent.reference_kl_coef for agent in config.agents),
+        f"{section}.reference_kl is {optimizer.reference_kl}, but there is no reference policy: set "
+        f"{section}.reference_kl_coef above 0, or leave it out",
+    )
+    for name in ("clip_low", "clip_high"):
+        _require(
+            loss in CLIP_RANGES or getattr(optimizer, name) is None,
+            f"{section}.{name} is for loss {' and '.join(CLIP_RANGES)}, not {loss}: leave it out",
+        )
+
+
 def _check_size(config: Config) -> None:
     """All of a step's trees are held until it is learned from, and each joint sample is a program to execute."""
     rollout, section = config.rollout, config.algorithm
@@ -203,6 +242,16 @@ def _check_size(config: Config) -> None:
 
 def _check_credit(config: Config, number: int) -> None:
     agent, section = config.agents[number], config.algorithm
+    buffer = config.credit.overlong_buffer
+    _require(
+        not buffer or config.credit.overlong == "penalty",
+        f"{section}.overlong_buffer is for overlong penalty, not {config.credit.overlong}: leave it out",
+    )
+    _require(
+        buffer <= agent.max_new_tokens,
+        f"{section}.overlong_buffer is {buffer}, more than {_where(config, number, 'max_new_tokens')} "
+        f"{agent.max_new_tokens}: lower it",
+    )
     group, whitened = config.rollout.num_generations, config.credit.normalize_advantages
     estimator = _where(config, number, "estimator")
     _require(

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from marl_ray.config.resources import GeneratorResources, LearnerResources
 from marl_ray.config.schema import Config
-from marl_ray.config.spellings import NULL_IS_DEFAULT, other_names, refuse_planned
+from marl_ray.config.spellings import NULL_IS_DEFAULT, other_names, refuse_reference
 from marl_ray.core.errors import UserError
 
 FLAT = ("rollout", "credit", "optimizer", "evaluation", "loop")
@@ -28,6 +28,7 @@ AGENT_KEYS = {
     "dtype": "model.model_kwargs.torch_dtype",
     "learning_rate": "{algorithm}.learning_rate",
     "max_new_tokens": "{algorithm}.max_new_tokens",
+    "reference_kl_coef": "{algorithm}.reference_kl_coef",
     "estimator": "{algorithm}.estimator",
 }
 """An agent's settings, and the run's of the same meaning. Its `resources` are called alike in both."""
@@ -135,7 +136,7 @@ def refuse(key: str, value: Any, known: Iterable[str], algorithm: str, where: st
 def _unknown(key: str, known: Iterable[str], algorithm: str, where: str) -> UserError:
     section, _, name = key.rpartition(".")
     prefix = f"{section}." if section else ""
-    refuse_planned(name, where + prefix)
+    refuse_reference(name, where + prefix)
     here = list(dict.fromkeys(k[len(prefix) :].split(".")[0] for k in known if k.startswith(prefix)))
     spelt = [where + prefix + n for n in (here if where else [*here, *other_names(section, algorithm)])]
     every = [*(f"{where}{k}" for k in known if where), *settings(algorithm)]

@@ -39,6 +39,9 @@ class LearnerResources:
     gpus: NotNegative | None = None
     """GPUs of the learner; null: 1 if the cluster has GPUs, else 0. A fraction shares one GPU with the agent's
     generator."""
+    offload_reference: bool = False
+    """Keep the reference policy in the host's memory, and bring it to the GPU where it is asked: less of the GPU's
+    memory, more time. Where there is no reference, or no GPU, it changes nothing."""
     max_restarts: NotNegativeInt = 10
     """How often within an hour one that was lost is started again, from the last checkpoint and the batch log."""
 

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from marl_ray.config.environments import CodeCompletionConfig
+from marl_ray.config.learning import CreditConfig, Importance, OptimizerConfig
 from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
 from marl_ray.config.values import (
-    AtLeast1,
-    Decay,
-    Discount,
     NotNegative,
     NotNegativeInt,
     Positive,
@@ -28,7 +26,6 @@ from marl_ray.config.values import (
 )
 
 ALGORITHMS = ("magrpo", "grpo")
-Importance = Literal["auto", "none", "truncate", "mask"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +47,9 @@ class AgentDefaults:
     """AdamW's peak learning rate; `agent_learning_rate` is the same setting."""
     max_new_tokens: PositiveInt = 256
     """Tokens of a completion at most."""
+    reference_kl_coef: NotNegative = 0.0
+    """What a nat of the KL divergence from the reference policy costs, in rewards; the reference is the agent's model
+    as it was before training. 0: there is no reference."""
     estimator: str = "magrpo"
     """Advantage estimator; null: the one called like the section. `advantage_mode` mean, rloo, max or raw is the
     same."""
@@ -188,50 +188,6 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreditConfig:
-    """What a completion is credited with, and its weight in the loss. The estimator is the agent's."""
-
-    discount: Discount = 1.0
-    """What a later turn's reward counts in an earlier turn's return."""
-    turn_gradient_weights: tuple[float, ...] = (1.0,)
-    """One weight a turn for the loss, not all 0; null: all 1."""
-    normalize_advantages: bool = False
-    """Divide advantages by the group's standard deviation (whitening); `advantage_normalization` is the same."""
-    loss_aggregation: Literal["sequence_sum", "token_mean"] = "sequence_sum"
-    """sequence_sum: log-probabilities are summed over a completion; token_mean: averaged over all tokens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerConfig:
-    """AdamW and its batches. The learning rate is the agent's."""
-
-    lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate falls from its peak over the run."""
-    warmup_steps: NotNegativeInt = 0
-    """Optimizer steps over which the learning rate rises from 0."""
-    weight_decay: NotNegative = 0.0
-    """AdamW's decoupled weight decay."""
-    adam_beta1: Decay = 0.9
-    """AdamW's decay of the mean of gradients."""
-    adam_beta2: Decay = 0.999
-    """AdamW's decay of the mean of squared gradients."""
-    max_grad_norm: Positive = 1.0
-    """Gradients of a larger norm are scaled down to it."""
-    train_batch_size: PositiveInt | None = None
-    """Groups in one optimizer step; null: all groups of the step."""
-    importance: Importance = "auto"
-    """What a token's importance ratio, learner's probability over sampler's, does to its weight in the loss. truncate:
-    the weight is multiplied with the ratio, at most importance_bound; mask: the same, and 0 beyond the bound; none:
-    nothing. auto: truncate where max_staleness is above 0 or top_p or top_k cut the sampler, else none."""
-    importance_bound: AtLeast1 = 2.0
-    """C: ratios are cut above it, and masked below 1 / C too."""
-    microbatch_tokens: PositiveInt = 2048
-    """Padded tokens the learner computes at once."""
-    gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass, which takes longer and less memory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationConfig:
     """Evaluations on the eval split, which all play every turn."""
 
@@ -259,6 +215,9 @@ class LoopConfig:
     """Print every n-th step; metrics.jsonl has them all."""
     max_bad_steps: PositiveInt = 3
     """Steps in a row that may be skipped for a loss or gradient that is not finite."""
+    max_logprob_gap: Positive | None = 0.1
+    """Before the first step, engine and learner score the same tokens: where they differ by more, mean nats a token,
+    nothing is trained. null: they are not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,6 +309,8 @@ class Config:
         the learner's, from older weights or from a sampler that is cut for any agent; else none."""
         if self.optimizer.importance != "auto":
             return self.optimizer.importance
+        if self.optimizer.loss == "m2po":
+            return "none"
         cut = self.model.top_k is not None or any(agent.top_p < 1 for agent in self.agents)
         return "truncate" if cut or self.rollout.max_staleness else "none"
 

@@ -1,4 +1,4 @@
-"""Other spellings of a setting, by key and by value, and settings that have a name but are not there yet.
+"""Other spellings of a setting, by key and by value, and settings that others spell in ways that mean too many things.
 
 In the tables `{algorithm}` stands for the section `magrpo` or `grpo`.
 """
@@ -39,6 +39,7 @@ NAMES = ("environment", "dataset.type", "external.mode", "{algorithm}.estimator"
 
 NULL_IS_DEFAULT = (
     "{algorithm}.learning_rate",
+    "{algorithm}.reference_kl_coef",
     "reward_processor.scale_factor",
     "reward_processor.shift",
 )
@@ -46,6 +47,9 @@ NULL_IS_DEFAULT = (
 
 _REFERENCE_KL = re.compile(r"beta|(.+_)?(kl|ref|reference)(_.+)?")
 """How settings of a KL term to a reference policy are called."""
+_KL_SWITCH = "{algorithm}.reference_kl_enabled"
+"""CoMLRL's: false is a coefficient of 0, whatever else is given; true one of COMLRL_KL_COEF, unless one is given."""
+COMLRL_KL_COEF = 0.1
 
 
 def kept_key(key: str, algorithm: str) -> str:
@@ -67,12 +71,14 @@ def kept_keys(flat: Mapping[str, Any], algorithm: str, same: Callable[[str, Any,
 
     `same` says whether two values of a kept key mean the same.
 
-    A setting that asks for no KL term (0, null, false) is left out: that is what happens anyway.
+    A setting of another name that asks for no KL term (0, null, false) is left out: that is what happens anyway.
     """
     kept = {}
+    flat = _switched(flat, algorithm)
     for key, value in flat.items():
         place, _, name = key.rpartition(".")
-        if kept_key(key, algorithm) == key and not (place == algorithm and not value and _REFERENCE_KL.fullmatch(name)):
+        other_kl = place == algorithm and name != "reference_kl_coef" and _REFERENCE_KL.fullmatch(name)
+        if kept_key(key, algorithm) == key and not (other_kl and not value):
             kept[key] = value
     for other in (other.format(algorithm=algorithm) for other in SAME_SETTING):
         if flat.get(other) is None:
@@ -82,6 +88,17 @@ def kept_keys(flat: Mapping[str, Any], algorithm: str, same: Callable[[str, Any,
             raise UserError(f"{other} and {key} are the same setting and differ: give one of them")
         kept[key] = value
     return kept
+
+
+def _switched(flat: Mapping[str, Any], algorithm: str) -> Mapping[str, Any]:
+    """CoMLRL's switch of the KL term as a coefficient. Raises UserError where it is neither on nor off."""
+    switch, coefficient = _KL_SWITCH.format(algorithm=algorithm), f"{algorithm}.reference_kl_coef"
+    if flat.get(switch) is None:
+        return flat
+    if not isinstance(flat[switch], bool):
+        raise UserError(f"{switch} should be true or false, got {flat[switch]!r}: or set {coefficient} alone")
+    given = {key: value for key, value in flat.items() if key != switch}
+    return {coefficient: COMLRL_KL_COEF} | given if flat[switch] else given | {coefficient: 0.0}
 
 
 def kept_values(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
@@ -98,9 +115,10 @@ def kept_values(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     return kept
 
 
-def refuse_planned(name: str, where: str) -> None:
-    """Raise UserError for an unknown setting that is known to be missing."""
+def refuse_reference(name: str, where: str) -> None:
+    """Raise UserError for an unknown setting that goes by other names here."""
     if _REFERENCE_KL.fullmatch(name):
         raise UserError(
-            f"{where}{name}: a KL term to a reference policy is not available yet: leave it out, or set it to 0"
+            f"unknown setting '{where}{name}': the KL term to the reference policy has its size in reference_kl_coef, "
+            "its place in reference_kl, and its memory in resources.learner.offload_reference"
         )

@@ -28,7 +28,7 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
     """The groups of one optimizer step. Their weights are to be divided by `normalizer`: the number of groups, or of
-    all their tokens, as `loss_aggregation` says."""
+    all their tokens where `loss_aggregation` is token_mean."""
 
     groups: tuple[Group, ...]
     normalizer: int
@@ -81,6 +81,19 @@ class Ratios:
 
 
 @dataclass(frozen=True, slots=True)
+class Drift:
+    """How far the optimizer steps of one batch took the policy from where the loss measures it from, over the tokens
+    that were learned from. With loss gspo, a token's ratio is its completion's."""
+
+    clip_fraction: float
+    """Share of tokens that had no gradient for it."""
+    ratio_mean: float
+    ratio_max: float
+    kl: float
+    """Of the policy from what it was, nats a token: the mean of r - 1 - log r over tokens' own ratios r."""
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateStats:
     """What one update did; loss and norm are means over its mini-batches, 0 where there is no gradient."""
 
@@ -96,3 +109,11 @@ class UpdateStats:
     """Those taken. A mini-batch in which every group's returns are equal has no gradient, and takes none."""
     skipped_steps: int
     """Optimizer steps left out for a loss or gradient that is not finite."""
+    entropy: float | None = None
+    """Mean entropy of the policy at the tokens that were learned from, at the sampling temperature, nats a token,
+    before the update; None if nothing was computed."""
+    drift: Drift | None = None
+    """Of losses that have ratios; None if nothing was computed."""
+    reference_kl: float | None = None
+    """KL divergence from the reference policy at the tokens that were learned from, nats a token, before the update;
+    None without a reference, or if nothing was computed."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from marl_ray.config.schema import Config
+from marl_ray.config.learning import CreditConfig
+from marl_ray.config.schema import AgentConfig, Config
 from marl_ray.core.batch import Batch, Group, MiniBatch
-from marl_ray.core.tree import Episode, Node
+from marl_ray.core.tree import Completion, Episode, Node
 from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.estimators import Estimator, whitened
+from marl_ray.credit.overlong import is_masked, punished
 from marl_ray.credit.returns import action_returns, completion_returns
 
 
@@ -32,18 +35,38 @@ def in_order(episodes: Sequence[Episode], config: Config) -> list[Node]:
 def group_of(node: Node, agent: int, config: Config) -> Group:
     """The agent's group at a node, with what it is credited with and its weights, which no other group changes.
 
-    sequence_sum: w_t * A / G; token_mean: w_t * A. The mini-batch's normalizer is to come. With handoff `all` the whole
-    tree below the node must be known.
+    The mini-batch's normalizer is to come. With handoff `all` the whole tree below the node must be known.
     """
-    credit = config.credit
+    credit, settings = config.credit, config.agents[agent]
     returns = action_returns(node, agent, credit.discount, config.rollout.handoff == "all")
-    credited = completion_returns(node, agent, returns)
-    factor = credit.turn_gradient_weights[node.turn]
-    if credit.loss_aggregation == "sequence_sum":
-        factor /= len(credited)
-    estimator = ESTIMATORS.get(config.agents[agent].estimator)
-    weights = [factor * value for value in advantages(credited, estimator, credit.normalize_advantages)]
-    return Group(node.turn, node.prompt_ids[agent], tuple(node.completions[agent]), tuple(credited), tuple(weights))
+    completions = tuple(node.completions[agent])
+    credited = punished(completion_returns(node, agent, returns), completions, settings.max_new_tokens, credit)
+    return weighed(Group(node.turn, node.prompt_ids[agent], completions, tuple(credited), ()), settings, credit)
+
+
+def weighed(group: Group, agent: AgentConfig, credit: CreditConfig) -> Group:
+    """The group with the weights that follow from its returns."""
+    estimator = ESTIMATORS.get(agent.estimator)
+    values = advantages(group.returns, estimator, credit.normalize_advantages)
+    shares = shares_of(group.turn, group.completions, agent.max_new_tokens, credit)
+    return replace(group, weights=tuple(share * value for share, value in zip(shares, values, strict=True)))
+
+
+def shares_of(
+    turn: int, completions: Sequence[Completion], max_new_tokens: int, credit: CreditConfig
+) -> tuple[float, ...]:
+    """What each sibling's advantage is multiplied with, before the mini-batch's normalizer [G]; 0: it is masked.
+
+    sequence_sum: w_t / G. token_mean: w_t, as in DAPO (Yu et al., 2025), where long completions count more. constant:
+    w_t / (G * max_new_tokens), as in Dr. GRPO (Liu et al., 2025, "Understanding R1-Zero-like training"), so that a
+    token counts the same however long its completion is, and the loss does not grow with the room that there is.
+    """
+    share = credit.turn_gradient_weights[turn]
+    if credit.loss_aggregation != "token_mean":
+        share /= len(completions)
+    if credit.loss_aggregation == "constant":
+        share /= max_new_tokens
+    return tuple(0.0 if is_masked(completion, credit) else share for completion in completions)
 
 
 def batch_of(groups: Sequence[Group], step: int, config: Config) -> Batch:
@@ -58,10 +81,11 @@ def batch_of_agent(episodes: Sequence[Episode], agent: int, step: int, config: C
 
 
 def _mini_batch(groups: Sequence[Group], config: Config) -> MiniBatch:
-    """Its normalizer: sequence_sum the number of groups, token_mean that of their tokens."""
-    if config.credit.loss_aggregation == "sequence_sum":
+    """Its normalizer: token_mean the number of the groups' tokens but for masked ones, else that of groups."""
+    if config.credit.loss_aggregation != "token_mean":
         return MiniBatch(tuple(groups), len(groups))
-    tokens = sum(len(completion.token_ids) for group in groups for completion in group.completions)
+    completions = (c for group in groups for c in group.completions if not is_masked(c, config.credit))
+    tokens = sum(len(completion.token_ids) for completion in completions)
     return MiniBatch(tuple(groups), max(tokens, 1))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from marl_ray.config.schema import AgentConfig, Config, ModelConfig, OptimizerConfig
+from marl_ray.config.schema import AgentConfig, Config, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.models.names import resolve_model
 
 
@@ -15,6 +15,7 @@ class LearnerArguments(NamedTuple):
     model_path: str
     agent: AgentConfig
     model: ModelConfig
+    credit: CreditConfig
     optimizer: OptimizerConfig
     wire_dtype: str
     total_steps: int
@@ -28,6 +29,7 @@ def learner_arguments(config: Config, agent: int, generators_have_gpus: bool, to
         resolve_model(settings.name),
         settings,
         config.model,
+        config.credit,
         replace(config.optimizer, importance=config.importance),
         wire_dtype(settings, generators_have_gpus),
         total_steps,

@@ -12,8 +12,8 @@ a model that looks only back, nothing depends on what comes after. So it serves 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import torch
 
@@ -31,11 +31,16 @@ WINDOW = 8
 
 @dataclass(frozen=True, slots=True)
 class WeightedCompletion:
-    """One completion and the factor of its summed log-probability in the loss."""
+    """One completion and the factors, in the loss, of its summed log-probability and of its summed KL divergence from
+    the reference policy. `old_logprobs` are those of the policy before the batch's first optimizer step, where they are
+    not what the policy says now; `reference_logprobs` those of the reference policy, if there is one."""
 
     token_ids: tuple[int, ...]
     behaviour_logprobs: tuple[float, ...]
     weight: float
+    kl_weight: float = 0.0
+    old_logprobs: tuple[float, ...] | None = None
+    reference_logprobs: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,9 @@ class MicroBatch:
     """B sequences of L tokens (packed: one), and what their logits at C columns predict.
 
     input_ids: [B, L]; columns: [C]; tokens: [B * C], the completion token predicted there, or NO_TOKEN;
-    behaviour_logprobs, weights: [B * C], the token's log-probability and the loss weight of its completion, else 0.
+    behaviour_logprobs, weights, kl_weights: [B * C], the token's log-probability and the factors of its completion,
+    else 0; owners: [B * C], the token's completion among `completions`, else their number; old_logprobs,
+    reference_logprobs: [B * C], or None where completions have none. The tokens of `completions` are in their order.
     Packed ones have position_ids [1, L], and `groups`, where each row lies; padded ones have neither.
     """
 
@@ -65,21 +72,21 @@ class MicroBatch:
     tokens: torch.Tensor
     behaviour_logprobs: torch.Tensor
     weights: torch.Tensor
+    kl_weights: torch.Tensor
+    owners: torch.Tensor
+    completions: tuple[WeightedCompletion, ...]
+    old_logprobs: torch.Tensor | None = None
+    reference_logprobs: torch.Tensor | None = None
     position_ids: torch.Tensor | None = None
     groups: tuple[PackedGroup, ...] = ()
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same on `device`."""
-        return replace(
-            self,
-            input_ids=self.input_ids.to(device),
-            columns=self.columns.to(device),
-            tokens=self.tokens.to(device),
-            behaviour_logprobs=self.behaviour_logprobs.to(device),
-            weights=self.weights.to(device),
-            position_ids=None if self.position_ids is None else self.position_ids.to(device),
-            groups=tuple(group.to(device) for group in self.groups),
-        )
+        tensors = {
+            f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), torch.Tensor)
+        }
+        moved = {name: tensor.to(device) for name, tensor in tensors.items()}
+        return replace(self, **moved, groups=tuple(group.to(device) for group in self.groups))
 
 
 def rows_of(groups: Sequence[Group]) -> list[PromptRow]:
@@ -97,6 +104,12 @@ def rows_of(groups: Sequence[Group]) -> list[PromptRow]:
         if completions:
             rows.append(PromptRow(group.prompt_ids, completions))
     return rows
+
+
+def whole_row(group: Group) -> PromptRow:
+    """The group with all its completions that have tokens, weighed 0, for whoever asks what a model says of them."""
+    there = (c for c in group.completions if c.token_ids)
+    return PromptRow(group.prompt_ids, tuple(WeightedCompletion(c.token_ids, c.logprobs, 0.0) for c in there))
 
 
 class Cutter:
@@ -171,7 +184,6 @@ def pack(rows: Sequence[PromptRow]) -> MicroBatch:
     position_ids: list[int] = []
     columns: list[int] = []
     groups = []
-    completions = [completion for row in rows for completion in row.completions]
     for row in rows:
         start, length = len(input_ids), len(row.prompt_ids)
         groups.append(PackedGroup.of(length, [len(c.token_ids) for c in row.completions]))
@@ -185,11 +197,7 @@ def pack(rows: Sequence[PromptRow]) -> MicroBatch:
     return MicroBatch(
         input_ids=torch.tensor([input_ids]),
         columns=torch.tensor(columns),
-        tokens=torch.tensor([token for completion in completions for token in completion.token_ids]),
-        behaviour_logprobs=torch.tensor(
-            [value for completion in completions for value in completion.behaviour_logprobs]
-        ),
-        weights=torch.tensor([completion.weight for completion in completions for _ in completion.token_ids]),
+        **_tokens_of([completion for row in rows for completion in row.completions]),
         position_ids=torch.tensor([position_ids]),
         groups=tuple(groups),
     )
@@ -200,21 +208,38 @@ def pad(rows: Sequence[PromptRow]) -> MicroBatch:
     first = min(len(row.prompt_ids) for row in rows) - 1
     width = max(row.size for row in rows) - 1
     input_ids = torch.full((len(rows), width), PADDING)
-    tokens = torch.full((len(rows), width - first), NO_TOKEN)
-    behaviour_logprobs, weights = torch.zeros(tokens.shape), torch.zeros(tokens.shape)
+    real = torch.zeros((len(rows), width - first), dtype=torch.bool)
     for i, row in enumerate(rows):
         (completion,) = row.completions
         ids = torch.tensor(row.prompt_ids + completion.token_ids)
         input_ids[i, : len(ids) - 1] = ids[:-1]
         begin = len(row.prompt_ids) - 1 - first
-        predicted = slice(begin, begin + len(completion.token_ids))
-        tokens[i, predicted] = torch.tensor(completion.token_ids)
-        behaviour_logprobs[i, predicted] = torch.tensor(completion.behaviour_logprobs)
-        weights[i, predicted] = completion.weight
-    return MicroBatch(
-        input_ids=input_ids,
-        columns=torch.arange(first, width),
-        tokens=tokens.flatten(),
-        behaviour_logprobs=behaviour_logprobs.flatten(),
-        weights=weights.flatten(),
-    )
+        real[i, begin : begin + len(completion.token_ids)] = True
+    found = _tokens_of([completion for row in rows for completion in row.completions])
+    nothing = {"tokens": NO_TOKEN, "owners": len(rows)}
+    for name, values in found.items():
+        if isinstance(values, torch.Tensor):
+            found[name] = torch.full(real.shape, nothing.get(name, 0), dtype=values.dtype)
+            found[name][real] = values
+            found[name] = found[name].flatten()
+    return MicroBatch(input_ids=input_ids, columns=torch.arange(first, width), **found)
+
+
+def _tokens_of(completions: Sequence[WeightedCompletion]) -> dict[str, Any]:
+    """What a micro-batch says of tokens, of these alone, one completion after another."""
+
+    def joined(values: list[tuple[float, ...] | None]) -> torch.Tensor | None:
+        known = [of_one for of_one in values if of_one is not None]
+        return torch.tensor([value for of_one in known for value in of_one]) if len(known) == len(values) else None
+
+    lengths = torch.tensor([len(completion.token_ids) for completion in completions])
+    return {
+        "tokens": torch.tensor([token for completion in completions for token in completion.token_ids]),
+        "behaviour_logprobs": joined([completion.behaviour_logprobs for completion in completions]),
+        "weights": torch.tensor([completion.weight for completion in completions]).repeat_interleave(lengths),
+        "kl_weights": torch.tensor([completion.kl_weight for completion in completions]).repeat_interleave(lengths),
+        "owners": torch.arange(len(completions)).repeat_interleave(lengths),
+        "completions": tuple(completions),
+        "old_logprobs": joined([completion.old_logprobs for completion in completions]),
+        "reference_logprobs": joined([completion.reference_logprobs for completion in completions]),
+    }

@@ -3,62 +3,131 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from marl_ray.config.schema import OptimizerConfig
-from marl_ray.core.batch import Group
-from marl_ray.learning.batching import NO_TOKEN, Cutter, Layout, MicroBatch, rows_of
+from marl_ray.config.learning import OptimizerConfig
+from marl_ray.learning import losses
+from marl_ray.learning.batching import NO_TOKEN, Cutter, MicroBatch, PromptRow
 from marl_ray.learning.importance import Agreement, importance_factors
-from marl_ray.learning.policy import compute_in, token_logprobs
+from marl_ray.learning.measures import Distance
+from marl_ray.learning.policy import Scorer, chosen_logprobs, compute_in, token_scores
 
 
 class Gradient:
     """The gradient of a mini-batch's loss, in the policy's parameters, which it clears first.
 
-    The loss is minus the sum over all completions of weight * sum_k factor_k * log pi(token_k | prompt, tokens before
-    k), over the mini-batch's normalizer. It is linear in the groups, so they need not all be known: their gradients add
-    up, and are scaled once by `close`. Which groups share a micro-batch follows from their order alone, and those that
-    fill none wait for the next: in whatever portions the groups come, the bits are the same.
+    The loss is a sum over the tokens of all completions (`marl_ray.learning.losses`), over the mini-batch's normalizer;
+    with loss policy_gradient it is minus the sum of weight * sum_k factor_k * log pi(token_k | prompt, tokens before
+    k). It is linear in the groups, so they need not all be known: their gradients add up, and are scaled once by
+    `close`. Which groups share a micro-batch follows from their order alone, and those that fill none wait for the
+    next: in whatever portions the groups come, the bits are the same.
 
-    groups: how many were added; loss: their sum, and after `close` the loss; agreement: of learner and sampler, on the
-    tokens that were learned from.
+    With loss m2po all groups wait for `close`: which tokens are left out depends on all of them. That costs a forward
+    pass more, and the time in which it could have computed while others were played; where tokens are stale, batches
+    are there before they are needed.
+
+    groups: how many were added; loss: their sum, and after `close` the loss. Of the tokens that were learned from,
+    agreement: of learner and sampler; distance: from where the loss's ratios start.
     """
 
-    def __init__(
-        self, policy: Any, layout: Layout, temperature: float, dtype: torch.dtype, settings: OptimizerConfig
-    ) -> None:
-        policy.zero_grad()
+    def __init__(self, policy: Scorer, settings: OptimizerConfig) -> None:
+        policy.model.zero_grad()
         self.groups = 0
         self.loss = 0.0
         self.agreement = Agreement(settings.importance, settings.importance_bound)
-        self._policy, self._temperature, self._dtype, self._settings = policy, temperature, dtype, settings
-        self._cutter = Cutter(settings.microbatch_tokens, layout)
+        self.distance = Distance()
+        self._entropy = 0.0
+        self._reference_kl: float | None = None
+        self._policy, self._settings = policy, settings
+        self._cutter = Cutter(settings.microbatch_tokens, policy.layout)
+        self._waiting: list[PromptRow] = []
+        """Of m2po: what has to be known first."""
+        self._reach = 0.0
+        """Of m2po: how far from 0 a token's log-ratio may be."""
 
-    def add(self, groups: Sequence[Group]) -> None:
-        """The next groups, in their order."""
-        for micro_batch in self._cutter.add(rows_of(groups)):
+    @property
+    def entropy(self) -> float:
+        """Mean of the policy's entropies, nats a token. There has to be a token."""
+        return self._entropy / self.agreement.tokens
+
+    @property
+    def reference_kl(self) -> float | None:
+        """Mean of k3, nats a token; None without a reference."""
+        return None if self._reference_kl is None else self._reference_kl / self.agreement.tokens
+
+    def add(self, rows: Sequence[PromptRow], groups: int) -> None:
+        """What is learned from of the next so many groups, in their order."""
+        self.groups += groups
+        if self._settings.loss == "m2po":
+            self._waiting += rows
+            return
+        for micro_batch in self._cutter.add(rows):
             self._backward(micro_batch)
-        self.groups += len(groups)
 
     def close(self, normalizer: int) -> None:
         """There are no more groups: compute what waited, and scale."""
+        if self._waiting:
+            self._reach = self._second_moment_reach()
+            for micro_batch in self._cutter.add(self._waiting):
+                self._backward(micro_batch)
         for micro_batch in self._cutter.rest():
             self._backward(micro_batch)
         self.loss /= normalizer
-        for parameter in self._policy.parameters():
+        for parameter in self._policy.model.parameters():
             if parameter.grad is not None:
                 parameter.grad.div_(normalizer)
 
+    def _second_moment_reach(self) -> float:
+        """Of all tokens that wait."""
+        sampled = [completion.behaviour_logprobs for row in self._waiting for completion in row.completions]
+        ours = self._policy.logprobs(self._waiting, self._settings.microbatch_tokens)
+        ratios = [own - torch.tensor(logprobs) for own, logprobs in zip(ours, sampled, strict=True)]
+        return losses.second_moment_reach(torch.cat(ratios), self._settings.m2_bound)
+
     def _backward(self, micro_batch: MicroBatch) -> None:
-        batch = micro_batch.to(self._policy.device)
-        with compute_in(self._dtype, self._policy.device):
-            logprobs = token_logprobs(self._policy, batch, self._temperature)
-            ratios = (logprobs.detach() - batch.behaviour_logprobs).exp()
-            factors = importance_factors(ratios, self._settings.importance, self._settings.importance_bound)
-            loss = -(batch.weights * factors * logprobs).sum()
+        model, settings = self._policy.model, self._settings
+        batch = micro_batch.to(model.device)
+        with compute_in(self._policy.dtype, model.device):
+            scores = token_scores(model, batch, self._policy.temperature)
+            logprobs = chosen_logprobs(scores, batch.tokens)
+            entropies = losses.entropies(scores)
+            del scores  # as wide as the vocabulary, and backward does without
+            old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
+            ratios = (old - batch.behaviour_logprobs).exp()
+            factors = importance_factors(ratios, settings.importance, settings.importance_bound)
+            if settings.loss == "gspo":
+                factors = factors / losses.lengths_of(batch.owners)[batch.owners]
+            loss = self._loss(logprobs, old, batch.weights * factors, batch)
+            if batch.reference_logprobs is not None and settings.reference_kl == "k3_in_loss":
+                loss = loss + (batch.kl_weights * factors * losses.k3(logprobs, batch.reference_logprobs)).sum()
         loss.backward()
         self.loss += loss.item()
         real = batch.tokens != NO_TOKEN
         self.agreement.add(logprobs.detach()[real], batch.behaviour_logprobs[real])
+        self._entropy += float(entropies[real].double().sum())
+        if batch.reference_logprobs is not None:
+            divergences = losses.k3(logprobs.detach(), batch.reference_logprobs)[real]
+            self._reference_kl = (self._reference_kl or 0.0) + float(divergences.double().sum())
+
+    def _loss(
+        self, logprobs: torch.Tensor, old: torch.Tensor, weights: torch.Tensor, batch: MicroBatch
+    ) -> torch.Tensor:
+        """Of a micro-batch's tokens, whose weights have their factors; `distance` is told of their ratios."""
+        settings = self._settings
+        if settings.loss == "policy_gradient":
+            return losses.policy_gradient(logprobs, weights)
+        real = batch.tokens != NO_TOKEN
+        if settings.loss == "m2po":
+            log_ratios = logprobs - batch.behaviour_logprobs
+            stopped = log_ratios.detach().abs() > self._reach
+            self.distance.add(log_ratios.detach()[real], log_ratios.detach().exp()[real], stopped[real])
+            return losses.second_moment(log_ratios, weights, self._reach)
+        if settings.loss == "clip":
+            ratios = losses.token_ratios(logprobs, old)
+        else:
+            ratios = losses.sequence_ratios(logprobs, old, batch.owners)
+        low, high = settings.clip_range
+        stopped = losses.is_clipped(ratios.detach(), weights, low, high)
+        self.distance.add((logprobs.detach() - old)[real], ratios.detach()[real], stopped[real])
+        return losses.clipped(ratios, weights, low, high)

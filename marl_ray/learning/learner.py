@@ -7,20 +7,24 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
-from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
+from marl_ray.config.learning import CLIP_RANGES
+from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.disk import sync, sync_tree
 from marl_ray.core.errors import UserError
+from marl_ray.learning.batching import PromptRow, rows_of, whole_row
 from marl_ray.learning.gradient import Gradient
 from marl_ray.learning.importance import Agreement
-from marl_ray.learning.policy import choose_layout, load_policy
+from marl_ray.learning.measures import Distance
+from marl_ray.learning.policy import Scorer, choose_layout, load_policy
+from marl_ray.learning.reference import Reference
 from marl_ray.models.folders import check_folder
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 
@@ -32,21 +36,21 @@ UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeErro
 @dataclass(frozen=True, slots=True)
 class MiniBatchDone:
     """What became of one mini-batch: an optimizer step was taken, or skipped for a loss or gradient that is not finite,
-    or there was nothing to learn from. `agreement` has no tokens where nothing was computed."""
+    or there was nothing to learn from. What `gradient` says of its tokens is of before the step."""
 
     loss: float
     grad_norm: float
     taken: bool
     skipped: bool
-    agreement: Agreement
+    gradient: Gradient
 
 
 class Learner:
     """A fold over batches, on one device: state(s + 1) = update(state(s), batch s).
 
-    `model_path` is a local folder or hub id; `wire_dtype` the dtype of the engines' weights; `total_steps` the number
-    of optimizer steps that the schedule spans. `step` counts the batches that were applied, so it is the number of the
-    next one.
+    `model_path` is a local folder or hub id, of the start and of the reference policy, if the agent has one;
+    `wire_dtype` the dtype of the engines' weights; `total_steps` the number of optimizer steps that the schedule spans.
+    `step` counts the batches that were applied, so it is the number of the next one.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Learner:
         model_path: str,
         agent: AgentConfig,
         model: ModelConfig,
+        credit: CreditConfig,
         optimizer: OptimizerConfig,
         wire_dtype: str,
         total_steps: int,
@@ -67,7 +72,12 @@ class Learner:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tokenizer = load_tokenizer(model_path, model)
         self.policy = load_policy(model_path, model.model_kwargs.trust_remote_code, self.device)
-        self.layout, self.why_padded = choose_layout(self.policy, self.device, model.max_length)
+        layout, self.why_padded = choose_layout(self.policy, self.device, model.max_length)
+        self.scorer = Scorer(self.policy, layout, agent.temperature, self.dtype)
+        self.reference: Reference | None = None
+        if agent.reference_kl_coef:
+            trust = model.model_kwargs.trust_remote_code
+            self.reference = Reference(model_path, trust, self.scorer, agent, credit, optimizer)
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         self.optimizer = torch.optim.AdamW(
@@ -91,16 +101,16 @@ class Learner:
         """
         gradient = self._begun(step, start)
         self._open = None  # nobody can go on with half of these groups
-        gradient.add(groups)
+        gradient.add(self._rows(groups), len(groups))
         self._open = gradient
 
     def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
         """Learn from what was not accumulated yet, with one optimizer step a mini-batch: the batch is applied.
 
         Of the first mini-batch the batch holds the groups after the first `accumulated`; 0: all of them. The later ones
-        meet weights that those before them have moved, and are in that part off-policy: what bounds it is
-        `importance`, if it is not none, and nothing else, as there is no clipping as in PPO. Ratios and gap are those
-        of the first mini-batch that has a gradient.
+        meet weights that those before them have moved, and are in that part off-policy: what bounds it is `loss` clip,
+        gspo or m2po, or `importance`. Importance ratios, entropy and gap are those of the first mini-batch that has a
+        gradient.
 
         A mini-batch without a gradient changes nothing and is no optimizer step: AdamW would go on with its momentum.
         Raises ValueError as `accumulate` does.
@@ -108,15 +118,28 @@ class Learner:
         learning_rate = float(self.schedule.get_last_lr()[0])
         gradient = self._begun(batch.step, accumulated)
         self._open = None
+        rows = [self._rows(mini_batch.groups) for mini_batch in batch.mini_batches]
+        if self.settings.loss in CLIP_RANGES:
+            rows[1:] = map(self._with_old, rows[1:])
         done: list[MiniBatchDone] = []
-        for mini_batch in batch.mini_batches:
+        for mini_batch, part in zip(batch.mini_batches, rows, strict=True):
             if done:
                 gradient = self._begin()
-            gradient.add(mini_batch.groups)
+            gradient.add(part, len(mini_batch.groups))
             gradient.close(mini_batch.normalizer)
             done.append(self._optimizer_step(gradient))
         self.step += 1
         return _stats(done, learning_rate)
+
+    def logprob_gap(self, groups: Sequence[Group]) -> float:
+        """Mean absolute difference to the sampler's log-probabilities of the groups' completions, nats a token; one of
+        them has a token. Changes nothing."""
+        rows = [whole_row(group) for group in groups]
+        ours = self.scorer.logprobs(rows, self.settings.microbatch_tokens)
+        theirs = [value for row in rows for c in row.completions for value in c.behaviour_logprobs]
+        agreement = Agreement("none", 1.0)
+        agreement.add(torch.cat(ours), torch.tensor(theirs))
+        return agreement.logprob_gap
 
     def update(self, batch: Batch) -> UpdateStats:
         """Learn from a whole batch at once. Raises ValueError for a batch that is not the next."""
@@ -196,7 +219,19 @@ class Learner:
         return self._open
 
     def _begin(self) -> Gradient:
-        return Gradient(self.policy, self.layout, self.agent.temperature, self.dtype, self.settings)
+        return Gradient(self.scorer, self.settings)
+
+    def _rows(self, groups: Sequence[Group]) -> list[PromptRow]:
+        """What of these groups is learned from, as the policy is now."""
+        return rows_of(groups) if self.reference is None else self.reference.rows(groups)
+
+    def _with_old(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
+        """The rows with what the policy says of them now."""
+        known = (tuple(of_one.tolist()) for of_one in self.scorer.logprobs(rows, self.settings.microbatch_tokens))
+        return [
+            replace(row, completions=tuple(replace(c, old_logprobs=next(known)) for c in row.completions))
+            for row in rows
+        ]
 
     def _optimizer_step(self, gradient: Gradient) -> MiniBatchDone:
         """By a gradient that is closed. What is not finite is left out."""
@@ -208,7 +243,7 @@ class Learner:
         if taken:
             self.optimizer.step()
             self.schedule.step()
-        return MiniBatchDone(loss, norm, taken, not finite, gradient.agreement)
+        return MiniBatchDone(loss, norm, taken, not finite, gradient)
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
@@ -239,15 +274,21 @@ def _reading(part: Path, checkpoint: Path) -> Iterator[None]:
 def _stats(done: Sequence[MiniBatchDone], learning_rate: float) -> UpdateStats:
     """Of a batch's mini-batches; `learning_rate` is that of the first optimizer step."""
     finite = [one for one in done if not one.skipped]
-    first = next((one.agreement for one in done if one.agreement.tokens), None)
+    first = next((one.gradient for one in done if one.gradient.agreement.tokens), None)
+    distance = Distance()
+    for one in done:
+        distance += one.gradient.distance
     return UpdateStats(
         loss=_mean([one.loss for one in finite]) if done else 0.0,
         grad_norm=_mean([one.grad_norm for one in finite]) if done else 0.0,
         learning_rate=learning_rate,
-        logprob_gap=None if first is None else first.logprob_gap,
-        ratios=None if first is None else first.ratios,
+        logprob_gap=None if first is None else first.agreement.logprob_gap,
+        ratios=None if first is None else first.agreement.ratios,
         optimizer_steps=sum(one.taken for one in done),
         skipped_steps=sum(one.skipped for one in done),
+        entropy=None if first is None else first.entropy,
+        drift=distance.drift,
+        reference_kl=None if first is None else first.reference_kl,
     )
 
 

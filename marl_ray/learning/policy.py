@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from marl_ray.core.errors import UserError
 from marl_ray.learning.attention import PACKED
-from marl_ray.learning.batching import NO_TOKEN, Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
+from marl_ray.learning.batching import NO_TOKEN, Cutter, Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
 
 
 def load_policy(name: str, trust_remote_code: bool, device: torch.device) -> Any:
@@ -44,8 +45,43 @@ def compute_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManag
     return nullcontext()
 
 
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """A model, and how it scores tokens: at the sampling `temperature`, in micro-batches of `layout`, computed in
+    `dtype` where that is possible."""
+
+    model: Any
+    layout: Layout
+    temperature: float
+    dtype: torch.dtype
+
+    def logprobs(self, rows: Sequence[PromptRow], max_tokens: int) -> list[torch.Tensor]:
+        """log pi of each token of the rows' completions, [K] each, on the CPU; no gradient. Micro-batches have at most
+        `max_tokens` tokens."""
+        found: dict[int, torch.Tensor] = {}
+        cutter = Cutter(max_tokens, self.layout)
+        with torch.no_grad(), compute_in(self.dtype, self.model.device):
+            for micro_batch in (*cutter.add([row for row in rows if row.completions]), *cutter.rest()):
+                batch = micro_batch.to(self.model.device)
+                known = token_logprobs(self.model, batch, self.temperature)[batch.tokens != NO_TOKEN].cpu()
+                lengths = [len(completion.token_ids) for completion in batch.completions]
+                of_each = zip(batch.completions, known.split(lengths), strict=True)
+                found |= {id(completion): logprobs for completion, logprobs in of_each}
+        return [found[id(completion)] for row in rows for completion in row.completions]
+
+
 def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.Tensor:
     """log pi(token_k | prompt, tokens before k) at the sampling temperature, [B * C]; 0 where nothing is predicted."""
+    return chosen_logprobs(token_scores(model, batch, temperature), batch.tokens)
+
+
+def chosen_logprobs(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """[B * C], of the tokens, under the distributions with these scores [B * C, V]; 0 where nothing is predicted."""
+    return -torch.nn.functional.cross_entropy(scores, tokens, ignore_index=NO_TOKEN, reduction="none")
+
+
+def token_scores(model: Any, batch: MicroBatch, temperature: float) -> torch.Tensor:
+    """The model's logits over the temperature, [B * C, V], float32."""
     arguments: dict[str, Any] = {"input_ids": batch.input_ids, "use_cache": False}
     if batch.groups:
         arguments |= {"position_ids": batch.position_ids, "groups": batch.groups}
@@ -53,8 +89,7 @@ def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.T
         logits = model(**arguments, logits_to_keep=batch.columns).logits
     else:
         logits = model(**arguments).logits[:, batch.columns]
-    scores = logits.flatten(0, 1).float() / temperature
-    return -torch.nn.functional.cross_entropy(scores, batch.tokens, ignore_index=NO_TOKEN, reduction="none")
+    return logits.flatten(0, 1).float() / temperature
 
 
 def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[Layout, str]:

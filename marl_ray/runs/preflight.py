@@ -7,14 +7,19 @@ from pathlib import Path
 
 from marl_ray.actors.team import Team
 from marl_ray.config.schema import Config
+from marl_ray.core.batch import Group
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
+from marl_ray.core.sampling import SamplingSpec
+from marl_ray.core.streams import stream_seed
 from marl_ray.core.tree import Task
 from marl_ray.core.waiting import together
 from marl_ray.environments.base import Environment
 from marl_ray.telemetry.console import say
 
 PROBE_TEXTS = 64
+COMPARED_PROMPTS, COMPARED_TOKENS = 4, 32
+"""What engine and learner are compared on: prompts, at least one a generator, and tokens of each answer."""
 
 
 def probe_texts(environment: Environment, tasks: Sequence[Task], agent: int) -> list[str]:
@@ -53,6 +58,55 @@ async def check_team(config: Config, team: Team, environment: Environment, tasks
             f"warning: {len(too_long)} of {len(tasks)} training prompts are longer than {room} tokens and will be "
             "skipped (model.max_length)"
         )
+
+
+async def check_agreement(config: Config, team: Team, environment: Environment, tasks: Sequence[Task]) -> None:
+    """Learners say of tokens what their generators, which serve their weights, said when they sampled them.
+
+    A gradient is one of the sampler's policy as far as that holds. They are compared without top_p and top_k, which
+    `importance` makes up for, so that these neither hide a difference nor make one. Raises UserError.
+    """
+    bound = config.loop.max_logprob_gap
+    if bound is None:
+        return
+    gaps = await together(*(_logprob_gap(config, team, environment, tasks, n) for n in range(config.num_agents)))
+    for number, gap in enumerate(gaps):
+        if not gap <= bound:  # it may be no number
+            raise UserError(
+                f"agent {number}: generator and learner differ by {gap:.3g} nats a token on the same tokens, more than "
+                f"{config.algorithm}.max_logprob_gap {bound:g}: what is trained would not be what is sampled. "
+                f"{_likely_causes(config, number)}"
+            )
+
+
+async def _logprob_gap(
+    config: Config, team: Team, environment: Environment, tasks: Sequence[Task], agent: int
+) -> float:
+    """On a few short completions; 0 where no prompt leaves room for one."""
+    settings = config.agents[agent]
+    sampling = SamplingSpec(
+        num_generations=1,
+        max_new_tokens=min(settings.max_new_tokens, COMPARED_TOKENS),
+        temperature=settings.temperature,
+        top_p=1.0,
+        top_k=None,
+        seed=stream_seed(config.seed, "agreement", agent),
+    )
+    prompts = probe_texts(environment, tasks, agent)[: max(COMPARED_PROMPTS, team.generators[agent].size)]
+    generations = await together(*(team.generators[agent].generate(prompt, sampling) for prompt in prompts))
+    groups = [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]
+    return await team.learners[agent].logprob_gap(groups) if groups else 0.0
+
+
+def _likely_causes(config: Config, agent: int) -> str:
+    """Of a gap. Chat templates are none: both read the same ids."""
+    settings = config.agents[agent]
+    return (
+        f"Likely: other weights (did {settings.name} change while the run started?); a temperature other than "
+        f"{settings.temperature:g} or a penalty in the model's generation_config.json; rounding, which float32 in "
+        f"model.model_kwargs.torch_dtype (now {settings.dtype}) rules out; an architecture that vLLM computes in "
+        "another way than transformers. To train all the same, raise the bound and set importance to truncate"
+    )
 
 
 async def _check_tokenizers(config: Config, team: Team, agent: int, texts: list[str]) -> None:

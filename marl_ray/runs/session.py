@@ -13,7 +13,7 @@ from marl_ray.core.words import counted
 from marl_ray.runs.check import Problem
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.history import AgentHistory
-from marl_ray.runs.preflight import check_team
+from marl_ray.runs.preflight import check_agreement, check_team
 from marl_ray.runs.resume import Standing
 from marl_ray.runs.scaling import serve_requests
 from marl_ray.telemetry.console import Console, say
@@ -57,6 +57,9 @@ class Session:
         pairs = zip(team.learners, team.generators, histories, strict=True)
         await together(*(learner.connect(generators, history) for learner, generators, history in pairs))
         await together(*(x.publish(changed=True) for x in team.learners))
+        await check_agreement(self.config, team, self.problem.environment, self.problem.train_tasks)
+        # Under a new label engines share no keys and values with what they were compared on.
+        await together(*(x.publish(changed=False) for x in team.learners))
 
 
 def _starting(config: Config) -> str:

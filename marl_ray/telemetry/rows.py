@@ -138,7 +138,7 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> Row:
 
 
 def update_metrics(agent: int, stats: UpdateStats, version: int) -> Row:
-    """One agent's part of a step's row; without a gradient there are no logprob_gap and ratios."""
+    """One agent's part of a step's row; what was not computed is left out."""
     name = f"agent_{agent}"
     row: Row = {
         f"{name}/loss": stats.loss,
@@ -155,6 +155,15 @@ def update_metrics(agent: int, stats: UpdateStats, version: int) -> Row:
         row[f"{name}/ratio_max"] = stats.ratios.max
         row[f"{name}/ratio_cut"] = stats.ratios.cut
         row[f"{name}/effective_sample_size"] = stats.ratios.effective_sample_size
+    if stats.entropy is not None:
+        row[f"{name}/entropy"] = stats.entropy
+    if stats.drift is not None:
+        row[f"{name}/clip_fraction"] = stats.drift.clip_fraction
+        row[f"{name}/policy_ratio_mean"] = stats.drift.ratio_mean
+        row[f"{name}/policy_ratio_max"] = stats.drift.ratio_max
+        row[f"{name}/policy_kl"] = stats.drift.kl
+    if stats.reference_kl is not None:
+        row[f"{name}/reference_kl"] = stats.reference_kl
     return row
 
 

@@ -14,7 +14,7 @@ from marl_ray.actors.learner import LearnerActor
 from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.supervisor import Recipe
 from marl_ray.config.resources import Deadlines
-from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
+from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.ids import ActorId
 from marl_ray.core.sampling import Generation, SamplingSpec
@@ -67,7 +67,7 @@ def learner(
 ) -> LearnerGroup:
     name = ActorId("learner", agent)
     settings = AgentConfig(name=folder, learning_rate=learning_rate, temperature=SAMPLING.temperature)
-    arguments = (name, folder, settings, MODEL, OptimizerConfig(importance="none"), "float32", 10, 1)
+    arguments = (name, folder, settings, MODEL, CreditConfig(), OptimizerConfig(importance="none"), "float32", 10, 1)
     recipe = Recipe(name, LearnerActor, arguments, {"num_cpus": 0})
     return LearnerGroup(agent, [recipe], "store", deadlines, restarts)
 

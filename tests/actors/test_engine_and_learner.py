@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,12 +17,14 @@ from marl_ray.actors.generators import GeneratorGroup
 from marl_ray.actors.handle import Actor, ActorFailed
 from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.supervisor import Recipe
-from marl_ray.config import from_tree
+from marl_ray.config import Config, from_tree
+from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.learning.policy import load_policy
 from marl_ray.models.tokenization import load_tokenizer
+from marl_ray.runs.preflight import check_agreement
 from marl_ray.toy import BASE_PATH
 from marl_ray.weights.receiving import Acknowledgement
 from marl_ray.weights.transport import Publisher
@@ -86,6 +89,35 @@ def test_sampled_tokens_train_and_the_new_weights_are_served(engine: GeneratorGr
     gap = run(learn(trainer, as_batch(after))).logprob_gap
     assert gap is not None
     assert gap < 1e-4
+
+
+def test_engine_and_learner_are_compared_before_anything_is_trained(
+    engine: GeneratorGroup, trainer: LearnerGroup
+) -> None:
+    config = from_tree(
+        {
+            "model": {"name": "m", "temperature": SAMPLING.temperature, "top_p": 0.5},
+            "dataset": {"name": "bundled:toy"},
+            "grpo": {},
+        },
+        "grpo",
+    )
+    team: Any = SimpleNamespace(generators=[engine], learners=[trainer])
+    environment = ENVIRONMENTS.get("code_generation").from_config(config)
+
+    def compare(given: Config) -> None:
+        run(check_agreement(given, team, environment, load_tasks("bundled:toy", "train")))
+
+    run(publish(trainer))
+    compare(config)
+    compare(replace(config, loop=replace(config.loop, max_logprob_gap=1e-3)))
+    hot = replace(config, agents=(replace(config.agents[0], temperature=2.0),))
+    with pytest.raises(UserError, match=r"^agent 0: generator and learner differ by .* grpo\.max_logprob_gap 0\.1: "):
+        compare(hot)
+    compare(replace(hot, loop=replace(hot.loop, max_logprob_gap=None)))
+    run(learn(trainer, as_batch(run(sample(engine, PROMPTS)))))
+    with pytest.raises(UserError, match="Likely: other weights"):
+        compare(config)
 
 
 def test_weights_that_did_not_change_are_served_under_a_new_version(

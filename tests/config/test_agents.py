@@ -172,7 +172,7 @@ def test_an_override_of_one_agent_needs_no_list(tmp_path: Path) -> None:
             "agents.0.resources.generator.tensor_parallel above 1 needs GPUs: set resources.generator.gpus to the same",
         ),
         ([{"resources": {"learner": {"gpus": 2}}}], {}, "agents.0.resources.learner.gpus is 2.0: a learner uses"),
-        ([{"kl_coef": 0.1}], {}, "agents.0.kl_coef: a KL term to a reference policy is not available yet"),
+        ([{"kl_coef": 0.1}], {}, "'agents.0.kl_coef': the KL term to the reference policy has its size in"),
         ([{}, {}, {}], {"magrpo": {"num_agents": 2}}, "agents names 3 models but magrpo.num_agents is 2"),
         (3.5, {}, "agents should be a list like [a, b], of names or of mappings, or null, got 3.5"),
         ([1.5, "b"], {}, "agents.0.name should be text, got 1.5"),

@@ -184,12 +184,30 @@ def test_what_a_person_means(override: str, read: str, value: object) -> None:
     assert type(found) is type(value)
 
 
-@pytest.mark.parametrize("key", ["kl_coef", "beta", "use_kl_loss", "reference_kl", "ref_model"])
-def test_reference_kl_is_known_to_be_missing(key: str) -> None:
-    with pytest.raises(UserError, match=rf"^magrpo\.{key}: a KL term to a reference policy is not available yet"):
+@pytest.mark.parametrize("key", ["kl_coef", "beta", "use_kl_loss", "reference_devices", "ref_model"])
+def test_other_names_of_the_reference_kl_are_told_ours(key: str) -> None:
+    with pytest.raises(UserError, match=rf"^unknown setting 'magrpo\.{key}': .* has its size in reference_kl_coef"):
         from_tree(tree(magrpo={key: 0.01}), "magrpo")
     for nothing in (0, 0.0, None, False):
         from_tree(tree(magrpo={key: nothing}), "magrpo")
+
+
+@pytest.mark.parametrize(
+    ("section", "overrides", "coefficient"),
+    [
+        ({"reference_kl_coef": 0.2}, {}, 0.2),
+        ({"reference_kl_enabled": True}, {}, 0.1),
+        ({"reference_kl_enabled": True, "reference_kl_coef": 0.2}, {}, 0.2),
+        ({"reference_kl_enabled": False, "reference_kl_coef": 0.2}, {}, 0.0),
+        ({"reference_kl_enabled": None, "reference_kl_coef": 0.2}, {}, 0.2),
+        ({"reference_kl_coef": 0.2}, {"magrpo.reference_kl_coef": 0}, 0.0),
+        ({"reference_kl_coef": 0.2}, {"magrpo.reference_kl_enabled": False}, 0.0),
+        ({}, {"magrpo.reference_kl_enabled": True}, 0.1),
+    ],
+)
+def test_the_reference_kl_and_its_switch(section: dict, overrides: dict, coefficient: float) -> None:
+    config = from_tree(tree(magrpo=section), "magrpo", overrides)
+    assert [agent.reference_kl_coef for agent in config.agents] == [coefficient] * 2
 
 
 @pytest.mark.parametrize(

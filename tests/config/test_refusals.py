@@ -31,7 +31,7 @@ from tests.config.test_loading import tree
             "magrpo.estimator: unknown estimator 'median': known: magrpo, grpo, marloo",
         ),
         ({"magrpo": {"discount": 1.5}}, "magrpo.discount should be at most 1"),
-        ({"magrpo": {"nonsense": 1}}, "the known ones are listed by marl-ray explain magrpo"),
+        ({"magrpo": {"rubbish": 1}}, "the known ones are listed by marl-ray explain magrpo"),
         ({"reward_processor": {"scale_factor": 0}}, "nothing would be learned"),
         ({"output": {"run_name": "../elsewhere"}}, "the name of a folder below output.base_dir"),
         ({"output": {"run_name": "/tmp/elsewhere"}}, "the name of a folder below output.base_dir"),
@@ -59,6 +59,33 @@ from tests.config.test_loading import tree
             "magrpo.early_termination_threshold with handoff all and 3 turns would rank a branch that ended early "
             "below one that went on, since its return has fewer turns: set it to null, or num_turns to 2",
         ),
+        (
+            {"magrpo": {"loss": "clip"}},
+            "for several optimizer steps a batch, and there is one, in which all ratios are 1",
+        ),
+        (
+            {"magrpo": {"loss": "gspo", "train_batch_size": 8}},
+            "set magrpo.train_batch_size below the 8 groups of a step",
+        ),
+        ({"magrpo": {"loss": "m2po"}}, "magrpo.loss m2po is for stale tokens"),
+        ({"magrpo": {"loss": "m2po", "max_staleness": 1, "importance": "mask"}}, "would weigh tokens a second time"),
+        (
+            {"magrpo": {"loss": "gspo", "train_batch_size": 2, "loss_aggregation": "token_mean"}},
+            "averages over a completion's tokens by itself",
+        ),
+        ({"magrpo": {"clip_high": 0.28}}, "magrpo.clip_high is for loss clip and gspo, not policy_gradient"),
+        ({"magrpo": {"loss": "clip", "train_batch_size": 2, "clip_low": 1.5}}, "clip_low should be at most 1"),
+        ({"magrpo": {"overlong": "mask", "overlong_buffer": 5}}, "magrpo.overlong_buffer is for overlong penalty"),
+        (
+            {"magrpo": {"overlong": "penalty", "overlong_buffer": 300}},
+            "magrpo.overlong_buffer is 300, more than magrpo.max_new_tokens 256: lower it",
+        ),
+        (
+            {"magrpo": {"reference_kl": "k3_in_loss"}},
+            "there is no reference policy: set magrpo.reference_kl_coef above",
+        ),
+        ({"magrpo": {"reference_kl_enabled": 1}}, "magrpo.reference_kl_enabled should be true or false, got 1"),
+        ({"magrpo": {"loss": "ppo"}}, "magrpo.loss should be one of policy_gradient, clip, gspo, m2po"),
         ({"magrpo": {"num_turns": "two"}}, "magrpo.num_turns should be a whole number, got 'two'"),
         ({"magrpo": {"num_turns": True}}, "magrpo.num_turns should be a whole number"),
         ({"magrpo": {"learning_rate": "fast"}}, "magrpo.learning_rate should be a number or null"),

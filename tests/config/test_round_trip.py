@@ -26,7 +26,34 @@ NAMES = {
     "estimator": ["magrpo", "mareinforce", "my.own:Estimator"],
 }
 FIXED = ("dataset.name", "output.run_name", "num_agents", "turn_gradient_weights", "tensor_parallel", "gpus")
+FIXED += (
+    "overlong_buffer",
+    "reference_kl",
+    "loss",
+    "clip_low",
+    "clip_high",
+    "importance",
+    "loss_aggregation",
+    "train_batch_size",
+    "max_staleness",
+)
 """Drawn with others that they have to fit."""
+
+
+LOSSES: list[dict[str, Any]] = [
+    {},
+    {"importance": "mask", "loss_aggregation": "constant", "train_batch_size": 3, "max_staleness": 2},
+    {
+        "loss": "clip",
+        "clip_low": 0.1,
+        "loss_aggregation": "token_mean",
+        "train_batch_size": 1,
+        "rollout_buffer_size": 2,
+    },
+    {"loss": "gspo", "clip_high": 1e-3, "importance": "none", "train_batch_size": 1, "rollout_buffer_size": 2},
+    {"loss": "m2po", "max_staleness": 1, "overlong": "penalty", "overlong_buffer": 1},
+    {"reference_kl": "k3_in_loss", "reference_kl_coef": 0.01},
+]
 
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
@@ -82,6 +109,7 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
     turns = flat.get(f"{algorithm}.num_turns", 1)
     if flat.get(f"{algorithm}.handoff") == "all" and turns > 2:
         flat.pop(f"{algorithm}.early_termination_threshold", None)
+    flat |= {f"{algorithm}.{name}": value for name, value in draw(st.sampled_from(LOSSES)).items()}
     flat["dataset.name"] = draw(st.sampled_from(["bundled:toy", "a/HumanEval.jsonl"]))
     flat["model.name"] = draw(WORDS)
     flat["model.max_length"] = 1000

@@ -64,7 +64,11 @@ def oracle(
             advantage = values - baseline
             if run.credit.normalize_advantages:
                 advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
-            scale = 1 / (group * len(part)) if run.credit.loss_aggregation == "sequence_sum" else 1 / tokens
+            scale = {
+                "sequence_sum": 1 / (group * len(part)),
+                "token_mean": 1 / tokens,
+                "constant": 1 / (group * len(part) * run.agents[agent].max_new_tokens),
+            }[run.credit.loss_aggregation]
             found.append(run.credit.turn_gradient_weights[n.turn] * scale * advantage)
     return found
 
@@ -79,7 +83,7 @@ def oracle(
     handoff=st.sampled_from(["random", "best", "all"]),
     estimator=st.sampled_from(["magrpo", "marloo", "maremax", "mareinforce"]),
     whiten=st.booleans(),
-    aggregation=st.sampled_from(["sequence_sum", "token_mean"]),
+    aggregation=st.sampled_from(["sequence_sum", "token_mean", "constant"]),
     mini=st.sampled_from([None, 1, 4]),
     discount=st.sampled_from([0.0, 0.5, 1.0]),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from marl_ray.config import from_tree
-from marl_ray.config.schema import AgentConfig, ModelConfig, OptimizerConfig
+from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.tree import Completion, JointAction, Node, Outcome
 from marl_ray.credit.batches import batch_of as credited
 from marl_ray.credit.batches import group_of
 from marl_ray.learning.batching import Cutter, Layout, MicroBatch, PromptRow, rows_of
 from marl_ray.learning.learner import Learner
+from marl_ray.learning.reference import Reference
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
 
@@ -88,13 +90,17 @@ def save_tiny_policy(folder: Path) -> None:
     load_tokenizer(str(BASE_PATH), ModelConfig()).save_pretrained(folder)
 
 
-def tiny_learner(folder: Path, layout: Layout = "packed", temperature: float = 0.7, **settings: Any) -> Learner:
-    """A learner of the policy in `folder`."""
-    agent = AgentConfig(name="tiny", temperature=temperature, learning_rate=1e-2)
+def tiny_learner(
+    folder: Path, layout: Layout = "packed", temperature: float = 0.7, kl: float = 0.0, **settings: Any
+) -> Learner:
+    """A learner of the policy in `folder`, which is the reference too; `kl` is its coefficient."""
+    agent = AgentConfig(name="tiny", temperature=temperature, learning_rate=1e-2, reference_kl_coef=kl)
     optimizer = OptimizerConfig(**({"importance": "none"} | settings))
-    learner = Learner(str(folder), agent, ModelConfig(), optimizer, "float32", 10, 1)
-    assert learner.layout == "packed"
+    learner = Learner(str(folder), agent, ModelConfig(), CreditConfig(), optimizer, "float32", 10, 1)
+    assert learner.scorer.layout == "packed"
     if layout == "padded":
-        learner.layout = layout
+        learner.scorer = replace(learner.scorer, layout=layout)
         learner.policy.set_attn_implementation("sdpa")
+        if kl:
+            learner.reference = Reference(str(folder), False, learner.scorer, agent, CreditConfig(), optimizer)
     return learner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from marl_ray.core.tree import Completion
 from marl_ray.learning.batching import Layout
 from marl_ray.learning.importance import beyond, importance_factors
 from marl_ray.learning.learner import Learner
-from tests.learning.common import HEADS, KEY_HEADS, LAYERS, VOCABULARY, WIDTH, tiny_learner
+from tests.learning.common import VOCABULARY, tiny_learner
+from tests.learning.oracle import TEMPERATURE, Weights, numpy_logprobs, slopes, weights_of
 
-TEMPERATURE, BOUND = 0.7, 2.0
-Weights = Mapping[str, np.ndarray]
+BOUND = 2.0
 
 
 def factor(ratio: float, how: str) -> float:
@@ -65,50 +65,6 @@ def test_an_unresolved_importance_is_refused() -> None:
         importance_factors(torch.ones(1), "auto", BOUND)
 
 
-# A second implementation of the tiny policy, in float64.
-
-
-def numpy_logprobs(weights: Weights, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-    """log pi of each token, one sequence, no cache and no batch."""
-    states = weights["model.embed_tokens.weight"][[*prompt, *tokens]]
-    for layer in range(LAYERS):
-        own = {name.split(f"layers.{layer}.")[1]: w for name, w in weights.items() if f"layers.{layer}." in name}
-        states = states + attention(own, rms_norm(states, own["input_layernorm.weight"]))
-        inner = rms_norm(states, own["post_attention_layernorm.weight"])
-        gate = inner @ own["mlp.gate_proj.weight"].T
-        up = inner @ own["mlp.up_proj.weight"].T
-        states = states + (gate / (1 + np.exp(-gate)) * up) @ own["mlp.down_proj.weight"].T
-    scores = rms_norm(states, weights["model.norm.weight"]) @ weights["lm_head.weight"].T / TEMPERATURE
-    scores = scores - scores.max(axis=1, keepdims=True)
-    logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
-    return np.array([logs[len(prompt) - 1 + k, token] for k, token in enumerate(tokens)])
-
-
-def rms_norm(states: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return states / np.sqrt((states**2).mean(axis=-1, keepdims=True) + 1e-6) * weight
-
-
-def attention(own: Weights, states: np.ndarray) -> np.ndarray:
-    length = len(states)
-    angles = np.outer(np.arange(length), 10_000.0 ** -(np.arange(0, WIDTH, 2) / WIDTH))
-    angles = np.concatenate([angles, angles], axis=1)
-
-    def head(name: str, number: int) -> np.ndarray:
-        return (states @ own[f"self_attn.{name}.weight"].T)[:, number * WIDTH : (number + 1) * WIDTH]
-
-    def turned(x: np.ndarray) -> np.ndarray:
-        half = np.concatenate([-x[:, WIDTH // 2 :], x[:, : WIDTH // 2]], axis=1)
-        return x * np.cos(angles) + half * np.sin(angles)
-
-    outputs = []
-    for number in range(HEADS):
-        shared = number // (HEADS // KEY_HEADS)
-        scores = turned(head("q_proj", number)) @ turned(head("k_proj", shared)).T / math.sqrt(WIDTH)
-        scores = np.exp(np.where(np.tril(np.ones((length, length))) > 0, scores, -np.inf))
-        outputs.append(scores / scores.sum(axis=1, keepdims=True) @ head("v_proj", shared))
-    return np.concatenate(outputs, axis=1) @ own["self_attn.o_proj.weight"].T
-
-
 def off_policy_groups(weights: Weights) -> list[Group]:
     """Completions of unequal lengths by a sampler whose ratios go beyond both bounds."""
     chance = np.random.default_rng(0)
@@ -128,7 +84,7 @@ def off_policy_groups(weights: Weights) -> list[Group]:
 @pytest.mark.parametrize("how", ["none", "truncate", "mask"])
 def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout: Layout, how: str) -> None:
     learner = tiny_learner(tiny_policy, layout, microbatch_tokens=30, importance=how, max_grad_norm=1e9)
-    weights = {name: p.detach().double().numpy() for name, p in learner.policy.named_parameters()}
+    weights = weights_of(learner.policy)
     groups, normalizer = off_policy_groups(weights), 3
     completions = [(g.prompt_ids, c, w) for g in groups for c, w in zip(g.completions, g.weights, strict=True)]
     ratios = [np.exp(numpy_logprobs(weights, prompt, c.token_ids) - c.logprobs) for prompt, c, _ in completions]
@@ -146,12 +102,8 @@ def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout
     stats = learner.update(batch)
     found = {name: p.grad.double().numpy() for name, p in learner.policy.named_parameters()}
     assert stats.loss == pytest.approx(loss(weights), rel=1e-4)
-    chance, step = np.random.default_rng(1), 1e-5
-    for _ in range(8):
-        way = {name: chance.normal(size=w.shape) for name, w in weights.items()}
-        ahead, behind = ({name: w + s * way[name] for name, w in weights.items()} for s in (step, -step))
-        slope = (loss(ahead) - loss(behind)) / (2 * step)
-        assert sum((found[name] * way[name]).sum() for name in way) == pytest.approx(slope, rel=1e-3, abs=1e-3)
+    for said, slope in slopes(loss, weights, found):
+        assert said == pytest.approx(slope, rel=1e-3, abs=1e-3)
 
     every = np.concatenate(ratios)
     outside = every > BOUND
@@ -209,7 +161,7 @@ def arm_probabilities(learner: Learner, prompt: Sequence[int]) -> np.ndarray:
 @pytest.mark.parametrize("how", ["truncate", "mask"])
 def test_on_policy_nothing_is_corrected(tiny_policy: Path, how: str) -> None:
     plain, corrected = tiny_learner(tiny_policy), tiny_learner(tiny_policy, importance=how)
-    weights = {name: p.detach().double().numpy() for name, p in plain.policy.named_parameters()}
+    weights = weights_of(plain.policy)
 
     def on_policy(group: Group) -> Group:
         own = [numpy_logprobs(weights, group.prompt_ids, c.token_ids) for c in group.completions]

@@ -28,7 +28,7 @@ def learner(**settings: Any) -> Learner:
     }
     config = from_tree(tree, "magrpo")
     optimizer = replace(config.optimizer, importance="none")
-    return Learner(str(BASE_PATH), config.agents[0], config.model, optimizer, "float32", 10, 1)
+    return Learner(str(BASE_PATH), config.agents[0], config.model, config.credit, optimizer, "float32", 10, 1)
 
 
 def update(of: Learner, *groups: Group, size: int = 9) -> UpdateStats:
@@ -86,8 +86,8 @@ def test_a_loss_that_is_not_finite_leaves_no_trace() -> None:
 
 def test_both_layouts_take_the_same_step() -> None:
     packed, padded = learner(), learner()
-    assert packed.layout == "packed"
-    padded.layout = "padded"
+    assert packed.scorer.layout == "packed"
+    padded.scorer = replace(padded.scorer, layout="padded")
     padded.policy.set_attn_implementation("sdpa")
     groups = [group(1.0, 0.0, 3.0), replace(group(2.0, 1.0), prompt_ids=(20,))]
     one, other = update(packed, *groups), update(padded, *groups)

@@ -30,10 +30,10 @@ from marl_ray.core.batch import Group
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Completion
 from marl_ray.learning.attention import PACKED
-from marl_ray.learning.batching import NO_TOKEN, split_row
+from marl_ray.learning.batching import NO_TOKEN, rows_of, split_row
 from marl_ray.learning.gradient import Gradient
 from marl_ray.learning.learner import schedule_factor
-from marl_ray.learning.policy import choose_layout, token_logprobs
+from marl_ray.learning.policy import Scorer, choose_layout, token_logprobs
 from tests.learning.common import micro_batches, returned, to_rows, weigh
 
 VOCABULARY = 40
@@ -238,10 +238,9 @@ def test_gradient_is_that_of_the_definition(
 ) -> None:
     turn_weights, temperature = [1.5, 0.5], 0.9
     mini_batch = weigh(groups(), turn_weights, "magrpo", aggregation)
-    gradient = Gradient(
-        packed, "packed", temperature, torch.float64, OptimizerConfig(microbatch_tokens=30, importance="none")
-    )
-    gradient.add(mini_batch.groups)
+    scorer = Scorer(packed, "packed", temperature, torch.float64)
+    gradient = Gradient(scorer, OptimizerConfig(microbatch_tokens=30, importance="none"))
+    gradient.add(rows_of(mini_batch.groups), len(mini_batch.groups))
     gradient.close(mini_batch.normalizer)
     got = [p.grad.clone() for p in packed.parameters()]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from marl_ray.config import Config, from_tree
-from marl_ray.core.batch import Batch, Group, MiniBatch, UpdateStats
+from marl_ray.core.batch import Batch, Drift, Group, MiniBatch, UpdateStats
 from marl_ray.core.state import TrainerState
 from marl_ray.telemetry.rows import (
     episode_metrics,
@@ -17,6 +17,7 @@ from marl_ray.telemetry.rows import (
     rollout_metrics,
     rollout_row,
     step_row,
+    update_metrics,
 )
 from tests.trees import completion, episode, node, two_turns
 
@@ -191,6 +192,21 @@ def test_the_row_of_a_step_has_its_names_in_their_order() -> None:
     assert list(row)[list(row).index("agent_0/staleness_mean") :] == expected
     assert (row["agent_0/staleness_mean"], row["agent_0/staleness_max"]) == (8 / 7, 2)
     assert (row["agent_0/loss"], row["agent_1/skipped_steps"], row["sandbox/executions_per_s"]) == (0.5, 1, 1.5)
+
+
+def test_what_a_loss_measures_is_in_the_row() -> None:
+    stats = replace(
+        UpdateStats(0.5, 2.0, 1e-5, None, None, 2, 0), entropy=1.5, drift=Drift(0.25, 1.1, 1.9, 0.02), reference_kl=0.3
+    )
+    row = update_metrics(1, stats, 4)
+    assert {key.removeprefix("agent_1/"): row[key] for key in list(row)[6:]} == {
+        "entropy": 1.5,
+        "clip_fraction": 0.25,
+        "policy_ratio_mean": 1.1,
+        "policy_ratio_max": 1.9,
+        "policy_kl": 0.02,
+        "reference_kl": 0.3,
+    }
 
 
 def test_the_row_of_an_evaluation() -> None:

@@ -1,0 +1,91 @@
+"""Settings of how agents learn; see `marl_ray.config.schema` for all others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from marl_ray.config.values import AtLeast1, Decay, Discount, NotNegative, NotNegativeInt, Positive, PositiveInt, Share
+
+Importance = Literal["auto", "none", "truncate", "mask"]
+CLIP_RANGES = {"clip": (0.2, 0.28), "gspo": (3e-4, 4e-4)}
+"""How far below and above 1 a loss lets its ratios go: those of DAPO and of GSPO."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditConfig:
+    """What a completion is credited with, and its weight in the loss. The estimator is the agent's."""
+
+    discount: Discount = 1.0
+    """What a later turn's reward counts in an earlier turn's return."""
+    turn_gradient_weights: tuple[float, ...] = (1.0,)
+    """One weight a turn for the loss, not all 0; null: all 1."""
+    normalize_advantages: bool = False
+    """Divide advantages by the group's standard deviation (whitening); `advantage_normalization` is the same."""
+    loss_aggregation: Literal["sequence_sum", "token_mean", "constant"] = "sequence_sum"
+    """sequence_sum: a completion's tokens are summed, and the sums averaged over siblings and groups; token_mean: all
+    tokens of an optimizer step are averaged; constant: sequence_sum over max_new_tokens (Dr. GRPO)."""
+    overlong: Literal["none", "mask", "penalty"] = "none"
+    """What is made of completions cut off at max_new_tokens. mask: they have no part in the loss, only in their
+    siblings' baseline; penalty: overlong_penalty is taken from what they are credited with (both as in DAPO); none:
+    they are like others."""
+    overlong_penalty: Positive = 1.0
+    """What a completion that was cut off loses, in rewards, with overlong penalty."""
+    overlong_buffer: NotNegativeInt = 0
+    """With overlong penalty: the last so many tokens before max_new_tokens, over which the penalty rises from 0. 0:
+    only what was cut off is punished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW and its batches. The learning rate is the agent's."""
+
+    lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate falls from its peak over the run."""
+    warmup_steps: NotNegativeInt = 0
+    """Optimizer steps over which the learning rate rises from 0."""
+    weight_decay: NotNegative = 0.0
+    """AdamW's decoupled weight decay."""
+    adam_beta1: Decay = 0.9
+    """AdamW's decay of the mean of gradients."""
+    adam_beta2: Decay = 0.999
+    """AdamW's decay of the mean of squared gradients."""
+    max_grad_norm: Positive = 1.0
+    """Gradients of a larger norm are scaled down to it."""
+    train_batch_size: PositiveInt | None = None
+    """Groups in one optimizer step; null: all groups of the step."""
+    loss: Literal["policy_gradient", "clip", "gspo", "m2po"] = "policy_gradient"
+    """What an advantage is multiplied with. policy_gradient: log-probabilities. clip: each token's ratio of the policy
+    to what it was before the batch's first optimizer step, cut at 1 - clip_low and 1 + clip_high (PPO, DAPO). gspo: the
+    same with one ratio a completion; both are for several optimizer steps a batch. m2po: each token's ratio of learner
+    to sampler, without those that are furthest from 1, for stale tokens."""
+    clip_low: Share | None = None
+    """How far below 1 a ratio may go before it has no gradient; null: 0.2 for clip, 3e-4 for gspo."""
+    clip_high: Positive | None = None
+    """How far above 1 it may go; null: 0.28 for clip, 4e-4 for gspo."""
+    m2_bound: Positive = 0.04
+    """Of m2po: the mean square of the log-ratios of the tokens that it keeps, at most."""
+    importance: Importance = "auto"
+    """What a token's importance ratio, learner's probability over sampler's, does to its weight in the loss. truncate:
+    the weight is multiplied with the ratio, at most importance_bound; mask: the same, and 0 beyond the bound; none:
+    nothing. auto: truncate where max_staleness is above 0 or top_p or top_k cut the sampler, else none; none with loss
+    m2po, which has these ratios in itself."""
+    importance_bound: AtLeast1 = 2.0
+    """C: ratios are cut above it, and masked below 1 / C too."""
+    reference_kl: Literal["k1_in_reward", "k3_in_reward", "k3_in_loss"] = "k1_in_reward"
+    """Where the KL divergence from the reference policy counts, with reference_kl_coef above 0. k1_in_reward: a
+    completion is credited with its log-ratio, policy over reference, times the coefficient less; k3_in_reward: the same
+    with ratio - 1 - log ratio of each token, reference over policy, as in CoMLRL; k3_in_loss: its gradient is added, as
+    in GRPO."""
+    microbatch_tokens: PositiveInt = 2048
+    """Padded tokens the learner computes at once."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass, which takes longer and less memory."""
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """The smallest and the largest ratio with a gradient in both directions, of losses that clip."""
+        low, high = CLIP_RANGES[self.loss]
+        return 1 - (low if self.clip_low is None else self.clip_low), 1 + (
+            high if self.clip_high is None else self.clip_high
+        )

@@ -1,0 +1,100 @@
+"""The reference policy: an agent's model as it was before training, frozen, which the policy pays for leaving.
+
+KL(pi || reference) is estimated on the sampled tokens, at the sampling temperature. In the reward, it is part of what
+siblings are ranked by (`Group.returns`): its gradient comes through the advantages, so that completions of equal
+rewards have one too. In the loss, it is a term beside the policy's, of all completions, with the share and the
+importance factors that the policy's has.
+
+The policy's own log-probabilities are computed again for it, not taken from the sampler: those of one that is cut by
+top_p are larger at every token, and would make length cost something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from marl_ray.config.schema import AgentConfig, CreditConfig, OptimizerConfig
+from marl_ray.core.batch import Group
+from marl_ray.credit.batches import shares_of, weighed
+from marl_ray.learning.batching import PromptRow, WeightedCompletion, whole_row
+from marl_ray.learning.losses import k1, k3
+from marl_ray.learning.policy import Scorer, load_policy
+
+
+class Reference:
+    """It computes as `policy` does, from float32 weights, so that the two agree to the bit until the first update.
+
+    `offloaded`, its weights are in the host's memory, and on the policy's device while groups are scored.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        trust_remote_code: bool,
+        policy: Scorer,
+        agent: AgentConfig,
+        credit: CreditConfig,
+        optimizer: OptimizerConfig,
+    ) -> None:
+        self._policy, self._agent, self._credit, self._settings = policy, agent, credit, optimizer
+        offloaded = agent.learner.offload_reference
+        home = torch.device("cpu") if offloaded else policy.model.device
+        model = load_policy(model_path, trust_remote_code, home).requires_grad_(False).eval()
+        model.set_attn_implementation(policy.model.config._attn_implementation)
+        self._reference = replace(policy, model=model)
+
+    def rows(self, groups: Sequence[Group]) -> list[PromptRow]:
+        """What of these groups is learned from, with what the reference says of it."""
+        with self._on_the_device():
+            found = [self._row(group) for group in groups]
+        return [row for row in found if row.completions]
+
+    def _row(self, group: Group) -> PromptRow:
+        """Each group is scored by itself: in whatever portions they come, the bits are the same."""
+        reference = self._logprobs(self._reference, group)
+        kl_weights = [0.0] * len(group.completions)
+        if self._settings.reference_kl == "k3_in_loss":
+            shares = shares_of(group.turn, group.completions, self._agent.max_new_tokens, self._credit)
+            kl_weights = [self._agent.reference_kl_coef * share for share in shares]
+        else:
+            group = self._punished(group, reference)
+        completions = (
+            WeightedCompletion(c.token_ids, c.logprobs, weight, kl_weight, reference_logprobs=tuple(logprobs.tolist()))
+            for c, weight, kl_weight, logprobs in zip(
+                group.completions, group.weights, kl_weights, reference, strict=True
+            )
+            if c.token_ids and (weight != 0 or kl_weight != 0)
+        )
+        return PromptRow(group.prompt_ids, tuple(completions))
+
+    def _punished(self, group: Group, reference: Sequence[torch.Tensor]) -> Group:
+        """The group with returns that are less by the coefficient times each completion's KL, summed over its tokens,
+        and the weights that follow."""
+        estimate = k1 if self._settings.reference_kl == "k1_in_reward" else k3
+        policy = self._logprobs(self._policy, group)
+        divergences = [float(estimate(p.double(), r.double()).sum()) for p, r in zip(policy, reference, strict=True)]
+        coefficient = self._agent.reference_kl_coef
+        returns = [value - coefficient * kl for value, kl in zip(group.returns, divergences, strict=True)]
+        return weighed(replace(group, returns=tuple(returns)), self._agent, self._credit)
+
+    def _logprobs(self, scorer: Scorer, group: Group) -> list[torch.Tensor]:
+        """Of each completion of the group; nothing of one without tokens."""
+        known = iter(scorer.logprobs([whole_row(group)], self._settings.microbatch_tokens))
+        return [next(known) if c.token_ids else torch.zeros(0) for c in group.completions]
+
+    @contextmanager
+    def _on_the_device(self) -> Iterator[None]:
+        """The reference's weights are where the policy's are. They are not written back: nothing changes them."""
+        model, device = self._reference.model, self._policy.model.device
+        homes = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
+        for tensor, home in homes:
+            tensor.data = home.to(device, non_blocking=True)
+        try:
+            yield
+        finally:
+            for tensor, home in homes:
+                tensor.data = home

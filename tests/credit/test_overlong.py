@@ -1,0 +1,88 @@
+"""Completions that were cut off: without a part in the loss, or punished."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_ray.core.tree import Completion, Node
+from marl_ray.credit.batches import batch_of_agent
+from marl_ray.credit.overlong import excess
+from tests.credit.trees import completion, config, episode, node
+
+ROOM = 10
+answers = st.lists(st.tuples(st.integers(1, ROOM), st.booleans(), st.floats(-2, 4)), min_size=2, max_size=5)
+"""Each sibling's tokens, whether it ended by itself, and its reward; what did not has filled the room."""
+
+
+def answer(length: int, ended: bool) -> Completion:
+    return completion(*range(length)) if ended else replace(completion(*range(ROOM)), finish_reason="length")
+
+
+def played(given: list[tuple[int, bool, float]]) -> Node:
+    root = node(0, len(given), 1, "aligned", [[reward] for _, _, reward in given])
+    root.completions = [[answer(length, ended) for length, ended, _ in given]]
+    return root
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    groups=st.lists(answers, min_size=1, max_size=3),
+    overlong=st.sampled_from(["none", "mask", "penalty"]),
+    buffer=st.integers(0, ROOM),
+    aggregation=st.sampled_from(["sequence_sum", "token_mean", "constant"]),
+)
+def test_weights_are_those_of_the_definition(
+    groups: list[list[tuple[int, bool, float]]], overlong: str, buffer: int, aggregation: str
+) -> None:
+    section = {"overlong": overlong, "overlong_penalty": 0.5, "max_new_tokens": ROOM, "loss_aggregation": aggregation}
+    if overlong == "penalty":
+        section["overlong_buffer"] = buffer
+    run = config(1, 1, 5, **section)
+    (found,) = batch_of_agent([episode(played(group)) for group in groups], 0, 0, run).mini_batches
+    counted = sum(
+        length if ended else ROOM for group in groups for length, ended, _ in group if ended or overlong != "mask"
+    )
+    for group, made in zip(groups, found.groups, strict=True):
+        returns = np.array([reward for _, _, reward in group])
+        lengths = np.array([length if ended else ROOM for length, ended, _ in group])
+        cut = np.array([not ended for _, ended, _ in group])
+        if overlong == "penalty":
+            returns = returns - 0.5 * np.where(
+                cut, 1.0, np.clip((lengths - ROOM + buffer) / buffer, 0, 1) if buffer else 0.0
+            )
+        scale = {
+            "sequence_sum": 1 / (len(group) * len(groups)),
+            "token_mean": 1 / max(counted, 1),
+            "constant": 1 / (len(group) * len(groups) * ROOM),
+        }[aggregation]
+        expected = scale * (returns - returns.mean()) * ((overlong != "mask") | ~cut)
+        np.testing.assert_allclose(np.array(made.weights) / found.normalizer, expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(made.returns, returns)
+
+
+@pytest.mark.parametrize(
+    ("length", "ended", "buffer", "expected"),
+    [
+        (10, False, 0, 1.0),
+        (10, True, 0, 0.0),
+        (6, True, 4, 0.0),
+        (7, True, 4, 0.25),
+        (10, True, 4, 1.0),
+        (5, True, 10, 0.5),
+    ],
+)
+def test_the_penalty_by_hand(length: int, ended: bool, buffer: int, expected: float) -> None:
+    assert excess(answer(length, ended), ROOM, buffer) == expected
+
+
+def test_what_is_masked_stays_in_the_baseline() -> None:
+    run = config(1, 1, 2, overlong="mask", max_new_tokens=ROOM)
+    root = played([(3, True, 2.0), (0, False, 0.0)])
+    (found,) = batch_of_agent([episode(root)], 0, 0, run).mini_batches[0].groups
+    assert found.weights == (0.5, 0.0)
+    assert found.returns == (2.0, 0.0)

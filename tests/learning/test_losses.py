@@ -1,0 +1,266 @@
+"""Losses against their definitions, in NumPy and float64: values, what is clipped, gradients, what changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_ray.config.learning import OptimizerConfig
+from marl_ray.core.batch import Batch
+from marl_ray.learning import losses
+from marl_ray.learning.batching import Layout, PromptRow, WeightedCompletion
+from marl_ray.learning.gradient import Gradient
+from marl_ray.learning.policy import Scorer
+from tests.learning.common import VOCABULARY, batch_of, tiny_learner
+from tests.learning.oracle import TEMPERATURE, Weights, numpy_logprobs, slopes, weights_of
+from tests.learning.test_streaming import some_groups
+
+LOW, HIGH, M2_BOUND = 0.8, 1.28, 0.04
+SETTINGS = {"clip_low": 1 - LOW, "clip_high": HIGH - 1, "m2_bound": M2_BOUND, "importance": "none"}
+RATIOS = ["clip", "gspo", "m2po"]
+small = st.floats(-3, 3)
+Tokens = list[list[tuple[float, float, float]]]
+"""Of each completion's tokens: the policy's log-probability, the old one, and the weight."""
+tokens = st.lists(st.lists(st.tuples(small, small, small), min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+# The definitions, a completion and a token at a time.
+
+
+def clipped_term(ratio: float, weight: float) -> float:
+    return -min(ratio * weight, min(max(ratio, LOW), HIGH) * weight)
+
+
+def clip(completions: Sequence[Sequence[tuple[float, float, float]]]) -> float:
+    return sum(clipped_term(math.exp(new - old), weight) for one in completions for new, old, weight in one)
+
+
+def gspo(completions: Sequence[Sequence[tuple[float, float, float]]]) -> float:
+    """The weight of a completion is that of its first token."""
+    ratios = [math.exp(np.mean([new - old for new, old, _ in one])) for one in completions]
+    return sum(clipped_term(ratio, one[0][2]) for ratio, one in zip(ratios, completions, strict=True))
+
+
+def kept_by_m2(log_ratios: Sequence[float]) -> set[int]:
+    """The furthest tokens are left out, until the rest is near enough."""
+    kept = set(range(len(log_ratios)))
+    while kept and np.mean([log_ratios[i] ** 2 for i in kept]) > M2_BOUND:
+        furthest = max(abs(log_ratios[i]) for i in kept)
+        kept -= {i for i in kept if abs(log_ratios[i]) == furthest}
+    return kept
+
+
+def m2po(completions: Sequence[Sequence[tuple[float, float, float]]]) -> float:
+    every = [token for one in completions for token in one]
+    kept = kept_by_m2([new - old for new, old, _ in every])
+    return -sum(math.exp(new - old) * weight for i, (new, old, weight) in enumerate(every) if i in kept)
+
+
+DEFINITIONS: dict[str, Callable[[Sequence[Sequence[tuple[float, float, float]]]], float]] = {
+    "clip": clip,
+    "gspo": gspo,
+    "m2po": m2po,
+}
+
+
+@settings(max_examples=200, deadline=None)
+@given(completions=tokens)
+def test_values_are_those_of_the_definitions(completions: Tokens) -> None:
+    new, old, weights = torch.tensor([t for one in completions for t in one], dtype=torch.float64).T
+    ratios = losses.token_ratios(new, old)
+    assert float(losses.clipped(ratios, weights, LOW, HIGH)) == pytest.approx(clip(completions))
+    reach = losses.second_moment_reach(new - old, M2_BOUND)
+    assert float(losses.second_moment(new - old, weights, reach)) == pytest.approx(m2po(completions))
+    owners = torch.tensor([i for i, one in enumerate(completions) for _ in one])
+    alike = [[(n, o, one[0][2]) for n, o, _ in one] for one in completions]
+    each = torch.tensor([weight / len(one) for one in alike for _, _, weight in one], dtype=torch.float64)
+    ratios = losses.sequence_ratios(new, old, owners)
+    assert float(losses.clipped(ratios, each, LOW, HIGH)) == pytest.approx(gspo(alike))
+
+
+@settings(max_examples=100, deadline=None)
+@given(completions=tokens)
+def test_what_is_clipped_has_no_gradient(completions: Tokens) -> None:
+    new, old, weights = torch.tensor([t for one in completions for t in one], dtype=torch.float64).T
+    new = new.clone().requires_grad_()
+    ratios = losses.token_ratios(new, old)
+    losses.clipped(ratios, weights, LOW, HIGH).backward()
+    assert new.grad is not None
+    stopped = losses.is_clipped(ratios.detach(), weights, LOW, HIGH)
+    expected = torch.where(stopped, 0.0, -ratios.detach() * weights)
+    torch.testing.assert_close(new.grad, expected)
+
+
+def test_a_trust_region_by_hand() -> None:
+    """Squares 0.01, 0.04, 0.09, 1: their means from the smallest on are 0.01, 0.025, 0.047, 0.285."""
+    log_ratios = torch.tensor([-0.3, 0.1, 1.0, -0.2])
+    assert losses.second_moment_reach(log_ratios, 0.04) == pytest.approx(0.25)
+    assert losses.second_moment_reach(log_ratios, 0.05) == pytest.approx(0.65)
+    assert losses.second_moment_reach(log_ratios, 0.3) == math.inf
+    assert losses.second_moment_reach(log_ratios, 0.001) < 0
+    weights = torch.ones(4)
+    assert float(losses.second_moment(log_ratios, weights, 0.25)) == pytest.approx(-math.exp(0.1) - math.exp(-0.2))
+    assert float(losses.second_moment(torch.tensor([1e4, 0.0]), weights[:2], 1.0)) == -1.0, (
+        "what is left out is not NaN"
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.floats(-20, 20), min_size=3, max_size=3), min_size=1, max_size=6), st.integers(1, 4))
+def test_entropies_are_those_of_the_definition(scores: list[list[float]], rows: int) -> None:
+    logits = np.array(scores)
+    chances = np.exp(logits - logits.max(1, keepdims=True))
+    chances /= chances.sum(1, keepdims=True)
+    found = losses.entropies(torch.tensor(scores, dtype=torch.float64), rows)
+    expected = -(chances * np.log(np.maximum(chances, 1e-300))).sum(1)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-9)
+
+
+# On the tiny policy.
+
+
+def moved_rows(weights: Weights) -> list[PromptRow]:
+    """Completions of which old and behaviour log-probabilities are not what the policy says now."""
+    chance = np.random.default_rng(3)
+
+    def completion(prompt: Sequence[int], length: int) -> WeightedCompletion:
+        ids = chance.integers(VOCABULARY, size=length).tolist()
+        now = numpy_logprobs(weights, prompt, ids)
+        old, behaviour = ((now - chance.normal(0, 0.3, size=length)).tolist() for _ in range(2))
+        return WeightedCompletion(tuple(ids), tuple(behaviour), float(chance.normal()), old_logprobs=tuple(old))
+
+    prompts = [(5, 6, 7), (8,), (9, 10)]
+    return [PromptRow(p, tuple(completion(p, int(n)) for n in chance.integers(1, 9, size=4))) for p in prompts]
+
+
+def computed(folder: Path, layout: Layout, rows: Sequence[PromptRow], **changes: Any) -> tuple[Gradient, np.ndarray]:
+    """The gradient of these rows in float64, but for the scores, and all of it as one vector."""
+    learner = tiny_learner(folder, layout)
+    policy = learner.policy.double()
+    made = Gradient(Scorer(policy, layout, TEMPERATURE, torch.float64), OptimizerConfig(**(SETTINGS | changes)))
+    made.add(rows, len(rows))
+    made.close(3)
+    return made, np.concatenate([p.grad.double().numpy().ravel() for p in policy.parameters()])
+
+
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+@pytest.mark.parametrize("loss", RATIOS)
+def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout: Layout, loss: str) -> None:
+    policy = tiny_learner(tiny_policy).policy
+    weights = weights_of(policy)
+    rows = moved_rows(weights)
+    completions = [(row.prompt_ids, c) for row in rows for c in row.completions]
+
+    def terms(moved: Weights) -> Tokens:
+        """m2po measures from the sampler, the others from the old policy."""
+        found = []
+        for prompt, c in completions:
+            start = c.behaviour_logprobs if loss == "m2po" else c.old_logprobs
+            assert start is not None
+            now = numpy_logprobs(moved, prompt, c.token_ids)
+            found.append([(float(n), float(o), c.weight) for n, o in zip(now, start, strict=True)])
+        return found
+
+    made, vector = computed(tiny_policy, layout, rows, loss=loss, microbatch_tokens=30)
+    assert made.loss == pytest.approx(DEFINITIONS[loss](terms(weights)) / 3, rel=1e-5)
+    split = np.split(vector, np.cumsum([w.size for w in weights.values()])[:-1])
+    gradient = {name: part.reshape(w.shape) for (name, w), part in zip(weights.items(), split, strict=True)}
+    for said, slope in slopes(lambda moved: DEFINITIONS[loss](terms(moved)) / 3, weights, gradient, step=1e-6):
+        assert said == pytest.approx(slope, rel=1e-4, abs=1e-4)
+
+    every = [token for one in terms(weights) for token in one]
+    own = np.array([new - old for new, old, _ in every])
+    drift = made.distance.drift
+    assert drift is not None
+    assert drift.kl == pytest.approx((np.exp(own) - 1 - own).mean(), rel=1e-4)
+    if loss == "gspo":
+        ratios = np.concatenate([[math.exp(np.mean([n - o for n, o, _ in one]))] * len(one) for one in terms(weights)])
+    else:
+        ratios = np.exp(own)
+    if loss == "m2po":
+        stopped = 1 - len(kept_by_m2(own.tolist())) / len(own)
+    else:
+        signs = np.array([weight for _, _, weight in every])
+        stopped = (((ratios > HIGH) & (signs > 0)) | ((ratios < LOW) & (signs < 0))).mean()
+    assert 0 < stopped < 1
+    assert drift.clip_fraction == pytest.approx(stopped)
+    assert (drift.ratio_mean, drift.ratio_max) == pytest.approx((ratios.mean(), ratios.max()), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("loss", "importance"),
+    [("m2po", "none"), *((loss, how) for loss in ("policy_gradient", "clip", "gspo") for how in ("none", "mask"))],
+)
+def test_how_tokens_are_laid_out_changes_nothing(tiny_policy: Path, loss: str, importance: str) -> None:
+    rows = moved_rows(weights_of(tiny_learner(tiny_policy).policy))
+    changes = {"loss": loss, "importance": importance, "importance_bound": 1.2}
+    made, vector = computed(tiny_policy, "packed", rows, **changes, microbatch_tokens=10_000)
+    layouts: list[tuple[Layout, int]] = [("packed", 1), ("packed", 20), ("padded", 20), ("padded", 10_000)]
+    for layout, size in layouts:
+        other, found = computed(tiny_policy, layout, rows[::-1], **changes, microbatch_tokens=size)
+        assert np.abs(found - vector).max() < 1e-6 * np.abs(vector).max()
+        assert other.loss == pytest.approx(made.loss, rel=1e-6)
+        assert other.entropy == pytest.approx(made.entropy, rel=1e-6)
+        if made.distance.drift is not None:
+            assert other.distance.drift is not None
+            assert other.distance.drift.kl == pytest.approx(made.distance.drift.kl, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["clip", "gspo"])
+def test_the_old_policy_is_that_before_the_first_step(tiny_policy: Path, loss: str) -> None:
+    batch = batch_of(some_groups(20, 5), 10)
+    both, first = tiny_learner(tiny_policy, loss=loss), tiny_learner(tiny_policy, loss=loss)
+    before = weights_of(first.policy)
+    alone = first.update(Batch(0, batch.mini_batches[:1]))
+    assert alone.drift is not None
+    assert (alone.drift.ratio_mean, alone.drift.ratio_max) == (1.0, 1.0), "exactly, in the first step"
+    assert (alone.drift.clip_fraction, alone.drift.kl) == (0.0, 0.0)
+    stats = both.update(batch)
+    assert stats.drift is not None
+
+    after = weights_of(first.policy)
+    own = []  # log-ratios of each completion with a gradient
+    for now, mini_batch in zip((before, after), batch.mini_batches, strict=True):
+        for group in mini_batch.groups:
+            for c, weight in zip(group.completions, group.weights, strict=True):
+                if weight != 0:
+                    new, old = (numpy_logprobs(w, group.prompt_ids, c.token_ids) for w in (now, before))
+                    own.append(new - old)
+    every = np.concatenate(own)
+    assert stats.drift.kl == pytest.approx((np.exp(every) - 1 - every).mean(), rel=1e-3)
+    ratios = np.exp(every) if loss == "clip" else np.concatenate([np.full(len(o), math.exp(o.mean())) for o in own])
+    assert stats.drift.ratio_mean == pytest.approx(ratios.mean(), rel=1e-4)
+    assert stats.drift.ratio_max == pytest.approx(ratios.max(), rel=1e-3)
+
+
+def test_in_the_first_step_clipping_is_the_policy_gradient(tiny_policy: Path) -> None:
+    batch = batch_of(some_groups(20, 6), 20)
+    plain, clip_ = tiny_learner(tiny_policy), tiny_learner(tiny_policy, loss="clip")
+    one, other = plain.update(batch), clip_.update(batch)
+    assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-6)
+    for a, b in zip(plain.policy.parameters(), clip_.policy.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-6)
+    assert one.drift is None
+    assert one.entropy == other.entropy
+
+
+def test_entropy_is_that_before_the_update(tiny_policy: Path) -> None:
+    learner = tiny_learner(tiny_policy)
+    weights = weights_of(learner.policy)
+    batch = batch_of(some_groups(6, 7), 3)
+    found = []
+    for group in batch.mini_batches[0].groups:
+        for c, weight in zip(group.completions, group.weights, strict=True):
+            for k in range(len(c.token_ids) if weight else 0):
+                seen = (*group.prompt_ids, *c.token_ids[:k])
+                logs = np.array([numpy_logprobs(weights, seen, [t])[0] for t in range(VOCABULARY)])
+                found.append(-(np.exp(logs) * logs).sum())
+    assert learner.update(batch).entropy == pytest.approx(np.mean(found), rel=1e-4)
