@@ -67,13 +67,12 @@ def _score(options: argparse.Namespace) -> None:
     from marl_ray.data import DATASETS
     from marl_ray.evaluation.completions import read_completions, tasks_by_id
     from marl_ray.evaluation.sandboxes import Sandboxes
-    from marl_ray.evaluation.scoring import AHEAD, Scorer
+    from marl_ray.evaluation.scoring import AHEAD, GivenScorer
 
     DATASETS.check(options.type)
     tasks = tasks_by_id(options.dataset, options.split, options.type)
     joints = read_completions(options.completions, tasks)
-    numbers = [len(joint.completions) for joint in joints]
-    scorer = Scorer(options.type, numbers, options.feedback, parse_overrides(options.override))
+    scorer = GivenScorer(options.type, joints, options.feedback, parse_overrides(options.override))
     workers = min(options.workers or os.cpu_count() or 1, len(joints))
 
     async def score() -> tuple[list[float], int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +95,15 @@ def check(config: Config, request: Wanted) -> Evaluation:
         playing = [alone(contender) for contender in playing]
     elif config.num_agents == 1 and request.protocol != "parallel":
         raise UserError(f"protocol {request.protocol} is for several agents, and the config has one")
-    for contender in playing:
-        Transition(config.external, ENVIRONMENTS.get(config.environment).from_config(contender.config))
+    environments = [ENVIRONMENTS.get(config.environment).from_config(contender.config) for contender in playing]
+    for environment in environments:
+        Transition(config.external, environment)
     check_sandbox(config)
     for name in dict.fromkeys(agent.name for contender in playing for agent in contender.config.agents):
         check_model(name, config.model)
     tasks = _tasks(config, request.split)
+    for environment, task in product(environments, tasks):
+        environment.check_task(task)
     check_this_machine(config)
     return Evaluation(config, playing, tasks, request.samples, request.protocol)
 

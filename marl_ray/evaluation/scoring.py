@@ -26,24 +26,27 @@ AHEAD = 16
 """Lines in the work of each sandbox, so that none waits while a slow one holds up the order."""
 
 
-class Scorer:
-    """Scores joint actions of tasks of one type. `mode`: what the next prompts come from; None: no turn follows.
+class GivenScorer:
+    """Scores these joint actions, of tasks of one type. `mode`: what the next prompts come from; None: none follow.
 
     `overrides` are settings by dotted key, as of a run: what the environment, the sandbox and the modes read.
     Everything is checked here. Raises UserError.
     """
 
     def __init__(
-        self, dataset_type: str, numbers: Sequence[int], mode: str | None, overrides: Mapping[str, Any] | None = None
+        self, dataset_type: str, joints: Sequence[Joint], mode: str | None, overrides: Mapping[str, Any] | None = None
     ) -> None:
         self.mode = mode
         self._parts: dict[int, tuple[Config, Environment[Any], Transition]] = {}
         """By number of agents."""
-        for number in sorted(set(numbers)):
+        for number in sorted({len(joint.completions) for joint in joints}):
             config = _config(dataset_type, number, mode, overrides or {})
             environment = ENVIRONMENTS.get(config.environment).from_config(config)
             self._parts[number] = (config, environment, Transition(config.external, environment))
             self.sandbox: SandboxSettings = sandbox_settings(config)
+        for joint in joints:
+            _, environment, _ = self._parts[len(joint.completions)]
+            environment.check_task(joint.task)
 
     async def each(self, joints: Sequence[Joint], executor: Executor, at_once: int) -> AsyncIterator[dict[str, Any]]:
         """A line of numbers for each, in their order; `at_once` of them are in work at most."""

@@ -188,3 +188,12 @@ def test_mbpp_solutions_of_one_function_earn_what_their_levels_say(score: Score)
     assert all(one["task_id"].startswith("MBPP/") for one in found)
     assert [levels(one) for one in found[0::2]] == [NO_AUX] * (len(rows) // 2)
     assert {one["reward"] for one in found[1::2]} == {4.0}
+
+
+def test_a_task_that_an_environment_cannot_serve_is_refused_before_anything_runs(
+    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = TASKS[0] | {"task_id": "one", "buggy_solution": "def f(x):\n    return x\n"}
+    dataset = written(tmp_path / "bugs.jsonl", [row | {"canonical_solution": "def f(x):\n    return x + 2\n"}])
+    assert main(command([line("one", "d", "p", "q")], kind="bug_fix", dataset=dataset)) == 1
+    assert "task one has 1 function for 2 patchers" in capsys.readouterr().err
