@@ -104,7 +104,7 @@ def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     As a term of the loss it is GRPO's (Shao et al., 2024): under pi its gradient is that of KL(reference || pi).
     """
     gap = reference - logprobs
-    return gap.exp() - 1 - gap
+    return gap.expm1() - gap
 
 
 def entropies(scores: Tensor, rows: int = 512) -> Tensor:

@@ -32,7 +32,7 @@ def test_both_estimates_have_the_divergence_as_their_mean(scores: list[tuple[flo
     divergence = float((policy.exp() * (policy - reference)).sum())
     for estimate in (k1, k3):
         assert float((policy.exp() * estimate(policy, reference)).sum()) == pytest.approx(divergence, abs=1e-9)
-    assert bool((k3(policy, reference) >= 0).all())
+    assert bool((k3(policy, reference) >= -1e-12).all()), "rounding apart"
 
 
 def moved(learner: Learner) -> Learner:
