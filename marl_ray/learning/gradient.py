@@ -88,6 +88,7 @@ class Gradient:
     def _backward(self, micro_batch: MicroBatch) -> None:
         model, settings = self._policy.model, self._settings
         batch = micro_batch.to(model.device)
+        real = batch.tokens != NO_TOKEN
         with compute_in(self._policy.dtype, model.device):
             scores = token_scores(model, batch, self._policy.temperature)
             logprobs = chosen_logprobs(scores, batch.tokens)
@@ -98,12 +99,11 @@ class Gradient:
             factors = importance_factors(ratios, settings.importance, settings.importance_bound)
             if settings.loss == "gspo":
                 factors = factors / losses.lengths_of(batch.owners)[batch.owners]
-            loss = self._loss(logprobs, old, batch.weights * factors, batch)
+            loss = self._loss(logprobs, old, batch.weights * factors, batch, real)
             if batch.reference_logprobs is not None and settings.reference_kl == "k3_in_loss":
                 loss = loss + (batch.kl_weights * factors * losses.k3(logprobs, batch.reference_logprobs)).sum()
         loss.backward()
         self.loss += loss.item()
-        real = batch.tokens != NO_TOKEN
         self.agreement.add(logprobs.detach()[real], batch.behaviour_logprobs[real])
         self._entropy += float(entropies[real].double().sum())
         if batch.reference_logprobs is not None:
@@ -111,13 +111,13 @@ class Gradient:
             self._reference_kl = (self._reference_kl or 0.0) + float(divergences.double().sum())
 
     def _loss(
-        self, logprobs: torch.Tensor, old: torch.Tensor, weights: torch.Tensor, batch: MicroBatch
+        self, logprobs: torch.Tensor, old: torch.Tensor, weights: torch.Tensor, batch: MicroBatch, real: torch.Tensor
     ) -> torch.Tensor:
-        """Of a micro-batch's tokens, whose weights have their factors; `distance` is told of their ratios."""
+        """Of a micro-batch's tokens, whose weights have their factors; `distance` is told of the `real` ones' ratios,
+        those that are no padding."""
         settings = self._settings
         if settings.loss == "policy_gradient":
             return losses.policy_gradient(logprobs, weights)
-        real = batch.tokens != NO_TOKEN
         if settings.loss == "m2po":
             log_ratios = logprobs - batch.behaviour_logprobs
             stopped = log_ratios.detach().abs() > self._reach

@@ -38,6 +38,11 @@ def rows(run_dir: Path, kind: str) -> list[dict]:
     return [r for r in parsed if any(k.startswith("eval/") for k in r) == (kind == "eval")]
 
 
+def timeless(row: dict) -> dict:
+    """The row without what a clock says."""
+    return {key: value for key, value in row.items() if not key.startswith("time/") and not key.endswith("_per_s")}
+
+
 @pytest.fixture
 def children() -> Iterator[list[subprocess.Popen]]:
     """Processes a test starts; what is left of them is killed."""

@@ -15,7 +15,7 @@ import yaml
 from safetensors.torch import load_file
 
 from marl_ray.toy import BASE_PATH, TASKS_PATH
-from tests.end_to_end.conftest import HUMANEVAL, QUICK, ROOT, command, environment, rows, train
+from tests.end_to_end.conftest import HUMANEVAL, QUICK, ROOT, command, environment, rows, timeless, train
 
 SMALL = ["magrpo.rollout_buffer_size=4", "magrpo.num_generations=8", "magrpo.eval_num_samples=2"]
 
@@ -160,11 +160,6 @@ def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(
     again = train(*common, "output.run_name=killed")
     assert again.returncode == 1
     assert "already holds a run: resume it" in again.stderr
-
-
-def timeless(row: dict) -> dict:
-    """The row without what a clock says."""
-    return {key: value for key, value in row.items() if not key.startswith("time/") and not key.endswith("_per_s")}
 
 
 def test_steps_without_a_gradient_leave_the_policies_alone(tmp_path: Path) -> None:

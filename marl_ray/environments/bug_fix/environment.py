@@ -36,6 +36,7 @@ from marl_ray.environments.bug_fix.facts import Repaired, repair_facts
 from marl_ray.environments.bug_fix.feedback import WORDS
 from marl_ray.environments.bug_fix.program import buggy_program, shared_out
 from marl_ray.environments.code_generation.diagnosis import SandboxSlice
+from marl_ray.environments.code_generation.evidence import counts_of
 from marl_ray.sandbox import ExecutionReport
 
 if TYPE_CHECKING:
@@ -127,11 +128,7 @@ class BugFix(Environment[RepairAttempt]):
             levels["diagnosis"] = DIAGNOSIS * small * attempt.diagnosed
             metrics["diagnosis_given"] = float(attempt.diagnosis.in_form)
             metrics["diagnosis_right"] = float(accepted and attempt.diagnosed)
-        counts = {
-            "sandbox/untrusted": int(not after.trusted),
-            "sandbox/timeouts": int(any(test.status == "timeout" for test in after.tests)),
-        }
-        return Outcome(math.fsum(levels.values()), levels, metrics, counts, evidence=Repaired(after, was))
+        return Outcome(math.fsum(levels.values()), levels, metrics, counts_of(after), evidence=Repaired(after, was))
 
     def feedback(self, attempt: RepairAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         roles = prompts.role_names(self.has_diagnosis, self.patchers)

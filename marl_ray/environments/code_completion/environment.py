@@ -24,7 +24,7 @@ from marl_ray.environments.code_completion.attempt import ClassAttempt, ClassRea
 from marl_ray.environments.code_completion.diagnosis import diagnose
 from marl_ray.environments.code_completion.feedback import WORDS
 from marl_ray.environments.code_generation.diagnosis import SandboxSlice
-from marl_ray.environments.code_generation.evidence import Executed, report_of
+from marl_ray.environments.code_generation.evidence import Executed, counts_of, report_of
 from marl_ray.environments.code_generation.extraction import clean
 from marl_ray.sandbox import ExecutionReport
 
@@ -100,11 +100,7 @@ class CodeCompletion(Environment[ClassAttempt]):
             "tests_passed_rate": rate,
             "all_passed": float(rate == 1.0),
         }
-        counts = {
-            "sandbox/untrusted": int(not report.trusted),
-            "sandbox/timeouts": int(any(test.status == "timeout" for test in report.tests)),
-        }
-        return Outcome(math.fsum(levels.values()), levels, metrics, counts, evidence=Executed(report))
+        return Outcome(math.fsum(levels.values()), levels, metrics, counts_of(report), evidence=Executed(report))
 
     def feedback(self, attempt: ClassAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return WORDS[mode](diagnose(attempt, report_of(outcome), self._slice), agent)

@@ -26,7 +26,7 @@ from marl_ray.environments.base import Environment
 from marl_ray.environments.code_generation import prompts
 from marl_ray.environments.code_generation.attempt import CodeAttempt, CodeReader
 from marl_ray.environments.code_generation.diagnosis import SandboxSlice, diagnose
-from marl_ray.environments.code_generation.evidence import Executed, report_of
+from marl_ray.environments.code_generation.evidence import Executed, counts_of, report_of
 from marl_ray.environments.code_generation.extraction import clean
 from marl_ray.environments.code_generation.feedback import WORDS
 from marl_ray.sandbox import ExecutionReport, Program
@@ -104,11 +104,7 @@ class CodeGeneration(Environment[CodeAttempt]):
             metrics["aux_called"] = share * len(called)
             metrics["thin_wrapper"] = float(use.thin_wrapper)
             metrics["aux_misused"] = share * len(misused)
-        counts = {
-            "sandbox/untrusted": int(not report.trusted),
-            "sandbox/timeouts": int(any(test.status == "timeout" for test in report.tests)),
-        }
-        return Outcome(math.fsum(levels.values()), levels, metrics, counts, evidence=Executed(report))
+        return Outcome(math.fsum(levels.values()), levels, metrics, counts_of(report), evidence=Executed(report))
 
     def feedback(self, attempt: CodeAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return WORDS[mode](diagnose(attempt, report_of(outcome), self._slice), agent)

@@ -34,6 +34,14 @@ class Executed:
         return [found, *failed]
 
 
+def counts_of(report: ExecutionReport) -> dict[str, int]:
+    """What the step's metrics count of an execution."""
+    return {
+        "sandbox/untrusted": int(not report.trusted),
+        "sandbox/timeouts": int(any(test.status == "timeout" for test in report.tests)),
+    }
+
+
 def report_of(outcome: Outcome) -> ExecutionReport:
     """The report that the outcome was made from."""
     assert isinstance(outcome.evidence, Executed), "an outcome of this environment"

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.end_to_end.conftest import timeless
 from tests.end_to_end.survival.cluster import Nodes, nodes
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -150,8 +151,7 @@ def left(process: subprocess.Popen, folder: Path, begun: float) -> Left:
     text = said(folder).read_text()
     if code:
         raise RuntimeError(f"exit code {code}:\n{text}")
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    kept = [{k: v for k, v in row.items() if not k.startswith("time/") and not k.endswith("_per_s")} for row in rows]
+    kept = [timeless(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     files = sorted(folder.glob("models/*/*.safetensors")) + sorted(folder.glob("checkpoints/*/*/*.safetensors"))
     hashes = [f"{file.relative_to(folder)} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files]
     return Left(kept, hashes, text, time.monotonic() - begun)
