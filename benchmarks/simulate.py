@@ -29,6 +29,7 @@ from typing import Any
 from benchmarks.imagined import Blank, Generators, Learner, NoLog, Sandbox, VirtualLoop
 from benchmarks.paces import Pace, parse_paces
 from marl_ray.config import Config, from_tree
+from marl_ray.core.ids import Policy
 from marl_ray.core.tree import Task
 from marl_ray.external.transition import Transition
 from marl_ray.runs.check import Problem
@@ -143,7 +144,7 @@ async def _run(case: Case, folder: Path) -> Figures:
     ]
     team: Any = SimpleNamespace(
         generators=generators,
-        learners=[Learner(i, case.paces[i], generators[i], case.streams) for i in agents],
+        learners=[Learner(Policy((i,)), case.paces[i], generators[i], case.streams) for i in agents],
         sandbox=Sandbox(case.workers, case.program_s),
     )
     tasks = [Task(f"imagined/{i}", "Say something.", {}) for i in range(case.tasks)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.config.arithmetic import joint_actions, nodes
-from marl_ray.config.keys import agent_keys
+from marl_ray.config.keys import AGENT_KEYS, agent_keys
 from marl_ray.config.learning import CLIP_RANGES
 from marl_ray.config.schema import Config, ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
@@ -26,6 +26,8 @@ PLUGINS = {
 """Settings whose values are names of plug-ins."""
 EQUIVALENT_WHEN_WHITENED = ("marloo", "maremax")
 NEEDS_A_GROUP = ("magrpo", "marloo", "maremax", "grpo")
+OWN_WITH_SHARED_POLICY = {"policy", "top_p", "max_new_tokens", "estimator"}
+"""Settings in which agents of one policy may differ."""
 MOST_AGENTS = 100
 MOST_SAMPLES = 1_000_000
 """Joint samples, and completions, of one step."""
@@ -44,7 +46,7 @@ TOKENIZER_VALUES = {
 
 
 def count_agents(entries: Sequence[Any] | None, given: int | None, algorithm: str) -> int:
-    """The number of policies, from `agents` and `num_agents` as far as they are given."""
+    """The number of agents, from `agents` and `num_agents` as far as they are given."""
     number = given
     if number is None:
         number = len(entries) if entries else (2 if algorithm == "magrpo" else 1)
@@ -59,6 +61,16 @@ def count_agents(entries: Sequence[Any] | None, given: int | None, algorithm: st
         f"grpo trains one agent, grpo.num_agents is {number}: use a magrpo section for several",
     )
     return number
+
+
+def shared_policy(given: int | None, number: int) -> int | None:
+    """Whose policy agent `number` plays with, of the setting `policy`; None: its own."""
+    _require(
+        given is None or given <= number,
+        f"policy of agent {number} is {given}: it should be the number of an agent before it, or null for a policy of "
+        "its own",
+    )
+    return None if given == number else given
 
 
 def derive(run: dict[str, Any], algorithm: str) -> None:
@@ -98,6 +110,7 @@ def check(config: Config) -> None:
     _check_turns(config)
     _check_evaluation(config)
     _check_loss(config)
+    _check_policies(config)
     for number in range(config.num_agents):
         _check_credit(config, number)
         _check_resources(config, number)
@@ -224,6 +237,30 @@ def _check_loss(config: Config) -> None:
             loss in CLIP_RANGES or getattr(optimizer, name) is None,
             f"{section}.{name} is for loss {' and '.join(CLIP_RANGES)}, not {loss}: leave it out",
         )
+
+
+def _check_policies(config: Config) -> None:
+    """Agents of one policy are alike in all that its generators and its learner know of."""
+    for number, agent in enumerate(config.agents):
+        if agent.policy is None:
+            continue
+        first = config.agents[agent.policy]
+        _require(
+            first.policy is None,
+            f"policy of agent {number} is {agent.policy}, and agent {agent.policy} plays with that of agent "
+            f"{first.policy}: set it to {first.policy}",
+        )
+        keys = AGENT_KEYS.keys() - OWN_WITH_SHARED_POLICY | {"generator", "learner"}
+        if agent.reference_kl_coef:  # the learner ranks again what has been credited
+            keys |= {"max_new_tokens", "estimator"}
+        for key in sorted(keys):
+            theirs, own = getattr(first, key), getattr(agent, key)
+            name = f"resources.{key}" if key in ("generator", "learner") else key
+            _require(
+                theirs == own,
+                f"agents.{number}.{name} differs from that of agent {agent.policy}, whose policy it shares: leave it "
+                f"out, or give agent {number} a policy of its own",
+            )
 
 
 def _check_size(config: Config) -> None:

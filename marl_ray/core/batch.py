@@ -36,14 +36,15 @@ class MiniBatch:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All that one agent's learner needs for step number `step` (from 0): one optimizer step a mini-batch."""
+    """All that is learned from of one agent in step number `step` (from 0): one optimizer step a mini-batch. A
+    learner's is of all agents that play with its policy."""
 
     step: int
     mini_batches: tuple[MiniBatch, ...]
 
 
 class BatchStream(Protocol):
-    """One agent's batch of step number `step` while it is being made. Whoever reads it may begin again."""
+    """One policy's batch of step number `step` while it is being made. Whoever reads it may begin again."""
 
     @property
     def step(self) -> int:
@@ -58,14 +59,14 @@ class BatchStream(Protocol):
 
 
 class History(Protocol):
-    """What one agent's learner can be made from again: its state after batch s is a function of these."""
+    """What one policy's learner can be made from again: its state after batch s is a function of these."""
 
     def checkpoint(self) -> tuple[int, str] | None:
-        """The newest complete one: how many batches it has seen, and the agent's folder in it. None: the base model is
-        all there is."""
+        """The newest complete one: how many batches it has seen, and the policy's folder in it. None: the base model
+        is all there is."""
 
     def batch(self, step: int) -> Batch:
-        """The agent's batch of step number `step`. Raises UserError where it is not there any more."""
+        """The policy's batch of step number `step`. Raises UserError where it is not there any more."""
 
 
 @dataclass(frozen=True, slots=True)

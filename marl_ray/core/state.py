@@ -14,7 +14,7 @@ class TrainerState:
     env_steps: int
     """Joint samples taken."""
     learned: int
-    """Optimizer steps, over all agents."""
+    """Optimizer steps, over all policies."""
 
     def after(self, joint_samples: int, optimizer_steps: int) -> TrainerState:
         """One step further, in which these were taken."""

@@ -75,6 +75,22 @@ def batch_of(groups: Sequence[Group], step: int, config: Config) -> Batch:
     return Batch(step, tuple(_mini_batch(groups[i : i + size], config) for i in range(0, len(groups), size)))
 
 
+def joined(batches: Sequence[Batch]) -> Batch:
+    """The batch of a policy, of those of the agents that play with it: node by node the groups of all, in as many
+    mini-batches as each agent alone has."""
+    parts = zip(*(batch.mini_batches for batch in batches), strict=True)
+    return Batch(batches[0].step, tuple(map(_joined, parts)))
+
+
+def _joined(parts: Sequence[MiniBatch]) -> MiniBatch:
+    return MiniBatch(tuple(interleaved([part.groups for part in parts])), sum(part.normalizer for part in parts))
+
+
+def interleaved(groups: Sequence[Sequence[Group]]) -> list[Group]:
+    """The agents' groups at the first node, then those at the second, ..."""
+    return [group for at_node in zip(*groups, strict=True) for group in at_node]
+
+
 def batch_of_agent(episodes: Sequence[Episode], agent: int, step: int, config: Config) -> Batch:
     """One agent's batch of episodes that are all complete."""
     return batch_of([group_of(node, agent, config) for node in in_order(episodes, config)], step, config)

@@ -22,7 +22,11 @@ SAMPLES = 8
 
 def conclude(config: Config, folder: RunFolder, result: Result, seconds: float) -> list[str]:
     """Draw the plot, write episodes to read, and say in a few lines what happened."""
-    agents = counted(config.num_agents, "agent")
+    agents = counted(config.num_agents, "agent") + "".join(
+        f", {', '.join(map(str, policy.agents))} with one policy"
+        for policy in config.policies
+        if len(policy.agents) > 1
+    )
     title = f"{config.algorithm} on {config.dataset.type}: {agents}"
     rows = rows_of(folder)
     plot_returns(rows, folder.plot, title)

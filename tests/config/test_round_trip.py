@@ -36,6 +36,7 @@ FIXED += (
     "loss_aggregation",
     "train_batch_size",
     "max_staleness",
+    "policy",
 )
 """Drawn with others that they have to fit."""
 

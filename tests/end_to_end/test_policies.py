@@ -1,0 +1,101 @@
+"""Three agents with two policies: two share one, the third is of another family, with a tokenizer and settings of its
+own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from marl_ray.toy import BASE_PATH, TASKS_PATH
+from tests.end_to_end.conftest import QUICK, ROOT, environment, rows, train
+
+SHARED, OWN = "policy_0", "agent_1"
+SIZE = 400
+"""Of the other tokenizer's vocabulary."""
+
+
+def other_model(folder: Path) -> Path:
+    """A random Llama, and a byte-level BPE tokenizer made from the toy tasks: its ids are not the bundled one's."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=SIZE, special_tokens=["<end>"], initial_alphabet=alphabet)
+    bpe.train_from_iterator(TASKS_PATH.read_text().splitlines(), trainer)
+    PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<end>", pad_token="<end>").save_pretrained(folder)
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ends = {"eos_token_id": 0, "pad_token_id": 0, "bos_token_id": None}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("llama", vocab_size=SIZE, max_position_embeddings=1024, **shape, **ends)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two steps of one turn."""
+    base = tmp_path_factory.mktemp("runs")
+    other = other_model(base / "other")
+    result = train(
+        *QUICK,
+        f"agents=[{{}}, {{name: {other}, learning_rate: 1e-3, temperature: 1.3, max_new_tokens: 24}}, {{policy: 0}}]",
+        "magrpo.num_agents=3",
+        "magrpo.num_turns=1",
+        "magrpo.rollout_buffer_size=4",
+        "magrpo.max_steps=2",
+        "magrpo.max_logprob_gap=1e-3",
+        "dataset.eval_split=null",
+        "output.keep_batches=true",
+        f"output.base_dir={base}",
+        "output.run_name=r",
+    )
+    assert result.returncode == 0, result.stderr
+    assert "policy 0 (agents 0, 2): one learner, one update from the groups of all" in result.stderr
+    assert "starting 2 generators, 2 learners" in result.stderr
+    assert "loss: of policy 0, agent 1" in result.stderr
+    return base / "r"
+
+
+def test_numbers_are_by_policy_and_by_agent(run: Path) -> None:
+    first, second = rows(run, "step")
+    names = {key.partition("/")[0] for key in first if key.endswith("/loss")}
+    assert names == {SHARED, OWN}
+    assert {f"agent_{agent}/staleness_max" for agent in range(3)} <= set(first)
+    assert {f"time/{SHARED}/learn", f"time/{OWN}/learn"} <= set(first)
+    for row in (first, second):
+        for policy in (SHARED, OWN):
+            assert row[f"{policy}/logprob_gap"] < 1e-3
+            assert row[f"{policy}/optimizer_steps"] == 1
+            assert row[f"{policy}/weight_version"] == row["step"]
+    assert first[f"{OWN}/learning_rate"] == 2 * first[f"{SHARED}/learning_rate"] == 1e-3
+
+
+def test_each_policy_is_kept_once_and_has_learned(run: Path) -> None:
+    for folder in (run / "models", run / "checkpoints" / "step_000002"):
+        assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == [OWN, SHARED]
+    kept = {name: run / "models" / name for name in (SHARED, OWN)}
+    for name, base in ((SHARED, BASE_PATH), (OWN, run.parent / "other")):
+        before, after = (load_file(folder / "model.safetensors") for folder in (base, kept[name]))
+        assert before.keys() == after.keys()
+        assert any(not torch.equal(before[key], after[key]) for key in before)
+    assert AutoConfig.from_pretrained(kept[OWN]).model_type == "llama"
+    assert len(AutoTokenizer.from_pretrained(kept[OWN])) == SIZE
+    saved = yaml.safe_load((run / "config.yaml").read_text())
+    assert saved["agents"][2] == {"policy": 0}
+
+
+def test_it_is_learned_again_to_the_same_bits(run: Path) -> None:
+    asked = [sys.executable, "-m", "marl_ray", "replay", str(run)]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=120, env=environment(), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    for line in ("policy 0 (agents 0, 2), from its base model", "policy 0: 2 of 2 steps were recorded; they agree to"):
+        assert line in done.stdout
+    assert "agent 1: 2 of 2 steps were recorded; they agree to the bit" in done.stdout
