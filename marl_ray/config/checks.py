@@ -110,6 +110,7 @@ def check(config: Config) -> None:
     _check_turns(config)
     _check_evaluation(config)
     _check_loss(config)
+    _check_critic(config)
     _check_policies(config)
     for number in range(config.num_agents):
         _check_credit(config, number)
@@ -239,6 +240,41 @@ def _check_loss(config: Config) -> None:
         )
 
 
+def _check_critic(config: Config) -> None:
+    """What a critic needs, and settings that only a critic has."""
+    critic, section, optimizer = config.credit.critic, config.algorithm, config.optimizer
+    if critic == "none":
+        for name, given in (
+            ("critic_target", config.credit.critic_target != "td"),
+            ("critic_learning_rate", optimizer.critic_learning_rate is not None),
+        ):
+            _require(
+                not given, f"{section}.{name} is for a critic, and there is none: set {section}.critic, or leave it out"
+            )
+        return
+    _require(
+        config.rollout.num_turns == 1 or config.rollout.handoff == "all",
+        f"{section}.critic {critic} needs to know what followed each answer, and handoff {config.rollout.handoff} goes "
+        f"on from one of them: set {section}.handoff to all (with num_generations 1 an episode is a chain)",
+    )
+    _require(
+        not config.credit.normalize_advantages,
+        f"{section}.normalize_advantages takes the mean of siblings away, and with it the value that {section}.critic "
+        f"{critic} measures them against: turn it off",
+    )
+    for number, agent in enumerate(config.agents):
+        _require(
+            agent.estimator == section,
+            f"{_where(config, number, 'estimator')} {agent.estimator} compares siblings, and {section}.critic {critic} "
+            "measures them against a value: leave one of them out",
+        )
+        _require(
+            not agent.reference_kl_coef or optimizer.reference_kl == "k3_in_loss",
+            f"{section}.reference_kl {optimizer.reference_kl} would change rewards that the critic has learned from: "
+            "set it to k3_in_loss",
+        )
+
+
 def _check_policies(config: Config) -> None:
     """Agents of one policy are alike in all that its generators and its learner know of."""
     for number, agent in enumerate(config.agents):
@@ -292,7 +328,7 @@ def _check_credit(config: Config, number: int) -> None:
     group, whitened = config.rollout.num_generations, config.credit.normalize_advantages
     estimator = _where(config, number, "estimator")
     _require(
-        group > 1 or (agent.estimator not in NEEDS_A_GROUP and not whitened),
+        group > 1 or config.credit.critic != "none" or (agent.estimator not in NEEDS_A_GROUP and not whitened),
         f"{section}.num_generations is {group}, but {agent.estimator} compares the completions of a group: set it to "
         f"2 or more, or {estimator} to mareinforce",
     )

@@ -10,12 +10,26 @@ from marl_ray.core.tree import Completion
 
 
 @dataclass(frozen=True, slots=True)
+class Experience:
+    """What a critic learns from at one node, states as token ids.
+
+    `rewards` [G] are those of the node alone; `successors` [G] the states that each completion led to: one for each
+    joint action that holds it, none where the episode was over.
+    """
+
+    state: tuple[int, ...]
+    rewards: tuple[float, ...]
+    successors: tuple[tuple[tuple[int, ...], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """One agent's G completions of one prompt at one node, each once, with what is credited to them.
 
     `returns` [G] are what siblings are ranked by; `weights` [G] are the factors of their summed log-probabilities in
     the loss before the mini-batch's normalizer, 0 for those that have no gradient. So a group can be learned from
-    before it is known how many there are.
+    before it is known how many there are. With a critic, `experience` is what it learns from, and weights are the
+    factors of advantages that are to come.
     """
 
     turn: int
@@ -23,6 +37,7 @@ class Group:
     completions: tuple[Completion, ...]
     returns: tuple[float, ...]
     weights: tuple[float, ...]
+    experience: Experience | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +110,18 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
+class CriticStats:
+    """What a critic did in one update."""
+
+    loss: float
+    """Mean squared error, before its coefficient; a mean over mini-batches."""
+    value: float
+    """Mean over groups, before the update."""
+    explained_variance: float | None
+    """Of the targets, by values before the update; None where targets do not differ."""
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateStats:
     """What one update did; loss and norm are means over its mini-batches, 0 where there is no gradient."""
 
@@ -118,3 +145,5 @@ class UpdateStats:
     reference_kl: float | None = None
     """KL divergence from the reference policy at the tokens that were learned from, nats a token, before the update;
     None without a reference, or if nothing was computed."""
+    critic: CriticStats | None = None
+    """None without a critic, or without a group."""

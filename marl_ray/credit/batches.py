@@ -17,6 +17,7 @@ from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.tree import Completion, Episode, Node
 from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.estimators import Estimator, whitened
+from marl_ray.credit.experience import experience_of
 from marl_ray.credit.overlong import is_masked, punished
 from marl_ray.credit.returns import action_returns, completion_returns
 
@@ -41,7 +42,11 @@ def group_of(node: Node, agent: int, config: Config) -> Group:
     returns = action_returns(node, agent, credit.discount, config.rollout.handoff == "all")
     completions = tuple(node.completions[agent])
     credited = punished(completion_returns(node, agent, returns), completions, settings.max_new_tokens, credit)
-    return weighed(Group(node.turn, node.prompt_ids[agent], completions, tuple(credited), ()), settings, credit)
+    group = Group(node.turn, node.prompt_ids[agent], completions, tuple(credited), ())
+    if credit.critic == "none":
+        return weighed(group, settings, credit)
+    shares = shares_of(node.turn, completions, settings.max_new_tokens, credit)
+    return replace(group, weights=shares, experience=experience_of(node, agent, config))
 
 
 def weighed(group: Group, agent: AgentConfig, credit: CreditConfig) -> Group:

@@ -31,9 +31,10 @@ def conclude(config: Config, folder: RunFolder, result: Result, seconds: float) 
     rows = rows_of(folder)
     plot_returns(rows, folder.plot, title)
     estimators = ", ".join(dict.fromkeys(agent.estimator for agent in config.agents))
+    method = estimators if config.credit.critic == "none" else config.credit.critic
     since = f", from step {result.first_step}" if result.first_step else ""
     lines = [
-        f"Trained {agents} with {estimators} to step {result.step} "
+        f"Trained {agents} with {method} to step {result.step} "
         f"({counted(result.env_steps, 'joint sample')}{since}) in {seconds / 60:.1f} min."
     ]
     files = [folder.metrics.name, folder.plot.name]

@@ -148,6 +148,7 @@ def _check_same_run(config: Config, saved: Config) -> None:
         ("num_agents", config.num_agents, saved.num_agents),
         ("policies", config.policies, saved.policies),
         ("models", [agent.name for agent in config.agents], [agent.name for agent in saved.agents]),
+        ("critic", config.credit.critic, saved.credit.critic),
         ("run_name", config.output.run_name, saved.output.run_name),
     ):
         if now != before:

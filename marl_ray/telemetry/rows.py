@@ -165,6 +165,11 @@ def update_metrics(policy: Policy, stats: UpdateStats, version: int) -> Row:
         row[f"{name}/policy_kl"] = stats.drift.kl
     if stats.reference_kl is not None:
         row[f"{name}/reference_kl"] = stats.reference_kl
+    if stats.critic is not None:
+        row[f"{name}/critic_loss"] = stats.critic.loss
+        row[f"{name}/value_mean"] = stats.critic.value
+        if stats.critic.explained_variance is not None:
+            row[f"{name}/explained_variance"] = stats.critic.explained_variance
     return row
 
 

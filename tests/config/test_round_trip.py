@@ -37,6 +37,9 @@ FIXED += (
     "train_batch_size",
     "max_staleness",
     "policy",
+    "critic",
+    "critic_target",
+    "critic_learning_rate",
 )
 """Drawn with others that they have to fit."""
 

@@ -1,5 +1,5 @@
 """Three agents with two policies: two share one, the third is of another family, with a tokenizer and settings of its
-own."""
+own. Each policy has a critic on its own layers, so that all of that goes through the log and comes back from it."""
 
 from __future__ import annotations
 
@@ -41,14 +41,16 @@ def other_model(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two steps of one turn."""
+    """Two steps of two turns, every answer handed on."""
     base = tmp_path_factory.mktemp("runs")
     other = other_model(base / "other")
     result = train(
         *QUICK,
         f"agents=[{{}}, {{name: {other}, learning_rate: 1e-3, temperature: 1.3, max_new_tokens: 24}}, {{policy: 0}}]",
         "magrpo.num_agents=3",
-        "magrpo.num_turns=1",
+        "magrpo.critic=iac",
+        "magrpo.handoff=all",
+        "magrpo.num_generations=2",
         "magrpo.rollout_buffer_size=4",
         "magrpo.max_steps=2",
         "magrpo.max_logprob_gap=1e-3",
@@ -75,19 +77,23 @@ def test_numbers_are_by_policy_and_by_agent(run: Path) -> None:
             assert row[f"{policy}/logprob_gap"] < 1e-3
             assert row[f"{policy}/optimizer_steps"] == 1
             assert row[f"{policy}/weight_version"] == row["step"]
+            assert row[f"{policy}/critic_loss"] > 0
+            assert (row[f"{policy}/value_mean"] == 0) == (row is first), "a value head says nothing before training"
     assert first[f"{OWN}/learning_rate"] == 2 * first[f"{SHARED}/learning_rate"] == 1e-3
 
 
 def test_each_policy_is_kept_once_and_has_learned(run: Path) -> None:
     for folder in (run / "models", run / "checkpoints" / "step_000002"):
         assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == [OWN, SHARED]
-    kept = {name: run / "models" / name for name in (SHARED, OWN)}
+        kept = [(folder / name / "critic.pt").exists() for name in (OWN, SHARED)]
+        assert kept == [folder.parent.name == "checkpoints"] * 2
+    trained = {name: run / "models" / name for name in (SHARED, OWN)}
     for name, base in ((SHARED, BASE_PATH), (OWN, run.parent / "other")):
-        before, after = (load_file(folder / "model.safetensors") for folder in (base, kept[name]))
+        before, after = (load_file(folder / "model.safetensors") for folder in (base, trained[name]))
         assert before.keys() == after.keys()
         assert any(not torch.equal(before[key], after[key]) for key in before)
-    assert AutoConfig.from_pretrained(kept[OWN]).model_type == "llama"
-    assert len(AutoTokenizer.from_pretrained(kept[OWN])) == SIZE
+    assert AutoConfig.from_pretrained(trained[OWN]).model_type == "llama"
+    assert len(AutoTokenizer.from_pretrained(trained[OWN])) == SIZE
     saved = yaml.safe_load((run / "config.yaml").read_text())
     assert saved["agents"][2] == {"policy": 0}
 

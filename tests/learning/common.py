@@ -91,12 +91,17 @@ def save_tiny_policy(folder: Path) -> None:
 
 
 def tiny_learner(
-    folder: Path, layout: Layout = "packed", temperature: float = 0.7, kl: float = 0.0, **settings: Any
+    folder: Path,
+    layout: Layout = "packed",
+    temperature: float = 0.7,
+    kl: float = 0.0,
+    credit: CreditConfig | None = None,
+    **settings: Any,
 ) -> Learner:
     """A learner of the policy in `folder`, which is the reference too; `kl` is its coefficient."""
     agent = AgentConfig(name="tiny", temperature=temperature, learning_rate=1e-2, reference_kl_coef=kl)
     optimizer = OptimizerConfig(**({"importance": "none"} | settings))
-    learner = Learner(str(folder), agent, ModelConfig(), CreditConfig(), optimizer, "float32", 10, 1)
+    learner = Learner(str(folder), agent, ModelConfig(), credit or CreditConfig(), optimizer, "float32", 10, 1)
     assert learner.scorer.layout == "packed"
     if layout == "padded":
         learner.scorer = replace(learner.scorer, layout=layout)

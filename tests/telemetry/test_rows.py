@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from marl_ray.config import Config, from_tree
-from marl_ray.core.batch import Batch, Drift, Group, MiniBatch, UpdateStats
+from marl_ray.core.batch import Batch, CriticStats, Drift, Group, MiniBatch, UpdateStats
 from marl_ray.core.ids import Policy
 from marl_ray.core.state import TrainerState
 from marl_ray.telemetry.rows import (
@@ -209,6 +209,15 @@ def test_what_a_loss_measures_is_in_the_row() -> None:
         "policy_kl": 0.02,
         "reference_kl": 0.3,
     }
+
+
+def test_what_a_critic_measures_is_in_the_row() -> None:
+    stats = replace(UpdateStats(0.5, 2.0, 1e-5, None, None, 2, 0), critic=CriticStats(0.25, 1.5, 0.75))
+    found = update_metrics(Policy((0, 1)), stats, 4)
+    expected = {"policy_0/critic_loss": 0.25, "policy_0/value_mean": 1.5, "policy_0/explained_variance": 0.75}
+    assert {key: found[key] for key in list(found)[6:]} == expected
+    same = replace(stats, critic=CriticStats(0.25, 1.5, None))
+    assert "policy_0/explained_variance" not in update_metrics(Policy((0, 1)), same, 4)
 
 
 def test_the_row_of_an_evaluation() -> None:
