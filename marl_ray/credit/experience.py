@@ -47,7 +47,8 @@ def joint_state(prompts: Sequence[tuple[int, ...]], max_length: int) -> tuple[in
         ((1, 2, 3, 4), (3, 4))
     """
     if sum(map(len, prompts)) > max_length:
-        prompts = [prompt[-(max_length // len(prompts)) :] for prompt in prompts]
+        room = max(1, max_length // len(prompts))
+        prompts = [prompt[-room:] for prompt in prompts]
     return tuple(token for prompt in prompts for token in prompt)
 
 
