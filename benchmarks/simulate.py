@@ -29,7 +29,6 @@ from typing import Any
 from benchmarks.imagined import Blank, Generators, Learner, NoLog, Sandbox, VirtualLoop
 from benchmarks.paces import Pace, parse_paces
 from marl_ray.config import Config, from_tree
-from marl_ray.core.ids import Policy
 from marl_ray.core.tree import Task
 from marl_ray.external.transition import Transition
 from marl_ray.runs.check import Problem
@@ -77,6 +76,8 @@ class Case:
     group: int = GROUP
     turns: int = TURNS
     seed: int = 0
+    shared: bool = False
+    """All agents play with the first one's policy, at its pace."""
 
     def config(self, folder: Path) -> Config:
         """The run's settings."""
@@ -88,6 +89,7 @@ class Case:
             "num_train_epochs": self.steps,
             "max_steps": self.steps,
             "max_staleness": self.staleness,
+            "policy": 0 if self.shared else None,
         }
         output = {"base_dir": str(folder), "save_final_model": False, "episodes_per_step": 0}
         external = {"mode": "plain"}
@@ -139,12 +141,13 @@ def simulate(case: Case) -> Figures:
 async def _run(case: Case, folder: Path) -> Figures:
     agents = range(len(case.paces))
     config, environment = case.config(folder), Blank(len(case.paces))
-    generators = [
-        Generators(case.paces[i], case.replicas[i], case.mtbf_s, case.restart_s, case.seed + i) for i in agents
-    ]
+    generators = {
+        p: Generators(case.paces[p.number], case.replicas[p.number], case.mtbf_s, case.restart_s, case.seed + p.number)
+        for p in config.policies
+    }
     team: Any = SimpleNamespace(
-        generators=generators,
-        learners=[Learner(Policy((i,)), case.paces[i], generators[i], case.streams) for i in agents],
+        generators=[generators[config.policy_of(i)] for i in agents],
+        learners=[Learner(p, case.paces[p.number], group, case.streams) for p, group in generators.items()],
         sandbox=Sandbox(case.workers, case.program_s),
     )
     tasks = [Task(f"imagined/{i}", "Say something.", {}) for i in range(case.tasks)]
@@ -154,7 +157,7 @@ async def _run(case: Case, folder: Path) -> Figures:
     trainer.log = NoLog()  # type: ignore[assignment]
     await trainer.run()
     seconds = asyncio.get_running_loop().time()
-    engines = [engine for group in generators for engine in group.engines]
+    engines = [engine for group in generators.values() for engine in group.engines]
     used = sum(engine.busy_s for engine in engines) / (seconds * sum(engine.pace.slots for engine in engines))
     return figures(sink.rows, sink.at, len(agents), 1 - used)
 
