@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.config.arithmetic import joint_actions, nodes
-from marl_ray.config.keys import AGENT_KEYS, agent_keys
+from marl_ray.config.learners import check_critic, check_policies
 from marl_ray.config.learning import CLIP_RANGES
+from marl_ray.config.requirements import require as _require
+from marl_ray.config.requirements import where as _where
 from marl_ray.config.schema import Config, ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
@@ -26,8 +28,6 @@ PLUGINS = {
 """Settings whose values are names of plug-ins."""
 EQUIVALENT_WHEN_WHITENED = ("marloo", "maremax")
 NEEDS_A_GROUP = ("magrpo", "marloo", "maremax", "grpo")
-OWN_WITH_SHARED_POLICY = {"policy", "top_p", "max_new_tokens", "estimator"}
-"""Settings in which agents of one policy may differ."""
 MOST_AGENTS = 100
 MOST_SAMPLES = 1_000_000
 """Joint samples, and completions, of one step."""
@@ -61,16 +61,6 @@ def count_agents(entries: Sequence[Any] | None, given: int | None, algorithm: st
         f"grpo trains one agent, grpo.num_agents is {number}: use a magrpo section for several",
     )
     return number
-
-
-def shared_policy(given: int | None, number: int) -> int | None:
-    """Whose policy agent `number` plays with, of the setting `policy`; None: its own."""
-    _require(
-        given is None or given <= number,
-        f"policy of agent {number} is {given}: it should be the number of an agent before it, or null for a policy of "
-        "its own",
-    )
-    return None if given == number else given
 
 
 def derive(run: dict[str, Any], algorithm: str) -> None:
@@ -110,8 +100,8 @@ def check(config: Config) -> None:
     _check_turns(config)
     _check_evaluation(config)
     _check_loss(config)
-    _check_critic(config)
-    _check_policies(config)
+    check_critic(config)
+    check_policies(config)
     for number in range(config.num_agents):
         _check_credit(config, number)
         _check_resources(config, number)
@@ -121,17 +111,6 @@ def check(config: Config) -> None:
     )
     _check_size(config)
     _check_output(config.output)
-
-
-def _require(ok: bool, message: str) -> None:
-    if not ok:
-        raise UserError(message)
-
-
-def _where(config: Config, number: int, field: str) -> str:
-    """The key that an agent's value is from: its own, or the run's."""
-    key = f"resources.{field}" if "." in field else field
-    return f"agents.{number}.{key}" if key in config.agents[number].given else agent_keys(config.algorithm)[key]
 
 
 def _check_names(config: Config) -> None:
@@ -238,65 +217,6 @@ def _check_loss(config: Config) -> None:
             loss in CLIP_RANGES or getattr(optimizer, name) is None,
             f"{section}.{name} is for loss {' and '.join(CLIP_RANGES)}, not {loss}: leave it out",
         )
-
-
-def _check_critic(config: Config) -> None:
-    """What a critic needs, and settings that only a critic has."""
-    critic, section, optimizer = config.credit.critic, config.algorithm, config.optimizer
-    if critic == "none":
-        for name, given in (
-            ("critic_target", config.credit.critic_target != "td"),
-            ("critic_learning_rate", optimizer.critic_learning_rate is not None),
-        ):
-            _require(
-                not given, f"{section}.{name} is for a critic, and there is none: set {section}.critic, or leave it out"
-            )
-        return
-    _require(
-        config.rollout.num_turns == 1 or config.rollout.handoff == "all",
-        f"{section}.critic {critic} needs to know what followed each answer, and handoff {config.rollout.handoff} goes "
-        f"on from one of them: set {section}.handoff to all (with num_generations 1 an episode is a chain)",
-    )
-    _require(
-        not config.credit.normalize_advantages,
-        f"{section}.normalize_advantages takes the mean of siblings away, and with it the value that {section}.critic "
-        f"{critic} measures them against: turn it off",
-    )
-    for number, agent in enumerate(config.agents):
-        _require(
-            agent.estimator == section,
-            f"{_where(config, number, 'estimator')} {agent.estimator} compares siblings, and {section}.critic {critic} "
-            "measures them against a value: leave one of them out",
-        )
-        _require(
-            not agent.reference_kl_coef or optimizer.reference_kl == "k3_in_loss",
-            f"{section}.reference_kl {optimizer.reference_kl} would change rewards that the critic has learned from: "
-            "set it to k3_in_loss",
-        )
-
-
-def _check_policies(config: Config) -> None:
-    """Agents of one policy are alike in all that its generators and its learner know of."""
-    for number, agent in enumerate(config.agents):
-        if agent.policy is None:
-            continue
-        first = config.agents[agent.policy]
-        _require(
-            first.policy is None,
-            f"policy of agent {number} is {agent.policy}, and agent {agent.policy} plays with that of agent "
-            f"{first.policy}: set it to {first.policy}",
-        )
-        keys = AGENT_KEYS.keys() - OWN_WITH_SHARED_POLICY | {"generator", "learner"}
-        if agent.reference_kl_coef:  # the learner ranks again what has been credited
-            keys |= {"max_new_tokens", "estimator"}
-        for key in sorted(keys):
-            theirs, own = getattr(first, key), getattr(agent, key)
-            name = f"resources.{key}" if key in ("generator", "learner") else key
-            _require(
-                theirs == own,
-                f"agents.{number}.{name} differs from that of agent {agent.policy}, whose policy it shares: leave it "
-                f"out, or give agent {number} a policy of its own",
-            )
 
 
 def _check_size(config: Config) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from marl_ray.config.checks import check, count_agents, derive, shared_policy
+from marl_ray.config.checks import check, count_agents, derive
 from marl_ray.config.keys import AGENT_KEYS, agent_keys, mapping_of, refuse, sections, settings, types_of
+from marl_ray.config.learners import shared_policy
 from marl_ray.config.reading import read_yaml
 from marl_ray.config.resources import GeneratorResources, LearnerResources
 from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config
