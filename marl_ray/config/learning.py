@@ -42,7 +42,7 @@ class LoraConfig:
 
     rank: NotNegativeInt = 0
     """Rank of the adapters; 0: there are none, and all weights learn."""
-    alpha: Positive | None = None
+    alpha: PositiveInt | None = None
     """What an adapter adds is scaled by alpha / rank; null: 2 * rank."""
     targets: tuple[str, ...] = ()
     """Names of the layers that get one, as [q_proj, v_proj]; []: all linear layers but the output's."""
@@ -50,7 +50,7 @@ class LoraConfig:
     @property
     def scale(self) -> float:
         """What an adapter's product is multiplied with."""
-        return 2.0 if self.alpha is None else self.alpha / self.rank
+        return (self.alpha or 2 * self.rank) / self.rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

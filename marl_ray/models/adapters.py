@@ -36,7 +36,7 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int) -> None:
 
     settings = Settings(
         r=lora.rank,
-        lora_alpha=lora.scale * lora.rank,
+        lora_alpha=lora.alpha or 2 * lora.rank,
         target_modules=list(lora.targets) or "all-linear",
         lora_dropout=0.0,
         bias="none",

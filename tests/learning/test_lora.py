@@ -23,7 +23,7 @@ from tests.learning.test_learner import group
 
 pytest.importorskip("peft")
 
-LORA = LoraConfig(rank=4, alpha=2.0)
+LORA = LoraConfig(rank=4, alpha=2)
 
 
 @pytest.fixture(scope="module")
