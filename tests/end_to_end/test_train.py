@@ -197,7 +197,8 @@ def test_bug_fix(tmp_path: Path) -> None:
     levels = {f"turn_{turn}/level/{level}" for turn in (1, 2) for level in ("parses", "kept", "fixed", "diagnosis")}
     assert all(levels <= set(row) for row in rows(tmp_path / "r", "step"))
     assert any(row["turn_1/tests_fixed_rate"] > 0 for row in rows(tmp_path / "r", "step"))
-    assert all(0 < row["agent_0/logprob_gap"] < 1e-3 for row in rows(tmp_path / "r", "step")), "engines have them merged"
+    gaps = [row["agent_0/logprob_gap"] for row in rows(tmp_path / "r", "step")]
+    assert 0 < max(gaps) < 1e-3, "engines have them merged"
     kept = tmp_path / "r" / "checkpoints" / "step_000002" / "agent_0"
     assert [file.name for file in kept.glob("*.safetensors")] == ["adapter_model.safetensors"]
     episodes = [json.loads(line) for line in (tmp_path / "r" / "episodes.jsonl").read_text().splitlines()]
