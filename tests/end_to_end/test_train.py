@@ -177,7 +177,7 @@ def test_steps_without_a_gradient_leave_the_policies_alone(tmp_path: Path) -> No
 
 
 def test_bug_fix(tmp_path: Path) -> None:
-    """Two steps on bugs in functions that the bundled policy knows."""
+    """Two steps of adapters on bugs in functions that the bundled policy knows."""
     bugs = []
     for row in map(json.loads, TASKS_PATH.read_text().splitlines()[:10]):
         head = row["main_solution"].split("\n")[0]
@@ -187,12 +187,16 @@ def test_bug_fix(tmp_path: Path) -> None:
     data = tmp_path / "bugs.jsonl"
     data.write_text("\n".join(map(json.dumps, bugs)))
     settings = [f"dataset.name={data}", "dataset.type=bug_fix", "dataset.train_split=test[:8]"]
-    settings += ["dataset.eval_split=test[8:]", "magrpo.max_steps=2", "output.save_final_model=false"]
+    settings += ["dataset.eval_split=test[8:]", "magrpo.max_steps=2", "output.save_final_model=false", "lora.rank=4"]
     result = train(*QUICK, *SMALL, *settings, f"output.base_dir={tmp_path}", "output.run_name=r")
     assert result.returncode == 0, result.stderr
     levels = {f"turn_{turn}/level/{level}" for turn in (1, 2) for level in ("parses", "kept", "fixed", "diagnosis")}
     assert all(levels <= set(row) for row in rows(tmp_path / "r", "step"))
     assert any(row["turn_1/tests_fixed_rate"] > 0 for row in rows(tmp_path / "r", "step"))
+    gaps = [row["agent_0/logprob_gap"] for row in rows(tmp_path / "r", "step")]
+    assert 0 < max(gaps) < 1e-3, "engines have them merged"
+    kept = tmp_path / "r" / "checkpoints" / "step_000002" / "agent_0"
+    assert [file.name for file in kept.glob("*.safetensors")] == ["adapter_model.safetensors"]
     episodes = [json.loads(line) for line in (tmp_path / "r" / "episodes.jsonl").read_text().splitlines()]
     first, second = next(e["nodes"] for e in episodes if e["kind"] == "train" and len(e["nodes"]) == 2)
     assert "1: def " in first["prompts"][0]
