@@ -13,6 +13,7 @@ from marl_ray.config.schema import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.paths import expanded
 from marl_ray.core.words import counted
+from marl_ray.models.adapters import ADAPTER_FILE
 from marl_ray.models.tokenization import says_base
 from marl_ray.runs.checkpoints import NAME, state_of
 from marl_ray.runs.folder import RunFolder
@@ -88,6 +89,11 @@ def _weights(folder: Path, run: RunFolder, config: Config) -> tuple[str, ...]:
         )
     if there != wanted:
         raise UserError(f"{folder} holds {', '.join(there) or 'no model'}, but its run has {', '.join(wanted)}")
+    if any((folder / name / ADAPTER_FILE).exists() for name in wanted):
+        raise UserError(
+            f"{folder} holds adapters, which engines do not load alone: evaluate the run once it has ended, when they "
+            "are merged in its models/"
+        )
     return tuple(str(folder / own.policy_of(agent).key) for agent in range(config.num_agents))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from marl_ray.config.schema import AgentConfig, Config, CreditConfig, ModelConfig, OptimizerConfig
+from marl_ray.config.schema import AgentConfig, Config, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.ids import Policy
+from marl_ray.core.streams import stream_seed
 from marl_ray.models.names import resolve_model
 
 
@@ -21,6 +22,8 @@ class LearnerArguments(NamedTuple):
     wire_dtype: str
     total_steps: int
     threads: int
+    lora: LoraConfig
+    seed: int
 
 
 def learner_arguments(config: Config, policy: Policy, generators_have_gpus: bool, total_steps: int) -> LearnerArguments:
@@ -35,6 +38,8 @@ def learner_arguments(config: Config, policy: Policy, generators_have_gpus: bool
         wire_dtype(settings, generators_have_gpus),
         total_steps,
         max(1, round(settings.learner.cpus)),
+        config.lora,
+        stream_seed(config.seed, "adapter", policy.number),
     )
 
 

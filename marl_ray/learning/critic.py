@@ -45,8 +45,9 @@ class Valued:
 
 
 class Critic:
-    """A head on `body`, and AdamW over the parameters that are the critic's alone: the head, and with `own_body` the
-    body. Whoever else has the body's parameters finds the gradient of the critic's loss added to theirs."""
+    """A head on `body`, and AdamW over the parameters that are the critic's alone: the head, and with `own_body` those
+    of the body that learn. Whoever else has the body's parameters finds the gradient of the critic's loss added to
+    theirs."""
 
     def __init__(
         self,
@@ -57,11 +58,12 @@ class Critic:
         settings: OptimizerConfig,
         total_steps: int,
     ) -> None:
-        self._body, self._own_body, self._credit, self._settings = body, own_body, credit, settings
+        self._body, self._credit, self._settings = body, credit, settings
         self.head = torch.nn.Linear(body.model.get_output_embeddings().in_features, 1).to(body.model.device)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
-        self.parameters = [*self.head.parameters(), *(body.model.parameters() if own_body else ())]
+        self._of_body = {n: p for n, p in body.model.named_parameters() if own_body and p.requires_grad}
+        self.parameters = [*self.head.parameters(), *self._of_body.values()]
         self._learning_rate = settings.critic_learning_rate or agent.learning_rate
         self.optimizer, self.schedule = make_optimizer(self.parameters, self._learning_rate, settings, total_steps)
 
@@ -97,7 +99,7 @@ class Critic:
         """All that `load` needs to go on exactly."""
         return {
             "head": self.head.state_dict(),
-            "body": self._body.model.state_dict() if self._own_body else None,
+            "body": {name: parameter.detach() for name, parameter in self._of_body.items()},
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
         }
@@ -105,8 +107,9 @@ class Critic:
     def load(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave."""
         self.head.load_state_dict(state["head"])
-        if self._own_body:
-            self._body.model.load_state_dict(state["body"])
+        with torch.no_grad():
+            for name, parameter in self._of_body.items():
+                parameter.copy_(state["body"][name])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         apply_settings(self.optimizer, self.schedule, self._learning_rate, self._settings)

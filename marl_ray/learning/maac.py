@@ -8,24 +8,23 @@ start alike and see the same states, and where agents share one reward the same 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from marl_ray.config.schema import AgentConfig, CreditConfig, OptimizerConfig
 from marl_ray.learning.critic import Critic
-from marl_ray.learning.policy import Scorer, load_policy
+from marl_ray.learning.policy import Scorer
 
 
 def central_critic(
-    model_path: str,
-    trust_remote_code: bool,
+    body: Any,
     policy: Scorer,
     agent: AgentConfig,
     credit: CreditConfig,
     settings: OptimizerConfig,
     total_steps: int,
 ) -> Critic:
-    """A value head on a model that starts as the agent's own does."""
-    model = load_policy(model_path, trust_remote_code, policy.model.device)
-    model.set_attn_implementation(policy.model.config._attn_implementation)
+    """A value head on `body`, a model that starts as the agent's own does, and is computed in the same way."""
+    body.set_attn_implementation(policy.model.config._attn_implementation)
     if settings.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
-    return Critic(replace(policy, model=model), True, agent, credit, settings, total_steps)
+        body.gradient_checkpointing_enable()
+    return Critic(replace(policy, model=body), True, agent, credit, settings, total_steps)
