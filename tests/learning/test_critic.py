@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from marl_ray.config.schema import CreditConfig
+from marl_ray.config.schema import CreditConfig, LoraConfig
 from marl_ray.core.batch import Batch, Experience, Group, MiniBatch
 from marl_ray.core.tree import Completion
 from marl_ray.learning.batching import Layout
@@ -30,11 +30,11 @@ LAYOUTS: tuple[Layout, ...] = ("packed", "padded")
 KINDS: tuple[Kind, ...] = ("iac", "maac")
 
 
-def learner_of(folder: Path, kind: Kind, target: Target, layout: Layout = "packed", **settings: float) -> Learner:
+def learner_of(folder: Path, kind: Kind, target: Target, layout: Layout = "packed", rank: int = 0) -> Learner:
     """With a value head that says something already."""
     credit = CreditConfig(critic=kind, critic_target=target, discount=DISCOUNT)
-    defaults = {"value_loss_coef": COEFFICIENT, "microbatch_tokens": 24} | settings
-    learner = tiny_learner(folder, layout, credit=credit, **defaults)
+    settings = {"value_loss_coef": COEFFICIENT, "microbatch_tokens": 24}
+    learner = tiny_learner(folder, layout, credit=credit, lora=LoraConfig(rank=rank), **settings)
     critic = critic_of(learner)
     if layout == "padded":
         critic._body = replace(critic._body, layout=layout)
@@ -190,9 +190,11 @@ def state_of(learner: Learner) -> list[torch.Tensor]:
     return [*(p.detach() for p in (*learner.policy.parameters(), *critic.parameters)), *moments]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_portions_and_checkpoints_change_no_bit(kind: Kind, tiny_policy: Path, tmp_path: Path) -> None:
-    whole, streamed, resumed = (learner_of(tiny_policy, kind, "td") for _ in range(3))
+@pytest.mark.parametrize(("kind", "rank"), [("iac", 0), ("maac", 0), ("maac", 2)])
+def test_portions_and_checkpoints_change_no_bit(kind: Kind, rank: int, tiny_policy: Path, tmp_path: Path) -> None:
+    if rank:
+        pytest.importorskip("peft")
+    whole, streamed, resumed = (learner_of(tiny_policy, kind, "td", rank=rank) for _ in range(3))
     batches = [batch(step, some_groups(7, step, kind), 5) for step in range(3)]
     for step, one in enumerate(batches):
         first, last = one.mini_batches
@@ -209,6 +211,8 @@ def test_portions_and_checkpoints_change_no_bit(kind: Kind, tiny_policy: Path, t
     resumed.update(batches[2])
     for other in (streamed, resumed):
         assert all(torch.equal(a, b) for a, b in zip(state_of(whole), state_of(other), strict=True))
+    learned = [name for name in critic_of(whole).state()["body"] if rank == 0 or "lora" in name]
+    assert len(learned) == len(critic_of(whole).parameters) - 2, "with adapters they alone, and the head"
 
 
 @pytest.mark.parametrize("kind", KINDS)
