@@ -101,8 +101,13 @@ class PolicyStream:
         end = None if size is None else size * len(agents)
         if end is not None and start >= end:
             return []
-        await self._wait(lambda: len(groups[0]) * len(agents) > start or bool(self.assembly.batches))
-        return interleaved(groups)[start:end]
+
+        def ready() -> int:
+            """Nodes at which all agents' groups are known."""
+            return min(map(len, groups))
+
+        await self._wait(lambda: ready() * len(agents) > start or bool(self.assembly.batches))
+        return interleaved([of_agent[: ready()] for of_agent in groups])[start:end]
 
     async def batch(self) -> Batch:
         """See `BatchStream`."""

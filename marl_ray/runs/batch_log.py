@@ -268,7 +268,9 @@ def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
         prompt_ids = take("prompt_ids", prompt_length)
         completions = tuple(completion() for _ in range(size))
         experienced = experience(size) if "rewards" in values else None
-        return Group(turn, prompt_ids, completions, take("returns", size), take("weights", size), experienced)
+        return Group(
+            turn, prompt_ids, completions, take("returns", size), take("weights", size), experience=experienced
+        )
 
     def experience(size: int) -> Experience:
         state, rewards = take("state_ids", next(values["state_lengths"])), take("rewards", size)
