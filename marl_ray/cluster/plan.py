@@ -13,7 +13,7 @@ from marl_ray.core.ids import ActorId
 from marl_ray.core.words import counted
 
 Transport = Literal["store", "nccl", "ipc"]
-"""How weights travel from an agent's learner to its generators: through Ray's object store without GPUs, by CUDA IPC
+"""How weights travel from a policy's learner to its generators: through Ray's object store without GPUs, by CUDA IPC
 where both share one GPU, else by NCCL."""
 
 
