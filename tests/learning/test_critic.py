@@ -67,7 +67,8 @@ def some_groups(count: int, seed: int = 0, kind: Kind = "iac") -> list[Group]:
         successors = tuple(tuple(ids(8) for _ in range(chance.randint(0, 2))) for _ in range(size))
         state = prompt if kind == "iac" else ids(9)
         completions = tuple(completion() for _ in range(size))
-        return Group(0, prompt, completions, returns, (1 / size,) * size, Experience(state, rewards, successors))
+        experience = Experience(state, rewards, successors)
+        return Group(0, prompt, completions, returns, (1 / size,) * size, experience=experience)
 
     return [group() for _ in range(count)]
 
@@ -225,7 +226,7 @@ def test_a_critic_learns_what_states_are_worth(kind: Kind, tiny_policy: Path) ->
         ids = (prompt, 7)
         returns = tuple(3.0 * (prompt == 2) + chance.uniform(-0.1, 0.1) for _ in range(4))
         completions = tuple(Completion((g, 1), "", (-3.0, -3.0), "stop", ((0, 2),)) for g in range(4))
-        return Group(0, ids, completions, returns, (0.25,) * 4, Experience(ids, returns, ((),) * 4))
+        return Group(0, ids, completions, returns, (0.25,) * 4, experience=Experience(ids, returns, ((),) * 4))
 
     first, *_, last = (learner.update(batch(step, [drawn(1), drawn(2)], 2)).critic for step in range(40))
     assert first is not None
