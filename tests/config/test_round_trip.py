@@ -40,6 +40,9 @@ FIXED += (
     "critic",
     "critic_target",
     "critic_learning_rate",
+    "lora.rank",
+    "lora.alpha",
+    "lora.targets",
 )
 """Drawn with others that they have to fit."""
 
