@@ -26,7 +26,7 @@ from marl_ray.learning.iac import own_critic
 from marl_ray.learning.importance import Agreement
 from marl_ray.learning.maac import central_critic
 from marl_ray.learning.measures import Distance
-from marl_ray.learning.optimizer import apply_settings, make_optimizer
+from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
 from marl_ray.learning.policy import Scorer, choose_layout, load_policy
 from marl_ray.learning.reference import Reference
 from marl_ray.models.adapters import add_adapter, has_adapter, load_adapter, named_weights
@@ -270,7 +270,7 @@ class Learner:
         loss, norm = gradient.loss, 0.0
         critic_loss = self.critic.backward(gradient.valued) if self.critic is not None else 0.0
         if gradient.agreement.tokens or gradient.valued:
-            norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.max_grad_norm))
+            norm = clip_gradients(self.policy.parameters(), self.settings)
         finite = math.isfinite(loss) and math.isfinite(critic_loss) and math.isfinite(norm)
         taken = finite and norm > 0  # it is 0 too where all tokens were masked
         if taken:

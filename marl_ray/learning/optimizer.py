@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -37,6 +37,11 @@ def apply_settings(
         group["betas"] = (settings.adam_beta1, settings.adam_beta2)
         group["weight_decay"] = settings.weight_decay
     schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
+
+
+def clip_gradients(parameters: Iterable[torch.nn.Parameter], settings: OptimizerConfig) -> float:
+    """Scale gradients down to `max_grad_norm`. Returns their norm before."""
+    return float(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm))
 
 
 def schedule_factor(name: str, warmup_steps: int, total_steps: int) -> Callable[[int], float]:
