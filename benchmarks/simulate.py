@@ -76,6 +76,8 @@ class Case:
     group: int = GROUP
     turns: int = TURNS
     seed: int = 0
+    alike: float | None = None
+    """Share of the tasks in which all answers earn the same, which are skipped; None: without dynamic_sampling."""
 
     def config(self, folder: Path) -> Config:
         """The run's settings."""
@@ -87,6 +89,7 @@ class Case:
             "num_train_epochs": self.steps,
             "max_steps": self.steps,
             "max_staleness": self.staleness,
+            "dynamic_sampling": self.alike is not None,
         }
         output = {"base_dir": str(folder), "save_final_model": False, "episodes_per_step": 0}
         external = {"mode": "plain"}
@@ -136,8 +139,19 @@ def simulate(case: Case) -> Figures:
 
 
 async def _run(case: Case, folder: Path) -> Figures:
+    found, generators = await imagine(case, folder)
+    seconds = asyncio.get_running_loop().time()
+    engines = [engine for group in generators for engine in group.engines]
+    used = sum(engine.busy_s for engine in engines) / (seconds * sum(engine.pace.slots for engine in engines))
+    return figures(found.rows, found.at, len(case.paces), 1 - used)
+
+
+async def imagine(
+    case: Case, folder: Path, standing: Standing | None = None, log: Any = None
+) -> tuple[Rows, list[Generators]]:
+    """One imagined run, new or going on where `standing` says; what its rows were, and its engines."""
     agents = range(len(case.paces))
-    config, environment = case.config(folder), Blank(len(case.paces))
+    config, environment = case.config(folder), Blank(len(case.paces), case.alike or 0.0)
     generators = [
         Generators(case.paces[i], case.replicas[i], case.mtbf_s, case.restart_s, case.seed + i) for i in agents
     ]
@@ -146,16 +160,17 @@ async def _run(case: Case, folder: Path) -> Figures:
         learners=[Learner(i, case.paces[i], generators[i], case.streams) for i in agents],
         sandbox=Sandbox(case.workers, case.program_s),
     )
-    tasks = [Task(f"imagined/{i}", "Say something.", {}) for i in range(case.tasks)]
+    count = case.tasks * (1 if case.alike is None else 8)  # enough that some differ
+    tasks = [Task(f"imagined/{i}", "Say something.", {}) for i in range(count)]
     problem = Problem(environment, Transition(config.external, environment), tasks, [])
     sink = Rows()
-    trainer = Trainer(config, problem, RunFolder(folder / "run"), Standing.at_start(), team, RowStream([sink]))
-    trainer.log = NoLog()  # type: ignore[assignment]
+    standing = standing or Standing.at_start()
+    for learner in team.learners:
+        learner.step = learner.generators.version = standing.state.step
+    trainer = Trainer(config, problem, RunFolder(folder / "run"), standing, team, RowStream([sink]))
+    trainer.log = log or NoLog()  # type: ignore[assignment]
     await trainer.run()
-    seconds = asyncio.get_running_loop().time()
-    engines = [engine for group in generators for engine in group.engines]
-    used = sum(engine.busy_s for engine in engines) / (seconds * sum(engine.pace.slots for engine in engines))
-    return figures(sink.rows, sink.at, len(agents), 1 - used)
+    return sink, generators
 
 
 def line(name: str, found: Figures, base: Figures | None = None) -> str:

@@ -31,6 +31,14 @@ def joint_actions(config: Config) -> int:
     return rollout.num_generations ** (config.num_agents if rollout.joint_mode == "cross" else 1)
 
 
+def most_draws(config: Config, tasks: int) -> int:
+    """Of one step that is to learn from so many: with dynamic_sampling some are skipped, up to a bound."""
+    if not config.rollout.dynamic_sampling:
+        return tasks
+    extra = config.rollout.max_extra_draws
+    return tasks + (3 * config.rollout.rollout_buffer_size if extra is None else extra)
+
+
 def nodes(config: Config) -> int:
     """Of one episode: one a turn, or a tree of them where handoff is all."""
     children = joint_actions(config) if config.rollout.handoff == "all" else 1
@@ -69,6 +77,11 @@ def describe(config: Config, num_tasks: int | None) -> str:
         f"{counted(known.joint_samples_per_step, 'joint sample')} ({counted(config.num_agents, 'completion')} each); "
         f"{counted(known.optimizer_steps_per_step, 'optimizer step')} an agent"
     ]
+    if rollout.dynamic_sampling:
+        lines.append(
+            f"dynamic_sampling: a step takes up to {counted(most_draws(config, tasks), 'task')}, and learns from the "
+            f"first {tasks} in which rewards differ; joint samples are counted with those that are skipped"
+        )
     if num_tasks is None:
         lines.append(
             f"steps: one for every {counted(tasks, 'task')} of {config.dataset.name}, not counted in a dry run"

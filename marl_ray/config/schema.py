@@ -172,6 +172,12 @@ class RolloutConfig:
     """G: completions each agent samples for one prompt. With joint_mode aligned, joint actions at one node too."""
     rollout_buffer_size: PositiveInt = 8
     """Tasks in one step: their episodes are played at the same time."""
+    dynamic_sampling: bool = False
+    """Whether a step takes as many tasks as it needs to find rollout_buffer_size from whose episodes there is something
+    to learn: those in which no group of any agent has unequal returns are skipped (DAPO)."""
+    max_extra_draws: NotNegativeInt | None = None
+    """With dynamic_sampling: further tasks that a step may take; null: 3 times rollout_buffer_size. A step that has
+    used them up learns from what it has found."""
     joint_mode: Literal["aligned", "cross"] = "aligned"
     """aligned: joint action g is every agent's completion g. cross: every combination of their completions."""
     handoff: Literal["random", "best", "all"] = "random"
@@ -281,6 +287,10 @@ class Config:
     """The file's section for rollout and learning: grpo is for one agent."""
     seed: int = 42
     """Every draw of the run follows from it."""
+    compat: Literal["none", "comlrl"] = "none"
+    """Settings as another program has them, where the file gives none: those that decide what is sampled and what is
+    computed of it, not how much. comlrl: CoMLRL 1.4.3. What is given wins; docs/estimators.md says what differs all the
+    same. none: nothing is changed."""
     environment: str = "code_generation"
     """The kind of task: roles, prompts, rewards, words of feedback. null: that of dataset.type."""
     agents: tuple[AgentConfig, ...] = ()

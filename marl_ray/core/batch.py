@@ -15,7 +15,8 @@ class Group:
 
     `returns` [G] are what siblings are ranked by; `weights` [G] are the factors of their summed log-probabilities in
     the loss before the mini-batch's normalizer, 0 for those that have no gradient. So a group can be learned from
-    before it is known how many there are.
+    before it is known how many there are. `baselines` [G] are what the estimator takes from the returns where it looks
+    beyond siblings (`marl_ray.credit.baselines`), else empty.
     """
 
     turn: int
@@ -23,6 +24,7 @@ class Group:
     completions: tuple[Completion, ...]
     returns: tuple[float, ...]
     weights: tuple[float, ...]
+    baselines: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,12 +97,23 @@ class JointAction:
     rewards: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class GreedySample:
+    """Every agent's most likely answer, taken together: executed and rewarded, and never learned from. Entries are one
+    an agent; rewards are after the config's scale and shift."""
+
+    completions: tuple[Completion, ...]
+    reward: float
+    rewards: tuple[float, ...]
+
+
 @dataclass(slots=True)
 class Node:
     """One turn: what each agent read, its group of completions, and the joint actions made of them.
 
     Lists are one entry an agent. `children` are by the index of the joint action that led there; `transitions` are the
-    metrics of the way to a child, by the same index.
+    metrics of the way to a child, by the same index. `greedy` and `counterfactuals` are there where an estimator asks
+    for them; the latter, by agent, are what each joint action [J] had earned it with a stand-in for its answer.
     """
 
     turn: int
@@ -112,6 +123,14 @@ class Node:
     joint_actions: list[JointAction]
     children: dict[int, Node] = field(default_factory=dict)
     transitions: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    greedy: GreedySample | None = None
+    counterfactuals: dict[int, list[float]] = field(default_factory=dict)
+
+    @property
+    def every_completion(self) -> list[list[Completion]]:
+        """Whatever was sampled here: each agent's group and, where there is one, its greedy answer."""
+        greedy = [()] * len(self.completions) if self.greedy is None else [(c,) for c in self.greedy.completions]
+        return [[*group, *more] for group, more in zip(self.completions, greedy, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,10 @@ from typing import Any
 
 from marl_ray.core.tree import Outcome
 
-ROW_OF_A_TURN = {"reward_mean", "reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early"}
+ROW_OF_A_TURN = {
+    *("reward_mean", "reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early"),
+    "greedy_reward_mean",
+}
 """What a turn's part of a row has of its own, besides what starts with level/ (telemetry/rows.py)."""
 ROW = {
     *("step", "env_steps", "loss", "grad_norm", "learning_rate"),

@@ -237,7 +237,8 @@ class Learner:
         """By a gradient that is closed. What is not finite is left out."""
         loss, norm = gradient.loss, 0.0
         if gradient.agreement.tokens:
-            norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.max_grad_norm))
+            bound = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
+            norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), bound))
         finite = math.isfinite(loss) and math.isfinite(norm)
         taken = finite and norm > 0  # it is 0 too where all tokens were masked
         if taken:

@@ -15,8 +15,11 @@ from typing import Any, Protocol
 from marl_ray.config.schema import Config
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.streams import stream, stream_seed
-from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Stop, Task
+from marl_ray.core.tree import Completion, Episode, GreedySample, JointAction, Node, Outcome, Stop, Task
 from marl_ray.core.waiting import together
+from marl_ray.credit import BEYOND_SIBLINGS
+from marl_ray.credit.baselines import median
+from marl_ray.credit.returns import completion_returns
 from marl_ray.environments.base import Attempt, Environment, programs_of, reports_of
 from marl_ray.environments.checks import check_outcome, check_texts, check_turn_metrics, method_of
 from marl_ray.external.transition import Transition
@@ -49,6 +52,8 @@ class _Play:
     temperature: float | None
     """None: each agent's own."""
     probe: bool
+    learned: bool
+    """Whether somebody learns from it, whose estimator may ask for more than the joint actions."""
     hear_node: Callable[[Node], None]
     """Is told of each node as soon as it has its rewards."""
     priority: int
@@ -81,6 +86,11 @@ class EpisodePlayer:
         self.executor = executor
         self.joint_actions = JOINT_MODES[config.rollout.joint_mode]
         self.expanded = HANDOFFS[config.rollout.handoff]
+        looked_at = [BEYOND_SIBLINGS.get(agent.estimator) for agent in config.agents]
+        self.greedy = "greedy" in looked_at
+        """Whether nodes have a greedy joint sample."""
+        self.replaced = [agent for agent, what in enumerate(looked_at) if what == "counterfactual"]
+        """Agents that are told what the team had earned without them."""
 
     async def rollout(self, tasks: Sequence[Task], step: int, audience: Audience) -> list[Episode]:
         """The episodes of training step number `step` (from 0). Whatever they wait for has a deadline of its own."""
@@ -125,6 +135,7 @@ class EpisodePlayer:
             threshold=None if evaluation else self.config.rollout.early_termination_threshold,
             temperature=self.config.evaluation.eval_temperature if evaluation else None,
             probe=self.config.output.probe_helpers in (("eval", "always") if evaluation else ("always",)),
+            learned=not evaluation,
             hear_node=hear_node,
             priority=priority,
         )
@@ -137,25 +148,23 @@ class EpisodePlayer:
         last = turn + 1 == self.config.rollout.num_turns
         # Where one joint action a node is expanded, the turn names the node; in a whole tree it takes the path.
         key = (*play.key, turn, *(path if self.config.rollout.handoff == "all" else ()))
-        generations = await together(
-            *(
-                generators.generate(prompt, self._sampling(play, agent, key), play.priority)
-                for agent, (generators, prompt) in enumerate(zip(self.generators, prompts, strict=True))
-            )
-        )
+        sampled = self._ask(prompts, [self._sampling(play, agent, key) for agent in range(len(prompts))], play.priority)
+        generations, greedy = await together(sampled, self._most_likely(play, prompts, key))
         if not all(g.completions for g in generations):
             play.stops.append(Stop(path, "prompt_too_long"))
             return None
         groups = [list(g.completions) for g in generations]
         indices = self.joint_actions([len(group) for group in groups])
         attempts = [self.environment.attempt(play.task, responses_of(groups, i), last) for i in indices]
-        outcomes = await self.outcomes(attempts, play.probe)
-        failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")
-        if failure:
-            play.stops.append(Stop(path, "infra_error", failure))
+        try:
+            outcomes = await self._verdicts(attempts, play.probe)
+            actions = [self._rewarded(i, outcome) for i, outcome in zip(indices, outcomes, strict=True)]
+            node = Node(turn, prompts, [g.prompt_ids for g in generations], groups, actions)
+            if play.learned:
+                await self._add_baselines(play.task, node, greedy, last)
+        except _NoVerdict as lost:
+            play.stops.append(Stop(path, "infra_error", str(lost)))
             return None
-        actions = [self._rewarded(i, outcome) for i, outcome in zip(indices, outcomes, strict=True)]
-        node = Node(turn, prompts, [g.prompt_ids for g in generations], groups, actions)
         play.hear_node(node)
         rewards = [action.reward for action in actions]
         if last:
@@ -175,6 +184,53 @@ class EpisodePlayer:
         child = await self._play_node(play, heard.prompts, (*path, index))
         if child is not None:
             node.children[index] = child
+
+    async def _ask(self, prompts: Sequence[str], samplings: Sequence[SamplingSpec], priority: int) -> list[Generation]:
+        """Every agent at the same time."""
+        asked = zip(self.generators, prompts, samplings, strict=True)
+        return await together(*(agent.generate(prompt, sampling, priority) for agent, prompt, sampling in asked))
+
+    async def _most_likely(self, play: _Play, prompts: Sequence[str], key: tuple[str | int, ...]) -> list[Completion]:
+        """Every agent's greedy answer; none where nobody asks for it, or a prompt is too long."""
+        if not (self.greedy and play.learned):
+            return []
+        neutral = {"num_generations": 1, "temperature": 0.0, "top_p": 1.0, "top_k": None}
+        samplings = [replace(self._sampling(play, agent, key), **neutral) for agent in range(len(prompts))]
+        generations = await self._ask(prompts, samplings, play.priority)
+        return [completion for generation in generations for completion in generation.completions]
+
+    async def _add_baselines(self, task: Task, node: Node, greedy: Sequence[Completion], last: bool) -> None:
+        """What the agents' estimators look at beside the node's joint actions. Raises _NoVerdict."""
+        replaced = {agent: self._replaced(node, agent) for agent in self.replaced}
+        joint = [texts for of_agent in replaced.values() for texts in of_agent]
+        if greedy:
+            joint.append(tuple(completion.text for completion in greedy))
+        if not joint:
+            return
+        distinct = list(dict.fromkeys(joint))  # in joint mode cross many are alike
+        outcomes = await self._verdicts([self.environment.attempt(task, list(texts), last) for texts in distinct])
+        earned = {texts: self._rewarded((), outcome) for texts, outcome in zip(distinct, outcomes, strict=True)}
+        for agent, of_agent in replaced.items():
+            node.counterfactuals[agent] = [earned[texts].rewards[agent] for texts in of_agent]
+        if greedy:
+            node.greedy = GreedySample(tuple(greedy), earned[joint[-1]].reward, earned[joint[-1]].rewards)
+
+    def _replaced(self, node: Node, agent: int) -> list[tuple[str, ...]]:
+        """Every joint action's texts with the stand-in for the agent's [J]."""
+        stand_in = ""
+        if self.config.credit.counterfactual == "median":
+            returns = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
+            stand_in = node.completions[agent][median(returns)].text
+        joint = (responses_of(node.completions, action.indices) for action in node.joint_actions)
+        return [(*texts[:agent], stand_in, *texts[agent + 1 :]) for texts in joint]
+
+    async def _verdicts(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
+        """The outcomes. Raises _NoVerdict where the machinery gave none of one."""
+        outcomes = await self.outcomes(attempts, probe)
+        failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")
+        if failure:
+            raise _NoVerdict(failure)
+        return outcomes
 
     async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Each attempt's outcome, from one execution of its program if it has one."""
@@ -199,7 +255,7 @@ class EpisodePlayer:
         return [replace(o, metrics={**o.metrics, **more}) for o, more in zip(outcomes, found, strict=True)]
 
     def _rewarded(self, indices: tuple[int, ...], outcome: Outcome) -> JointAction:
-        own = outcome.rewards or (outcome.reward,) * len(indices)
+        own = outcome.rewards or (outcome.reward,) * self.config.num_agents
         return JointAction(indices, outcome, self._processed(outcome.reward), tuple(map(self._processed, own)))
 
     def _processed(self, reward: float) -> float:
@@ -216,6 +272,10 @@ class EpisodePlayer:
             top_k=self.config.model.top_k,
             seed=stream_seed(self.config.seed, "sampling", *key, agent),
         )
+
+
+class _NoVerdict(Exception):
+    """The machinery gave none; the text says why."""
 
 
 def responses_of(groups: Sequence[Sequence[Completion]], indices: Sequence[int]) -> list[str]:

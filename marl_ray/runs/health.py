@@ -20,7 +20,8 @@ class Health:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.bad_steps = 0
-        self.warned = False
+        self.warned = self.warned_of_draws = False
+        self.found_draws = 0
 
     def check_rollout(self, episodes: Sequence[Episode], batch: int) -> None:
         """The episodes of batch number `batch` (from 0) have verdicts, and no token is staler than the bound.
@@ -35,11 +36,28 @@ class Health:
                 version
                 for episode in episodes
                 for _, node in episode.nodes()
-                for completion in node.completions[agent]
+                for completion in node.every_completion[agent]
                 for version, _ in completion.spans
             }
             if not found <= set(allowed):
                 raise RuntimeError(f"agent {agent} served versions {sorted(found)} in batch {batch}: allowed {allowed}")
+
+    def check_draws(self, batch: int, draws: int, found: int, wanted: int, learned: int) -> None:
+        """Of a step with dynamic_sampling, which took `draws` and found so many of those `wanted` to learn from;
+        `learned`: optimizer steps of the run before. Says once that there are too few; a run that has found none at
+        all, ever, ends. Raises UserError."""
+        self.found_draws += found
+        section = self.config.algorithm
+        short = f"step {batch + 1} took {draws} tasks, and in {found} of the {wanted} that it needs rewards differ"
+        cure = (
+            f"raise {section}.temperature or num_generations, or take tasks that are neither too easy nor too hard; "
+            f"{section}.max_extra_draws is how many it may take"
+        )
+        if not self.found_draws and not learned:
+            raise UserError(f"{short}: there is nothing to learn from. Look at episodes.jsonl; {cure}")
+        if found < wanted and not self.warned_of_draws:
+            self.warned_of_draws = True
+            say(f"warning: {short}, so it learns from fewer, as later steps may: {cure}")
 
     def check_updates(self, updates: Sequence[UpdateStats], step: int) -> None:
         """Too many bad steps in a row end the run; a warning comes once when sampler and learner disagree and nothing

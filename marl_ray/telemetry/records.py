@@ -28,7 +28,7 @@ def _stop(stop: Stop) -> dict[str, Any]:
 def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
     """`turn` counts from 1. `expanded` are the joint actions that were handed on, also where the next turn's prompt was
     then too long to be played."""
-    return {
+    record = {
         "turn": node.turn + 1,
         "path": list(path),
         "prompts": node.prompts,
@@ -37,6 +37,11 @@ def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
         "joint_actions": [_joint_action(action) for action in node.joint_actions],
         "expanded": sorted({*node.children, *node.transitions}),
     }
+    if node.greedy is not None:
+        record["greedy"] = {"responses": [c.text for c in node.greedy.completions], "reward": node.greedy.reward}
+    if node.counterfactuals:
+        record["counterfactuals"] = {str(agent): rewards for agent, rewards in sorted(node.counterfactuals.items())}
+    return record
 
 
 def _joint_action(action: JointAction) -> dict[str, Any]:

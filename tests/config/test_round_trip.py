@@ -27,6 +27,9 @@ NAMES = {
 }
 FIXED = ("dataset.name", "output.run_name", "num_agents", "turn_gradient_weights", "tensor_parallel", "gpus")
 FIXED += (
+    "compat",
+    "counterfactual",
+    "max_extra_draws",
     "overlong_buffer",
     "reference_kl",
     "loss",
@@ -53,6 +56,7 @@ LOSSES: list[dict[str, Any]] = [
     {"loss": "gspo", "clip_high": 1e-3, "importance": "none", "train_batch_size": 1, "rollout_buffer_size": 2},
     {"loss": "m2po", "max_staleness": 1, "overlong": "penalty", "overlong_buffer": 1},
     {"reference_kl": "k3_in_loss", "reference_kl_coef": 0.01},
+    {"dynamic_sampling": True, "max_extra_draws": 0, "max_grad_norm": None},
 ]
 
 

@@ -28,7 +28,9 @@ def completions(draw: st.DrawFn) -> Completion:
 def groups(draw: st.DrawFn) -> Group:
     found = draw(st.lists(st.tuples(completions(), REALS, REALS), max_size=3))
     siblings, returns, weights = zip(*found, strict=True) if found else ((), (), ())
-    return Group(draw(st.integers(0, 20)), tuple(draw(st.lists(IDS, max_size=4))), siblings, returns, weights)
+    turn, prompt = draw(st.integers(0, 20)), tuple(draw(st.lists(IDS, max_size=4)))
+    baselines = draw(st.just(()) | st.lists(REALS, min_size=len(found), max_size=len(found)).map(tuple))
+    return Group(turn, prompt, siblings, returns, weights, baselines)
 
 
 @st.composite
