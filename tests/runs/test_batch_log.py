@@ -98,10 +98,10 @@ def test_numpy_reads_it_without_pickle(tmp_path: Path) -> None:
 
 def test_a_file_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = BatchLog(tmp_path)
-    monkeypatch.setattr("marl_ray.runs.batch_log.FORMAT", 2)
+    monkeypatch.setattr("marl_ray.runs.batch_log.FORMAT", 3)
     log.append(synthetic(3, agents=1, group_count=1, size=1, tokens=1, prompt=1))
     monkeypatch.undo()
-    with pytest.raises(UserError, match=r"step_000003\.npz is of format 2, and this version reads 1"):
+    with pytest.raises(UserError, match=r"step_000003\.npz is of format 3, and this version reads 2"):
         log.read(3)
 
 
