@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Episode, GreedySample, Node
 from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.baselines import median
-from marl_ray.credit.batches import batch_of_agent, group_of
+from marl_ray.credit.batches import batch_of_agent, group_of, weighed
 from marl_ray.rollout.assembly import Assembly
 from tests.credit.trees import completion, config, episode, grown, node
 
@@ -188,5 +189,7 @@ def test_groups_remember_their_baselines() -> None:
     """A learner that takes a KL term from the returns applies the estimator again."""
     one = node(0, 2, 1, "aligned", [[4.0], [1.0]])
     one.greedy = GreedySample((completion(1),), 3.0, (3.0,))
-    group = group_of(one, 0, config(1, 1, 2, estimator="remax"))
+    run = config(1, 1, 2, estimator="remax")
+    group = group_of(one, 0, run)
     assert group == Group(0, one.prompt_ids[0], tuple(one.completions[0]), (4.0, 1.0), (0.5, -1.0), (3.0, 3.0))
+    assert weighed(replace(group, returns=(3.5, 1.0)), run.agents[0], run.credit).weights == (0.25, -1.0)
