@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
+from transformers.utils.logging import disable_progress_bar
 
 
 class AtTemperature(torch.nn.Module):
@@ -123,6 +124,7 @@ def gradient(trainer: Replay, case: dict[str, Any], defects: bool) -> dict[str, 
 
 def main() -> None:
     """Read the cases, write the gradients."""
+    disable_progress_bar()
     model, cases, out = sys.argv[1:4]
     found = {}
     for case in json.loads(Path(cases).read_text()):

@@ -173,7 +173,9 @@ def their_gradients(
         [python, str(HERE / "gradient_comlrl.py"), *arguments],
         check=True,
         timeout=600,
-        env=os.environ | {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+        env=os.environ
+        | {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        | {"OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"},
     )
     return torch.load(folder / "gradients.pt", weights_only=True)
 
