@@ -142,8 +142,8 @@ def advantages(
     """
     import torch  # here: the driver starts without it
 
-    given = [returns, baselines] if baselines else [returns]
-    found = estimator(*(torch.tensor(values, dtype=torch.float64) for values in given))
+    known = [returns, baselines] if baselines else [returns]
+    found = estimator(*(torch.tensor(values, dtype=torch.float64) for values in known))
     if not isinstance(found, torch.Tensor):
         raise TypeError(f"estimator {_name(estimator)} must give a tensor, not {type(found).__name__}")
     if found.shape != (len(returns),):

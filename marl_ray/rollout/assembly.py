@@ -84,9 +84,9 @@ class Assembly:
                     groups.append(group_of(node, agent, self.config))
             self._handed_on += 1
         if self._handed_on == len(self._cells) and not self._open and not self.batches:
-            for agent, groups, credited in zip(self.config.agents, self.groups, self._credited, strict=True):
-                if compares_batch(agent):
-                    groups += weighed_together(credited, agent, self.config.credit)
+            for settings, groups, credited in zip(self.config.agents, self.groups, self._credited, strict=True):
+                if compares_batch(settings):
+                    groups += weighed_together(credited, settings, self.config.credit)
             self.batches = [batch_of(groups, self.step, self.config) for groups in self.groups]
         self._changed()
 

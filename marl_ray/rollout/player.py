@@ -194,8 +194,10 @@ class EpisodePlayer:
         """Every agent's greedy answer; none where nobody asks for it, or a prompt is too long."""
         if not (self.greedy and play.learned):
             return []
-        neutral = {"num_generations": 1, "temperature": 0.0, "top_p": 1.0, "top_k": None}
-        samplings = [replace(self._sampling(play, agent, key), **neutral) for agent in range(len(prompts))]
+        samplings = [
+            replace(self._sampling(play, agent, key), num_generations=1, temperature=0.0, top_p=1.0, top_k=None)
+            for agent in range(len(prompts))
+        ]
         generations = await self._ask(prompts, samplings, play.priority)
         return [completion for generation in generations for completion in generation.completions]
 
