@@ -32,6 +32,7 @@ def test_what_is_read_is_what_was_written(step: LoggedStep) -> None:
         batches = tuple(map(without_texts, step.batches))
         assert found == replace(step, batches=batches, episodes=list(step.episodes))
         assert repr(found.batches) == repr(batches), "-0.0 too, and floats where floats were"
+        assert log.draws(step.step) == step.draws
         assert [log.batch(step.step, agent) for agent in range(len(batches))] == list(batches)
         assert [path.name for path in log.folder.iterdir()] == [log.path(step.step).name], "nothing beside it"
 
