@@ -86,7 +86,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class JointAction:
-    """One joint action at a node: `indices[i]` is agent i's completion in its group.
+    """One joint action at a node: `indices[i]` is agent i's completion among its completions there.
 
     `reward` is the outcome's, and `rewards` [N] each agent's, after the config's scale and shift.
     """
@@ -103,6 +103,11 @@ class Node:
 
     Lists are one entry an agent. `children` are by the index of the joint action that led there; `transitions` are the
     metrics of the way to a child, by the same index.
+
+    Where roles answer one after another, the prompt of a later one holds an earlier answer. `prompts` then hold those
+    of one line of answers, and the group is what was answered to them. Other earlier answers were continued once each,
+    so that they have a reward: `other_prompts` are what was read for that, one for each of the agent's last
+    completions, which have no siblings (see `marl_ray.rollout.turn`).
     """
 
     turn: int
@@ -112,6 +117,17 @@ class Node:
     joint_actions: list[JointAction]
     children: dict[int, Node] = field(default_factory=dict)
     transitions: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    other_prompts: list[list[str]] = field(default_factory=list)
+
+    def group(self, agent: int) -> list[Completion]:
+        """The agent's answers to its prompt: siblings, which are compared with each other and learned from."""
+        others = len(self.other_prompts[agent]) if self.other_prompts else 0
+        return self.completions[agent][: len(self.completions[agent]) - others]
+
+    def prompt_of(self, agent: int, index: int) -> str:
+        """What the agent read for a completion."""
+        own = len(self.group(agent))
+        return self.prompts[agent] if index < own else self.other_prompts[agent][index - own]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Datasets: bundled, in local files, or on the hub.
 
-`loading` makes tasks of a name and a split; `tables` finds the rows; `convert` and `classeval` have the types, which
-say how a row becomes a task.
+`loading` makes tasks of a name and a split; `tables` finds the rows; `convert`, `classeval` and `references` have the
+types, which say how a row becomes a task.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ DATASETS = Registry(
         "classeval": "marl_ray.data.classeval:CLASSEVAL",
         "toy": "marl_ray.data.convert:TOY",
         "bug_fix": "marl_ray.data.convert:BUG_FIX",
+        "solver_tester": "marl_ray.data.references:SOLVER_TESTER",
     },
     needs="task",
 )

@@ -1,14 +1,14 @@
 """Playing episodes: many coroutines share the agents' engines and the environment's executor.
 
-At a node all agents are asked for their groups at the same time; the joint mode makes joint actions of them; their
-programs are executed, equal ones once; outcomes become rewards and, where a turn remains, the next prompts of the
-joint actions that the handoff expands. Engines batch across tasks, agents and turns; no episode waits for another, and
-no branch of a tree for its siblings.
+At a node all agents are asked for their groups, at the same time unless the environment has an order (`turn`); the
+joint mode makes joint actions of them; their programs are executed, equal ones once; outcomes become rewards and, where
+a turn remains, the next prompts of the joint actions that the handoff expands. Engines batch across tasks, agents and
+turns; no episode waits for another, and no branch of a tree for its siblings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,23 +17,25 @@ from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.streams import stream, stream_seed
 from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Stop, Task
 from marl_ray.core.waiting import together
-from marl_ray.environments.base import Attempt, Environment, programs_of, reports_of
-from marl_ray.environments.checks import check_outcome, check_texts, check_turn_metrics, method_of
+from marl_ray.environments.base import Attempt, Environment, Executor, programs_of, reports_of
+from marl_ray.environments.checks import (
+    check_order,
+    check_outcome,
+    check_reports,
+    check_texts,
+    check_turn_metrics,
+    method_of,
+)
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.handoff import HANDOFFS
 from marl_ray.rollout.joint import JOINT_MODES
+from marl_ray.rollout.turn import Answered, answered
 
 
 class Generators(Protocol):
     """One agent's generators; of prompts that wait those with the lowest `priority` come first."""
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation: ...
-
-
-class Executor(Protocol):
-    """Runs programs, for environments that have some."""
-
-    async def execute(self, programs: Sequence[Any]) -> list[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,25 +139,18 @@ class EpisodePlayer:
         last = turn + 1 == self.config.rollout.num_turns
         # Where one joint action a node is expanded, the turn names the node; in a whole tree it takes the path.
         key = (*play.key, turn, *(path if self.config.rollout.handoff == "all" else ()))
-        generations = await together(
-            *(
-                generators.generate(prompt, self._sampling(play, agent, key), play.priority)
-                for agent, (generators, prompt) in enumerate(zip(self.generators, prompts, strict=True))
-            )
-        )
-        if not all(g.completions for g in generations):
+        said = await self._ask(play, prompts, key)
+        if said is None:
             play.stops.append(Stop(path, "prompt_too_long"))
             return None
-        groups = [list(g.completions) for g in generations]
-        indices = self.joint_actions([len(group) for group in groups])
-        attempts = [self.environment.attempt(play.task, responses_of(groups, i), last) for i in indices]
+        attempts = [self.environment.attempt(play.task, responses_of(said.completions, i), last) for i in said.indices]
         outcomes = await self.outcomes(attempts, play.probe)
         failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")
         if failure:
             play.stops.append(Stop(path, "infra_error", failure))
             return None
-        actions = [self._rewarded(i, outcome) for i, outcome in zip(indices, outcomes, strict=True)]
-        node = Node(turn, prompts, [g.prompt_ids for g in generations], groups, actions)
+        actions = [self._rewarded(i, outcome) for i, outcome in zip(said.indices, outcomes, strict=True)]
+        node = Node(turn, said.prompts, said.prompt_ids, said.completions, actions, other_prompts=said.other_prompts)
         play.hear_node(node)
         rewards = [action.reward for action in actions]
         if last:
@@ -166,6 +161,26 @@ class EpisodePlayer:
         chosen = self.expanded(rewards, stream(self.config.seed, *key))
         await together(*(self._expand(play, node, g, attempts[g], path) for g in chosen))
         return node
+
+    async def _ask(self, play: _Play, prompts: list[str], key: tuple[str | int, ...]) -> Answered | None:
+        """What the agents answer in this turn; None where a prompt is too long."""
+        environment, task = self.environment, play.task
+        order = environment.order(task)
+        check_order(method_of(environment, "order"), order, self.config.num_agents)
+
+        def ask(agent: int, prompt: str, line: int) -> Awaitable[Generation]:
+            sampling = self._sampling(play, agent, key)
+            if line:
+                seed = stream_seed(sampling.seed, "line", line)
+                sampling = replace(sampling, num_generations=1, seed=seed)
+            return self.generators[agent].generate(prompt, sampling, play.priority)
+
+        def prompt_after(agent: int, prompt: str, answers: Mapping[int, str]) -> str:
+            given = environment.prompt_after(task, agent, prompt, answers)
+            check_texts(method_of(environment, "prompt_after"), [given])
+            return given
+
+        return await answered(order, prompts, ask, prompt_after, self.joint_actions)
 
     async def _expand(self, play: _Play, node: Node, index: int, attempt: Attempt, path: tuple[int, ...]) -> None:
         """Go on from one joint action of `node`."""
@@ -178,7 +193,7 @@ class EpisodePlayer:
 
     async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Each attempt's outcome, from one execution of its program if it has one."""
-        of_attempt = reports_of(attempts, await self.executor.execute(programs_of(attempts)))
+        of_attempt = reports_of(attempts, await self._execute(programs_of(attempts)))
         outcomes = [self.environment.outcome(a, report) for a, report in zip(attempts, of_attempt, strict=True)]
         for outcome in outcomes:
             check_outcome(method_of(self.environment, "outcome"), outcome, self.config.num_agents)
@@ -189,7 +204,7 @@ class EpisodePlayer:
     ) -> list[Outcome]:
         """The outcomes with further metrics, from executing each attempt's probes."""
         probes = [self.environment.probes(a, report) for a, report in zip(attempts, reports, strict=True)]
-        answers = iter(await self.executor.execute([program for several in probes for program in several]))
+        answers = iter(await self._execute([program for several in probes for program in several]))
         found = [
             self.environment.probed(a, report, [next(answers) for _ in several])
             for a, report, several in zip(attempts, reports, probes, strict=True)
@@ -197,6 +212,11 @@ class EpisodePlayer:
         for more in found:
             check_turn_metrics(method_of(self.environment, "probed"), more)
         return [replace(o, metrics={**o.metrics, **more}) for o, more in zip(outcomes, found, strict=True)]
+
+    async def _execute(self, programs: list[Any]) -> list[Any]:
+        reports = await self.environment.execute(programs, self.executor)
+        check_reports(method_of(self.environment, "execute"), reports, len(programs))
+        return reports
 
     def _rewarded(self, indices: tuple[int, ...], outcome: Outcome) -> JointAction:
         own = outcome.rewards or (outcome.reward,) * len(indices)

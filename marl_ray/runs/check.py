@@ -7,6 +7,7 @@ machine alone.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
     train_tasks, eval_tasks = _load_tasks(config, dry)
     for task in (*train_tasks, *eval_tasks):
         environment.check_task(task)
+    _check_order(config, environment, (*train_tasks, *eval_tasks))
     if transition.note:
         say(transition.note)
     _warn_of_overlap(config, train_tasks, eval_tasks)
@@ -82,6 +84,22 @@ def run_of_this_name(config: Config) -> SavedRun | None:
     """The run that is in the config's folder, if there is one. Raises UserError where it cannot be read."""
     folder = folder_of(config)
     return SavedRun.read(folder.path) if folder.config.exists() else None
+
+
+def _check_order(config: Config, environment: Environment[Any], tasks: Sequence[Task]) -> None:
+    """Where roles answer one after another, a node has more joint actions than the config's arithmetic knows of."""
+    stages = max((len(environment.order(task)) for task in tasks), default=1)
+    if stages == 1:
+        return
+    if config.rollout.handoff == "all":
+        raise UserError(
+            f"{config.algorithm}.handoff all is for agents that answer at the same time, and environment "
+            f"{config.environment} has them answer one after another: set it to random or best"
+        )
+    say(
+        f"agents answer one after another, in {stages} stages: a node has up to {counted(stages, 'time')} the joint "
+        "actions that the plan counts, since each earlier answer is continued by later ones that have read it"
+    )
 
 
 def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:

@@ -197,3 +197,17 @@ def test_a_task_that_an_environment_cannot_serve_is_refused_before_anything_runs
     dataset = written(tmp_path / "bugs.jsonl", [row | {"canonical_solution": "def f(x):\n    return x + 2\n"}])
     assert main(command([line("one", "d", "p", "q")], kind="bug_fix", dataset=dataset)) == 1
     assert "task one has 1 function for 2 patchers" in capsys.readouterr().err
+
+
+def test_solver_and_test_writer(score: Score) -> None:
+    given = line("toy/000", "assert stretch(1) == 9\nassert stretch(2) == 17", "def stretch(x):\n    return 9 * x")
+    (found,) = score([given], "--split", "train", "--feedback", "passed", kind="solver_tester", dataset="bundled:toy")
+    assert found["levels"] == pytest.approx({"solution": 0.5, "tests": 0.25, "valid": 0.5 / 3, "found": 0.0})
+    assert found["written"] == [
+        [
+            {"test": "assert stretch(1) == 9", "valid": True, "solution": "pass"},
+            {"test": "assert stretch(2) == 17", "valid": False, "solution": "fail"},
+        ]
+    ]
+    assert [round(own, 6) for own in found["rewards"]] == [0.166667, 0.75]
+    assert "Revise your three tests" in found["prompts"][0]
