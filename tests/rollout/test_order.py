@@ -35,8 +35,8 @@ TASK = Task("t", "Go.", {})
 class Relay(Talk):
     """Speakers in stages; who answers later is asked by what was answered before."""
 
-    def __init__(self, stages: Any) -> None:
-        super().__init__(sum(map(len, stages)) if isinstance(stages, list) else 2)
+    def __init__(self, stages: Any, agents: int | None = None) -> None:
+        super().__init__(agents or sum(map(len, stages)))
         self.stages = stages
 
     def order(self, task: Task) -> list[list[int]]:
@@ -72,8 +72,8 @@ def config(agents: int, **settings: Any) -> Config:
     return from_tree(tree, "magrpo")
 
 
-def play(stages: Any, echoes: Sequence[Echo] | None = None, **settings: Any) -> Any:
-    environment = Relay(stages)
+def play(stages: Any, echoes: Sequence[Echo] | None = None, of: int | None = None, **settings: Any) -> Any:
+    environment = Relay(stages, of)
     agents = environment.num_agents
     echoes = echoes or [Echo(letter) for letter in "abcd"[:agents]]
     run = config(agents, **settings)
@@ -179,7 +179,7 @@ def test_advantages_follow_the_gradient_of_the_ordered_game() -> None:
 
     async def gradients() -> list[tuple[float, float, float]]:
         found = []
-        for _ in range(6000):
+        for _ in range(3000):
             said = await answered([[0], [1]], ["", ""], ask, lambda a, p, heard: heard[0], JOINT_MODES["aligned"])
             assert said is not None
             node = Node(0, said.prompts, said.prompt_ids, said.completions, [], other_prompts=said.other_prompts)
@@ -224,8 +224,8 @@ def test_a_continuation_that_does_not_fit_ends_the_episode() -> None:
 
 @pytest.mark.parametrize("order", [[[0]], [[0, 1], [1]], [[0], [], [1]], [[0], [2]], "01", [0, 1], [["0"], [1]]])
 def test_an_order_that_is_none_is_named(order: Any) -> None:
-    with pytest.raises(ValueError, match=r"Relay.order must give lists that hold each agent from 0 to 1 once"):
-        play(order)
+    with pytest.raises(ValueError, match=r"Relay\.order must give lists that hold each agent from 0 to 1 once"):
+        play(order, of=2)
 
 
 def test_both_turns_keep_the_order() -> None:
