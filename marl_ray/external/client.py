@@ -35,7 +35,7 @@ TALKATIVE = ("openai", "anthropic", "httpx2", "httpcore2")
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ModelReply:
     """A reply's text and what it cost, in tokens; 0 where the server does not say."""
 
     text: str
@@ -74,12 +74,12 @@ class Client:
     def __str__(self) -> str:
         return str(self.endpoint)
 
-    async def ask(self, question: str) -> Reply:
+    async def ask(self, question: str) -> ModelReply:
         """One request. Raises EndpointError."""
         async with self._slots:
             return await self._ask(question)
 
-    async def _ask(self, question: str) -> Reply:
+    async def _ask(self, question: str) -> ModelReply:
         anthropic = self.endpoint.vendor is ANTHROPIC
         sdk: Any = importlib.import_module("anthropic" if anthropic else "openai")
         self._client = self._client or self._connect(sdk)
@@ -109,7 +109,7 @@ class Client:
         if not isinstance(text, str):
             raise EndpointError("reply without text")
         asked, said = ("input_tokens", "output_tokens") if anthropic else ("prompt_tokens", "completion_tokens")
-        return Reply(text, _tokens(reply, asked), _tokens(reply, said))
+        return ModelReply(text, _tokens(reply, asked), _tokens(reply, said))
 
     def _connect(self, sdk: Any) -> Any:
         """The vendor's client. Its own retries are off: whoever asks counts them, bad replies included."""

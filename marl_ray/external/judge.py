@@ -52,7 +52,7 @@ class Judgement:
         }
 
 
-class Judge:
+class JudgeModel:
     """Asks one model, from one event loop. Raises UserError for settings that name none, or whose key is not set."""
 
     def __init__(self, config: JudgeConfig, environment: Mapping[str, str] = os.environ) -> None:

@@ -15,7 +15,7 @@ from marl_ray.config import from_tree
 from marl_ray.config.environments import JudgeConfig
 from marl_ray.core.errors import UserError
 from marl_ray.external import client
-from marl_ray.external.judge import Judge, Judgement, Question
+from marl_ray.external.judge import Judgement, JudgeModel, Question
 from marl_ray.sandbox import Program, Sandbox
 from tests.external.server import Server, fails, says
 
@@ -35,7 +35,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def ask(server: Server, *texts: str, **settings: Any) -> list[Judgement]:
     given = {"model": "m", "base_url": f"{server.url}/v1", "key_variable": "MY_JUDGE", "timeout_s": 5.0} | settings
-    return asyncio.run(Judge(JudgeConfig(**given)).judge([Question(text) for text in texts or ("Is it good?",)]))
+    return asyncio.run(JudgeModel(JudgeConfig(**given)).judge([Question(text) for text in texts or ("Is it good?",)]))
 
 
 def test_a_score_and_what_it_cost(server: Server) -> None:
@@ -89,7 +89,7 @@ def test_else_it_is_asked_once_and_gives_no_verdict(
     server: Server, trouble: Callable[[BaseHTTPRequestHandler], None], says_so: str
 ) -> None:
     server.script = [trouble]
-    (found,) = ask(server, timeout_s=0.2)
+    (found,) = ask(server, timeout_s=0.2 if says_so == "timed out" else 5.0)
     assert says_so in found.failure
     assert (found.score, found.requests, len(server.requests)) == (0.0, 1, 1)
 
@@ -123,7 +123,7 @@ def test_a_refused_key_ends_the_run_without_naming_it(server: Server) -> None:
 )
 def test_what_is_missing_is_told_before_the_run(settings: dict[str, str], says_so: str) -> None:
     with pytest.raises(UserError) as missing:
-        Judge(JudgeConfig(**settings), {"OPENAI_API_KEY": "k"})
+        JudgeModel(JudgeConfig(**settings), {"OPENAI_API_KEY": "k"})
     assert says_so in str(missing.value)
 
 

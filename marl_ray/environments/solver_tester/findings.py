@@ -33,7 +33,7 @@ class WrittenTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class SolutionFindings:
     """An outcome's evidence: the report on the solution and the problem's own tests, and each writer's tests."""
 
     report: ExecutionReport
@@ -52,16 +52,16 @@ class Findings:
         return [*Executed(self.report).lines(), f"[tests] {len(every)} written, {counts}", *said]
 
 
-def findings(written: Sequence[tuple[str, ...]], reports: Sequence[ExecutionReport]) -> Findings:
+def findings(written: Sequence[tuple[str, ...]], reports: Sequence[ExecutionReport]) -> SolutionFindings:
     """Of the reports on the programs of a `SolutionAttempt`."""
     own, *rest = reports
     pairs = iter(zip(rest[1::2], rest[0::2], strict=True))
-    return Findings(own, tuple(_tests(*next(pairs)) if tests else () for tests in written))
+    return SolutionFindings(own, tuple(_tests(*next(pairs)) if tests else () for tests in written))
 
 
-def findings_of(outcome: Outcome) -> Findings:
+def findings_of(outcome: Outcome) -> SolutionFindings:
     """What the outcome was made from."""
-    assert isinstance(outcome.evidence, Findings), "an outcome of this environment"
+    assert isinstance(outcome.evidence, SolutionFindings), "an outcome of this environment"
     return outcome.evidence
 
 
