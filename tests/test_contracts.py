@@ -59,10 +59,14 @@ MBPP = {"task_id": 2, "text": "Double x.", "code": "def f(x): return 2 * x", "te
 BUG = {**FIELDS, "buggy_solution": "def f(x): return x", "canonical_solution": "def f(x): return 2 * x"}
 PACK = {**BUG, "task_id": "2", "declaration": "def f(x):\n", "buggy_solution": "  return x", "canonical_solution": None}
 CLASS = {"task_id": "3", "class_name": "Stack", "skeleton": CLASS_TASK.prompt, "test": CLASS_TASK.fields["tests"]}
+SCRIPT = {"problem_id": 7, "question": "Double.", "input_output": '{"inputs": ["1"], "outputs": ["2"]}'}
+LIVE = {"question_id": "a", "question_content": "Double.", "public_test_cases": '[{"input": "1", "output": "2"}]'}
 ROWS: dict[str, list[dict[str, Any]]] = {
     "mbpp": [FIELDS, MBPP],
     "bug_fix": [BUG, PACK],
     "solver_tester": [{**FIELDS, "canonical_solution": "def f(x): return 2 * x"}, MBPP],
+    "apps": [SCRIPT, {**SCRIPT, "problem_id": 8}],
+    "livecodebench": [LIVE, {**LIVE, "question_id": "b"}],
     "classeval": [CLASS, {**CLASS, "task_id": None}],
 }
 
