@@ -211,3 +211,14 @@ def test_solver_and_test_writer(score: Score) -> None:
     ]
     assert [round(own, 6) for own in found["rewards"]] == [0.166667, 0.75]
     assert "Revise your three tests" in found["prompts"][0]
+
+
+def test_programs_that_read_standard_input(score: Score, tmp_path: Path) -> None:
+    tests = json.dumps({"inputs": ["1 2", "3 4"], "outputs": ["3.0", "7"]})
+    dataset = written(tmp_path / "apps.jsonl", [{"problem_id": 1, "question": "Add.", "input_output": tests}])
+    helper = "def aux(a, b):\n    return int(a) + int(b)"
+    good = line("APPS/1", helper, "def main():\n    print(aux(*input().split()) + 0.0)")
+    found, half = score([good, line("APPS/1", "def main():\n    print(3)")], kind="apps", dataset=dataset)
+    assert found["reward"] == 2.5 + 0.5, "adding nothing is no work"
+    assert levels(half) == {"main": 0.6, "syntax": 0.5, "tests": 0.5}
+    assert half["report"]["tests"][1]["message"] == "line 1: got '3', expected '7'"
