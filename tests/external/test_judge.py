@@ -91,7 +91,8 @@ def test_else_it_is_asked_once_and_gives_no_verdict(
     server.script = [trouble]
     (found,) = ask(server, timeout_s=0.2 if says_so == "timed out" else 5.0)
     assert says_so in found.failure
-    assert (found.score, found.requests, len(server.requests)) == (0.0, 1, 1)
+    assert (found.score, found.requests) == (0.0, 1)
+    assert len(server.requests) <= 1, "a request that timed out may never have arrived"
 
 
 def test_after_the_retries_there_is_no_verdict_and_no_key_in_what_is_said(
