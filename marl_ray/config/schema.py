@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from marl_ray.config.environments import CodeCompletionConfig
+from marl_ray.config.environments import CodeCompletionConfig, JudgeConfig
 from marl_ray.config.learning import CreditConfig, Importance, LoraConfig, OptimizerConfig
 from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
 from marl_ray.config.values import (
@@ -311,6 +311,7 @@ class Config:
     reward_processor: RewardProcessorConfig = field(default_factory=RewardProcessorConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     code_completion: CodeCompletionConfig = field(default_factory=CodeCompletionConfig)
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
 

@@ -43,7 +43,7 @@ def group_of(node: Node, agent: int, config: Config) -> Group:
     """
     credit, settings = config.credit, config.agents[agent]
     returns = action_returns(node, agent, credit.discount, config.rollout.handoff == "all")
-    completions = tuple(node.completions[agent])
+    completions = tuple(node.group(agent))
     credited = punished(completion_returns(node, agent, returns), completions, settings.max_new_tokens, credit)
     group = Group(
         node.turn,

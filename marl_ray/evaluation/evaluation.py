@@ -27,7 +27,7 @@ from marl_ray.core.words import counted
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.evaluation.measures import Summary, TaskMeasure, measure, plain, summarise
-from marl_ray.evaluation.protocols import PROTOCOLS, SINGLE
+from marl_ray.evaluation.protocols import PROTOCOLS, REORDERING, SINGLE
 from marl_ray.evaluation.session import Evaluation, evaluate
 from marl_ray.evaluation.sources import Contender, alone, contenders, describe_weights, find_sources
 from marl_ray.evaluation.tables import matrix, table
@@ -104,6 +104,11 @@ def check(config: Config, request: Wanted) -> Evaluation:
     tasks = _tasks(config, request.split)
     for environment, task in product(environments, tasks):
         environment.check_task(task)
+        if request.protocol in REORDERING and len(environment.order(task)) > 1:
+            raise UserError(
+                f"protocol {request.protocol} is for agents that answer at the same time, and environment "
+                f"{config.environment} has an order of its own: use parallel, which keeps to it"
+            )
     check_this_machine(config)
     return Evaluation(config, playing, tasks, request.samples, request.protocol)
 

@@ -19,10 +19,11 @@ from marl_ray.config.schema import Config
 from marl_ray.core.tree import Episode, Task
 from marl_ray.core.waiting import together
 from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments.base import Executor
 from marl_ray.evaluation.protocols import PROTOCOLS
 from marl_ray.evaluation.sources import Contender, policy_config
 from marl_ray.external.transition import Transition
-from marl_ray.rollout.player import EpisodePlayer, Executor, Generators
+from marl_ray.rollout.player import EpisodePlayer, Generators
 from marl_ray.runs.stopping import Signals
 from marl_ray.telemetry.console import say
 

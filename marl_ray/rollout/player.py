@@ -1,14 +1,14 @@
 """Playing episodes: many coroutines share the agents' engines and the environment's executor.
 
-At a node all agents are asked for their groups at the same time; the joint mode makes joint actions of them; their
-programs are executed, equal ones once; outcomes become rewards and, where a turn remains, the next prompts of the
-joint actions that the handoff expands. Engines batch across tasks, agents and turns; no episode waits for another, and
-no branch of a tree for its siblings.
+At a node all agents are asked for their groups, at the same time unless the environment has an order (`turn`); the
+joint mode makes joint actions of them; their programs are executed, equal ones once; outcomes become rewards and, where
+a turn remains, the next prompts of the joint actions that the handoff expands. Engines batch across tasks, agents and
+turns; no episode waits for another, and no branch of a tree for its siblings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -20,23 +20,25 @@ from marl_ray.core.waiting import together
 from marl_ray.credit import BEYOND_SIBLINGS
 from marl_ray.credit.baselines import median
 from marl_ray.credit.returns import completion_returns
-from marl_ray.environments.base import Attempt, Environment, programs_of, reports_of
-from marl_ray.environments.checks import check_outcome, check_texts, check_turn_metrics, method_of
+from marl_ray.environments.base import Attempt, Environment, Executor, programs_of, reports_of
+from marl_ray.environments.checks import (
+    check_order,
+    check_outcome,
+    check_reports,
+    check_texts,
+    check_turn_metrics,
+    method_of,
+)
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.handoff import HANDOFFS
 from marl_ray.rollout.joint import JOINT_MODES
+from marl_ray.rollout.turn import Answered, answered
 
 
 class Generators(Protocol):
     """One agent's generators; of prompts that wait those with the lowest `priority` come first."""
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation: ...
-
-
-class Executor(Protocol):
-    """Runs programs, for environments that have some."""
-
-    async def execute(self, programs: Sequence[Any]) -> list[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +150,17 @@ class EpisodePlayer:
         last = turn + 1 == self.config.rollout.num_turns
         # Where one joint action a node is expanded, the turn names the node; in a whole tree it takes the path.
         key = (*play.key, turn, *(path if self.config.rollout.handoff == "all" else ()))
-        sampled = self._ask(prompts, [self._sampling(play, agent, key) for agent in range(len(prompts))], play.priority)
-        generations, greedy = await together(sampled, self._most_likely(play, prompts, key))
-        if not all(g.completions for g in generations):
+        said, greedy = await together(self._ask(play, prompts, key), self._most_likely(play, prompts, key))
+        if said is None:
             play.stops.append(Stop(path, "prompt_too_long"))
             return None
-        groups = [list(g.completions) for g in generations]
-        indices = self.joint_actions([len(group) for group in groups])
-        attempts = [self.environment.attempt(play.task, responses_of(groups, i), last) for i in indices]
+        attempts = [self.environment.attempt(play.task, responses_of(said.completions, i), last) for i in said.indices]
         try:
             outcomes = await self._verdicts(attempts, play.probe)
-            actions = [self._rewarded(i, outcome) for i, outcome in zip(indices, outcomes, strict=True)]
-            node = Node(turn, prompts, [g.prompt_ids for g in generations], groups, actions)
+            actions = [self._rewarded(i, outcome) for i, outcome in zip(said.indices, outcomes, strict=True)]
+            node = Node(
+                turn, said.prompts, said.prompt_ids, said.completions, actions, other_prompts=said.other_prompts
+            )
             if play.learned:
                 await self._add_baselines(play.task, node, greedy, last)
         except _NoVerdict as lost:
@@ -176,6 +177,26 @@ class EpisodePlayer:
         await together(*(self._expand(play, node, g, attempts[g], path) for g in chosen))
         return node
 
+    async def _ask(self, play: _Play, prompts: list[str], key: tuple[str | int, ...]) -> Answered | None:
+        """What the agents answer in this turn; None where a prompt is too long."""
+        environment, task = self.environment, play.task
+        order = environment.order(task)
+        check_order(method_of(environment, "order"), order, self.config.num_agents)
+
+        def ask(agent: int, prompt: str, line: int) -> Awaitable[Generation]:
+            sampling = self._sampling(play, agent, key)
+            if line:
+                seed = stream_seed(sampling.seed, "line", line)
+                sampling = replace(sampling, num_generations=1, seed=seed)
+            return self.generators[agent].generate(prompt, sampling, play.priority)
+
+        def prompt_after(agent: int, prompt: str, answers: Mapping[int, str]) -> str:
+            given = environment.prompt_after(task, agent, prompt, answers)
+            check_texts(method_of(environment, "prompt_after"), [given])
+            return given
+
+        return await answered(order, prompts, ask, prompt_after, self.joint_actions)
+
     async def _expand(self, play: _Play, node: Node, index: int, attempt: Attempt, path: tuple[int, ...]) -> None:
         """Go on from one joint action of `node`."""
         outcome = node.joint_actions[index].outcome
@@ -185,11 +206,6 @@ class EpisodePlayer:
         if child is not None:
             node.children[index] = child
 
-    async def _ask(self, prompts: Sequence[str], samplings: Sequence[SamplingSpec], priority: int) -> list[Generation]:
-        """Every agent at the same time."""
-        asked = zip(self.generators, prompts, samplings, strict=True)
-        return await together(*(agent.generate(prompt, sampling, priority) for agent, prompt, sampling in asked))
-
     async def _most_likely(self, play: _Play, prompts: Sequence[str], key: tuple[str | int, ...]) -> list[Completion]:
         """Every agent's greedy answer; none where nobody asks for it, or a prompt is too long."""
         if not (self.greedy and play.learned):
@@ -198,7 +214,8 @@ class EpisodePlayer:
             replace(self._sampling(play, agent, key), num_generations=1, temperature=0.0, top_p=1.0, top_k=None)
             for agent in range(len(prompts))
         ]
-        generations = await self._ask(prompts, samplings, play.priority)
+        asked = zip(self.generators, prompts, samplings, strict=True)
+        generations = await together(*(g.generate(prompt, how, play.priority) for g, prompt, how in asked))
         return [completion for generation in generations for completion in generation.completions]
 
     async def _add_baselines(self, task: Task, node: Node, greedy: Sequence[Completion], last: bool) -> None:
@@ -236,7 +253,7 @@ class EpisodePlayer:
 
     async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Each attempt's outcome, from one execution of its program if it has one."""
-        of_attempt = reports_of(attempts, await self.executor.execute(programs_of(attempts)))
+        of_attempt = reports_of(attempts, await self._execute(programs_of(attempts)))
         outcomes = [self.environment.outcome(a, report) for a, report in zip(attempts, of_attempt, strict=True)]
         for outcome in outcomes:
             check_outcome(method_of(self.environment, "outcome"), outcome, self.config.num_agents)
@@ -247,7 +264,7 @@ class EpisodePlayer:
     ) -> list[Outcome]:
         """The outcomes with further metrics, from executing each attempt's probes."""
         probes = [self.environment.probes(a, report) for a, report in zip(attempts, reports, strict=True)]
-        answers = iter(await self.executor.execute([program for several in probes for program in several]))
+        answers = iter(await self._execute([program for several in probes for program in several]))
         found = [
             self.environment.probed(a, report, [next(answers) for _ in several])
             for a, report, several in zip(attempts, reports, probes, strict=True)
@@ -255,6 +272,11 @@ class EpisodePlayer:
         for more in found:
             check_turn_metrics(method_of(self.environment, "probed"), more)
         return [replace(o, metrics={**o.metrics, **more}) for o, more in zip(outcomes, found, strict=True)]
+
+    async def _execute(self, programs: list[Any]) -> list[Any]:
+        reports = await self.environment.execute(programs, self.executor)
+        check_reports(method_of(self.environment, "execute"), reports, len(programs))
+        return reports
 
     def _rewarded(self, indices: tuple[int, ...], outcome: Outcome) -> JointAction:
         own = outcome.rewards or (outcome.reward,) * self.config.num_agents

@@ -7,6 +7,7 @@ machine alone.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Task
 from marl_ray.core.words import counted
-from marl_ray.credit import ESTIMATORS
+from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
 from marl_ray.data.loading import load_tasks
 from marl_ray.data.tables import check_dataset, needs_download
 from marl_ray.environments import ENVIRONMENTS
@@ -62,6 +63,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
     train_tasks, eval_tasks = _load_tasks(config, dry)
     for task in (*train_tasks, *eval_tasks):
         environment.check_task(task)
+    _check_order(config, environment, (*train_tasks, *eval_tasks))
     if transition.note:
         say(transition.note)
     _warn_of_overlap(config, train_tasks, eval_tasks)
@@ -84,6 +86,28 @@ def run_of_this_name(config: Config) -> SavedRun | None:
     """The run that is in the config's folder, if there is one. Raises UserError where it cannot be read."""
     folder = folder_of(config)
     return SavedRun.read(folder.path) if folder.config.exists() else None
+
+
+def _check_order(config: Config, environment: Environment[Any], tasks: Sequence[Task]) -> None:
+    """Where roles answer one after another, a node has more joint actions than the config's arithmetic knows of."""
+    stages = max((len(environment.order(task)) for task in tasks), default=1)
+    if stages == 1:
+        return
+    if config.rollout.handoff == "all":
+        raise UserError(
+            f"{config.algorithm}.handoff all is for agents that answer at the same time, and environment "
+            f"{config.environment} has them answer one after another: set it to random or best"
+        )
+    for agent in config.agents:
+        if BEYOND_SIBLINGS.get(agent.estimator) in ("greedy", "counterfactual"):
+            raise UserError(
+                f"estimator {agent.estimator} looks at answers in place of those given, and where agents answer one "
+                f"after another, as in environment {config.environment}, later ones have read those given: use another"
+            )
+    say(
+        f"agents answer one after another, in {stages} stages: a node has up to {counted(stages, 'time')} the joint "
+        "actions that the plan counts, since each earlier answer is continued by later ones that have read it"
+    )
 
 
 def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
