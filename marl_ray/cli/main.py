@@ -6,15 +6,15 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-import marl_ray
 from marl_ray.cli.parser import Parser, did_you_mean
+from marl_ray.core.versions import version_line
 
 COMMANDS = {
     "train": "train the agents",
     "plan": "check a config, show it resolved with its arithmetic, and start nothing",
     "eval": "estimate pass@k, returns and levels of models on a split, and compare them",
     "score": "score completions from a file, without any model",
-    "report": "summarise a run folder and draw its plot again",
+    "report": "a page of a run, or of several beside each other",
     "scale": "give an agent more or fewer generators while its run goes on",
     "replay": "learn from a run's batch log again, and compare with what was recorded",
     "explain": "what a setting means, its type and default; or the settings of a section",
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         + "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
         + "\n\nmarl-ray COMMAND --help says more of one.",
     )
-    parser.add_argument("--version", action="version", version=marl_ray.__version__)
+    parser.add_argument("--version", action="version", version=version_line())
     if not arguments or arguments[0].startswith("-"):
         parser.parse_args(arguments)
         parser.error(f"give a command: {', '.join(COMMANDS)}")
