@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 
 from marl_ray.cli.parser import Parser, did_you_mean
-from marl_ray.core.versions import version_line
 
 COMMANDS = {
     "train": "train the agents",
@@ -34,7 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         + "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
         + "\n\nmarl-ray COMMAND --help says more of one.",
     )
-    parser.add_argument("--version", action="version", version=version_line())
+    if "--version" in arguments[:1]:
+        from marl_ray.core.versions import (
+            version_line,
+        )  # reads what is installed, which other commands need not wait for
+
+        print(version_line())
+        return 0
+    parser.add_argument("--version", action="store_true", help="show the versions of this, torch, vllm and ray")
     if not arguments or arguments[0].startswith("-"):
         parser.parse_args(arguments)
         parser.error(f"give a command: {', '.join(COMMANDS)}")

@@ -135,6 +135,8 @@ class OutputConfig:
     probe_helpers: Literal["off", "eval", "always"] = "off"
     """Measure by execution what helpers are worth: metrics helper_needed and helper_suffices, at evaluations or at
     every step. Costs two more executions a helper for each distinct program that passes a test and calls it."""
+    tensorboard: bool = False
+    """Write every number to tensorboard/ in the run's folder too; the package tensorboard has to be installed."""
     verbose: bool = False
     """Show the logs of Ray and vLLM."""
 

@@ -34,7 +34,7 @@ from marl_ray.evaluation.tables import matrix, table
 from marl_ray.external.transition import Transition
 from marl_ray.models.names import check_model
 from marl_ray.runs.check import check_this_machine
-from marl_ray.telemetry.console import say
+from marl_ray.telemetry.console import warn
 from marl_ray.telemetry.records import record_of
 
 
@@ -67,7 +67,7 @@ def run(config: Config, request: Wanted) -> Iterator[str]:
                 for each in episodes:
                     file.writelines(_line({"model": contender.label} | record_of(episode)) for episode in each)
         for warning in _missing(contender.label, tasks):
-            say(warning)
+            warn(warning)
 
     write_atomically(folder / "config.yaml", to_yaml(config).encode())
     evaluate(asked, hear)
@@ -135,7 +135,7 @@ def _missing(label: str, tasks: Sequence[TaskMeasure]) -> Iterator[str]:
     for name, why in (("too_long_prompts", "a prompt was too long"), ("infra_errors", "the sandbox gave no verdict")):
         count = sum(getattr(task, name) for task in tasks)
         if count:
-            yield f"warning: {label}: {count} of {samples} episodes ended early ({why}): later turns are without them"
+            yield f"{label}: {count} of {samples} episodes ended early ({why}): later turns are without them"
 
 
 def _result(request: Wanted, asked: Evaluation, summary: Summary) -> dict[str, Any]:

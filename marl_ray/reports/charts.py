@@ -24,14 +24,14 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """`points` are (x, y) with rising x. `marks`: points, as of evaluations, with `spread`, half the width of each
-    one's interval; else a line. `colour` counts from 0."""
+    """`points` are (x, y) with rising x. `marks`: points, as of evaluations, with the bounds of each one's
+    interval, if it has some; else a line. `colour` counts from 0."""
 
     label: str
     colour: int
     points: Points
     marks: bool = False
-    spread: Sequence[float] = ()
+    bounds: Sequence[tuple[float, float]] = ()
 
 
 def chart(title: str, curves: Sequence[Curve]) -> Markup:
@@ -41,7 +41,11 @@ def chart(title: str, curves: Sequence[Curve]) -> Markup:
     drawn = [mark for curve in curves for mark in _curve(curve, frame)]
     picture = element("svg", _grid(frame), drawn, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=title)
     legend = [
-        element("span", f"{curve.label} {number(curve.points[-1][1])}".strip(), class_=f"key s{curve.colour % COLOURS}")
+        element(
+            "span",
+            f"{curve.label}: {number(curve.points[-1][1])}".removeprefix(": "),
+            class_=f"key s{curve.colour % COLOURS}",
+        )
         for curve in curves
     ]
     return element("figure", element("figcaption", title), picture, element("div", legend, class_="legend"))
@@ -89,9 +93,7 @@ class _Frame:
 def _frame(curves: Sequence[Curve]) -> _Frame:
     xs = [x for curve in curves for x, _ in curve.points]
     ys = [y for curve in curves for _, y in curve.points]
-    for curve in curves:
-        pairs = list(zip(curve.points, curve.spread, strict=False))
-        ys += [y + sign * half for (_, y), half in pairs for sign in (-1, 1)]
+    ys += [bound for curve in curves for bounds in curve.bounds for bound in bounds]
     low, high = _wide(min(ys), max(ys))
     return _Frame(*_wide(min(xs), max(xs)), low - 0.04 * (high - low), high + 0.04 * (high - low))
 
@@ -119,14 +121,11 @@ def _grid(frame: _Frame) -> list[Markup]:
 def _curve(curve: Curve, frame: _Frame) -> list[Markup]:
     colour = f"s{curve.colour % COLOURS}"
     if curve.marks or len(curve.points) == 1:
-        bars = [
-            element(
-                "path",
-                d=f"M{frame.x(x):.1f} {frame.y(y - half):.1f}V{frame.y(y + half):.1f}",
-                class_=f"line {colour}",
-            )
-            for (x, y), half in zip(curve.points, curve.spread, strict=False)
+        ways = [
+            f"M{frame.x(x):.1f} {frame.y(low):.1f}V{frame.y(high):.1f}"
+            for (x, _), (low, high) in zip(curve.points, curve.bounds, strict=bool(curve.bounds))
         ]
+        bars = [element("path", d=way, class_=f"line {colour}") for way in ways]
         places = [(f"{frame.x(x):.1f}", f"{frame.y(y):.1f}") for x, y in curve.points]
         dots = [element("circle", cx=x, cy=y, r=3.5, class_=colour) for x, y in places]
         return bars + dots

@@ -56,7 +56,7 @@ def curves(rows: Sequence[Mapping[str, Any]], family: Family) -> list[Curve]:
         if line := points(rows, metric):
             found.append(Curve(label, colour, line))
         if marks := points(rows, f"eval/{metric}"):
-            found.append(Curve(f"{label} held-out".strip(), colour, marks, True, spread(rows, metric)))
+            found.append(Curve(f"{label} held-out".strip(), colour, marks, True, intervals(rows, metric)))
     return found
 
 
@@ -65,23 +65,34 @@ def points(rows: Iterable[Mapping[str, Any]], key: str) -> list[tuple[float, flo
     return [(float(row.get("env_steps", 0)), float(row[key])) for row in rows if _is_number(row.get(key))]
 
 
-def spread(rows: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
-    """Half the widths of 95 % intervals of an evaluation's mean reward or share of passes, in the order of `points`;
-    empty for other metrics. Joint actions of one task are not independent, so only tasks are counted."""
+def intervals(rows: Iterable[Mapping[str, Any]], metric: str) -> list[tuple[float, float]]:
+    """95 % intervals of an evaluation's mean reward, or share of passes (Wilson's), in the order of `points`; empty for
+    other metrics. Joint actions of one task are not independent, so only tasks count; one alone has no interval."""
     turn, _, name = metric.rpartition("/")
-    halves = []
+    if name not in ("reward_mean", "all_passed"):
+        return []
+    found = []
     for row in rows:
-        value, tasks = row.get(f"eval/{metric}"), row.get("eval/episodes")
-        if not _is_number(value) or not tasks:
+        value, tasks = row.get(f"eval/{metric}"), row.get("eval/episodes") or 0
+        if not _is_number(value):
             continue
-        if name == "reward_mean" and _is_number(row.get(f"eval/{turn}/reward_std")):
-            deviation = row[f"eval/{turn}/reward_std"]
-        elif name == "all_passed":
-            deviation = math.sqrt(value * (1 - value))
+        deviation = row.get(f"eval/{turn}/reward_std")
+        if tasks < 2 or (name == "reward_mean" and not _is_number(deviation)):
+            found.append((value, value))
+        elif name == "reward_mean":
+            half = INTERVAL * deviation / math.sqrt(tasks)
+            found.append((value - half, value + half))
         else:
-            return []
-        halves.append(INTERVAL * deviation / math.sqrt(tasks))
-    return halves
+            found.append(_wilson(value, tasks))
+    return found
+
+
+def _wilson(share: float, tasks: int) -> tuple[float, float]:
+    """Wilson's score interval (1927), which stays within 0 and 1."""
+    z = INTERVAL**2 / tasks
+    middle = (share + z / 2) / (1 + z)
+    half = math.sqrt(share * (1 - share) * z + z * z / 4) / (1 + z)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _place(key: str) -> tuple[str, str, str]:

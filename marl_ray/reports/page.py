@@ -13,7 +13,7 @@ from typing import Any
 from marl_ray.core.words import counted
 from marl_ray.reports.charts import Curve, chart, number
 from marl_ray.reports.episodes import show
-from marl_ray.reports.families import REWARDS, TURNS, Family, curves, families, points, spread
+from marl_ray.reports.families import REWARDS, TURNS, Family, curves, families, intervals, points
 from marl_ray.reports.markup import Child, Markup, element
 from marl_ray.reports.run_view import RunView, flat
 from marl_ray.reports.summary import table
@@ -57,6 +57,7 @@ def _run(run: RunView, place: int, several: bool) -> Markup:
     kept = f"{len(run.episodes)} of {counted(run.episodes_kept, 'episode')} that the run kept: its best, worst and last"
     parts: list[Child] = [
         element("h2", run.name, id=f"run{place}") if several else None,
+        element("p", _summary(run)),
         [element("p", alert, class_="alert") for alert in run.alerts],
         element("pre", "\n".join(table(run.rows)) or "no step yet"),
         [element("p", line) for line in run.waiting],
@@ -71,6 +72,27 @@ def _run(run: RunView, place: int, several: bool) -> Markup:
         _folded("config.yaml", run.config_text),
     ]
     return element("article", parts)
+
+
+def _summary(run: RunView) -> str:
+    """What was trained, and how far."""
+    last = max((row for row in run.rows), key=lambda row: row["step"], default={"step": 0})
+    done = f"{counted(last['step'], 'step')}, {counted(last.get('env_steps', 0), 'joint sample')}"
+    parts = {"time/step": "training", "time/eval": "evaluations"}
+    times = {what: sum(row.get(key) or 0.0 for row in run.rows) for key, what in parts.items()}
+    took = ", ".join(f"{_duration(seconds)} of {what}" for what, seconds in times.items())
+    data, model = run.settings.get("dataset.name"), run.settings.get("model.name")
+    return f"{model or 'models of their own'} on {data}: {done}, {took}" if data else f"{done}, {took}"
+
+
+def _duration(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )
 
 
 def _folded(title: str, text: str) -> Markup:
@@ -129,7 +151,7 @@ def _comparison(runs: Sequence[RunView]) -> Markup:
             found = [curve for place, run in enumerate(runs) for curve in _curves_of(run, place, metric)]
             if found:
                 drawn.append(chart(f"{family.title}, {label}", found))
-    rewards = [family for family in of_all if family.section in (REWARDS, TURNS)]
+    rewards, others = ([family for family in of_all if family.section == section] for section in (REWARDS, TURNS))
     told = "mean of the last ten training steps; last held-out evaluation, with its 95 % interval"
     parts: list[Child] = [
         element("h2", "Comparison"),
@@ -137,6 +159,7 @@ def _comparison(runs: Sequence[RunView]) -> Markup:
         element("h3", "Last values"),
         element("p", told, class_="quiet"),
         _last_values(runs, rewards),
+        element("details", element("summary", "more of the turns"), _last_values(runs, others)) if others else None,
         element("h3", "Settings that differ"),
         _settings(runs),
     ]
@@ -148,7 +171,7 @@ def _curves_of(run: RunView, place: int, metric: str) -> list[Curve]:
     if line := points(run.rows, metric):
         found.append(Curve(run.name, place, line))
     if marks := points(run.rows, f"eval/{metric}"):
-        found.append(Curve(f"{run.name} held-out", place, marks, True, spread(run.rows, metric)))
+        found.append(Curve(f"{run.name} held-out", place, marks, True, intervals(run.rows, metric)))
     return found
 
 
@@ -170,10 +193,11 @@ def _lately(run: RunView, metric: str) -> str:
 
 
 def _held_out(run: RunView, metric: str) -> str:
-    values, halves = points(run.rows, f"eval/{metric}"), spread(run.rows, metric)
+    values, bounds = points(run.rows, f"eval/{metric}"), intervals(run.rows, metric)
     if not values:
         return ""
-    return number(values[-1][1]) + (f" ± {number(halves[-1])}" if halves else "")
+    low, high = bounds[-1] if bounds else (0.0, 0.0)
+    return number(values[-1][1]) + (f" [{number(low)}, {number(high)}]" if low < high else "")
 
 
 def _settings(runs: Sequence[RunView]) -> Markup:

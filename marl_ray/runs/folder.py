@@ -38,6 +38,8 @@ class RunFolder:
         """All of it for people, as `marl-ray report` writes it."""
         self.machine = self.path / "machine.json"
         """Versions, and the machines that the run was last started on."""
+        self.tensorboard = self.path / "tensorboard"
+        """Event files, if they are asked for."""
         self.error = self.path / "error.txt"
         """The traceback of a run that a bug ended."""
         self.models = self.path / "models"

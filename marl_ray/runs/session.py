@@ -22,6 +22,7 @@ from marl_ray.runs.scaling import serve_requests
 from marl_ray.telemetry.console import Console, say
 from marl_ray.telemetry.files import Files
 from marl_ray.telemetry.stream import RowStream, Sink
+from marl_ray.telemetry.tensorboard import TensorBoard
 from marl_ray.telemetry.wandb import Wandb
 from marl_ray.trainer import Result, Trainer
 
@@ -86,4 +87,6 @@ def open_stream(config: Config, folder: RunFolder, standing: Standing, total: in
     ]
     if config.wandb.project:
         sinks.append(Wandb(config, folder.path))
+    if config.output.tensorboard:
+        sinks.append(TensorBoard(folder.tensorboard, folder.metrics))
     return RowStream(sinks)
