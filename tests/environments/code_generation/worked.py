@@ -162,7 +162,6 @@ NO_HELPER = Alike(
         ("I cannot help with that.", ALONE),
         ("def helper(x):\n    return 2 * x", ALONE),
         ("def aux2(x):\n    return 2 * x", ALONE),
-        ("def aux(x:\n    return 2 * x", ALONE),
         ("class aux:\n    pass", ALONE),
         ("print('aux')", ALONE),
         ("```python\n```", ALONE),
@@ -179,8 +178,19 @@ HELPER_CALLED_IN_VAIN = Alike(
     (
         ("", MAIN),
         ("def helper(x):\n    return 2 * x", MAIN),
-        ("def aux(x:\n    return 2 * x", MAIN),
         ("The helper doubles x.", body("y = aux(x)", "return y + 1")),
+    ),
+)
+
+BROKEN_HELPER = Alike(
+    "M",
+    0.6,
+    ("aux: missing", "f: found", "syntax: error in aux line", "tests: not run"),
+    "implementation: missing aux",
+    False,
+    (
+        ("def aux(x:\n    return 2 * x", ALONE),
+        ("def aux(x:\n    return 2 * x", MAIN),
     ),
 )
 

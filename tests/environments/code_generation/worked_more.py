@@ -11,7 +11,7 @@ PARTLY = (
         (*OK, "tests: 1 of 4 passed", "failed: assert f(1) == 3 -> AssertionError", "failed: assert f(2) == 5"),
         "implementation: OK",
         False,
-        ((AUX, body("return 1")), (AUX, body("return x + 1")), (AUX, body("return 3"))),
+        ((AUX, body("return 1")), (AUX, body("return x + 1")), (AUX, body("return 1 if x < 2 else 0"))),
     ),
     Alike(
         "A M S 1/4 C W",
