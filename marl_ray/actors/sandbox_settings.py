@@ -24,6 +24,7 @@ def sandbox_settings(config: Config) -> SandboxSettings:
         allow_unsafe=sandbox.allow_unsafe,
         limits=limits,
         packages=sandbox.packages,
+        scratch_mb=sandbox.scratch_mb,
     )
 
 

@@ -250,6 +250,9 @@ class SandboxConfig:
     """After so many timeouts the rest of a program's tests are not run."""
     memory_mb: PositiveInt = 512
     """Memory a program has, in MiB."""
+    scratch_mb: NotNegativeInt = 0
+    """MiB that a program may write to files, in an empty folder of its own, its current one; 0: none. Needs Landlock as
+    of Linux 6.2 wherever sandbox workers run; levels without it are refused."""
     packages: tuple[str, ...] = ()
     """Installed packages that programs may import beside the standard library, as [numpy, PIL], and those that they
     need in turn. Loaded ahead, read-only; installed wherever sandbox workers run."""
