@@ -283,7 +283,7 @@ def _run_judge(
         os._exit(1)
     try:
         frames.send(owner, {"ready": facts})
-        judge.Judge(owner, link).serve()
+        judge.Judge(owner, link, tidy=wall.scratch is not None).serve()
     except (frames.Closed, BrokenPipeError):
         os._exit(0)  # the owner is gone
     except BaseException:
