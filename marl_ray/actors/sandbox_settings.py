@@ -29,9 +29,10 @@ def sandbox_settings(config: Config) -> SandboxSettings:
 
 
 def check_sandbox_here(config: Config) -> None:
-    """This machine gives a level of isolation that was asked for by name. Raises UserError."""
+    """This machine gives a level of isolation, where one was asked for by name, or one with scratch folders. Raises
+    UserError."""
     settings = sandbox_settings(config)
-    if settings.require is None and settings.isolation in ("auto", "none"):
+    if settings.require is None and settings.isolation in ("auto", "none") and not settings.scratch_mb:
         return
     try:
         with Sandbox(settings):
