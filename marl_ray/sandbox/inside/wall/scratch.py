@@ -8,6 +8,7 @@ Size and number of files are the mount's, for all guests of a program together.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 
 from .landlock import WRITING_ABI, abi
@@ -16,6 +17,9 @@ from .process import libc
 MOST_FILES = 256
 """Files and folders. A file costs the kernel memory that no size counts; and a guest's folders are this deep at most,
 which `empty` relies on."""
+GUESTS = 16
+"""Folders that are made ahead: a program that uses all files up takes them from no other guest. A program has a few
+guests at a time, and there are a spare one and the compiler's."""
 PLACES = ("/scratch", "/mnt", "/media", "/srv")
 """Folders that may be there to be mounted on, and hold nothing that a guest could read anyway."""
 
@@ -31,7 +35,6 @@ class Scratch:
         of its own already, with the right to mount; else it goes into one."""
         if abi() < WRITING_ABI:
             raise OSError("a scratch folder needs Landlock as of Linux 6.2 (sandbox.scratch_mb)")
-        self._last = 0
         self.place = next((place for place in PLACES if os.path.isdir(place)), "")
         if not self.place:
             raise OSError(f"a scratch folder needs one of {', '.join(PLACES)} to be mounted on")
@@ -41,22 +44,27 @@ class Scratch:
             _leave()
         options = f"size={megabytes}m,nr_inodes={MOST_FILES},mode=0700,uid={owner},gid={group}"
         _mount("tmpfs", self.place, "tmpfs", _NOSUID | _NODEV | _NOEXEC, options)
+        self._free = [f"{self.place}/{number}" for number in range(GUESTS)]
 
-    def folder(self) -> str:
-        """A new, empty folder."""
-        self._last += 1
-        path = f"{self.place}/{self._last}"
-        os.mkdir(path, 0o700)
-        return path
+    def make_folders(self) -> None:
+        """Once, by the user that they belong to."""
+        for path in self._free:
+            os.mkdir(path, 0o700)
 
-    def remove(self, path: str) -> None:
-        """Remove a folder whose guest is no more, whatever it has left there."""
+    def take(self) -> str:
+        """A folder that is empty. Raises OSError where too many guests are alive."""
+        if not self._free:
+            raise OSError(errno.EAGAIN, "all scratch folders are taken")
+        return self._free.pop()
+
+    def give_back(self, path: str) -> None:
+        """A folder whose guest is no more, whatever it has left there."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             empty(descriptor)
         finally:
             os.close(descriptor)
-        os.rmdir(path)
+        self._free.append(path)
 
 
 def empty(folder: int) -> None:

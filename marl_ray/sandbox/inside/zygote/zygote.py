@@ -111,18 +111,18 @@ class Zygote:
         os.kill(pid, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
         if self._wall.scratch is not None:
-            self._wall.scratch.remove(self._folders.pop(pid))
+            self._wall.scratch.give_back(self._folders.pop(pid))
         return status, usage.ru_utime + usage.ru_stime
 
     def _fork(self, descriptors: list[int], memory_mb: int, cpu_s: int, output: int, reply: int) -> int:
         """A guest with these `Resources`; its process, or minus errno."""
         folder = None
         try:
-            folder = None if self._wall.scratch is None else self._wall.scratch.folder()
+            folder = None if self._wall.scratch is None else self._wall.scratch.take()
             pid = process.fork()
         except OSError as error:
             if self._wall.scratch is not None and folder is not None:
-                self._wall.scratch.remove(folder)
+                self._wall.scratch.give_back(folder)
             return -(error.errno or errno.EAGAIN)
         if pid:
             self._children.add(pid)
@@ -232,6 +232,8 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     process.share_malloc_arena()
     folders = _scratch(config)
     dropped = _drop_rights(config["user"])
+    if folders is not None:
+        folders.make_folders()
     if process.LINUX:
         process.undumpable()
         process.no_new_privs()
