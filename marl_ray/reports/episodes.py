@@ -15,7 +15,7 @@ from marl_ray.reports.charts import number
 from marl_ray.reports.markup import Child, Markup, element
 from marl_ray.telemetry.records import Record
 
-Path = tuple[int, ...]
+NodePath = tuple[int, ...]
 OF_ACTION = ("indices", "reward", "levels", "rewards", "report")
 """Keys of a joint action that are shown in their own way."""
 
@@ -54,7 +54,7 @@ def choose(records: Iterable[Record], count: int) -> list[Shown]:
     for why, heap in (("best", best), ("worst", worst), ("last", latest)):
         for _, place, record in heap:
             found.setdefault(place, ([], record))[0].append(why)
-    return [Shown(", ".join(why), reward_of(r) or 0.0, r) for _, (why, r) in sorted(found.items(), key=lambda x: x[0])]
+    return [Shown(", ".join(why), reward_of(r) or 0.0, r) for _, (why, r) in sorted(found.items())]
 
 
 def show(episode: Shown) -> Markup:
@@ -82,7 +82,7 @@ def _stop(stop: Mapping[str, Any]) -> str:
     return f"ended {where}: {stop['reason'].replace('_', ' ')}{detail}"
 
 
-def _tree(nodes: Mapping[Path, Mapping[str, Any]]) -> Markup:
+def _tree(nodes: Mapping[NodePath, Mapping[str, Any]]) -> Markup:
     """Every node in a line, of a tree that is no chain."""
     lines = []
     for path, node in sorted(nodes.items()):
@@ -95,7 +95,7 @@ def _tree(nodes: Mapping[Path, Mapping[str, Any]]) -> Markup:
     return element("pre", "\n".join(lines), title="rewards of each node's joint actions; * was handed on")
 
 
-def _node(path: Path, node: Mapping[str, Any], nodes: Mapping[Path, Mapping[str, Any]]) -> Markup:
+def _node(path: NodePath, node: Mapping[str, Any], nodes: Mapping[NodePath, Mapping[str, Any]]) -> Markup:
     """A turn: its joint actions, and the one of them that was handed on, or the best."""
     actions = node["joint_actions"]
     index = node["expanded"][0] if node["expanded"] else max(range(len(actions)), key=lambda g: actions[g]["reward"])
@@ -114,7 +114,7 @@ def _node(path: Path, node: Mapping[str, Any], nodes: Mapping[Path, Mapping[str,
 
 
 def _agent(
-    agent: int, node: Mapping[str, Any], action: Mapping[str, Any], parent: Mapping[str, Any] | None, path: Path
+    agent: int, node: Mapping[str, Any], action: Mapping[str, Any], parent: Mapping[str, Any] | None, path: NodePath
 ) -> Markup:
     """What one agent read and answered, and how that differs from its answer the turn before."""
     answer = _answer(node, agent, action)
