@@ -135,6 +135,8 @@ class OutputConfig:
     probe_helpers: Literal["off", "eval", "always"] = "off"
     """Measure by execution what helpers are worth: metrics helper_needed and helper_suffices, at evaluations or at
     every step. Costs two more executions a helper for each distinct program that passes a test and calls it."""
+    tensorboard: bool = False
+    """Write every number to tensorboard/ in the run's folder too; the package tensorboard has to be installed."""
     verbose: bool = False
     """Show the logs of Ray and vLLM."""
 
@@ -254,6 +256,9 @@ class SandboxConfig:
     """After so many timeouts the rest of a program's tests are not run."""
     memory_mb: PositiveInt = 512
     """Memory a program has, in MiB."""
+    scratch_mb: NotNegativeInt = 0
+    """MiB that a program may write to files, in an empty folder of its own, its current one; 0: none. Needs Landlock as
+    of Linux 6.2 wherever sandbox workers run; levels without it are refused."""
     packages: tuple[str, ...] = ()
     """Installed packages that programs may import beside the standard library, as [numpy, PIL], and those that they
     need in turn. Loaded ahead, read-only; installed wherever sandbox workers run."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -34,7 +35,7 @@ from marl_ray.evaluation.tables import matrix, table
 from marl_ray.external.transition import Transition
 from marl_ray.models.names import check_model
 from marl_ray.runs.check import check_this_machine
-from marl_ray.telemetry.console import say
+from marl_ray.telemetry.console import say, warn
 from marl_ray.telemetry.records import record_of
 
 
@@ -53,7 +54,7 @@ class Wanted:
 
 
 def run(config: Config, request: Wanted) -> Iterator[str]:
-    """Check, play, measure and write; gives the lines to print. Raises UserError."""
+    """Check, play, measure and write; gives the lines to print. Raises UserError; KeyboardInterrupt when stopped."""
     asked = check(config, request)
     folder = _new_folder(request.folder)
     measured: dict[str, list[TaskMeasure]] = {}
@@ -67,10 +68,18 @@ def run(config: Config, request: Wanted) -> Iterator[str]:
                 for each in episodes:
                     file.writelines(_line({"model": contender.label} | record_of(episode)) for episode in each)
         for warning in _missing(contender.label, tasks):
-            say(warning)
+            warn(warning)
 
     write_atomically(folder / "config.yaml", to_yaml(config).encode())
-    evaluate(asked, hear)
+    try:
+        evaluate(asked, hear)
+    except BaseException as end:
+        if not measured:
+            _remove(folder)
+        if isinstance(end, KeyboardInterrupt):
+            done = f"{len(measured)} of {counted(len(asked.contenders), 'model')} measured"
+            say(f"stopped: {done}" + (f"; their tasks are in {folder / 'tasks.jsonl'}" if measured else ""))
+        raise
     summary = summarise(measured, config.seed)
     write_atomically(folder / "evaluation.json", (json.dumps(_result(request, asked, summary), indent=1)).encode())
     yield from table(summary)
@@ -134,13 +143,20 @@ def _new_folder(path: Path) -> Path:
     return path
 
 
+def _remove(folder: Path) -> None:
+    """An evaluation that measured nothing leaves nothing behind."""
+    (folder / "config.yaml").unlink(missing_ok=True)
+    with suppress(OSError):  # somebody else has put something there
+        folder.rmdir()
+
+
 def _missing(label: str, tasks: Sequence[TaskMeasure]) -> Iterator[str]:
     """What is not in the numbers, said."""
     samples = sum(task.samples for task in tasks)
     for name, why in (("too_long_prompts", "a prompt was too long"), ("infra_errors", "the sandbox gave no verdict")):
         count = sum(getattr(task, name) for task in tasks)
         if count:
-            yield f"warning: {label}: {count} of {samples} episodes ended early ({why}): later turns are without them"
+            yield f"{label}: {count} of {samples} episodes ended early ({why}): later turns are without them"
 
 
 def _result(request: Wanted, asked: Evaluation, summary: Summary) -> dict[str, Any]:

@@ -22,8 +22,7 @@ SAMPLES = 8
 
 def conclude(config: Config, folder: RunFolder, result: Result, seconds: float) -> list[str]:
     """Draw the plot, write episodes to read, and say in a few lines what happened."""
-    agents = counted(config.num_agents, "agent")
-    title = f"{config.algorithm} on {config.dataset.type}: {agents}"
+    agents, title = counted(config.num_agents, "agent"), plot_title(config)
     rows = rows_of(folder)
     plot_returns(rows, folder.plot, title)
     estimators = ", ".join(dict.fromkeys(agent.estimator for agent in config.agents))
@@ -50,6 +49,11 @@ def conclude(config: Config, folder: RunFolder, result: Result, seconds: float) 
         files.append(f"{folder.models.name}/")
     lines.append(f"Results in {folder}: {', '.join(files)}.")
     return lines
+
+
+def plot_title(config: Config) -> str:
+    """What a run is, over its plot."""
+    return f"{config.algorithm} on {config.dataset.type}: {counted(config.num_agents, 'agent')}"
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

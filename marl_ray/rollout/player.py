@@ -112,10 +112,18 @@ class EpisodePlayer:
         return await together(*(play(draw, task) for draw, task in enumerate(tasks)))
 
     async def evaluate(self, tasks: Sequence[Task]) -> list[Episode]:
-        """The episodes of an evaluation: none ends early for a good reward, so that every turn is measured on all
-        tasks."""
+        """The episodes of a training's evaluation."""
         size = self.config.evaluation.eval_num_generations
-        return await together(*(self.play(task, size, "eval", evaluation=True) for task in tasks))
+        return await together(*(self.evaluate_task(task, size) for task in tasks))
+
+    async def evaluate_task(self, task: Task, num_generations: int, sample: int = 0) -> Episode:
+        """An episode of an evaluation, a training's or `marl-ray eval`'s, sampled at `eval_temperature` (0: greedy): it
+        does not end early for a good reward, so that every turn is measured on all tasks.
+
+        `sample`, from 0, names one of several independent ones; a training plays the first.
+        """
+        key = ("eval", sample) if sample else ("eval",)
+        return await self.play(task, num_generations, *key, evaluation=True)
 
     async def play(
         self,

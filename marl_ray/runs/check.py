@@ -28,7 +28,8 @@ from marl_ray.models.adapters import require_peft
 from marl_ray.models.names import check_model, describe_prompts, resolve_model
 from marl_ray.runs.folder import RunFolder, new_folder
 from marl_ray.runs.resume import SavedRun, check_resume
-from marl_ray.telemetry.console import say
+from marl_ray.telemetry.console import say, warn
+from marl_ray.telemetry.tensorboard import require_tensorboard
 from marl_ray.telemetry.wandb import require_wandb
 
 
@@ -56,6 +57,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
         if agent.estimator not in ESTIMATORS.entries:  # those of the package are there, and import torch
             ESTIMATORS.get(agent.estimator)
     require_wandb(config)
+    require_tensorboard(config)
     require_peft(config.lora)
     check_sandbox(config)
     demands(config)
@@ -131,8 +133,8 @@ def _warn_of_overlap(config: Config, train_tasks: list[Task], eval_tasks: list[T
     dataset = config.dataset
     both = {_content(task) for task in train_tasks} & {_content(task) for task in eval_tasks}
     if both:
-        say(
-            f"warning: {counted(len(both), 'task')} of {dataset.eval_split} are in {dataset.train_split} too, so the "
+        warn(
+            f"{counted(len(both), 'task')} of {dataset.eval_split} are in {dataset.train_split} too, so the "
             "evaluation is not on held-out tasks: set dataset.train_split and dataset.eval_split apart"
         )
 
@@ -162,4 +164,4 @@ def check_new_folder(folder: RunFolder) -> None:
     if not there.is_dir():
         raise UserError(f"output folder {folder} cannot be made ({there} is not a folder): set output.base_dir")
     if not os.access(there, os.W_OK | os.X_OK):
-        say(f"warning: output folder {folder} cannot be made here (no right to write to {there}): set output.base_dir")
+        warn(f"output folder {folder} cannot be made here (no right to write to {there}): set output.base_dir")

@@ -9,7 +9,7 @@ from marl_ray.config.schema import Config
 from marl_ray.core.batch import UpdateStats
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Episode
-from marl_ray.telemetry.console import say
+from marl_ray.telemetry.console import warn
 
 GAP_WORTH_A_WARNING = 0.05
 
@@ -65,7 +65,7 @@ class Health:
         bad = any(stats.skipped_steps for stats in updates)
         self.bad_steps = self.bad_steps + 1 if bad else 0
         if bad:
-            say(f"step {step}: loss or gradient not finite, update skipped ({self.bad_steps} in a row)")
+            warn(f"step {step}: loss or gradient not finite, update skipped ({self.bad_steps} in a row)")
         if self.bad_steps >= self.config.loop.max_bad_steps:
             raise UserError(
                 f"{self.bad_steps} steps in a row had a loss or gradient that is not finite: lower "
@@ -78,8 +78,8 @@ class Health:
             why = "top_p or top_k below neutral, or a dtype too coarse"
             if self.config.rollout.max_staleness:
                 why = f"weights up to {self.config.rollout.max_staleness} versions old, {why}"
-            say(
-                f"warning: sampler and learner differ by {gap:.3f} nats a token on the sampled tokens ({why}), and "
+            warn(
+                f"sampler and learner differ by {gap:.3f} nats a token on the sampled tokens ({why}), and "
                 f"{self.config.algorithm}.importance is none; see agent_*/logprob_gap"
             )
 
