@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from benchmarks.paces import Pace, SlotEngine
 from marl_ray.core.batch import BatchStream, Group, UpdateStats
+from marl_ray.core.ids import Policy
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.tree import Completion, Outcome, Task
 from marl_ray.environments.base import Environment
@@ -126,8 +127,8 @@ class Generators:
 class Learner:
     """One agent's learner. `streams`: it takes groups while their batch is being played."""
 
-    def __init__(self, agent: int, pace: Pace, generators: Generators, streams: bool) -> None:
-        self.agent, self.pace, self.generators, self.streams = agent, pace, generators, streams
+    def __init__(self, policy: Policy, pace: Pace, generators: Generators, streams: bool) -> None:
+        self.policy, self.pace, self.generators, self.streams = policy, pace, generators, streams
         self.step = 0
 
     async def learn(self, stream: BatchStream) -> UpdateStats:

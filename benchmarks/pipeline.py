@@ -34,7 +34,7 @@ from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.state import TrainerState
-from marl_ray.rollout.assembly import AgentStream
+from marl_ray.rollout.assembly import PolicyStream
 from marl_ray.runs.check import check
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.resume import Standing
@@ -58,7 +58,7 @@ def paced_actors(paces: Sequence[Pace]) -> tuple[type[Generator], type[LearnerAc
     class PacedGenerator(Generator):
         async def start(self) -> list[str]:
             notes = await super().start()
-            self.pace = paces[self.id.agent or 0]
+            self.pace = paces[self.id.policy.number]
             self.slots = SlotEngine(self.pace)
             return notes
 
@@ -76,11 +76,11 @@ def paced_actors(paces: Sequence[Pace]) -> tuple[type[Generator], type[LearnerAc
 
         def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
             groups = [group for mini_batch in batch.mini_batches for group in mini_batch.groups]
-            with self._at_least(groups, paces[self.id.agent or 0].optimizer_s):
+            with self._at_least(groups, paces[self.id.policy.number].optimizer_s):
                 return super().finish(batch, accumulated)
 
         def _at_least(self, groups: Sequence[Group], more: float) -> Any:
-            pace = paces[self.id.agent or 0]
+            pace = paces[self.id.policy.number]
             return _Longer(sum(len(group.completions) for group in groups) * pace.learn_s + more)
 
     return PacedGenerator, PacedLearner
@@ -98,7 +98,7 @@ class _Longer:
         time.sleep(max(0.0, self.until - time.monotonic()))
 
 
-class Barrier(AgentStream):
+class Barrier(PolicyStream):
     """Nothing is handed on before the batch is complete."""
 
     async def groups(self, start: int) -> Sequence[Group]:
@@ -151,8 +151,8 @@ async def measure(steps: int, folder: Path) -> dict[str, Figures]:
                 sink = Rows()
                 config = config_of(folder, staleness, state.step + steps)
                 standing = Standing(None, state, state.step, frozenset())
-                stream = AgentStream if streams else Barrier
-                with mock.patch("marl_ray.trainer.AgentStream", stream):
+                stream = PolicyStream if streams else Barrier
+                with mock.patch("marl_ray.trainer.PolicyStream", stream):
                     trainer = Trainer(config, problem, run, standing, team, RowStream([sink]))
                     await trainer.run()
                 state = trainer.state

@@ -76,6 +76,8 @@ class Case:
     group: int = GROUP
     turns: int = TURNS
     seed: int = 0
+    shared: bool = False
+    """All agents play with the first one's policy, at its pace."""
     alike: float | None = None
     """Share of the tasks in which all answers earn the same, which are skipped; None: without dynamic_sampling."""
 
@@ -89,6 +91,7 @@ class Case:
             "num_train_epochs": self.steps,
             "max_steps": self.steps,
             "max_staleness": self.staleness,
+            "policy": 0 if self.shared else None,
             "dynamic_sampling": self.alike is not None,
         }
         output = {"base_dir": str(folder), "save_final_model": False, "episodes_per_step": 0}
@@ -152,12 +155,13 @@ async def imagine(
     """One imagined run, new or going on where `standing` says; what its rows were, and its engines."""
     agents = range(len(case.paces))
     config, environment = case.config(folder), Blank(len(case.paces), case.alike or 0.0)
-    generators = [
-        Generators(case.paces[i], case.replicas[i], case.mtbf_s, case.restart_s, case.seed + i) for i in agents
-    ]
+    generators = {
+        p: Generators(case.paces[p.number], case.replicas[p.number], case.mtbf_s, case.restart_s, case.seed + p.number)
+        for p in config.policies
+    }
     team: Any = SimpleNamespace(
-        generators=generators,
-        learners=[Learner(i, case.paces[i], generators[i], case.streams) for i in agents],
+        generators=[generators[config.policy_of(i)] for i in agents],
+        learners=[Learner(p, case.paces[p.number], group, case.streams) for p, group in generators.items()],
         sandbox=Sandbox(case.workers, case.program_s),
     )
     count = case.tasks * (1 if case.alike is None else 8)  # enough that some differ
@@ -170,7 +174,7 @@ async def imagine(
     trainer = Trainer(config, problem, RunFolder(folder / "run"), standing, team, RowStream([sink]))
     trainer.log = log or NoLog()  # type: ignore[assignment]
     await trainer.run()
-    return sink, generators
+    return sink, list(generators.values())
 
 
 def line(name: str, found: Figures, base: Figures | None = None) -> str:

@@ -20,7 +20,7 @@ from marl_ray.actors.team import start_team
 from marl_ray.config import Config, from_tree
 from marl_ray.core.waiting import together
 from marl_ray.runs.folder import RunFolder
-from marl_ray.runs.history import AgentHistory
+from marl_ray.runs.history import PolicyHistory
 
 SHAPES = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 4))
 """Agents, and replicas each."""
@@ -48,7 +48,7 @@ async def measure(agents: int, replicas: int, model: str, rounds: int, folder: P
     team = await start_team(config_of(agents, replicas, model), 1, lambda text: None)
     try:
         for learner, generators in zip(team.learners, team.generators, strict=True):
-            await learner.connect(generators, AgentHistory(RunFolder(folder), learner.agent))
+            await learner.connect(generators, PolicyHistory(RunFolder(folder), learner.policy))
         seconds, sent = [], 0
         for _ in range(rounds + 1):
             begun = time.perf_counter()

@@ -4,7 +4,7 @@
     --------------------  -------------------------------------  -------------------------------------------------
     roll_out (k + 1)      play a batch's episodes, log it        the gate (`Pipeline`); engines, sandbox, the expert
     draw, log_drawn       the same with dynamic_sampling         the gate (`Draws`); the same
-    learn (one an agent)  update from the batch as its nodes     the batch in the log; its own gradient; no evaluation
+    learn (one a policy)  update from the batch as its nodes     the batch in the log; its own gradient; no evaluation
                           come, publish, save                    that still needs its version
     record                a row of the step, a checkpoint        the slowest learner; the disk
     evaluate              play the eval tasks                    every agent at the evaluation's version
@@ -25,11 +25,12 @@ from marl_ray.actors.team import Team
 from marl_ray.config.arithmetic import arithmetic, most_draws
 from marl_ray.config.schema import Config
 from marl_ray.core.batch import UpdateStats
+from marl_ray.core.ids import Policy
 from marl_ray.core.streams import draw_task, draw_tasks
 from marl_ray.core.tree import Episode
 from marl_ray.core.waiting import Changes, crew, now, together
 from marl_ray.credit.batches import is_informative
-from marl_ray.rollout.assembly import AgentStream, Assembly, assembled
+from marl_ray.rollout.assembly import Assembly, PolicyStream, assembled
 from marl_ray.rollout.draws import Draws
 from marl_ray.rollout.pipeline import Pipeline
 from marl_ray.rollout.player import EpisodePlayer
@@ -73,22 +74,22 @@ class Trainer:
         k = config.rollout.max_staleness
         self.pipeline = Pipeline(config.num_agents, k, self.first, self.total, self.evaluations, self.logged)
         self.changes, self.log = Changes(), folder.log
-        self.health, self.timeline = Health(config), Timeline(config.num_agents)
+        self.health, self.timeline = Health(config), Timeline(config.policies)
         self.player = EpisodePlayer(config, problem.environment, problem.transition, team.generators, team.sandbox)
         self.assemblies: dict[int, Assembly] = {}
         """Batches that are played, or not yet learned from by all, by step."""
         self.rollouts: dict[int, LoggedStep] = {}
         """Those that are complete and not yet recorded."""
-        self.updates: dict[int, dict[int, UpdateStats]] = {}
-        """By step and agent, of steps not yet recorded."""
+        self.updates: dict[int, dict[Policy, UpdateStats]] = {}
+        """By step and policy, of steps not yet recorded."""
         self.waiting: dict[int, Episode] = {}
         """With dynamic_sampling: episodes that are over, by draw, whose batch is not known yet."""
         self.drawn: dict[int, dict[int, tuple[Episode, bool]]] = {}
         """Then: all episodes of batches that are not yet in the log, by batch and draw, and which are informative."""
-        self.unsent = [False] * config.num_agents
-        """Whether an agent's weights have changed since they were sent last."""
-        self.saved: set[tuple[int, int]] = set()
-        """Step and agent of checkpoints not yet complete."""
+        self.unsent = dict.fromkeys(config.policies, False)
+        """Whether a policy's weights have changed since they were sent last."""
+        self.saved: set[tuple[int, Policy]] = set()
+        """Step and policy of checkpoints not yet complete."""
         self.after: Row | None = None
         self.eval_episodes: list[Episode] = []
 
@@ -218,42 +219,45 @@ class Trainer:
         self.changes.tell()
 
     async def learn(self, learner: LearnerGroup) -> None:
-        """All of one agent's updates, its parts of the checkpoints, and its trained model."""
-        every, agent = self.config.loop.save_steps, learner.agent
+        """All of one policy's updates, its parts of the checkpoints, and its trained model."""
+        every, policy = self.config.loop.save_steps, learner.policy
         for step in range(self.first, self.total):
             await self.update_and_publish(learner, step)
             if (step + 1) % every == 0 or step + 1 == self.total:
-                await learner.save(str(self.folder.checkpoints.begin(step + 1, agent)))
-                self.saved.add((step + 1, agent))
+                await learner.save(str(self.folder.checkpoints.begin(step + 1, policy)))
+                self.saved.add((step + 1, policy))
                 self.changes.tell()
         if self.config.output.save_final_model:
-            texts = probe_texts(self.problem.environment, self.problem.train_tasks, agent)
-            await learner.export(str(self.folder.model(agent)), texts)
+            environment, tasks = self.problem.environment, self.problem.train_tasks
+            texts = [text for agent in policy.agents for text in probe_texts(environment, tasks, agent)]
+            await learner.export(str(self.folder.model(policy)), texts)
 
     async def update_and_publish(self, learner: LearnerGroup, step: int) -> None:
-        """One agent's update from batch `step`, then its weights to its own generators, as version `step` + 1.
+        """One policy's update from batch `step`, then its weights to its own generators, as version `step` + 1.
 
         Weights that did not change are not sent: the generators serve what they have under the next version. Nor are
         those that nothing will be played with, on the way through the log.
         """
-        agent, begun = learner.agent, now()
-        self.timeline.learn(agent)
+        policy, begun = learner.policy, now()
+        self.timeline.learn(policy)
         await self.changes.until(lambda: step in self.assemblies)
-        stream = AgentStream(self.assemblies[step], agent, self.changes.until, self.pipeline.may_update, now() - begun)
+        assembly, may_update = self.assemblies[step], self.pipeline.may_update
+        stream = PolicyStream(assembly, policy, self.changes.until, may_update, now() - begun)
         stats = await learner.learn(stream)
         learned = now()
-        self.unsent[agent] |= stats.optimizer_steps > 0
+        self.unsent[policy] |= stats.optimizer_steps > 0
         if step + 1 >= self.logged - self.config.rollout.max_staleness or step + 1 in self.evaluations:
-            await learner.publish(self.unsent[agent])
-            self.unsent[agent] = False
+            await learner.publish(self.unsent[policy])
+            self.unsent[policy] = False
         waited, done = stream.waited_s, now()
-        self.timeline.learned(step, agent, learn=learned - begun - waited, wait=waited, sync=done - learned)
-        self.updates.setdefault(step, {})[agent] = stats
-        self.pipeline.published(agent, step + 1)
+        self.timeline.learned(step, policy, learn=learned - begun - waited, wait=waited, sync=done - learned)
+        self.updates.setdefault(step, {})[policy] = stats
+        for agent in policy.agents:
+            self.pipeline.published(agent, step + 1)
         self.changes.tell()
 
     async def record(self) -> None:
-        """A row of each step that all agents have done, and the checkpoints that all have saved."""
+        """A row of each step that all policies have done, and the checkpoints that all have saved."""
         for step in range(self.first, self.total):
             await self.record_step(step)
             if self.state.step % self.config.loop.save_steps == 0 or self.state.step == self.total:
@@ -261,20 +265,20 @@ class Trainer:
 
     async def record_step(self, step: int) -> None:
         """Count it, and tell of it."""
-        agents = range(self.config.num_agents)
-        await self.changes.until(lambda: len(self.updates.get(step, ())) == len(agents))
-        of_agent, rollout = self.updates.pop(step), self.rollouts.pop(step)
+        policies = self.config.policies
+        await self.changes.until(lambda: len(self.updates.get(step, ())) == len(policies))
+        done, rollout = self.updates.pop(step), self.rollouts.pop(step)
         del self.assemblies[step]
-        updates = [of_agent[agent] for agent in agents]
-        learned = sum(stats.optimizer_steps for stats in updates)
+        updates = {policy: done[policy] for policy in policies}
+        learned = sum(stats.optimizer_steps for stats in updates.values())
         self.state = self.state.after(rollout.joint_samples, learned, rollout.draws)
-        self.health.check_updates(updates, self.state.step)
+        self.health.check_updates(list(updates.values()), self.state.step)
         self.rows.step(step_row(self.state, rollout.row, updates, self.timeline.row(step)), rollout.episodes)
         self.changes.tell()
 
     async def complete_checkpoint(self) -> None:
         """Make it visible, and forget the batches that all checkpoints cover: a learner may be on its way from one."""
-        parts = {(self.state.step, agent) for agent in range(self.config.num_agents)}
+        parts = {(self.state.step, policy) for policy in self.config.policies}
         await self.changes.until(lambda: parts <= self.saved)
         self.saved -= parts
         await asyncio.to_thread(self.folder.checkpoints.commit, self.state, self.config.output.keep_checkpoints)

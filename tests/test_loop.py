@@ -24,9 +24,10 @@ EQUAL = Pace(token_s=0.02, slots=16, mean_tokens=100, learn_s=0.14, optimizer_s=
     streams=st.booleans(),
     mtbf_s=st.sampled_from([0.0, 40.0]),
     seed=st.integers(0, 1000),
+    shared=st.booleans(),
 )
 def test_nothing_is_too_stale_and_nobody_waits_for_ever(
-    speeds: list[float], staleness: int, tasks: int, turns: int, streams: bool, mtbf_s: float, seed: int
+    speeds: list[float], staleness: int, tasks: int, turns: int, streams: bool, mtbf_s: float, seed: int, shared: bool
 ) -> None:
     """Every batch is learned from once and in order, or the trainer would raise; a deadlock raises too."""
     paces = tuple(replace(EQUAL, learn_s=speed) for speed in speeds)
@@ -42,6 +43,7 @@ def test_nothing_is_too_stale_and_nobody_waits_for_ever(
         mtbf_s=mtbf_s,
         restart_s=5.0,
         seed=seed,
+        shared=shared,
     )
     found = simulate(case)
     assert 0 <= found.staleness_mean <= found.staleness_max <= staleness

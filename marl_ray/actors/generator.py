@@ -1,4 +1,4 @@
-"""The generation actor: one engine and one tokenizer of one agent.
+"""The generation actor: one engine and one tokenizer of one policy.
 
 It serves nothing before its first weight update, so that a generator that was restarted cannot answer with
 the base model's weights; unless it is told to serve those that it has loaded.
@@ -41,9 +41,9 @@ class Generator(Actor):
         except ValueError as error:  # vLLM's word for settings that do not go together
             raise UserError(f"vLLM refuses {self.spec.model} with these settings: {str(error)[:500]}") from None
         keep_what_is_loaded()
-        if self.id.replica > 0 or self.id.agent is None:
+        if self.id.replica > 0:
             return []
-        return [prompt_note(self.id.agent, self.through_template, why)]
+        return [prompt_note(str(self.id.policy), self.through_template, why)]
 
     async def prompt_lengths(self, prompts: list[str]) -> list[int]:
         """Number of tokens of each prompt."""

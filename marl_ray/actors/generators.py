@@ -1,4 +1,4 @@
-"""One agent's generators, as the rollout talks to them."""
+"""One policy's generators, as the rollout talks to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class GeneratorGroup:
-    """The replicas of one agent. `ranks_each` are the workers of one replica's engine; `restarts`: see `Care`.
+    """The replicas of one policy. `ranks_each` are the workers of one replica's engine; `restarts`: see `Care`.
 
     What a replica that is lost was asked is asked of another one, or of its next life: an answer depends on the seed
     and the weights, and on nothing else. `place` makes the recipe of a further replica, and `free` gives its place

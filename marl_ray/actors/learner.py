@@ -1,4 +1,4 @@
-"""The learner actor: one `Learner`, and what ties it to the agent's generators."""
+"""The learner actor: one `Learner`, and what ties it to the policy's generators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # they import torch, which the driver, who imports this modul
 
 
 class LearnerActor(Actor):
-    """Ray actor: one rank of an agent's learner. The arguments after `id` are those of `Learner`.
+    """Ray actor: one rank of a policy's learner. The arguments after `id` are those of `Learner`.
 
     One thread does everything in the order it was asked for, but for signs of life, which have another.
     """
@@ -59,12 +59,12 @@ class LearnerActor(Actor):
         keep_what_is_loaded()
         notes = []
         if has_adapter(self.learner.policy):
-            notes.append(f"agent {self.id.agent}: {describe_adapter(self.learner.policy)}")
+            notes.append(f"{self.id.policy}: {describe_adapter(self.learner.policy)}")
         if self.learner.scorer.layout == "packed":
             return notes
         return [
             *notes,
-            f"agent {self.id.agent}: learns in padded batches with the model's own attention, which takes longer: "
+            f"{self.id.policy}: learns in padded batches with the model's own attention, which takes longer: "
             f"{self.learner.why_padded}",
         ]
 
@@ -88,7 +88,7 @@ class LearnerActor(Actor):
         transport: TransportName,
         deadline_s: float,
     ) -> None:
-        """Tell the agent's generators that this is its learner's life from now on. A publication has `deadline_s` of
+        """Tell the policy's generators that this is its learner's life from now on. A publication has `deadline_s` of
         resources.deadlines.sync_s; each generator has `ranks_each` workers. Raises Outdated."""
         from marl_ray.actors.generator_client import GeneratorClient
         from marl_ray.weights.transport import Publisher

@@ -1,4 +1,4 @@
-"""One agent's learner, as the trainer talks to it.
+"""One policy's learner, as the trainer talks to it.
 
 A learner's state is a function of the batches that it has learned from. One that is lost is made again in its next
 life, from the last checkpoint and the batch log up to the group's clock, and what it was asked is asked again: whether
@@ -21,6 +21,7 @@ from marl_ray.cluster.plan import Transport
 from marl_ray.config.resources import Deadlines
 from marl_ray.core.batch import Batch, BatchStream, Group, History, UpdateStats
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import Policy
 from marl_ray.core.waiting import WaitExpired, together
 from marl_ray.weights.receiving import Delivery
 
@@ -33,7 +34,7 @@ before that."""
 
 
 class LearnerGroup:
-    """The ranks of one agent's learner: each call goes to all of them, and the first rank's answer counts.
+    """The ranks of one policy's learner: each call goes to all of them, and the first rank's answer counts.
 
     `restarts`: see `Care`. Every method waits no longer than `resources.deadlines` says, and raises what
     `marl_ray.actors.handle` lists.
@@ -41,13 +42,13 @@ class LearnerGroup:
 
     def __init__(
         self,
-        agent: int,
+        policy: Policy,
         recipes: Sequence[Recipe[LearnerActor]],
         transport: Transport,
         deadlines: Deadlines,
         restarts: int = 0,
     ) -> None:
-        self.agent = agent
+        self.policy = policy
         start = Deadline(deadlines.start_s, "start_s", "to start")
         self.ranks = Supervisor(recipes, Care(start, restarts, deadlines.heartbeat_s))
         self.ranks.fit = self._restore
@@ -69,7 +70,7 @@ class LearnerGroup:
         await self.ranks.close()
 
     async def connect(self, generators: GeneratorGroup, history: History) -> None:
-        """Join the agent's generators, which get the weights from here, those of later lives before they serve.
+        """Join the policy's generators, which get the weights from here, those of later lives before they serve.
         `history` is what a learner that is lost is made again from."""
         self._history = history
         self._generators = generators
@@ -79,7 +80,7 @@ class LearnerGroup:
     async def learn(self, stream: BatchStream) -> UpdateStats:
         """Learn from the clock's next batch, group by group as they come: one optimizer step a mini-batch."""
         if stream.step != self.clock:
-            raise ValueError(f"agent {self.agent} has learned from {self.clock} batches, and gets number {stream.step}")
+            raise ValueError(f"{self.policy} has learned from {self.clock} batches, and gets number {stream.step}")
         stats = await self._survive(lambda ranks: self._fold(ranks, stream))
         self.clock += 1
         return stats
@@ -158,7 +159,7 @@ class LearnerGroup:
             await rank.call(LearnerActor.load, folder, step).within(self._files("to load its checkpoint"))
         for number in range(step, self.clock):
             if self._history is None:
-                raise UserError(f"agent {self.agent} learner: there is no log of its batches")
+                raise UserError(f"{self.policy} learner: there is no log of its batches")
             batch = await asyncio.to_thread(self._history.batch, number)
             await rank.call(LearnerActor.update, batch).within(self._learn())
         if self._generators is not None:
@@ -176,7 +177,7 @@ class LearnerGroup:
     @property
     def _connected(self) -> GeneratorGroup:
         if self._generators is None:
-            raise RuntimeError(f"agent {self.agent} learner has not met its generators")
+            raise RuntimeError(f"{self.policy} learner has not met its generators")
         return self._generators
 
     def _learn(self) -> Deadline:

@@ -21,7 +21,7 @@ from marl_ray.actors.supervisor import Recipe
 from marl_ray.cluster.placement import Places, reserve
 from marl_ray.cluster.plan import make_plan
 from marl_ray.config.schema import Config
-from marl_ray.core.ids import ActorId
+from marl_ray.core.ids import ActorId, Policy
 from marl_ray.core.waiting import together
 from marl_ray.learning.arguments import learner_arguments, wire_dtype
 from marl_ray.models.names import resolve_model
@@ -41,22 +41,28 @@ class ActorGroup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """The actors of a run; generators and learners by agent."""
+    """The actors of a run."""
 
     generators: list[GeneratorGroup]
+    """By agent: those of one policy have one."""
     learners: list[LearnerGroup]
+    """By policy."""
     sandbox: SandboxPool
     places: Places
 
     @property
     def groups(self) -> list[ActorGroup]:
         """All of them."""
-        return [self.sandbox, *self.generators, *self.learners]
+        return [self.sandbox, *dict.fromkeys(self.generators), *self.learners]
 
     @property
     def transport(self) -> str:
         """How weights travel, in words."""
         return " and ".join(TRANSPORTS[name] for name in sorted({learner.transport for learner in self.learners}))
+
+    def learner_of(self, agent: int) -> LearnerGroup:
+        """The one of the agent's policy."""
+        return next(learner for learner in self.learners if agent in learner.policy.agents)
 
     async def close(self) -> None:
         """End all actors and free their places."""
@@ -73,10 +79,10 @@ async def start_team(config: Config, optimizer_steps: int, say: Callable[[str], 
     """
     plan = make_plan(config, cluster_has_gpus=ray.cluster_resources().get("GPU", 0) > 0)
     places = await reserve(plan, config.resources.deadlines.placement_s)
-    agents = range(config.num_agents)
+    of_policy = {policy: generator_group(config, policy.number, places) for policy in config.policies}
     team = Team(
-        [generator_group(config, agent, places) for agent in agents],
-        [_learner(config, agent, places, optimizer_steps) for agent in agents],
+        [of_policy[config.policy_of(agent)] for agent in range(config.num_agents)],
+        [_learner(config, policy, places, optimizer_steps) for policy in config.policies],
         sandbox_pool(config, places),
         places,
     )
@@ -91,8 +97,8 @@ async def start_team(config: Config, optimizer_steps: int, say: Callable[[str], 
 
 
 def generator_group(config: Config, number: int, places: Places) -> GeneratorGroup:
-    """An agent's generators, not yet started."""
-    agent, gpus = config.agents[number], places.plan.agents[number].generator_gpus
+    """The generators of an agent's policy, not yet started."""
+    agent, gpus, policy = config.agents[number], places.plan.agents[number].generator_gpus, config.policy_of(number)
     spec = EngineSpec(
         model=resolve_model(agent.name),
         dtype=wire_dtype(agent, gpus > 0),
@@ -120,12 +126,12 @@ def generator_group(config: Config, number: int, places: Places) -> GeneratorGro
         return Recipe(name, Generator, (name, spec, config.model), options | {"scheduling_strategy": places.of(name)})
 
     async def place(replica: int) -> Recipe[Generator]:
-        name = ActorId("generator", number, replica)
+        name = ActorId("generator", policy, replica)
         await places.add(name, config.resources.deadlines.placement_s)
         return recipe(name)
 
     return GeneratorGroup(
-        [recipe(ActorId("generator", number, replica)) for replica in range(agent.generator.replicas)],
+        [recipe(ActorId("generator", policy, replica)) for replica in range(agent.generator.replicas)],
         agent.generator.tensor_parallel,
         config.resources.deadlines,
         agent.generator.max_restarts,
@@ -134,10 +140,10 @@ def generator_group(config: Config, number: int, places: Places) -> GeneratorGro
     )
 
 
-def _learner(config: Config, number: int, places: Places, optimizer_steps: int) -> LearnerGroup:
-    agent, plan = config.agents[number], places.plan.agents[number]
-    name = ActorId("learner", number)
-    arguments = learner_arguments(config, number, plan.generator_gpus > 0, optimizer_steps)
+def _learner(config: Config, policy: Policy, places: Places, optimizer_steps: int) -> LearnerGroup:
+    agent, plan = config.agents[policy.number], places.plan.agents[policy.number]
+    name = ActorId("learner", policy)
+    arguments = learner_arguments(config, policy, plan.generator_gpus > 0, optimizer_steps)
     options = {
         "num_cpus": agent.learner.cpus,
         "num_gpus": plan.learner_gpus,
@@ -145,7 +151,7 @@ def _learner(config: Config, number: int, places: Places, optimizer_steps: int) 
         "scheduling_strategy": places.of(name),
     }
     recipe = Recipe(name, LearnerActor, (name, *arguments), options)
-    return LearnerGroup(number, [recipe], plan.transport, config.resources.deadlines, agent.learner.max_restarts)
+    return LearnerGroup(policy, [recipe], plan.transport, config.resources.deadlines, agent.learner.max_restarts)
 
 
 def sandbox_pool(config: Config, places: Places) -> SandboxPool:

@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
         "and all of a run with output.keep_batches: true.",
     )
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's folder")
-    parser.add_argument("--agent", type=int, metavar="N", help="one agent, from 0; if not given, all of them")
+    parser.add_argument("--agent", type=int, metavar="N", help="one agent's policy, agents from 0; if not given, all")
     parser.add_argument(
         "--steps",
         type=steps,
@@ -56,20 +56,23 @@ def _replay(run_dir: Path, agent: int | None, steps: Steps) -> None:
     from marl_ray.runs.resume import SavedRun
 
     saved = SavedRun.read(run_dir)
-    folder, agents = saved.folder, range(saved.config().num_agents)
-    if agent is not None and agent not in agents:
-        raise UserError(f"{folder} has agents 0 to {agents[-1]}: --agent {agent} is none of them")
+    folder, config = saved.folder, saved.config()
+    if agent is not None and agent not in range(config.num_agents):
+        raise UserError(f"{folder} has agents 0 to {config.num_agents - 1}: --agent {agent} is none of them")
     way = Way.through(folder, *steps)
     largest = 0.0
-    for number in agents if agent is None else [agent]:
-        print(f"agent {number}, from " + (f"checkpoint {way.checkpoint.name}" if way.checkpoint else "its base model"))
+    for policy in config.policies if agent is None else [config.policy_of(agent)]:
+        print(
+            f"{policy.introduction}, from "
+            + (f"checkpoint {way.checkpoint.name}" if way.checkpoint else "its base model")
+        )
         print(_header())
         shown = []
-        for step in replay(folder, saved, number, way):
+        for step in replay(folder, saved, policy, way):
             print(_line(step), flush=True)
             shown.append(step)
         worst = max(step.difference for step in shown)
-        print(f"agent {number}: {_verdict(shown, worst)}")
+        print(f"{policy}: {_verdict(shown, worst)}")
         largest = max(largest, worst)
     if largest > ROUNDING:
         raise UserError(
@@ -79,7 +82,7 @@ def _replay(run_dir: Path, agent: int | None, steps: Steps) -> None:
 
 
 def _verdict(shown: Sequence[ReplayedStep], worst: float) -> str:
-    """On one agent's steps, which differ by `worst` at most."""
+    """On one policy's steps, which differ by `worst` at most."""
     recorded = sum(step.recorded is not None for step in shown)
     if not recorded:
         return f"learned from {counted(len(shown), 'step')} again; nothing was recorded to compare with"

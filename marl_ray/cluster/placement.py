@@ -40,7 +40,7 @@ class Places:
         """
         if owner in self._added or any(owner in slot.owners for slot in self.plan.slots):
             return
-        slot = self.plan.slots[self.plan.index(ActorId(owner.kind, owner.agent))]
+        slot = self.plan.slots[self.plan.index(ActorId(owner.kind, owner.policy))]
         need = " and ".join(f"{amount:g} {kind}" for kind, amount in slot.resources().items())
         none = UserError(f"the cluster has no place for {owner}: it needs {need} on one node, free")
         if not _can_ever_fit([slot]):

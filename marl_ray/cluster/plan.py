@@ -13,14 +13,14 @@ from marl_ray.core.ids import ActorId
 from marl_ray.core.words import counted
 
 Transport = Literal["store", "nccl", "ipc"]
-"""How weights travel from an agent's learner to its generators: through Ray's object store without GPUs, by CUDA IPC
+"""How weights travel from a policy's learner to its generators: through Ray's object store without GPUs, by CUDA IPC
 where both share one GPU, else by NCCL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One bundle of the placement group. `owners` share it: a fractional GPU puts generator and learner
-    of an agent on one device."""
+    of a policy on one device."""
 
     owners: tuple[ActorId, ...]
     cpus: float
@@ -33,7 +33,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class AgentPlan:
-    """GPUs of each of an agent's generators and of its learner, and how weights travel between them."""
+    """GPUs of each of the generators of an agent's policy and of its learner, and how weights travel between them."""
 
     generator_gpus: float
     learner_gpus: float
@@ -59,27 +59,28 @@ class PlacementError(UserError):
 def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
     """Slots for every actor. Raises PlacementError for a combination of GPUs there is no transport for."""
     slots: list[Slot] = []
-    agents = []
-    for number, agent in enumerate(config.agents):
+    plans: dict[int, AgentPlan] = {}
+    for policy in config.policies:
+        agent = config.agents[policy.number]
         own = (agent.generator, agent.learner) != (config.resources.generator, config.resources.learner)
-        plan = _agent_plan(agent, cluster_has_gpus, f"agents.{number}." if own else "")
-        generators = [ActorId("generator", number, replica) for replica in range(agent.generator.replicas)]
-        learner = ActorId("learner", number)
+        plan = _agent_plan(agent, cluster_has_gpus, f"agents.{policy.number}." if own else "")
+        generators = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
+        learner = ActorId("learner", policy)
         if plan.transport == "ipc":
             cpus, gpus = agent.generator.cpus + agent.learner.cpus, plan.generator_gpus + plan.learner_gpus
             slots.append(Slot((*generators, learner), cpus, gpus))
         else:
             slots += [Slot((generator,), agent.generator.cpus, plan.generator_gpus) for generator in generators]
             slots.append(Slot((learner,), agent.learner.cpus, plan.learner_gpus))
-        agents.append(plan)
-    return Plan((*slots, *_sandbox_slots(config)), tuple(agents))
+        plans |= dict.fromkeys(policy.agents, plan)
+    return Plan((*slots, *_sandbox_slots(config)), tuple(plan for _, plan in sorted(plans.items())))
 
 
 def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> Plan:
-    """Slots for one agent's generators alone: nobody learns. Raises PlacementError as `make_plan`."""
-    whole = make_plan(config, cluster_has_gpus)
+    """Slots for the generators of one agent's policy alone: nobody learns. Raises PlacementError as `make_plan`."""
+    whole, policy = make_plan(config, cluster_has_gpus), config.policy_of(number)
     generator, gpus = config.agents[number].generator, whole.agents[number].generator_gpus
-    owners = [ActorId("generator", number, replica) for replica in range(generator.replicas)]
+    owners = [ActorId("generator", policy, replica) for replica in range(generator.replicas)]
     return Plan(tuple(Slot((owner,), generator.cpus, gpus) for owner in owners), whole.agents)
 
 

@@ -16,14 +16,14 @@ class Arithmetic:
     steps_per_epoch: int
     total_steps: int
     groups_per_step: int
-    """Groups each agent's learner gets."""
+    """Groups each agent has."""
     joint_samples_per_step: int
     """Those that are sampled, learned from or not."""
     optimizer_steps_per_step: int
 
     @property
     def optimizer_steps(self) -> int:
-        """Of one agent over the whole run."""
+        """Of one policy over the whole run."""
         return self.total_steps * self.optimizer_steps_per_step
 
 
@@ -78,12 +78,14 @@ def describe(config: Config, num_tasks: int | None) -> str:
     cross, tree = rollout.joint_mode == "cross", rollout.handoff == "all"
     times = counted(nodes(config), "node") if tree else counted(rollout.num_turns, "turn")
     each = counted(joint_actions(config), "joint action") if cross else counted(rollout.num_generations, "generation")
+    shared = [policy for policy in config.policies if len(policy.agents) > 1]
     learned = known.groups_per_step * joint_actions(config)
     lines = [
         f"one step: {counted(tasks, 'task')} x {times} = "
         f"{counted(known.groups_per_step, 'group')} an agent; x {each} = "
         f"{counted(learned, 'joint sample')} ({counted(config.num_agents, 'completion')} each); "
-        f"{counted(known.optimizer_steps_per_step, 'optimizer step')} an agent"
+        f"{counted(known.optimizer_steps_per_step, 'optimizer step')} {'a policy' if shared else 'an agent'}",
+        *(f"{policy.introduction}: one learner, one update from the groups of all" for policy in shared),
     ]
     if greedy(config):
         lines.append("estimator remax: and a greedy joint sample at every node, which nobody learns from")

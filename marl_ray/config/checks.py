@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.config.arithmetic import joint_actions, most_draws, nodes
-from marl_ray.config.keys import agent_keys
+from marl_ray.config.learners import check_critic, check_policies
 from marl_ray.config.learning import CLIP_RANGES, LoraConfig
+from marl_ray.config.requirements import require as _require
+from marl_ray.config.requirements import where as _where
 from marl_ray.config.schema import Config, ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
@@ -44,7 +46,7 @@ TOKENIZER_VALUES = {
 
 
 def count_agents(entries: Sequence[Any] | None, given: int | None, algorithm: str) -> int:
-    """The number of policies, from `agents` and `num_agents` as far as they are given."""
+    """The number of agents, from `agents` and `num_agents` as far as they are given."""
     number = given
     if number is None:
         number = len(entries) if entries else (2 if algorithm == "magrpo" else 1)
@@ -98,6 +100,8 @@ def check(config: Config) -> None:
     _check_turns(config)
     _check_evaluation(config)
     _check_loss(config)
+    check_critic(config)
+    check_policies(config)
     _check_counterfactual(config)
     _check_sampling(config)
     for number in range(config.num_agents):
@@ -109,17 +113,6 @@ def check(config: Config) -> None:
     )
     _check_size(config)
     _check_output(config.output)
-
-
-def _require(ok: bool, message: str) -> None:
-    if not ok:
-        raise UserError(message)
-
-
-def _where(config: Config, number: int, field: str) -> str:
-    """The key that an agent's value is from: its own, or the run's."""
-    key = f"resources.{field}" if "." in field else field
-    return f"agents.{number}.{key}" if key in config.agents[number].given else agent_keys(config.algorithm)[key]
 
 
 def _check_names(config: Config) -> None:
@@ -196,6 +189,11 @@ def _check_sampling(config: Config) -> None:
     _require(
         rollout.dynamic_sampling or rollout.max_extra_draws is None,
         f"{section}.max_extra_draws is for dynamic_sampling: set {section}.dynamic_sampling to true, or leave it out",
+    )
+    _require(
+        not rollout.dynamic_sampling or config.credit.critic == "none",
+        f"{section}.dynamic_sampling skips groups of equal returns, and {section}.critic {config.credit.critic} learns "
+        "from those too: set it to false",
     )
     for number, agent in enumerate(config.agents):
         _require(
@@ -305,7 +303,7 @@ def _check_credit(config: Config, number: int) -> None:
         "or more, or counterfactual to empty",
     )
     _require(
-        group > 1 or (agent.estimator not in NEEDS_A_GROUP and not whitened),
+        group > 1 or config.credit.critic != "none" or (agent.estimator not in NEEDS_A_GROUP and not whitened),
         f"{section}.num_generations is {group}, but {agent.estimator} compares the completions of a group: set it to "
         f"2 or more, or {estimator} to mareinforce",
     )

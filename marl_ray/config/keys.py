@@ -30,6 +30,7 @@ AGENT_KEYS = {
     "max_new_tokens": "{algorithm}.max_new_tokens",
     "reference_kl_coef": "{algorithm}.reference_kl_coef",
     "estimator": "{algorithm}.estimator",
+    "policy": "{algorithm}.policy",
 }
 """An agent's settings, and the run's of the same meaning. Its `resources` are called alike in both."""
 DERIVED = {

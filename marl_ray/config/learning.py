@@ -16,6 +16,14 @@ CLIP_RANGES = {"clip": (0.2, 0.28), "gspo": (3e-4, 4e-4)}
 class CreditConfig:
     """What a completion is credited with, and its weight in the loss. The estimator is the agent's."""
 
+    critic: Literal["none", "iac", "maac"] = "none"
+    """What returns are measured against instead of siblings': a value of the prompts. iac: of the agent's own, by a
+    head on its policy; maac: of all agents', by a model beside it that is there in training alone. none: estimators
+    compare siblings."""
+    critic_target: Literal["td", "mc"] = "td"
+    """What a value is fitted to: td, a turn's reward and the discounted value of the next turn's prompts; mc, the whole
+    return."""
+
     discount: Discount = 1.0
     """What a later turn's reward counts in an earlier turn's return."""
     turn_gradient_weights: tuple[float, ...] = (1.0,)
@@ -70,6 +78,12 @@ class OptimizerConfig:
     """AdamW's decay of the mean of gradients."""
     adam_beta2: Decay = 0.999
     """AdamW's decay of the mean of squared gradients."""
+    critic_learning_rate: Positive | None = None
+    """AdamW's peak learning rate of what is the critic's alone: with iac its head, with maac its model too. null: the
+    agent's."""
+    value_loss_coef: Positive = 0.6
+    """What the critic's squared error counts beside the policy's loss; with maac, whose weights are its own, it only
+    scales the gradient that is cut at max_grad_norm."""
     max_grad_norm: Positive | None = 1.0
     """Gradients of a larger norm are scaled down to it; null: none are."""
     train_batch_size: PositiveInt | None = None

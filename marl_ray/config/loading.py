@@ -8,7 +8,7 @@ wherever it came from. Other spellings are in `marl_ray.config.spellings`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import yaml
 from marl_ray.config.checks import check, count_agents, derive
 from marl_ray.config.compat import compatible
 from marl_ray.config.keys import AGENT_KEYS, agent_keys, mapping_of, refuse, sections, settings, types_of
+from marl_ray.config.learners import shared_policy
 from marl_ray.config.reading import read_yaml
 from marl_ray.config.resources import GeneratorResources, LearnerResources
 from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config
@@ -199,7 +200,8 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
     run = {key: setting.default for key, setting in known.items()} | alike | given
     count = count_agents(entries, run[f"{algorithm}.num_agents"], algorithm)
     derive(run, algorithm)
-    run["agents"] = tuple(_agent(run, entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count))
+    own = [_own(entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]
+    run["agents"] = tuple(_agent(run, own, number, algorithm) for number in range(count))
     places = {setting.place: run[key] for key, setting in known.items()}
     config = _assemble(Config, (), {**places, ("algorithm",): algorithm})
     check(config)
@@ -215,16 +217,24 @@ def _typed(flat: Flat, algorithm: str) -> Flat:
     return typed
 
 
-def _agent(run: Flat, entry: Flat, number: int, algorithm: str) -> AgentConfig:
-    """One agent: the run's settings and, before them, its own."""
+def _own(entry: Flat, number: int, algorithm: str) -> Flat:
+    """What an agent was given as its own, by the entry's keys."""
     keys, known = agent_keys(algorithm), settings(algorithm)
     for key, value in entry.items():
         if key not in keys:
             refuse(key, value, keys, algorithm, f"agents.{number}.")
     own = kept_values({keys[key]: value for key, value in entry.items()}, algorithm)
     given = tuple(k for k in keys if k in entry and (own[keys[k]] is not None or nullable(known[keys[k]].hint)))
-    typed = {keys[key]: coerce(own[keys[key]], known[keys[key]].hint, f"agents.{number}.{key}") for key in given}
-    values = run | typed
+    return {key: coerce(own[keys[key]], known[keys[key]].hint, f"agents.{number}.{key}") for key in given}
+
+
+def _agent(run: Flat, own: Sequence[Flat], number: int, algorithm: str) -> AgentConfig:
+    """One agent: the run's settings, before them those of the first agent of its policy, and before them its own."""
+    keys, known = agent_keys(algorithm), settings(algorithm)
+    given = tuple(own[number])
+    policy = shared_policy(own[number].get("policy", run[keys["policy"]]), number)
+    first = {} if policy is None else own[policy]
+    values = run | {keys[key]: value for key, value in (first | own[number]).items()} | {keys["policy"]: policy}
     places = {known[key].place: value for key, value in values.items()}
     return AgentConfig(
         **{field: values[key.format(algorithm=algorithm)] for field, key in AGENT_KEYS.items()},

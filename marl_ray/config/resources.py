@@ -17,7 +17,7 @@ class GeneratorResources:
     """GPUs of one engine; null: tensor_parallel if the cluster has GPUs, else 0. A fraction shares one GPU
     with the agent's learner."""
     replicas: PositiveInt = 1
-    """Engines an agent has; each prompt goes to the one with the fewest sequences in flight."""
+    """Engines a policy has; each prompt goes to the one with the fewest sequences in flight."""
     tensor_parallel: PositiveInt = 1
     """GPUs one engine's weights are split over."""
     gpu_memory_utilization: Share = 0.85
@@ -32,7 +32,7 @@ class GeneratorResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerResources:
-    """One learner actor an agent."""
+    """One learner actor a policy."""
 
     cpus: Positive = 0.25
     """Cores Ray sets aside for it, and (rounded, at least 1) its threads."""

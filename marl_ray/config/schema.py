@@ -24,6 +24,7 @@ from marl_ray.config.values import (
     TemperatureOrGreedy,
     Turns,
 )
+from marl_ray.core.ids import Policy
 
 ALGORITHMS = ("magrpo", "grpo")
 
@@ -53,6 +54,10 @@ class AgentDefaults:
     estimator: str = "magrpo"
     """Advantage estimator; null: the one called like the section. `advantage_mode` mean, rloo, max or raw is the
     same."""
+    policy: NotNegativeInt | None = None
+    """The number of the agent whose weights it plays with and learns, one before it; null, or its own number: weights
+    of its own. Agents of one policy have one learner, one group of generators, and one update from the groups of all.
+    What such an agent leaves out is as with the first of them. 0 for the run: all agents share one policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +126,8 @@ class OutputConfig:
     run_name: str | None = None
     """Folder of this run, always below base_dir; null: made from the algorithm, the dataset and the time."""
     save_final_model: bool = True
-    """Write each agent's model to models/agent_<i> at the end."""
+    """Write each agent's model to models/agent_<i> at the end, and one that several agents share to
+    models/policy_<i>."""
     keep_checkpoints: PositiveInt = 2
     """How many checkpoints to keep; older ones are deleted."""
     keep_batches: bool = False
@@ -333,5 +339,15 @@ class Config:
 
     @property
     def num_agents(self) -> int:
-        """Number of policies; null: as many as `agents`, else 2 for magrpo and 1 for grpo."""
+        """Number of agents; null: as many as `agents`, else 2 for magrpo and 1 for grpo."""
         return len(self.agents)
+
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """The sets of weights, in the order of the first agents that play with them."""
+        whose = [number if agent.policy is None else agent.policy for number, agent in enumerate(self.agents)]
+        return tuple(Policy(tuple(n for n, first in enumerate(whose) if first == p)) for p in sorted(set(whose)))
+
+    def policy_of(self, agent: int) -> Policy:
+        """The one that an agent plays with."""
+        return next(policy for policy in self.policies if agent in policy.agents)

@@ -10,13 +10,27 @@ from marl_ray.core.tree import Completion
 
 
 @dataclass(frozen=True, slots=True)
+class Experience:
+    """What a critic learns from at one node, states as token ids.
+
+    `rewards` [G] are those of the node alone; `successors` [G] the states that each completion led to: one for each
+    joint action that holds it, none where the episode was over.
+    """
+
+    state: tuple[int, ...]
+    rewards: tuple[float, ...]
+    successors: tuple[tuple[tuple[int, ...], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """One agent's G completions of one prompt at one node, each once, with what is credited to them.
 
     `returns` [G] are what siblings are ranked by; `weights` [G] are the factors of their summed log-probabilities in
     the loss before the mini-batch's normalizer, 0 for those that have no gradient. So a group can be learned from
     before it is known how many there are. `baselines` [G] are what the estimator takes from the returns where it looks
-    beyond siblings (`marl_ray.credit.baselines`), else empty.
+    beyond siblings (`marl_ray.credit.baselines`), else empty. With a critic, `experience` is what it learns from, and
+    weights are the factors of advantages that are to come.
     """
 
     turn: int
@@ -25,6 +39,7 @@ class Group:
     returns: tuple[float, ...]
     weights: tuple[float, ...]
     baselines: tuple[float, ...] = ()
+    experience: Experience | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +53,15 @@ class MiniBatch:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All that one agent's learner needs for step number `step` (from 0): one optimizer step a mini-batch."""
+    """All that is learned from of one agent in step number `step` (from 0): one optimizer step a mini-batch. A
+    learner's is of all agents that play with its policy."""
 
     step: int
     mini_batches: tuple[MiniBatch, ...]
 
 
 class BatchStream(Protocol):
-    """One agent's batch of step number `step` while it is being made. Whoever reads it may begin again."""
+    """One policy's batch of step number `step` while it is being made. Whoever reads it may begin again."""
 
     @property
     def step(self) -> int:
@@ -60,14 +76,14 @@ class BatchStream(Protocol):
 
 
 class History(Protocol):
-    """What one agent's learner can be made from again: its state after batch s is a function of these."""
+    """What one policy's learner can be made from again: its state after batch s is a function of these."""
 
     def checkpoint(self) -> tuple[int, str] | None:
-        """The newest complete one: how many batches it has seen, and the agent's folder in it. None: the base model is
-        all there is."""
+        """The newest complete one: how many batches it has seen, and the policy's folder in it. None: the base model
+        is all there is."""
 
     def batch(self, step: int) -> Batch:
-        """The agent's batch of step number `step`. Raises UserError where it is not there any more."""
+        """The policy's batch of step number `step`. Raises UserError where it is not there any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +112,18 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
+class CriticStats:
+    """What a critic did in one update."""
+
+    loss: float
+    """Mean squared error, before its coefficient; a mean over mini-batches."""
+    value: float
+    """Mean over groups, before the update."""
+    explained_variance: float | None
+    """Of the targets, by values before the update; None where targets do not differ."""
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateStats:
     """What one update did; loss and norm are means over its mini-batches, 0 where there is no gradient."""
 
@@ -119,3 +147,5 @@ class UpdateStats:
     reference_kl: float | None = None
     """KL divergence from the reference policy at the tokens that were learned from, nats a token, before the update;
     None without a reference, or if nothing was computed."""
+    critic: CriticStats | None = None
+    """None without a critic, or without a group."""

@@ -1,4 +1,4 @@
-"""Who an actor is, as data. Its English is made here and parsed nowhere."""
+"""Who an actor is, and whose weights it has, as data. Its English is made here and parsed nowhere."""
 
 from __future__ import annotations
 
@@ -9,21 +9,53 @@ Kind = Literal["generator", "learner", "sandbox"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class ActorId:
-    """One actor of a run. `agent` counts policies from 0 and is None for sandbox workers, which serve all of them.
-
-    `replica` counts an agent's generators, the ranks of its learner, or the sandbox workers, from 0.
+class Policy:
+    """A set of weights, and the agents that play with it, in order. It goes by their name where there is one of them.
 
     Example:
-        >>> str(ActorId("generator", 1, 0)), str(ActorId("sandbox", None, 3))
+        >>> str(Policy((1,))), str(Policy((0, 2))), Policy((0, 2)).key, Policy((0, 2)).number
+        ('agent 1', 'policy 0', 'policy_0', 0)
+    """
+
+    agents: tuple[int, ...]
+
+    @property
+    def number(self) -> int:
+        """That of the first agent that plays with it."""
+        return self.agents[0]
+
+    @property
+    def key(self) -> str:
+        """In the names of metrics and folders."""
+        return str(self).replace(" ", "_")
+
+    @property
+    def introduction(self) -> str:
+        """With the agents that share it: `policy 0 (agents 0, 2)`."""
+        shared = len(self.agents) > 1
+        return f"{self} (agents {', '.join(map(str, self.agents))})" if shared else str(self)
+
+    def __str__(self) -> str:
+        return f"{'agent' if len(self.agents) == 1 else 'policy'} {self.number}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ActorId:
+    """One actor of a run. `policy` is the one that it samples from or trains; None for sandbox workers, which serve
+    all of them.
+
+    `replica` counts a policy's generators, the ranks of its learner, or the sandbox workers, from 0.
+
+    Example:
+        >>> str(ActorId("generator", Policy((1,)), 0)), str(ActorId("sandbox", None, 3))
         ('agent 1 generator 0', 'sandbox 3')
     """
 
     kind: Kind
-    agent: int | None
+    policy: Policy | None
     replica: int = 0
 
     def __str__(self) -> str:
-        if self.agent is None:
+        if self.policy is None:
             return f"{self.kind} {self.replica}"
-        return f"agent {self.agent} {self.kind}" + (f" {self.replica}" if self.kind == "generator" else "")
+        return f"{self.policy} {self.kind}" + (f" {self.replica}" if self.kind == "generator" else "")

@@ -14,7 +14,7 @@ class TrainerState:
     env_steps: int
     """Joint samples taken."""
     learned: int
-    """Optimizer steps, over all agents."""
+    """Optimizer steps, over all policies."""
     draws: int = 0
     """Draws that are in a batch, learned from or skipped; 0 without dynamic_sampling, where they follow from `step`."""
 

@@ -19,6 +19,7 @@ from marl_ray.core.tree import Completion, Episode, Node
 from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
 from marl_ray.credit.baselines import baselines
 from marl_ray.credit.estimators import Estimator, whitened
+from marl_ray.credit.experience import experience_of
 from marl_ray.credit.overlong import is_masked, punished
 from marl_ray.credit.returns import action_returns, completion_returns
 
@@ -53,6 +54,9 @@ def group_of(node: Node, agent: int, config: Config) -> Group:
         weights=(),
         baselines=tuple(baselines(node, agent, settings.estimator)),
     )
+    if credit.critic != "none":
+        shares = shares_of(node.turn, completions, settings.max_new_tokens, credit)
+        return replace(group, weights=shares, experience=experience_of(node, agent, config))
     return group if compares_batch(settings) else weighed(group, settings, credit)
 
 
@@ -114,6 +118,22 @@ def batch_of(groups: Sequence[Group], step: int, config: Config) -> Batch:
     """All groups of one agent in a step, cut into mini-batches of `train_batch_size`."""
     size = config.optimizer.train_batch_size or max(len(groups), 1)
     return Batch(step, tuple(_mini_batch(groups[i : i + size], config) for i in range(0, len(groups), size)))
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """The batch of a policy, of those of the agents that play with it: node by node the groups of all, in as many
+    mini-batches as each agent alone has."""
+    parts = zip(*(batch.mini_batches for batch in batches), strict=True)
+    return Batch(batches[0].step, tuple(map(_joined, parts)))
+
+
+def _joined(parts: Sequence[MiniBatch]) -> MiniBatch:
+    return MiniBatch(tuple(interleaved([part.groups for part in parts])), sum(part.normalizer for part in parts))
+
+
+def interleaved(groups: Sequence[Sequence[Group]]) -> list[Group]:
+    """The agents' groups at the first node, then those at the second, ..."""
+    return [group for at_node in zip(*groups, strict=True) for group in at_node]
 
 
 def batch_of_agent(episodes: Sequence[Episode], agent: int, step: int, config: Config) -> Batch:

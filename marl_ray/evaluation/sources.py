@@ -12,10 +12,12 @@ from typing import Any
 from marl_ray.config.schema import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.paths import expanded
+from marl_ray.core.words import counted
 from marl_ray.models.adapters import ADAPTER_FILE
 from marl_ray.models.tokenization import says_base
 from marl_ray.runs.checkpoints import NAME, state_of
 from marl_ray.runs.folder import RunFolder
+from marl_ray.runs.resume import SavedRun
 
 BASE = "base"
 
@@ -64,32 +66,35 @@ def _source(name: str, config: Config) -> Source:
     path = expanded(Path(name)).resolve()
     if NAME.fullmatch(path.name) and path.is_dir():
         state_of(path)  # whole, or a UserError
-        return Source(f"{path.parent.parent.name}/{path.name}", _weights(path, config))
+        return Source(f"{path.parent.parent.name}/{path.name}", _weights(path, RunFolder(path.parent.parent), config))
     folder = RunFolder(path)
     if not folder.config.exists():
         raise UserError(f"--model {name} is neither {BASE} nor the folder of a run or of a checkpoint (step_000010)")
     if folder.models.is_dir():
-        return Source(path.name, _weights(folder.models, config))
+        return Source(path.name, _weights(folder.models, folder, config))
     newest = folder.checkpoints.latest()
     if newest is None:
         raise UserError(f"--model {name} has neither trained models nor a checkpoint yet")
-    return Source(path.name, _weights(newest[0], config))
+    return Source(path.name, _weights(newest[0], folder, config))
 
 
-def _weights(folder: Path, config: Config) -> tuple[str, ...]:
-    """One folder an agent, and not more of them."""
-    there = sorted(path.name for path in folder.glob("agent_*") if re.fullmatch(r"agent_\d+", path.name))
-    wanted = [f"agent_{agent}" for agent in range(config.num_agents)]
-    if sorted(there) != sorted(wanted):
+def _weights(folder: Path, run: RunFolder, config: Config) -> tuple[str, ...]:
+    """The folder of each agent's policy. The run's own config says which agents share one, whoever plays them here."""
+    own = SavedRun.read(run.path).config()
+    there = sorted(path.name for path in folder.iterdir() if re.fullmatch(r"(agent|policy)_\d+", path.name))
+    wanted = sorted(policy.key for policy in own.policies)
+    if own.num_agents != config.num_agents:
         raise UserError(
-            f"{folder} holds {', '.join(there) or 'no model'}, but the config has {config.num_agents} agents"
+            f"{folder} is of a run of {counted(own.num_agents, 'agent')}, but the config has {config.num_agents}"
         )
+    if there != wanted:
+        raise UserError(f"{folder} holds {', '.join(there) or 'no model'}, but its run has {', '.join(wanted)}")
     if any((folder / name / ADAPTER_FILE).exists() for name in wanted):
         raise UserError(
             f"{folder} holds adapters, which engines do not load alone: evaluate the run once it has ended, when they "
             "are merged in its models/"
         )
-    return tuple(str(folder / name) for name in wanted)
+    return tuple(str(folder / own.policy_of(agent).key) for agent in range(config.num_agents))
 
 
 def contenders(sources: Sequence[Source], config: Config, swap: bool) -> list[Contender]:
@@ -105,7 +110,7 @@ def contenders(sources: Sequence[Source], config: Config, swap: bool) -> list[Co
 def _contender(label: str, players: Sequence[Source], config: Config) -> Contender:
     """`players` are the source of each agent's weights."""
     places = enumerate(zip(config.agents, players, strict=True))
-    agents = tuple(replace(settings, name=player.weights[agent]) for agent, (settings, player) in places)
+    agents = tuple(replace(settings, name=player.weights[agent], policy=None) for agent, (settings, player) in places)
     # The folder of a trained model is called agent_0, whatever its base model was called.
     undecided = config.model.use_chat_template is None
     templates = tuple(False if undecided and says_base(agent.name) else None for agent in config.agents)

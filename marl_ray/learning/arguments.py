@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from marl_ray.config.schema import AgentConfig, Config, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
+from marl_ray.core.ids import Policy
 from marl_ray.core.streams import stream_seed
 from marl_ray.models.names import resolve_model
 
@@ -25,9 +26,9 @@ class LearnerArguments(NamedTuple):
     seed: int
 
 
-def learner_arguments(config: Config, agent: int, generators_have_gpus: bool, total_steps: int) -> LearnerArguments:
-    """Those of an agent in a run whose schedule spans `total_steps` optimizer steps."""
-    settings = config.agents[agent]
+def learner_arguments(config: Config, policy: Policy, generators_have_gpus: bool, total_steps: int) -> LearnerArguments:
+    """Those of a policy in a run whose schedule spans `total_steps` optimizer steps."""
+    settings = config.agents[policy.number]
     return LearnerArguments(
         resolve_model(settings.name),
         settings,
@@ -38,15 +39,15 @@ def learner_arguments(config: Config, agent: int, generators_have_gpus: bool, to
         total_steps,
         max(1, round(settings.learner.cpus)),
         config.lora,
-        stream_seed(config.seed, "adapter", agent),
+        stream_seed(config.seed, "adapter", policy.number),
     )
 
 
-def arguments_here(config: Config, agent: int, total_steps: int) -> LearnerArguments:
-    """Those of an agent in a run on this machine."""
+def arguments_here(config: Config, policy: Policy, total_steps: int) -> LearnerArguments:
+    """Those of a policy in a run on this machine."""
     import torch  # here: see above
 
-    return learner_arguments(config, agent, torch.cuda.is_available(), total_steps)
+    return learner_arguments(config, policy, torch.cuda.is_available(), total_steps)
 
 
 def wire_dtype(agent: AgentConfig, generators_have_gpus: bool) -> str:

@@ -52,7 +52,9 @@ class PackedGroup:
 
     @classmethod
     def of(cls, prompt: int, lengths: Sequence[int]) -> PackedGroup:
-        """The group of a prompt of so many tokens, with completions of `lengths` tokens."""
+        """The group of a prompt of so many tokens, with completions of `lengths` tokens, or with none."""
+        if not lengths:
+            return cls(prompt, (), torch.zeros(0, dtype=torch.long), None, prompt)
         count, width, size = len(lengths), max(lengths), sum(lengths)
         sizes = torch.tensor(lengths).unsqueeze(1)
         stack = None
@@ -105,6 +107,8 @@ def packed_attention(
     for number, group in enumerate(groups):
         prompt, completions = 2 * number, 2 * number + 1
         outputs.append(_prompt(queries[prompt], keys[prompt], values[prompt], scaling))
+        if not group.lengths:
+            continue
         answers = _skewed if group.stack is None else _stacked
         behind = slice(prompt, completions + 1)
         outputs.append(answers(queries[completions], keys[behind], values[behind], group, scaling))

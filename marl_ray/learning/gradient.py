@@ -9,6 +9,7 @@ import torch
 from marl_ray.config.learning import OptimizerConfig
 from marl_ray.learning import losses
 from marl_ray.learning.batching import NO_TOKEN, Cutter, MicroBatch, PromptRow
+from marl_ray.learning.critic import Valued
 from marl_ray.learning.importance import Agreement, importance_factors
 from marl_ray.learning.measures import Distance
 from marl_ray.learning.policy import Scorer, chosen_logprobs, compute_in, token_scores
@@ -28,13 +29,15 @@ class Gradient:
     are there before they are needed.
 
     groups: how many were added; loss: their sum, and after `close` the loss. Of the tokens that were learned from,
-    agreement: of learner and sampler; distance: from where the loss's ratios start.
+    agreement: of learner and sampler; distance: from where the loss's ratios start. valued: what a critic has said of
+    the groups, for the gradient of its own loss, which is not computed here.
     """
 
     def __init__(self, policy: Scorer, settings: OptimizerConfig) -> None:
         policy.model.zero_grad()
         self.groups = 0
         self.loss = 0.0
+        self.valued: list[Valued] = []
         self.agreement = Agreement(settings.importance, settings.importance_bound)
         self.distance = Distance()
         self._entropy = 0.0

@@ -1,11 +1,11 @@
-"""One agent's learner: AdamW on the group-relative policy gradient, and checkpoints. No Ray."""
+"""One policy's learner: AdamW on the policy gradient, a critic if there is one, and checkpoints. No Ray."""
 
 from __future__ import annotations
 
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,16 +20,20 @@ from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.disk import sync, sync_tree
 from marl_ray.core.errors import UserError
 from marl_ray.learning.batching import PromptRow, rows_of, whole_row
+from marl_ray.learning.critic import Critic, Valued, critic_stats
 from marl_ray.learning.gradient import Gradient
+from marl_ray.learning.iac import own_critic
 from marl_ray.learning.importance import Agreement
+from marl_ray.learning.maac import central_critic
 from marl_ray.learning.measures import Distance
+from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
 from marl_ray.learning.policy import Scorer, choose_layout, load_policy
 from marl_ray.learning.reference import Reference
 from marl_ray.models.adapters import add_adapter, has_adapter, load_adapter, named_weights
 from marl_ray.models.folders import check_folder
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 
-STATE_FILE = "learner.pt"
+STATE_FILE, CRITIC_FILE = "learner.pt", "critic.pt"
 NO_ADAPTER = LoraConfig()
 UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError, UnpicklingError, UserError)
 """What reading files raises that are cut off, damaged, or of another model."""
@@ -45,6 +49,7 @@ class MiniBatchDone:
     taken: bool
     skipped: bool
     gradient: Gradient
+    critic_loss: float
 
 
 class Learner:
@@ -88,15 +93,16 @@ class Learner:
             self.reference = Reference(model_path, trust, self.scorer, agent, credit, optimizer)
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
-        self.optimizer = torch.optim.AdamW(
-            [parameter for parameter in self.policy.parameters() if parameter.requires_grad],
-            lr=agent.learning_rate,
-            betas=(optimizer.adam_beta1, optimizer.adam_beta2),
-            weight_decay=optimizer.weight_decay,
-        )
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, schedule_factor(optimizer.lr_scheduler, optimizer.warmup_steps, total_steps)
-        )
+        own = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        self.optimizer, self.schedule = make_optimizer(own, agent.learning_rate, optimizer, total_steps)
+        self.critic: Critic | None = None
+        if credit.critic == "iac":
+            self.critic = own_critic(self.scorer, agent, credit, optimizer, total_steps)
+        elif credit.critic == "maac":
+            body = load_policy(model_path, model.model_kwargs.trust_remote_code, self.device)
+            if lora.rank:
+                add_adapter(body, lora, seed)
+            self.critic = central_critic(body, self.scorer, agent, credit, optimizer, total_steps)
         self.step = 0
         self._open: Gradient | None = None  # of the next batch's first mini-batch
 
@@ -109,7 +115,9 @@ class Learner:
         """
         gradient = self._begun(step, start)
         self._open = None  # nobody can go on with half of these groups
-        gradient.add(self._rows(groups), len(groups))
+        rows, valued = self._prepared(groups)
+        gradient.add(rows, len(groups))
+        gradient.valued += valued
         self._open = gradient
 
     def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
@@ -126,14 +134,15 @@ class Learner:
         learning_rate = float(self.schedule.get_last_lr()[0])
         gradient = self._begun(batch.step, accumulated)
         self._open = None
-        rows = [self._rows(mini_batch.groups) for mini_batch in batch.mini_batches]
+        prepared = [self._prepared(mini_batch.groups) for mini_batch in batch.mini_batches]
         if self.settings.loss in CLIP_RANGES:
-            rows[1:] = map(self._with_old, rows[1:])
+            prepared[1:] = [(self._with_old(rows), valued) for rows, valued in prepared[1:]]
         done: list[MiniBatchDone] = []
-        for mini_batch, part in zip(batch.mini_batches, rows, strict=True):
+        for mini_batch, (rows, valued) in zip(batch.mini_batches, prepared, strict=True):
             if done:
                 gradient = self._begin()
-            gradient.add(part, len(mini_batch.groups))
+            gradient.add(rows, len(mini_batch.groups))
+            gradient.valued += valued
             gradient.close(mini_batch.normalizer)
             done.append(self._optimizer_step(gradient))
         self.step += 1
@@ -165,6 +174,8 @@ class Learner:
             "torch_rng": torch.get_rng_state(),
         }
         _write(state, Path(folder) / STATE_FILE)
+        if self.critic is not None:
+            _write(self.critic.state(), Path(folder) / CRITIC_FILE)
         sync_tree(Path(folder))
 
     def load(self, folder: str, step: int) -> None:
@@ -184,19 +195,11 @@ class Learner:
             self.optimizer.load_state_dict(state["optimizer"])
             self.schedule.load_state_dict(state["schedule"])
             torch.set_rng_state(state["torch_rng"])
-        self._apply_settings()
+        if self.critic is not None:
+            with _reading(Path(folder) / CRITIC_FILE, checkpoint):
+                self.critic.load(torch.load(Path(folder) / CRITIC_FILE, map_location="cpu", weights_only=True))
+        apply_settings(self.optimizer, self.schedule, self.agent.learning_rate, self.settings)
         self.step, self._open = step, None
-
-    def _apply_settings(self) -> None:
-        """The config's optimizer settings, which may have changed since the state was saved."""
-        peak = self.agent.learning_rate
-        self.schedule.base_lrs = [peak]
-        for group in self.optimizer.param_groups:
-            group["initial_lr"] = peak
-            group["lr"] = peak * self.schedule.lr_lambdas[0](self.schedule.last_epoch)
-            group["betas"] = (self.settings.adam_beta1, self.settings.adam_beta2)
-            group["weight_decay"] = self.settings.weight_decay
-        self.schedule._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     def export(self, folder: str, texts: list[str]) -> None:
         """Write the model in the engines' dtype, and the tokenizer: whole, or not there.
@@ -247,9 +250,12 @@ class Learner:
     def _begin(self) -> Gradient:
         return Gradient(self.scorer, self.settings)
 
-    def _rows(self, groups: Sequence[Group]) -> list[PromptRow]:
-        """What of these groups is learned from, as the policy is now."""
-        return rows_of(groups) if self.reference is None else self.reference.rows(groups)
+    def _prepared(self, groups: Sequence[Group]) -> tuple[list[PromptRow], list[Valued]]:
+        """What of these groups is learned from, as policy and critic are now, and what the critic says of them."""
+        valued: list[Valued] = []
+        if self.critic is not None:
+            groups, valued = self.critic.credited(groups)
+        return rows_of(groups) if self.reference is None else self.reference.rows(groups), valued
 
     def _with_old(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
         """The rows with what the policy says of them now."""
@@ -260,17 +266,19 @@ class Learner:
         ]
 
     def _optimizer_step(self, gradient: Gradient) -> MiniBatchDone:
-        """By a gradient that is closed. What is not finite is left out."""
+        """By a gradient that is closed, and the critic's on the same groups. What is not finite is left out."""
         loss, norm = gradient.loss, 0.0
-        if gradient.agreement.tokens:
-            bound = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
-            norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), bound))
-        finite = math.isfinite(loss) and math.isfinite(norm)
+        critic_loss = self.critic.backward(gradient.valued) if self.critic is not None else 0.0
+        if gradient.agreement.tokens or gradient.valued:
+            norm = clip_gradients(self.policy.parameters(), self.settings)
+        finite = math.isfinite(loss) and math.isfinite(critic_loss) and math.isfinite(norm)
         taken = finite and norm > 0  # it is 0 too where all tokens were masked
         if taken:
             self.optimizer.step()
             self.schedule.step()
-        return MiniBatchDone(loss, norm, taken, not finite, gradient)
+        if self.critic is not None and finite and gradient.valued:
+            self.critic.step()
+        return MiniBatchDone(loss, norm, taken, not finite, gradient, critic_loss)
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
@@ -316,23 +324,8 @@ def _stats(done: Sequence[MiniBatchDone], learning_rate: float) -> UpdateStats:
         entropy=None if first is None else first.entropy,
         drift=distance.drift,
         reference_kl=None if first is None else first.reference_kl,
+        critic=critic_stats([one.critic_loss for one in done], [v for one in done for v in one.gradient.valued]),
     )
-
-
-def schedule_factor(name: str, warmup_steps: int, total_steps: int) -> Callable[[int], float]:
-    """Factor of the learning rate at optimizer step k: it rises linearly, then follows `name`."""
-
-    def factor(step: int) -> float:
-        if step < warmup_steps:
-            return (step + 1) / (warmup_steps + 1)
-        done = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
-        if name == "linear":
-            return 1 - done
-        if name == "cosine":
-            return (1 + math.cos(math.pi * done)) / 2
-        return 1.0
-
-    return factor
 
 
 def _mean(values: list[float]) -> float:

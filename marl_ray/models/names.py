@@ -79,9 +79,9 @@ def describe_prompts(config: Config, templates: Mapping[str, tuple[bool, str]]) 
     lines = []
     for number, agent in enumerate(config.agents):
         if agent.name in templates:
-            lines.append(prompt_note(number, *templates[agent.name]))
+            lines.append(prompt_note(f"agent {number}", *templates[agent.name]))
         elif given is None:
             lines.append(f"agent {number}: its tokenizer, not read in a dry run, decides on the chat template")
         else:
-            lines.append(prompt_note(number, given, f"model.use_chat_template is {str(given).lower()}"))
+            lines.append(prompt_note(f"agent {number}", given, f"model.use_chat_template is {str(given).lower()}"))
     return lines

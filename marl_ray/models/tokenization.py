@@ -79,10 +79,10 @@ def _is_chat_model(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool
     return False, f"it is a base model: it stops at {', '.join(stops)}, not where its template ends an answer"
 
 
-def prompt_note(agent: int, through_template: bool, why: str) -> str:
-    """A line for people."""
+def prompt_note(whose: str, through_template: bool, why: str) -> str:
+    """A line for people; `whose` is an agent or a policy."""
     how = "through the chat template" if through_template else "to the model as they are"
-    return f"agent {agent}: prompts go {how} ({why})"
+    return f"{whose}: prompts go {how} ({why})"
 
 
 def _stop_tokens(name: str, tokenizer: Any, config: ModelConfig) -> list[str]:

@@ -22,13 +22,14 @@ SAMPLES = 8
 
 def conclude(config: Config, folder: RunFolder, result: Result, seconds: float) -> list[str]:
     """Draw the plot, write episodes to read, and say in a few lines what happened."""
-    agents, title = counted(config.num_agents, "agent"), plot_title(config)
+    agents, title = agents_of(config), plot_title(config)
     rows = rows_of(folder)
     plot_returns(rows, folder.plot, title)
     estimators = ", ".join(dict.fromkeys(agent.estimator for agent in config.agents))
+    method = estimators if config.credit.critic == "none" else config.credit.critic
     since = f", from step {result.first_step}" if result.first_step else ""
     lines = [
-        f"Trained {agents} with {estimators} to step {result.step} "
+        f"Trained {agents} with {method} to step {result.step} "
         f"({counted(result.env_steps, 'joint sample')}{since}) in {seconds / 60:.1f} min."
     ]
     files = [folder.metrics.name, folder.plot.name]
@@ -53,7 +54,15 @@ def conclude(config: Config, folder: RunFolder, result: Result, seconds: float) 
 
 def plot_title(config: Config) -> str:
     """What a run is, over its plot."""
-    return f"{config.algorithm} on {config.dataset.type}: {counted(config.num_agents, 'agent')}"
+    return f"{config.algorithm} on {config.dataset.type}: {agents_of(config)}"
+
+
+def agents_of(config: Config) -> str:
+    """How many there are, and which of them play with one policy."""
+    shared = (policy.agents for policy in config.policies if len(policy.agents) > 1)
+    return counted(config.num_agents, "agent") + "".join(
+        f", {', '.join(map(str, agents))} with one policy" for agents in shared
+    )
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -19,8 +19,9 @@ def waiting(config: Config, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not seconds:
         return []
     idle = sum(row["time/idle"] for row in steps) / seconds
-    waits = [sum(row.get(f"time/agent_{i}/wait", 0.0) for row in steps) / seconds for i in range(config.num_agents)]
-    each = ", ".join(f"agent {agent}'s {share:.0%}" for agent, share in enumerate(waits))
+    policies = config.policies
+    waits = [sum(row.get(f"time/{policy.key}/wait", 0.0) for row in steps) / seconds for policy in policies]
+    each = ", ".join(f"{policy}'s {share:.0%}" for policy, share in zip(policies, waits, strict=True))
     lines = [f"Waiting: engines {idle:.0%} of the time, for learners; learners for rollouts: {each}."]
     if idle > WORTH_A_WORD:
         held: Counter[int] = Counter()
@@ -29,8 +30,9 @@ def waiting(config: Config, rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 held[int(row["time/held_up_by"])] += row["time/idle"]
         agent, lost = held.most_common(1)[0]
         k = config.rollout.max_staleness
+        last = str(config.policy_of(agent)).capitalize()
         lines.append(
-            f"Agent {agent} was the last to publish in {lost / (idle * seconds):.0%} of that: give its learner more "
+            f"{last} was the last to publish in {lost / (idle * seconds):.0%} of that: give its learner more "
             f"(agents.{agent}.resources.learner), or let rollouts go on meanwhile ({config.algorithm}.max_staleness "
             f"{k + 1})."
         )

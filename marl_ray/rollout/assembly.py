@@ -13,9 +13,18 @@ from dataclasses import dataclass, field
 
 from marl_ray.config.schema import Config
 from marl_ray.core.batch import Batch, Group
+from marl_ray.core.ids import Policy
 from marl_ray.core.tree import Episode, Node
 from marl_ray.core.waiting import now
-from marl_ray.credit.batches import batch_of, by_turn, compares_batch, group_of, weighed_together
+from marl_ray.credit.batches import (
+    batch_of,
+    by_turn,
+    compares_batch,
+    group_of,
+    interleaved,
+    joined,
+    weighed_together,
+)
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 """Waits until something holds."""
@@ -34,7 +43,7 @@ class Assembly:
         self.step = step
         self.config = config
         self.first_mini_batch = config.optimizer.train_batch_size
-        """Groups in the first mini-batch; None: all."""
+        """An agent's groups in the first mini-batch; None: all."""
         self._changed = changed
         self.groups: list[list[Group]] = [[] for _ in range(config.num_agents)]
         self._credited: list[list[Group]] = [
@@ -92,14 +101,14 @@ class Assembly:
 
 
 @dataclass
-class AgentStream:
-    """What an assembly holds for one agent, as its learner takes it (`BatchStream`).
+class PolicyStream:
+    """What an assembly holds for one policy, as its learner takes it (`BatchStream`): the groups of all its agents.
 
     `until` waits for a condition; `may_learn` says whether an agent's next batch is in the log and may be learned from.
     """
 
     assembly: Assembly
-    agent: int
+    policy: Policy
     until: Until
     may_learn: Callable[[int], bool]
     waited_s: float = field(default=0.0)
@@ -112,16 +121,23 @@ class AgentStream:
 
     async def groups(self, start: int) -> Sequence[Group]:
         """See `BatchStream`."""
-        groups, size = self.assembly.groups[self.agent], self.assembly.first_mini_batch
-        if size is not None and start >= size:
+        agents, size = self.policy.agents, self.assembly.first_mini_batch
+        groups = [self.assembly.groups[agent] for agent in agents]
+        end = None if size is None else size * len(agents)
+        if end is not None and start >= end:
             return []
-        await self._wait(lambda: len(groups) > start or bool(self.assembly.batches))
-        return groups[start:size]
+
+        def ready() -> int:
+            """Nodes at which all agents' groups are known."""
+            return min(map(len, groups))
+
+        await self._wait(lambda: ready() * len(agents) > start or bool(self.assembly.batches))
+        return interleaved([of_agent[: ready()] for of_agent in groups])[start:end]
 
     async def batch(self) -> Batch:
         """See `BatchStream`."""
-        await self._wait(lambda: bool(self.assembly.batches) and self.may_learn(self.agent))
-        return self.assembly.batches[self.agent]
+        await self._wait(lambda: bool(self.assembly.batches) and self.may_learn(self.policy.number))
+        return joined([self.assembly.batches[agent] for agent in self.policy.agents])
 
     async def _wait(self, holds: Callable[[], bool]) -> None:
         begun = now()

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from marl_ray.core.batch import Batch, Group, MiniBatch
+from marl_ray.core.batch import Batch, Experience, Group, MiniBatch
 from marl_ray.core.disk import write_atomically
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Completion
@@ -63,6 +63,20 @@ FIELDS = {
 }
 """The arrays of an agent's batch and their types. Those called like things count them: `groups` of a mini-batch,
 `completions` and `baselines` of a group, `spans` of a completion. Numbers are kept exactly."""
+EXPERIENCE = {
+    # by group
+    "state_lengths": np.int64,
+    # by token of the groups' states
+    "state_ids": np.int32,
+    # by completion
+    "rewards": np.float64,
+    "successors": np.int64,
+    # by state that a completion led to
+    "successor_lengths": np.int64,
+    # by token of these
+    "successor_ids": np.int32,
+}
+"""Further ones of runs with a critic, where every group has its experience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +200,7 @@ def _packed(logged: LoggedStep) -> bytes:
         if batch.step != logged.step:
             raise ValueError(f"agent {agent}'s batch is of step {batch.step}, not {logged.step}")
         for name, values in _flat(batch, reasons).items():
-            arrays[f"agent_{agent}/{name}"] = np.array(values, dtype=FIELDS[name])
+            arrays[f"agent_{agent}/{name}"] = np.array(values, dtype=(FIELDS | EXPERIENCE)[name])
     header = {
         "format": FORMAT,
         "step": logged.step,
@@ -208,8 +222,20 @@ def _packed(logged: LoggedStep) -> bytes:
 
 
 def _flat(batch: Batch, reasons: dict[str, int]) -> dict[str, list[Any]]:
-    """The values of `FIELDS`; `reasons` learns those that it does not know."""
-    flat: dict[str, list[Any]] = {name: [] for name in FIELDS}
+    """The values of `FIELDS`, and of `EXPERIENCE` where there is some; `reasons` learns those that it does not know."""
+    groups = [group for mini_batch in batch.mini_batches for group in mini_batch.groups]
+    experiences = [group.experience for group in groups if group.experience is not None]
+    flat: dict[str, list[Any]] = {name: [] for name in (FIELDS | EXPERIENCE if experiences else FIELDS)}
+    if len(experiences) not in (0, len(groups)):
+        raise ValueError(f"{len(experiences)} of {len(groups)} groups have their experience")
+    for experience in experiences:
+        flat["state_lengths"].append(len(experience.state))
+        flat["state_ids"] += experience.state
+        flat["rewards"] += experience.rewards
+        for states in experience.successors:
+            flat["successors"].append(len(states))
+            flat["successor_lengths"] += map(len, states)
+            flat["successor_ids"] += (token for state in states for token in state)
     for mini_batch in batch.mini_batches:
         flat["groups"].append(len(mini_batch.groups))
         flat["normalizers"].append(mini_batch.normalizer)
@@ -237,7 +263,8 @@ def _flat(batch: Batch, reasons: dict[str, int]) -> dict[str, list[Any]]:
 
 def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
     """The inverse of `_flat`, but for the texts."""
-    values: dict[str, Iterator[Any]] = {name: iter(arrays[f"agent_{agent}/{name}"].tolist()) for name in FIELDS}
+    names = [name for name in FIELDS | EXPERIENCE if f"agent_{agent}/{name}" in arrays]
+    values: dict[str, Iterator[Any]] = {name: iter(arrays[f"agent_{agent}/{name}"].tolist()) for name in names}
 
     def take(name: str, count: int) -> tuple[Any, ...]:
         return tuple(islice(values[name], count))
@@ -263,7 +290,16 @@ def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
             take("returns", size),
             take("weights", size),
             take("baseline_values", baselines),
+            experience(size) if "rewards" in values else None,
         )
+
+    def experience(size: int) -> Experience:
+        state, rewards = take("state_ids", next(values["state_lengths"])), take("rewards", size)
+        successors = tuple(
+            tuple(take("successor_ids", length) for length in take("successor_lengths", count))
+            for count in take("successors", size)
+        )
+        return Experience(state, rewards, successors)
 
     return Batch(
         header["step"],

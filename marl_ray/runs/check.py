@@ -26,6 +26,7 @@ from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
 from marl_ray.models.adapters import require_peft
 from marl_ray.models.names import check_model, describe_prompts, resolve_model
+from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.runs.folder import RunFolder, new_folder
 from marl_ray.runs.resume import SavedRun, check_resume
 from marl_ray.telemetry.console import say, warn
@@ -66,6 +67,8 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
     for task in (*train_tasks, *eval_tasks):
         environment.check_task(task)
     _check_order(config, environment, (*train_tasks, *eval_tasks))
+    if config.credit.critic == "maac" and not dry:
+        _check_central_critic(config, [text for task in train_tasks[:1] for text in environment.first_prompts(task)])
     if transition.note:
         say(transition.note)
     _warn_of_overlap(config, train_tasks, eval_tasks)
@@ -100,6 +103,11 @@ def _check_order(config: Config, environment: Environment[Any], tasks: Sequence[
             f"{config.algorithm}.handoff all is for agents that answer at the same time, and environment "
             f"{config.environment} has them answer one after another: set it to random or best"
         )
+    if config.credit.critic == "maac":
+        raise UserError(
+            f"{config.algorithm}.critic maac values what all agents read before anybody has answered, and in environment "
+            f"{config.environment} agents answer one after another: set it to iac"
+        )
     for agent in config.agents:
         if BEYOND_SIBLINGS.get(agent.estimator) in ("greedy", "counterfactual"):
             raise UserError(
@@ -117,6 +125,18 @@ def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
     places = {agent.name: resolve_model(agent.name, fetch=False) for agent in config.agents}
     known = [name for name, place in places.items() if not dry or Path(place).is_dir()]
     return {name: check_model(name, config.model) for name in known}
+
+
+def _check_central_critic(config: Config, texts: list[str]) -> None:
+    """It reads the ids of all agents' prompts, so they have to mean the same. Raises UserError."""
+    first, *others = dict.fromkeys(agent.name for agent in config.agents)
+    ids = load_tokenizer(resolve_model(first), config.model)(texts).input_ids
+    for name in others:
+        if load_tokenizer(resolve_model(name), config.model)(texts).input_ids != ids:
+            raise UserError(
+                f"{config.algorithm}.critic maac reads the prompts of all agents, and {first} and {name} have "
+                "different tokenizers: use iac, or models with one tokenizer"
+            )
 
 
 def _load_tasks(config: Config, dry: bool) -> tuple[list[Task], list[Task]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from marl_ray.core.disk import sync, write_atomically
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import Policy
 from marl_ray.core.state import TrainerState
 
 STATE_FILE = "trainer.json"
@@ -28,9 +29,9 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def begin(self, step: int, agent: int) -> Path:
-        """The empty folder of one agent's part, in a hidden one."""
-        part = self.agent_folder(self._hidden(step), agent)
+    def begin(self, step: int, policy: Policy) -> Path:
+        """The empty folder of one policy's part, in a hidden one."""
+        part = self.policy_folder(self._hidden(step), policy)
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         return part
@@ -76,9 +77,9 @@ class Checkpoints:
         return self.folder / f".step_{step:06d}"
 
     @staticmethod
-    def agent_folder(path: Path, agent: int) -> Path:
-        """Where one agent's learner writes."""
-        return path / f"agent_{agent}"
+    def policy_folder(path: Path, policy: Policy) -> Path:
+        """Where one policy's learner writes."""
+        return path / policy.key
 
 
 def step_of(path: Path) -> int:

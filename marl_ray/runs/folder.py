@@ -11,6 +11,7 @@ from pathlib import Path
 
 from marl_ray.core.disk import write_atomically
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import Policy
 from marl_ray.core.paths import expanded
 from marl_ray.runs.batch_log import BatchLog
 from marl_ray.runs.checkpoints import Checkpoints
@@ -53,9 +54,9 @@ class RunFolder:
     def __str__(self) -> str:
         return str(self.path)
 
-    def model(self, agent: int) -> Path:
-        """An agent's trained model, as transformers loads it."""
-        return self.models / f"agent_{agent}"
+    def model(self, policy: Policy) -> Path:
+        """A policy's trained model, as transformers loads it."""
+        return self.models / policy.key
 
     def make(self) -> None:
         """Create it, and see that files can be written there. Raises UserError."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from marl_ray.core.batch import Batch
+from marl_ray.core.ids import Policy
+from marl_ray.credit.batches import joined
 from marl_ray.runs.folder import RunFolder
 
 
-class AgentHistory:
-    """One agent's `History` in a run folder, as it is at each call."""
+class PolicyHistory:
+    """One policy's `History` in a run folder, as it is at each call."""
 
-    def __init__(self, folder: RunFolder, agent: int) -> None:
+    def __init__(self, folder: RunFolder, policy: Policy) -> None:
         self.folder = folder
-        self.agent = agent
+        self.policy = policy
 
     def checkpoint(self) -> tuple[int, str] | None:
         """See `History.checkpoint`. Raises UserError for one that is damaged."""
@@ -19,8 +21,8 @@ class AgentHistory:
         if found is None:
             return None
         path, state = found
-        return state.step, str(self.folder.checkpoints.agent_folder(path, self.agent))
+        return state.step, str(self.folder.checkpoints.policy_folder(path, self.policy))
 
     def batch(self, step: int) -> Batch:
         """See `History.batch`."""
-        return self.folder.log.batch(step, self.agent)
+        return joined([self.folder.log.batch(step, agent) for agent in self.policy.agents])

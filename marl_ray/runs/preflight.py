@@ -28,16 +28,16 @@ def probe_texts(environment: Environment, tasks: Sequence[Task], agent: int) -> 
 
 
 async def check_team(config: Config, team: Team, environment: Environment, tasks: Sequence[Task], folder: Path) -> None:
-    """Every learner sees the run folder; an agent's learner and generators load one tokenizer; prompts fit.
+    """Every learner sees the run folder; a policy's learner and generators load one tokenizer; prompts fit.
 
     Prompts that are too long are counted and will be skipped. Raises UserError, also when all are.
     """
     seen = await together(*(learner.sees(str(folder)) for learner in team.learners))
-    for agent, sees in enumerate(seen):
+    for learner, sees in zip(team.learners, seen, strict=True):
         if not sees:
             raise UserError(
-                f"{ActorId('learner', agent)} does not see {folder}: output.base_dir should be on a file system that "
-                "every node shares"
+                f"{ActorId('learner', learner.policy)} does not see {folder}: output.base_dir should be on a file "
+                "system that every node shares"
             )
     prompts = [environment.first_prompts(task) for task in tasks]
     too_long: set[int] = set()
@@ -95,7 +95,7 @@ async def _logprob_gap(
     prompts = probe_texts(environment, tasks, agent)[: max(COMPARED_PROMPTS, team.generators[agent].size)]
     generations = await together(*(team.generators[agent].generate(prompt, sampling) for prompt in prompts))
     groups = [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]
-    return await team.learners[agent].logprob_gap(groups) if groups else 0.0
+    return await team.learner_of(agent).logprob_gap(groups) if groups else 0.0
 
 
 def _likely_causes(config: Config, agent: int) -> str:
@@ -110,10 +110,12 @@ def _likely_causes(config: Config, agent: int) -> str:
 
 
 async def _check_tokenizers(config: Config, team: Team, agent: int, texts: list[str]) -> None:
-    ours = await team.learners[agent].fingerprint(texts)
+    learner = team.learner_of(agent)
+    ours = await learner.fingerprint(texts)
     for replica, other in enumerate(await team.generators[agent].fingerprints(texts)):
         if other != ours:
             raise UserError(
-                f"{ActorId('learner', agent)} and {ActorId('generator', agent, replica)} load different tokenizers for "
+                f"{ActorId('learner', learner.policy)} and {ActorId('generator', learner.policy, replica)} load "
+                "different tokenizers for "
                 f"{config.agents[agent].name}: their ids of the same text differ"
             )

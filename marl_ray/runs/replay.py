@@ -19,11 +19,13 @@ from marl_ray.config.arithmetic import arithmetic
 from marl_ray.config.reading import read_yaml
 from marl_ray.core.batch import UpdateStats
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import Policy
 from marl_ray.data.loading import load_tasks
 from marl_ray.learning.arguments import arguments_here
 from marl_ray.learning.learner import Learner
 from marl_ray.runs.checkpoints import Checkpoints, state_of, step_of
 from marl_ray.runs.folder import RunFolder
+from marl_ray.runs.history import PolicyHistory
 from marl_ray.runs.resume import SavedRun
 from marl_ray.telemetry.files import is_evaluation, read_rows
 
@@ -95,19 +97,19 @@ class ReplayedStep:
         return max(_difference(self.found[name], self.recorded[name], size) for name, size in COMPARED.items())
 
 
-def replay(folder: RunFolder, saved: SavedRun, agent: int, way: Way) -> Iterator[ReplayedStep]:
-    """One agent's steps, one after another. Raises UserError for what is missing or damaged."""
+def replay(folder: RunFolder, saved: SavedRun, policy: Policy, way: Way) -> Iterator[ReplayedStep]:
+    """One policy's steps, one after another. Raises UserError for what is missing or damaged."""
     disable_progress_bar()  # of transformers, for files that are read at once
     rows = read_rows(folder.metrics) if folder.metrics.exists() else ()
     recorded = {row["step"]: row for row in rows if not is_evaluation(row)}
-    learner = None
+    learner, history = None, PolicyHistory(folder, policy)
     for config, batches in _parts(folder, saved, way):
-        learner = _learner(config, agent, way) if learner is None else _again(config, agent, learner)
+        learner = _learner(config, policy, way) if learner is None else _again(config, policy, learner)
         for step in batches:
-            stats = learner.update(folder.log.batch(step, agent))
+            stats = learner.update(history.batch(step))
             if step >= way.first:
                 row = recorded.get(step + 1)
-                yield ReplayedStep(step + 1, _numbers(stats), row and _recorded(row, agent))
+                yield ReplayedStep(step + 1, _numbers(stats), row and _recorded(row, policy))
 
 
 def _parts(folder: RunFolder, saved: SavedRun, way: Way) -> Iterator[tuple[Config, range]]:
@@ -121,27 +123,27 @@ def _parts(folder: RunFolder, saved: SavedRun, way: Way) -> Iterator[tuple[Confi
         yield saved.config(), range(start, way.last)
 
 
-def _learner(config: Config, agent: int, way: Way) -> Learner:
+def _learner(config: Config, policy: Policy, way: Way) -> Learner:
     """As it was when it had seen `way.start` batches."""
-    learner = _new(config, agent)
+    learner = _new(config, policy)
     if way.checkpoint is not None:
         state_of(way.checkpoint)
-        learner.load(str(Checkpoints.agent_folder(way.checkpoint, agent)), way.start)
+        learner.load(str(Checkpoints.policy_folder(way.checkpoint, policy)), way.start)
     return learner
 
 
-def _again(config: Config, agent: int, before: Learner) -> Learner:
+def _again(config: Config, policy: Policy, before: Learner) -> Learner:
     """The same learner under another config, as after --resume."""
     with TemporaryDirectory() as folder:
         before.save(folder)
-        learner = _new(config, agent)
+        learner = _new(config, policy)
         learner.load(folder, before.step)
     return learner
 
 
-def _new(config: Config, agent: int) -> Learner:
+def _new(config: Config, policy: Policy) -> Learner:
     """At the base model. It computes as the run's did where this machine is like the run's."""
-    return Learner(*arguments_here(config, agent, _schedule_steps(config)))
+    return Learner(*arguments_here(config, policy, _schedule_steps(config)))
 
 
 def _schedule_steps(config: Config) -> int:
@@ -156,8 +158,8 @@ def _numbers(stats: UpdateStats) -> dict[str, float | None]:
     return {name: _finite(getattr(stats, name)) for name in COMPARED}
 
 
-def _recorded(row: Mapping[str, Any], agent: int) -> dict[str, float | None]:
-    return {name: row.get(f"agent_{agent}/{name}") for name in COMPARED}
+def _recorded(row: Mapping[str, Any], policy: Policy) -> dict[str, float | None]:
+    return {name: row.get(f"{policy.key}/{name}") for name in COMPARED}
 
 
 def _finite(number: float | None) -> float | None:

@@ -133,7 +133,7 @@ def _learning(config: Config, num_tasks: int) -> tuple[Any, ...]:
 
 def _concluded(config: Config, folder: RunFolder, standing: Standing) -> bool:
     """Whether the run has left all that it leaves at its end, trained models and the last evaluation."""
-    exported = all(folder.model(agent).is_dir() for agent in range(config.num_agents))
+    exported = all(folder.model(policy).is_dir() for policy in config.policies)
     evaluated = standing.state.step in standing.evaluated
     return (exported or not config.output.save_final_model) and (evaluated or not config.dataset.eval_split)
 
@@ -147,7 +147,9 @@ def _check_same_run(config: Config, saved: Config) -> None:
         ("rollout_buffer_size", config.rollout.rollout_buffer_size, saved.rollout.rollout_buffer_size),
         ("dynamic_sampling", config.rollout.dynamic_sampling, saved.rollout.dynamic_sampling),
         ("num_agents", config.num_agents, saved.num_agents),
+        ("policies", config.policies, saved.policies),
         ("models", [agent.name for agent in config.agents], [agent.name for agent in saved.agents]),
+        ("critic", config.credit.critic, saved.credit.critic),
         ("lora", config.lora, saved.lora),
         ("run_name", config.output.run_name, saved.output.run_name),
     ):

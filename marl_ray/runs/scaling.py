@@ -47,9 +47,8 @@ async def _scale(request: Scale, team: Team) -> str:
     group = team.generators[agent]
     before = group.size
     await group.resize(replicas)
-    return (
-        f"agent {agent} has {counted(replicas, 'generator')} now ({before} before), until this run ends or is resumed"
-    )
+    policy = team.learner_of(agent).policy
+    return f"{policy} has {counted(replicas, 'generator')} now ({before} before), until this run ends or is resumed"
 
 
 def _settle(requests: Requests, id: str, answer: Reply) -> None:

@@ -15,7 +15,7 @@ from marl_ray.core.waiting import accompanied, together
 from marl_ray.core.words import counted
 from marl_ray.runs.check import Problem
 from marl_ray.runs.folder import RunFolder
-from marl_ray.runs.history import AgentHistory
+from marl_ray.runs.history import PolicyHistory
 from marl_ray.runs.preflight import check_agreement, check_team
 from marl_ray.runs.resume import Standing
 from marl_ray.runs.scaling import serve_requests
@@ -56,11 +56,11 @@ class Session:
         """What must hold before the first rollout: they fit together, and the generators have their weights."""
         await check_team(self.config, team, self.problem.environment, self.problem.train_tasks, self.folder.path)
         if (checkpoint := self.standing.checkpoint) is not None:
-            step, agent_folder = self.standing.state.step, self.folder.checkpoints.agent_folder
-            await together(*(x.load(str(agent_folder(checkpoint, x.agent)), step) for x in team.learners))
-        histories = (AgentHistory(self.folder, x.agent) for x in team.learners)
-        pairs = zip(team.learners, team.generators, histories, strict=True)
-        await together(*(learner.connect(generators, history) for learner, generators, history in pairs))
+            step, policy_folder = self.standing.state.step, self.folder.checkpoints.policy_folder
+            await together(*(x.load(str(policy_folder(checkpoint, x.policy)), step) for x in team.learners))
+        await together(
+            *(x.connect(team.generators[x.policy.number], PolicyHistory(self.folder, x.policy)) for x in team.learners)
+        )
         await together(*(x.publish(changed=True) for x in team.learners))
         await check_agreement(self.config, team, self.problem.environment, self.problem.train_tasks)
         # Under a new label engines share no keys and values with what they were compared on.
@@ -69,9 +69,9 @@ class Session:
 
 def _starting(config: Config) -> str:
     """What is going to be started, which takes a while."""
-    replicas = sum(agent.generator.replicas for agent in config.agents)
+    replicas = sum(config.agents[policy.number].generator.replicas for policy in config.policies)
     workers = counted(config.resources.sandbox.workers, "sandbox worker")
-    return f"starting {counted(replicas, 'generator')}, {counted(config.num_agents, 'learner')} and {workers}"
+    return f"starting {counted(replicas, 'generator')}, {counted(len(config.policies), 'learner')} and {workers}"
 
 
 def open_stream(config: Config, folder: RunFolder, standing: Standing, total: int) -> RowStream:
@@ -83,7 +83,7 @@ def open_stream(config: Config, folder: RunFolder, standing: Standing, total: in
     folder.write_config(to_yaml(config), done)
     sinks: list[Sink] = [
         Files(folder.metrics, folder.episodes, done, standing.logged),
-        Console(total, done, config.num_agents, config.rollout.num_turns, config.loop.logging_steps),
+        Console(total, done, config.policies, config.rollout.num_turns, config.loop.logging_steps),
     ]
     if config.wandb.project:
         sinks.append(Wandb(config, folder.path))

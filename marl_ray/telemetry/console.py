@@ -9,6 +9,7 @@ from time import monotonic as now
 
 from tqdm import tqdm
 
+from marl_ray.core.ids import Policy
 from marl_ray.telemetry.records import Record
 from marl_ray.telemetry.rows import Row
 
@@ -20,9 +21,9 @@ class Console:
     """The sink for people: every `every`-th step and the last. Writes to standard error, so that standard output
     stays free."""
 
-    def __init__(self, total_steps: int, done: int, num_agents: int, num_turns: int, every: int) -> None:
+    def __init__(self, total_steps: int, done: int, policies: Sequence[Policy], num_turns: int, every: int) -> None:
         self.total = total_steps
-        self.num_agents = num_agents
+        self.policies = policies
         self.num_turns = num_turns
         self.every = every
         self.ends: deque[float] = deque([now()], maxlen=PACE + 1)
@@ -45,7 +46,10 @@ class Console:
         if self.with_tests is None:
             self.with_tests = any(key.endswith("/all_passed") for key in row)
             passed = "pass: share with all tests passed in the last turn; " if self.with_tests else ""
-            say(f"reward: mean of each turn; {passed}loss: of each agent")
+            whose = (
+                ", ".join(map(str, self.policies)) if any(len(p.agents) > 1 for p in self.policies) else "each agent"
+            )
+            say(f"reward: mean of each turn; {passed}loss: of {whose}")
         if name:
             say(self._evaluation(row, name))
             return
@@ -66,7 +70,7 @@ class Console:
         rewards = " ".join(_number(row, f"turn_{t + 1}/reward_mean") for t in range(self.num_turns))
         # Adding 0 makes a zero of what is rounded to a negative one.
         losses = " ".join(
-            f"{round(float(row.get(f'agent_{i}/loss', 0.0)), 4) + 0.0:+8.4f}" for i in range(self.num_agents)
+            f"{round(float(row.get(f'{policy.key}/loss', 0.0)), 4) + 0.0:+8.4f}" for policy in self.policies
         )
         left = (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1) * (self.total - step)
         return (

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from marl_ray.config import Config
 from marl_ray.core.batch import Batch, UpdateStats
+from marl_ray.core.ids import Policy
 from marl_ray.core.state import TrainerState
 from marl_ray.core.tree import Completion, Episode, JointAction, Node
 
@@ -34,12 +35,12 @@ def rollout_row(
     return row
 
 
-def step_row(state: TrainerState, rollout: Row, updates: Sequence[UpdateStats], times: Row) -> Row:
-    """One training step, all done, which led to `state`: its rollout's row, `updates`, one an agent, and what
+def step_row(state: TrainerState, rollout: Row, updates: Mapping[Policy, UpdateStats], times: Row) -> Row:
+    """One training step, all done, which led to `state`: its rollout's row, the policies' `updates`, and what
     `marl_ray.telemetry.timeline` says of it."""
     row: Row = {"step": state.step, "env_steps": state.env_steps, **rollout}
-    for agent, stats in enumerate(updates):
-        row |= update_metrics(agent, stats, state.step)
+    for policy, stats in updates.items():
+        row |= update_metrics(policy, stats, state.step)
     return row | times
 
 
@@ -138,9 +139,9 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> Row:
     return row | counts
 
 
-def update_metrics(agent: int, stats: UpdateStats, version: int) -> Row:
-    """One agent's part of a step's row; what was not computed is left out."""
-    name = f"agent_{agent}"
+def update_metrics(policy: Policy, stats: UpdateStats, version: int) -> Row:
+    """One policy's part of a step's row; what was not computed is left out."""
+    name = policy.key
     row: Row = {
         f"{name}/loss": stats.loss,
         f"{name}/grad_norm": stats.grad_norm,
@@ -165,6 +166,11 @@ def update_metrics(agent: int, stats: UpdateStats, version: int) -> Row:
         row[f"{name}/policy_kl"] = stats.drift.kl
     if stats.reference_kl is not None:
         row[f"{name}/reference_kl"] = stats.reference_kl
+    if stats.critic is not None:
+        row[f"{name}/critic_loss"] = stats.critic.loss
+        row[f"{name}/value_mean"] = stats.critic.value
+        if stats.critic.explained_variance is not None:
+            row[f"{name}/explained_variance"] = stats.critic.explained_variance
     return row
 
 

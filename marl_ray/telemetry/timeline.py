@@ -2,31 +2,35 @@
 
 time/rollout          from the start of the batch until it was complete
 time/idle             how long the engines had nothing to do before it, because the gate was closed
-time/held_up_by       the agent whose weights opened the gate, where there was such a wait
-time/agent_i/learn    computing the update
+time/held_up_by       the agent whose weights opened the gate, where there was such a wait; of several that share
+                      them the first
+time/agent_i/learn    computing the update; policy_i of a policy that several agents share
 time/agent_i/wait     its learner's waits, for groups and for the whole batch, but for evaluations
 time/agent_i/sync     publishing
-time/learn, time/sync the slowest agent's
+time/learn, time/sync the slowest policy's
 time/step             from the step before, but for evaluations in between
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from marl_ray.core.ids import Policy
 from marl_ray.core.waiting import now
 from marl_ray.telemetry.rows import Row
 
 
 class Timeline:
-    """Of one run of `agents` agents; seconds everywhere. Made and used in the run's event loop."""
+    """Of one run of these policies; seconds everywhere. Made and used in the run's event loop."""
 
-    def __init__(self, agents: int) -> None:
-        self._learners: dict[int, list[dict[str, float]]] = {}
-        self._agents = agents
+    def __init__(self, policies: Sequence[Policy]) -> None:
+        self._learners: dict[int, dict[Policy, dict[str, float]]] = {}
+        self._policies = policies
         self._before: dict[int, Row] = {}
         self._begun: dict[int, float] = {}
         self._playing = 0
         self._evaluated_s = 0.0
-        self._evaluated_before = [0.0] * agents
+        self._evaluated_before = dict.fromkeys(policies, 0.0)
         self._recorded = self._evaluation = now()
         self._idle_since: float | None = now()
         self._published_last: int | None = None
@@ -56,22 +60,21 @@ class Timeline:
             return seconds
         return now() - self._begun.pop(step)
 
-    def learn(self, agent: int) -> None:
-        """An agent begins its next step, which may be with a wait."""
-        self._evaluated_before[agent] = self._evaluated_s
+    def learn(self, policy: Policy) -> None:
+        """A learner begins its next step, which may be with a wait."""
+        self._evaluated_before[policy] = self._evaluated_s
 
-    def learned(self, step: int, agent: int, learn: float, wait: float, sync: float) -> None:
+    def learned(self, step: int, policy: Policy, learn: float, wait: float, sync: float) -> None:
         """It has done it. Evaluations are no part of what it waited."""
-        wait = max(0.0, wait - (self._evaluated_s - self._evaluated_before[agent]))
-        of_step = self._learners.setdefault(step, [{} for _ in range(self._agents)])
-        of_step[agent] = {"learn": learn, "wait": wait, "sync": sync}
-        self._published_last = agent
+        wait = max(0.0, wait - (self._evaluated_s - self._evaluated_before[policy]))
+        self._learners.setdefault(step, {})[policy] = {"learn": learn, "wait": wait, "sync": sync}
+        self._published_last = policy.number
 
     def row(self, step: int) -> Row:
-        """All of a step that every agent has done; it is forgotten."""
+        """All of a step that every learner has done; it is forgotten."""
         row: Row = {"time/step": now() - self._recorded, **self._before.pop(step, {})}
         self._recorded = now()
-        agents = self._learners.pop(step)
+        learners = self._learners.pop(step)
         for part in ("learn", "sync"):
-            row[f"time/{part}"] = max(times[part] for times in agents)
-        return row | {f"time/agent_{i}/{part}": s for i, times in enumerate(agents) for part, s in times.items()}
+            row[f"time/{part}"] = max(times[part] for times in learners.values())
+        return row | {f"time/{p.key}/{part}": s for p in self._policies for part, s in learners[p].items()}

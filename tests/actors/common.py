@@ -16,7 +16,7 @@ from marl_ray.actors.supervisor import Recipe
 from marl_ray.config.resources import Deadlines
 from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
-from marl_ray.core.ids import ActorId
+from marl_ray.core.ids import ActorId, Policy
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.toy import BASE_PATH
 from tests.learning.common import batch_of, returned
@@ -49,7 +49,7 @@ def generators(
     }
 
     def recipe(replica: int) -> Recipe[Generator]:
-        name = ActorId("generator", agent, replica)
+        name = ActorId("generator", Policy((agent,)), replica)
         return Recipe(name, Generator, (name, spec, MODEL), options)
 
     async def place(replica: int) -> Recipe[Generator]:
@@ -65,11 +65,12 @@ def learner(
     agent: int = 0,
     restarts: int = 0,
 ) -> LearnerGroup:
-    name = ActorId("learner", agent)
+    policy = Policy((agent,))
+    name = ActorId("learner", policy)
     settings = AgentConfig(name=folder, learning_rate=learning_rate, temperature=SAMPLING.temperature)
     arguments = (name, folder, settings, MODEL, CreditConfig(), OptimizerConfig(importance="none"), "float32", 10, 1)
     recipe = Recipe(name, LearnerActor, arguments, {"num_cpus": 0})
-    return LearnerGroup(agent, [recipe], "store", deadlines, restarts)
+    return LearnerGroup(policy, [recipe], "store", deadlines, restarts)
 
 
 @dataclass(frozen=True)

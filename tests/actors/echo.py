@@ -15,7 +15,7 @@ import psutil
 from marl_ray.actors.handle import Actor, Deadline, Handle, settle
 from marl_ray.actors.supervisor import Care, Recipe, Supervisor
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import ActorId
+from marl_ray.core.ids import ActorId, Policy
 
 SOON = Deadline(60.0, "start_s", "to answer")
 PATIENCE = 60.0
@@ -58,7 +58,7 @@ class Echo(Actor):
 async def echoes(
     folder: Path, count: int = 1, restarts: int = 0, kind: Any = "generator", heartbeat_s: float | None = None
 ) -> AsyncIterator[Supervisor[Echo]]:
-    names = [ActorId(kind, None if kind == "sandbox" else 0, replica) for replica in range(count)]
+    names = [ActorId(kind, None if kind == "sandbox" else Policy((0,)), replica) for replica in range(count)]
     recipes = [Recipe(name, Echo, (name, str(folder)), {"num_cpus": 0, "max_concurrency": 2}) for name in names]
     supervisor = Supervisor(recipes, Care(SOON, restarts, heartbeat_s))
     try:

@@ -19,7 +19,7 @@ from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.supervisor import Recipe
 from marl_ray.config import Config, from_tree
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import ActorId
+from marl_ray.core.ids import ActorId, Policy
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.learning.policy import load_policy
@@ -261,7 +261,7 @@ class StuckGenerator(LyingGenerator):
 
 
 def standing_in(actor_class: type[Any]) -> GeneratorGroup:
-    names = [ActorId("generator", 0, replica) for replica in range(2)]
+    names = [ActorId("generator", Policy((0,)), replica) for replica in range(2)]
     return GeneratorGroup([Recipe(n, actor_class, (n,), {"num_cpus": 0}) for n in names], 1, DEADLINES)
 
 

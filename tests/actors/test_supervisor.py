@@ -13,7 +13,7 @@ from marl_ray.actors import supervisor as supervisor_module
 from marl_ray.actors.handle import ActorDied, Handle
 from marl_ray.actors.supervisor import Recipe
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import ActorId
+from marl_ray.core.ids import ActorId, Policy
 from tests.actors.echo import SOON, Echo, echoes, gone, process_of, until
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -141,7 +141,7 @@ def test_actors_are_added_and_taken_away(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with echoes(tmp_path) as supervisor:
             await supervisor.start()
-            name = ActorId("generator", 0, 1)
+            name = ActorId("generator", Policy((0,)), 1)
             supervisor.add(Recipe(name, Echo, (name, str(tmp_path)), {"num_cpus": 0}))
             assert [echo.id.replica for echo in supervisor.serving()] == [0]
             first, second = await supervisor.ready(everyone=True)

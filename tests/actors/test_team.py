@@ -21,7 +21,7 @@ from marl_ray.cluster.ray_private import free_resources
 from marl_ray.config import Config, load
 from marl_ray.core.batch import Batch, MiniBatch
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import ActorId
+from marl_ray.core.ids import ActorId, Policy
 from marl_ray.core.sampling import SamplingSpec
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
@@ -54,7 +54,7 @@ def test_what_the_cluster_has_not_is_said_before_any_actor(local_ray: None) -> N
 
 
 def test_a_further_replica_has_a_place_of_its_own(local_ray: None) -> None:
-    further = ActorId("generator", 0, 1)
+    further = ActorId("generator", Policy((0,)), 1)
 
     def free() -> float:
         return sum(node.get("CPU", 0.0) for node in free_resources())
@@ -65,10 +65,10 @@ def test_a_further_replica_has_a_place_of_its_own(local_ray: None) -> None:
         before = free()
         await places.add(further, 30)
         assert free() == before - 0.25
-        assert places.of(further).placement_group != places.of(ActorId("generator", 0)).placement_group
-        await places.add(ActorId("generator", 0, 2), 30)
+        assert places.of(further).placement_group != places.of(ActorId("generator", Policy((0,)))).placement_group
+        await places.add(ActorId("generator", Policy((0,)), 2), 30)
         with pytest.raises(UserError, match=r"^the cluster has no place for agent 0 generator 3: it needs .*CPU"):
-            await places.add(ActorId("generator", 0, 3), 3)
+            await places.add(ActorId("generator", Policy((0,)), 3), 3)
         places.free()
 
     asyncio.run(scenario())
@@ -115,7 +115,7 @@ def test_a_team_works_together_and_names_what_dies(local_ray: None, tmp_path: Pa
             await learn(team.learners[0], Batch(0, (MiniBatch((), 1),)))
         process = kill(team.generators[1].replicas.serving()[0])
         delivery = await team.learners[1].publish(changed=True)
-        assert delivery is None or list(delivery.failed) == [ActorId("generator", 1, 0)]
+        assert delivery is None or list(delivery.failed) == [ActorId("generator", Policy((1,)), 0)]
         with pytest.raises(
             UserError, match=rf"^agent 1 generator 0 is lost for good .*\(process {process} on [\d.]+\)"
         ):

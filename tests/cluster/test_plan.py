@@ -8,9 +8,9 @@ import pytest
 
 from marl_ray.cluster.plan import PlacementError, demands, fits, make_plan, shortage
 from marl_ray.config import Config, from_tree
-from marl_ray.core.ids import ActorId
+from marl_ray.core.ids import ActorId, Policy
 
-LEARNERS = [ActorId("learner", 0), ActorId("learner", 1)]
+LEARNERS = [ActorId("learner", Policy((0,))), ActorId("learner", Policy((1,)))]
 
 
 def config(agents: list[Any] | None = None, **resources: dict) -> Config:
@@ -30,16 +30,30 @@ def test_gpus_are_used_when_there_are_some() -> None:
     plan = make_plan(config(generator={"replicas": 3}), cluster_has_gpus=True)
     assert [agent.transport for agent in plan.agents] == ["nccl", "nccl"]
     assert sum(slot.gpus for slot in plan.slots) == 2 * (3 + 1)
-    assert plan.slots[plan.index(ActorId("generator", 1, 2))].gpus == 1
+    assert plan.slots[plan.index(ActorId("generator", Policy((1,)), 2))].gpus == 1
     tensor_parallel = make_plan(config(generator={"tensor_parallel": 4}), cluster_has_gpus=True)
-    assert tensor_parallel.slots[tensor_parallel.index(ActorId("generator", 0, 0))].gpus == 4
+    assert tensor_parallel.slots[tensor_parallel.index(ActorId("generator", Policy((0,)), 0))].gpus == 4
 
 
 def test_a_fraction_puts_generator_and_learner_on_one_gpu() -> None:
     plan = make_plan(config(generator={"gpus": 0.5}, learner={"gpus": 0.5}), cluster_has_gpus=True)
     assert [agent.transport for agent in plan.agents] == ["ipc", "ipc"]
-    assert plan.index(ActorId("generator", 0, 0)) == plan.index(LEARNERS[0]) != plan.index(LEARNERS[1])
+    assert plan.index(ActorId("generator", Policy((0,)), 0)) == plan.index(LEARNERS[0]) != plan.index(LEARNERS[1])
     assert plan.slots[0].gpus == 1.0
+
+
+def test_agents_of_one_policy_have_one_learner_and_one_group_of_generators() -> None:
+    plan = make_plan(config([{}, {}, {"policy": 0}], generator={"replicas": 2}), cluster_has_gpus=False)
+    both, own = Policy((0, 2)), Policy((1,))
+    owners = [owner for slot in plan.slots for owner in slot.owners if owner.kind != "sandbox"]
+    assert owners == [
+        *(ActorId("generator", both, replica) for replica in range(2)),
+        ActorId("learner", both),
+        *(ActorId("generator", own, replica) for replica in range(2)),
+        ActorId("learner", own),
+    ]
+    assert list(map(str, owners[1:4])) == ["policy 0 generator 1", "policy 0 learner", "agent 1 generator 0"]
+    assert len(plan.agents) == 3
 
 
 def test_agents_have_resources_of_their_own() -> None:
@@ -47,9 +61,9 @@ def test_agents_have_resources_of_their_own() -> None:
     plan = make_plan(config(["m", shared], generator={"replicas": 1, "cpus": 3}), cluster_has_gpus=True)
     assert [agent.transport for agent in plan.agents] == ["nccl", "ipc"]
     assert [slot.owners for slot in plan.slots[:3]] == [
-        (ActorId("generator", 0, 0),),
+        (ActorId("generator", Policy((0,)), 0),),
         (LEARNERS[0],),
-        (ActorId("generator", 1, 0), LEARNERS[1]),
+        (ActorId("generator", Policy((1,)), 0), LEARNERS[1]),
     ]
     assert [(slot.cpus, slot.gpus) for slot in plan.slots[:3]] == [(3, 1), (0.25, 1), (5, 1)]
     wrong = {"name": "m", "resources": {"learner": {"gpus": 0}}}

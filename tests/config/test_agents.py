@@ -10,6 +10,7 @@ import yaml
 
 from marl_ray.config import Config, from_tree, load, parse_overrides, to_tree, to_yaml
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import Policy
 
 
 def tree(agents: Any = None, **sections: Any) -> dict[str, Any]:
@@ -187,3 +188,48 @@ def test_a_mistake_names_the_agent(agents: Any, sections: dict, says: str) -> No
 def test_grpo_may_describe_its_one_agent() -> None:
     config = from_tree(tree([{"top_p": 0.5}], grpo={"learning_rate": 1e-3}), "grpo")
     assert (of(config, "top_p"), of(config, "learning_rate"), of(config, "estimator")) == ([0.5], [1e-3], ["grpo"])
+
+
+def test_agents_share_a_policy() -> None:
+    agents = [{"name": "a", "learning_rate": 1e-4, "policy": 0}, "b", {"policy": 0, "max_new_tokens": 64}]
+    config = from_tree(tree(agents), "magrpo")
+    assert config.policies == (Policy((0, 2)), Policy((1,)))
+    assert list(map(str, config.policies)) == ["policy 0", "agent 1"]
+    assert [config.policy_of(agent).key for agent in range(3)] == ["policy_0", "agent_1", "policy_0"]
+    assert of(config, "name") == ["a", "b", "a"]
+    assert of(config, "learning_rate") == [1e-4, 2e-5, 1e-4]
+    assert of(config, "max_new_tokens") == [256, 256, 64]
+    assert from_tree(to_tree(config), "magrpo") == config
+    changed = from_tree(to_tree(config), "magrpo", {"agents.0.learning_rate": 1e-3})
+    assert of(changed, "learning_rate") == [1e-3, 2e-5, 1e-3], "an agent follows the first of its policy"
+
+
+def test_one_policy_for_all_and_one_of_its_own() -> None:
+    assert from_tree(tree(), "magrpo").policies == (Policy((0,)), Policy((1,)))
+    all_agents = from_tree(tree(magrpo={"num_agents": 3, "policy": 0}), "magrpo")
+    assert all_agents.policies == (Policy((0, 1, 2)),)
+    assert from_tree(tree(), "magrpo", {"agents.1.policy": 0}).policies == (Policy((0, 1)),)
+    own = from_tree(tree([{}, {}, {"policy": None}], magrpo={"policy": 0}), "magrpo")
+    assert own.policies == (Policy((0, 1)), Policy((2,)))
+    assert from_tree(to_tree(own), "magrpo") == own
+
+
+@pytest.mark.parametrize(
+    ("agents", "says"),
+    [
+        ([{"policy": 1}, {}], "policy of agent 0 is 1: it should be the number of an agent before it, or null"),
+        ([{}, {"policy": 0}, {"policy": 1}], "policy of agent 2 is 1, and agent 1 plays with that of agent 0: set it"),
+        ([{}, {"policy": -1}], "agents.1.policy should not be negative, got -1"),
+        (["a", {"name": "b", "policy": 0}], "agents.1.name differs from that of agent 0, whose policy it shares"),
+        ([{}, {"temperature": 0.5, "policy": 0}], "agents.1.temperature differs from that of agent 0"),
+        (
+            [{}, {"resources": {"learner": {"gpus": 0.5}}, "policy": 0}],
+            "agents.1.resources.learner differs from that of agent 0, whose policy it shares: leave it out, or give",
+        ),
+        ([{"reference_kl_coef": 0.1}, {"max_new_tokens": 9, "policy": 0}], "agents.1.max_new_tokens differs from"),
+    ],
+)
+def test_policies_that_cannot_be_shared(agents: list[Any], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        from_tree(tree(agents), "magrpo")
+    assert says in str(caught.value)

@@ -106,6 +106,17 @@ from tests.config.test_loading import tree
         ({"magrpo": {"eval_temperature": -1}}, "magrpo.eval_temperature should not be negative"),
         ({"model": {"temperature": 2.5}}, "model.temperature should be at most 2, got 2.5"),
         ({"dataset": {"name": ""}}, "set dataset.name"),
+        ({"magrpo": {"critic": "q"}}, "magrpo.critic should be one of none, iac, maac, got 'q'"),
+        ({"magrpo": {"critic_target": "mc"}}, "magrpo.critic_target is for a critic, and there is none"),
+        ({"magrpo": {"critic_learning_rate": 1e-3}}, "magrpo.critic_learning_rate is for a critic, and there is none"),
+        (
+            {"magrpo": {"critic": "iac", "num_turns": 2}},
+            "magrpo.critic iac needs to know what followed each answer, and handoff random goes on from one of them: "
+            "set magrpo.handoff to all",
+        ),
+        ({"magrpo": {"critic": "maac", "normalize_advantages": True}}, "magrpo.normalize_advantages takes the mean"),
+        ({"magrpo": {"critic": "maac", "estimator": "marloo"}}, "magrpo.estimator marloo compares siblings, and"),
+        ({"magrpo": {"critic": "iac", "reference_kl_coef": 0.1}}, "would change rewards that the critic has learned"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(sections: dict, says: str) -> None:
@@ -125,6 +136,13 @@ def test_an_early_end_has_siblings_that_end_with_it_or_none(turns: int, handoff:
     given = {"num_turns": turns, "handoff": handoff, "early_termination_threshold": threshold}
     rollout = from_tree(tree(magrpo=given), "magrpo").rollout
     assert (rollout.num_turns, rollout.handoff, rollout.early_termination_threshold) == (turns, handoff, threshold)
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_critic_needs_no_siblings(turns: int) -> None:
+    given = {"critic": "iac", "num_turns": turns, "handoff": "all", "num_generations": 1}
+    credit = from_tree(tree(magrpo=given), "magrpo").credit
+    assert (credit.critic, credit.critic_target) == ("iac", "td")
 
 
 def test_the_largest_counts_are_allowed() -> None:

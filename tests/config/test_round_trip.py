@@ -39,6 +39,10 @@ FIXED += (
     "loss_aggregation",
     "train_batch_size",
     "max_staleness",
+    "policy",
+    "critic",
+    "critic_target",
+    "critic_learning_rate",
 )
 """Drawn with others that they have to fit."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import ActorId
+from marl_ray.core.ids import ActorId, Policy
 from marl_ray.core.tree import Episode, Node, Stop, Task
 
 
@@ -30,5 +30,5 @@ def test_a_users_error_is_one_line() -> None:
 
 
 def test_ids_in_english() -> None:
-    ids = [ActorId("generator", 1, 2), ActorId("learner", 0), ActorId("sandbox", None, 3)]
+    ids = [ActorId("generator", Policy((1,)), 2), ActorId("learner", Policy((0,))), ActorId("sandbox", None, 3)]
     assert list(map(str, ids)) == ["agent 1 generator 2", "agent 0 learner", "sandbox 3"]

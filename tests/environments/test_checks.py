@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from marl_ray.core.batch import UpdateStats
+from marl_ray.core.ids import Policy
 from marl_ray.core.tree import Episode, JointAction, Node, Outcome, Task
 from marl_ray.environments.checks import check_outcome, check_row_names, check_texts, check_turn_metrics, method_of
 from marl_ray.telemetry.rows import episode_metrics, rollout_metrics, update_metrics
@@ -74,7 +75,7 @@ def test_the_names_refused_are_the_rows_own() -> None:
         with pytest.raises(ValueError, match=name):
             check_turn_metrics(WHO, {name: 1.0})
     stats = UpdateStats(0.0, 0.0, 0.0, 0.0, None, 0, 0)
-    row = [*rollout_metrics([episode], 1.0), *update_metrics(0, stats, 1), "turn_1/x", "eval/x", "time/step"]
+    row = [*rollout_metrics([episode], 1.0), *update_metrics(Policy((0,)), stats, 1), "turn_1/x", "eval/x", "time/step"]
     for name in set(row) - {"sandbox/untrusted", "sandbox/timeouts"}:  # counts that environments add to
         with pytest.raises(ValueError, match=name):
             check_row_names(WHO, "count", {name: 1})

@@ -10,6 +10,7 @@ import pytest
 from marl_ray.cli.main import main
 from marl_ray.config import Config, from_tree, load, to_yaml
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import Policy
 from marl_ray.core.state import TrainerState
 from marl_ray.evaluation.evaluation import Wanted, check
 from marl_ray.evaluation.sources import alone, contenders, find_sources, policy_config, run_of
@@ -31,7 +32,7 @@ def run(tmp_path: Path, config: Config) -> RunFolder:
     folder.write_config(to_yaml(config), 0)
     for step in (2, 4):
         for agent in (0, 1):
-            (folder.checkpoints.begin(step, agent) / "config.json").write_text("{}")
+            (folder.checkpoints.begin(step, Policy((agent,))) / "config.json").write_text("{}")
         folder.checkpoints.commit(TrainerState(step, 8 * step, 2 * step), keep=2)
     return folder
 
@@ -46,9 +47,24 @@ def test_a_run_is_its_models_or_its_newest_checkpoint(run: RunFolder, config: Co
     assert (older.label, older.weights[0]) == ("one/step_000002", str(checkpoints[0] / "agent_0"))
     assert run_of(checkpoints[0]) == run_of(run.path) == run.path
     for agent in (0, 1):
-        run.model(agent).mkdir(parents=True)
+        run.model(Policy((agent,))).mkdir(parents=True)
     (trained,) = find_sources([str(run)], config)
-    assert trained.weights == (str(run.model(0)), str(run.model(1)))
+    assert trained.weights == (str(run.model(Policy((0,)))), str(run.model(Policy((1,)))))
+
+
+def test_a_shared_policy_plays_each_of_its_agents(tmp_path: Path, config: Config) -> None:
+    """Whether or not the config that plays it shares one."""
+    shared = load(QUICKSTART, "magrpo", {"magrpo.policy": 0})
+    folder = RunFolder(tmp_path / "shared")
+    folder.make()
+    folder.write_config(to_yaml(shared), 0)
+    folder.model(Policy((0, 1))).mkdir(parents=True)
+    for playing in (config, shared):
+        base, trained = find_sources(["base", str(folder)], playing)
+        assert trained.weights == (str(folder.models / "policy_0"),) * 2
+        apart = contenders([base, trained], playing, swap=True)[1].config
+        assert [agent.name for agent in apart.agents] == ["bundled:toy-base", trained.weights[1]]
+        assert apart.policies == (Policy((0,)), Policy((1,))), "whoever learned together plays apart"
 
 
 def test_adapters_are_not_evaluated_alone(run: RunFolder, config: Config) -> None:
@@ -67,8 +83,8 @@ def test_models_that_are_none_are_refused(run: RunFolder, config: Config, tmp_pa
     assert "neither base nor the folder of a run or of a checkpoint" in refusal(str(tmp_path / "two"))
     (run.checkpoints.all()[1] / "agent_1" / "config.json").unlink()
     assert "agent_1/config.json is not there" in refusal(str(run))
-    run.model(0).mkdir(parents=True)
-    assert "holds agent_0, but the config has 2 agents" in refusal(str(run))
+    run.model(Policy((0,))).mkdir(parents=True)
+    assert "holds agent_0, but its run has agent_0, agent_1" in refusal(str(run))
     empty = RunFolder(tmp_path / "empty")
     empty.make()
     empty.write_config(to_yaml(config), 0)

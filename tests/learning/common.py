@@ -11,13 +11,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from marl_ray.config import from_tree
-from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
+from marl_ray.config.schema import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.tree import Completion, JointAction, Node, Outcome
 from marl_ray.credit.batches import batch_of as credited
 from marl_ray.credit.batches import group_of
 from marl_ray.learning.batching import Cutter, Layout, MicroBatch, PromptRow, rows_of
-from marl_ray.learning.learner import Learner
+from marl_ray.learning.learner import NO_ADAPTER, Learner
 from marl_ray.learning.reference import Reference
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
@@ -91,12 +91,18 @@ def save_tiny_policy(folder: Path) -> None:
 
 
 def tiny_learner(
-    folder: Path, layout: Layout = "packed", temperature: float = 0.7, kl: float = 0.0, **settings: Any
+    folder: Path,
+    layout: Layout = "packed",
+    temperature: float = 0.7,
+    kl: float = 0.0,
+    credit: CreditConfig | None = None,
+    lora: LoraConfig = NO_ADAPTER,
+    **settings: Any,
 ) -> Learner:
     """A learner of the policy in `folder`, which is the reference too; `kl` is its coefficient."""
     agent = AgentConfig(name="tiny", temperature=temperature, learning_rate=1e-2, reference_kl_coef=kl)
     optimizer = OptimizerConfig(**({"importance": "none"} | settings))
-    learner = Learner(str(folder), agent, ModelConfig(), CreditConfig(), optimizer, "float32", 10, 1)
+    learner = Learner(str(folder), agent, ModelConfig(), credit or CreditConfig(), optimizer, "float32", 10, 1, lora)
     assert learner.scorer.layout == "packed"
     if layout == "padded":
         learner.scorer = replace(learner.scorer, layout=layout)

@@ -33,7 +33,20 @@ def slopes(
 
 def numpy_logprobs(weights: Weights, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
     """log pi of each token, one sequence, no cache and no batch."""
-    states = weights["model.embed_tokens.weight"][[*prompt, *tokens]]
+    scores = numpy_hidden(weights, [*prompt, *tokens]) @ weights["lm_head.weight"].T / TEMPERATURE
+    scores = scores - scores.max(axis=1, keepdims=True)
+    logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    return np.array([logs[len(prompt) - 1 + k, token] for k, token in enumerate(tokens)])
+
+
+def numpy_value(weights: Weights, state: Sequence[int]) -> float:
+    """Of a value head, whose weights are among the policy's as `head.weight` [1, H] and `head.bias` [1]."""
+    return float(weights["head.weight"][0] @ numpy_hidden(weights, state)[-1] + weights["head.bias"][0])
+
+
+def numpy_hidden(weights: Weights, ids: Sequence[int]) -> np.ndarray:
+    """The last hidden state at each token, [L, H]."""
+    states = weights["model.embed_tokens.weight"][list(ids)]
     for layer in range(LAYERS):
         own = {name.split(f"layers.{layer}.")[1]: w for name, w in weights.items() if f"layers.{layer}." in name}
         states = states + attention(own, rms_norm(states, own["input_layernorm.weight"]))
@@ -41,10 +54,7 @@ def numpy_logprobs(weights: Weights, prompt: Sequence[int], tokens: Sequence[int
         gate = inner @ own["mlp.gate_proj.weight"].T
         up = inner @ own["mlp.up_proj.weight"].T
         states = states + (gate / (1 + np.exp(-gate)) * up) @ own["mlp.down_proj.weight"].T
-    scores = rms_norm(states, weights["model.norm.weight"]) @ weights["lm_head.weight"].T / TEMPERATURE
-    scores = scores - scores.max(axis=1, keepdims=True)
-    logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
-    return np.array([logs[len(prompt) - 1 + k, token] for k, token in enumerate(tokens)])
+    return rms_norm(states, weights["model.norm.weight"])
 
 
 def rms_norm(states: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ from marl_ray.core.tree import Completion
 from marl_ray.learning.attention import PACKED
 from marl_ray.learning.batching import NO_TOKEN, rows_of, split_row
 from marl_ray.learning.gradient import Gradient
-from marl_ray.learning.learner import schedule_factor
+from marl_ray.learning.optimizer import schedule_factor
 from marl_ray.learning.policy import Scorer, choose_layout, token_logprobs
 from tests.learning.common import micro_batches, returned, to_rows, weigh
 

@@ -12,18 +12,19 @@ from hypothesis import strategies as st
 
 from marl_ray.config import Config
 from marl_ray.core.batch import Group
+from marl_ray.core.ids import Policy
 from marl_ray.core.tree import Episode
 from marl_ray.core.waiting import Changes
-from marl_ray.credit.batches import batch_of_agent
-from marl_ray.rollout.assembly import AgentStream, Assembly, assembled
+from marl_ray.credit.batches import batch_of_agent, joined
+from marl_ray.rollout.assembly import Assembly, PolicyStream, assembled
 from tests.credit.trees import config, episode, grown
 
 
-def run_of(agents: int, depth: int, handoff: str, size: int | None) -> Config:
-    return config(agents, depth, 2, handoff=handoff, train_batch_size=size)
+def run_of(agents: int, depth: int, handoff: str, size: int | None, **section: object) -> Config:
+    return config(agents, depth, 2, handoff=handoff, train_batch_size=size, **section)
 
 
-async def stream_all(stream: AgentStream) -> list[Group]:
+async def stream_all(stream: PolicyStream) -> list[Group]:
     """What a learner does with it."""
     found: list[Group] = []
     while groups := await stream.groups(len(found)):
@@ -63,7 +64,7 @@ def test_the_order_of_arrival_changes_nothing(
 
 
 def streamed(assembly: Assembly, agent: int) -> Sequence[Group]:
-    stream = AgentStream(assembly, agent, Changes().until, lambda agent: True)
+    stream = PolicyStream(assembly, Policy((agent,)), Changes().until, lambda agent: True)
     return asyncio.run(asyncio.wait_for(stream_all(stream), 5))
 
 
@@ -79,6 +80,29 @@ def test_a_stream_is_the_first_mini_batch(size: int | None) -> None:
         assert streamed(assembled(0, assembly.batches, run), agent) == streamed(assembly, agent)
 
 
+@pytest.mark.parametrize("size", [None, 1, 2])
+@pytest.mark.parametrize("aggregation", ["sequence_sum", "token_mean"])
+def test_a_shared_policy_gets_the_groups_of_all_its_agents(size: int | None, aggregation: str) -> None:
+    """Node by node, in as many mini-batches as one agent has; streamed, whole and from the log the same."""
+    run, rng = run_of(3, 2, "random", size, loss_aggregation=aggregation), random.Random(1)
+    episodes = [episode(grown(2, 2, 3, "aligned", "random", rng)) for _ in range(3)]
+    assembly = Assembly(0, 3, run)
+    for draw, one in enumerate(episodes):
+        assembly.add_episode(draw, one)
+    first, other = assembly.batches[0], assembly.batches[2]
+    whole = joined([first, other])
+    assert len(whole.mini_batches) == len(first.mini_batches)
+    for ours, one, two in zip(whole.mini_batches, first.mini_batches, other.mini_batches, strict=True):
+        assert ours.groups[0::2] == one.groups
+        assert ours.groups[1::2] == two.groups
+        assert ours.normalizer == one.normalizer + two.normalizer
+    for source in (assembly, assembled(0, assembly.batches, run)):
+        stream = PolicyStream(source, Policy((0, 2)), Changes().until, lambda agent: True)
+        assert tuple(asyncio.run(asyncio.wait_for(stream_all(stream), 5))) == whole.mini_batches[0].groups
+        assert asyncio.run(asyncio.wait_for(stream.batch(), 5)) == whole
+    assert joined([first]) == first
+
+
 def test_first_turns_are_handed_on_while_later_ones_are_played() -> None:
     run, rng = run_of(1, 2, "random", None), random.Random(2)
     episodes = [episode(grown(2, 2, 1, "aligned", "random", rng)) for _ in range(2)]
@@ -87,7 +111,7 @@ def test_first_turns_are_handed_on_while_later_ones_are_played() -> None:
     assembly = Assembly(0, 2, run, changes.tell)
 
     async def scenario() -> list[int]:
-        stream = AgentStream(assembly, 0, changes.until, lambda agent: True)
+        stream = PolicyStream(assembly, Policy((0,)), changes.until, lambda agent: True)
         seen = []
         assembly.add_node(1, second)
         early = asyncio.ensure_future(stream.groups(0))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from marl_ray.core.batch import Batch, Group, MiniBatch
+from marl_ray.core.batch import Batch, Experience, Group, MiniBatch
 from marl_ray.core.tree import Completion
 from marl_ray.runs.batch_log import LoggedStep
 
@@ -34,9 +34,20 @@ def groups(draw: st.DrawFn) -> Group:
 
 
 @st.composite
+def experienced(draw: st.DrawFn) -> Group:
+    """As in runs with a critic."""
+    group, states = draw(groups()), st.lists(IDS, max_size=3).map(tuple)
+    size = len(group.completions)
+    rewards = draw(st.lists(REALS, min_size=size, max_size=size))
+    successors = draw(st.lists(st.lists(states, max_size=2).map(tuple), min_size=size, max_size=size))
+    return replace(group, experience=Experience(draw(states), tuple(rewards), tuple(successors)))
+
+
+@st.composite
 def steps(draw: st.DrawFn) -> LoggedStep:
     step = draw(st.integers(0, 10**7))
-    mini_batches = st.lists(st.builds(MiniBatch, st.lists(groups(), max_size=3).map(tuple), st.integers(1, 10**9)))
+    one = draw(st.sampled_from([groups(), experienced()]))
+    mini_batches = st.lists(st.builds(MiniBatch, st.lists(one, max_size=3).map(tuple), st.integers(1, 10**9)))
     batches = draw(st.lists(st.builds(Batch, st.just(step), mini_batches.map(tuple)), max_size=3))
     row = draw(st.dictionaries(TEXTS, REALS | st.integers() | TEXTS, max_size=3))
     episodes = draw(st.lists(st.dictionaries(TEXTS, st.none() | TEXTS | st.lists(REALS, max_size=2)), max_size=2))

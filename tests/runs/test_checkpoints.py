@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import Policy
 from marl_ray.core.state import TrainerState
 from marl_ray.runs.checkpoints import Checkpoints
 
@@ -22,7 +23,7 @@ def state(step: int) -> TrainerState:
 def commit(checkpoints: Checkpoints, step: int, keep: int = 2) -> Path:
     """A checkpoint of two agents, a file each."""
     for agent in (0, 1):
-        (checkpoints.begin(step, agent) / "weights").write_text("x")
+        (checkpoints.begin(step, Policy((agent,))) / "weights").write_text("x")
     return checkpoints.commit(state(step), keep)
 
 
@@ -30,7 +31,7 @@ def test_an_unfinished_checkpoint_is_not_seen(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.latest() is None
     committed = commit(checkpoints, 3)
-    (checkpoints.begin(4, 0) / "half").write_text("x")
+    (checkpoints.begin(4, Policy((0,))) / "half").write_text("x")
     assert checkpoints.latest() == (committed, state(3))
     assert committed.name == "step_000003"
 
@@ -40,8 +41,8 @@ def test_old_ones_are_deleted_and_a_retry_starts_clean(tmp_path: Path) -> None:
     for step in (5, 10, 15):
         commit(checkpoints, step)
     assert [p.name for p in checkpoints.all()] == ["step_000010", "step_000015"]
-    (checkpoints.begin(20, 1) / "leftover").write_text("x")
-    assert list(checkpoints.begin(20, 1).iterdir()) == []
+    (checkpoints.begin(20, Policy((1,))) / "leftover").write_text("x")
+    assert list(checkpoints.begin(20, Policy((1,))).iterdir()) == []
 
 
 def test_one_that_is_half_deleted_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +118,7 @@ def test_a_file_of_another_size_is_named(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_on_disk_before_and_after_it_is_visible(tmp_path: Path, synced: list[Path]) -> None:
     checkpoints = Checkpoints(tmp_path)
-    hidden = checkpoints.begin(3, 0).parent
+    hidden = checkpoints.begin(3, Policy((0,))).parent
     commit(checkpoints, 3)
     assert [path.name for path in synced] == [".trainer.json", hidden.name, tmp_path.name]
 

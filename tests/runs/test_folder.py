@@ -7,12 +7,21 @@ from pathlib import Path
 import pytest
 
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import Policy
 from marl_ray.runs.folder import RunFolder, new_folder
 
 
 def test_the_names_that_people_know(tmp_path: Path) -> None:
     folder = new_folder(str(tmp_path), "run", "magrpo-toy")
-    files = (folder.config, folder.metrics, folder.episodes, folder.samples, folder.plot, folder.error, folder.model(1))
+    files = (
+        folder.config,
+        folder.metrics,
+        folder.episodes,
+        folder.samples,
+        folder.plot,
+        folder.error,
+        folder.model(Policy((1,))),
+    )
     assert [str(path.relative_to(tmp_path / "run")) for path in files] == [
         "config.yaml",
         "metrics.jsonl",

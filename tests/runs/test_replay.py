@@ -12,6 +12,7 @@ import pytest
 from marl_ray.cli.main import main
 from marl_ray.config import Config, load, to_yaml
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import Policy
 from marl_ray.core.state import TrainerState
 from marl_ray.credit.batches import batch_of_agent
 from marl_ray.learning.arguments import arguments_here
@@ -50,11 +51,11 @@ def learn(folder: RunFolder, config: Config, learners: list[Learner], start: int
     for step in range(start, end):
         row: dict = {"step": step + 1, "env_steps": 8 * (step + 1)}
         for agent, learner in enumerate(learners):
-            row |= update_metrics(agent, learner.update(folder.log.batch(step, agent)), step + 1)
+            row |= update_metrics(Policy((agent,)), learner.update(folder.log.batch(step, agent)), step + 1)
         files.row(row, "")
         if step + 1 in (SAVED, CHANGED):
             for agent, learner in enumerate(learners):
-                learner.save(str(folder.checkpoints.begin(step + 1, agent)))
+                learner.save(str(folder.checkpoints.begin(step + 1, Policy((agent,)))))
             folder.checkpoints.commit(TrainerState(step + 1, 8 * (step + 1), 2 * (step + 1)), keep=9)
 
 
@@ -66,11 +67,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     found.make()
     log_steps(found, before)
     found.write_config(to_yaml(before), 0)
-    learn(found, before, [Learner(*arguments_here(before, agent, SCHEDULE)) for agent in (0, 1)], 0, CHANGED)
+    learn(found, before, [Learner(*arguments_here(before, Policy((agent,)), SCHEDULE)) for agent in (0, 1)], 0, CHANGED)
     found.write_config(to_yaml(after), CHANGED)
-    resumed = [Learner(*arguments_here(after, agent, SCHEDULE)) for agent in (0, 1)]
+    resumed = [Learner(*arguments_here(after, Policy((agent,)), SCHEDULE)) for agent in (0, 1)]
     for agent, learner in enumerate(resumed):
-        learner.load(str(found.checkpoints.agent_folder(found.checkpoints.all()[-1], agent)), CHANGED)
+        learner.load(str(found.checkpoints.policy_folder(found.checkpoints.all()[-1], Policy((agent,)))), CHANGED)
     learn(found, after, resumed, CHANGED, STEPS)
     return found
 

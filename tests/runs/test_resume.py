@@ -9,9 +9,10 @@ import pytest
 
 from marl_ray.config import load, to_yaml
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import Policy
 from marl_ray.core.state import TrainerState
 from marl_ray.runs.folder import RunFolder
-from marl_ray.runs.history import AgentHistory
+from marl_ray.runs.history import PolicyHistory
 from marl_ray.runs.resume import RunIsDone, SavedRun, Standing, check_resume
 from tests.runs.logged import synthetic
 
@@ -29,7 +30,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def checkpoint(folder: RunFolder, step: int) -> Path:
     for agent in (0, 1):
-        folder.checkpoints.begin(step, agent)
+        folder.checkpoints.begin(step, Policy((agent,)))
     return folder.checkpoints.commit(TrainerState(step, 128 * step, 2 * step), keep=2)
 
 
@@ -76,8 +77,8 @@ def test_evaluations_that_are_still_to_be_taken(folder: RunFolder) -> None:
     assert Standing.of(folder).evaluations(config, 6) == [2, 4, 6]
 
 
-def test_an_agents_history_is_the_newest_checkpoint_and_the_log(folder: RunFolder) -> None:
-    history = AgentHistory(folder, 1)
+def test_a_policys_history_is_the_newest_checkpoint_and_the_log(folder: RunFolder) -> None:
+    history = PolicyHistory(folder, Policy((1,)))
     assert history.checkpoint() is None
     path = checkpoint(folder, 4)
     log(folder, 4)
@@ -137,3 +138,13 @@ def test_configs_of_steps_that_are_played_anew_go(folder: RunFolder) -> None:
     folder.write_config(first, 2)
     assert folder.former_configs() == {}, "all of it is the first one's again"
     assert folder.config.read_text() == first
+
+
+def test_a_shared_policys_history_is_of_all_its_agents_and_it_stays_shared(folder: RunFolder) -> None:
+    log(folder, 0)
+    one, two = folder.log.read(0).batches
+    (shared,) = PolicyHistory(folder, Policy((0, 1))).batch(0).mini_batches
+    assert shared.groups == (*one.mini_batches[0].groups, *two.mini_batches[0].groups)
+    saved = SavedRun.read(folder.path)
+    with pytest.raises(UserError, match=r"^a resumed run keeps its policies: start a new run to change it$"):
+        check_resume(saved.config({"magrpo.policy": 0}), saved, 192)

@@ -17,6 +17,7 @@ from marl_ray.actors.handle import ActorFailed
 from marl_ray.cli.train import train_main
 from marl_ray.config import load
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import Policy
 from marl_ray.core.state import TrainerState
 from marl_ray.runs import run
 from marl_ray.runs.folder import RunFolder
@@ -79,7 +80,7 @@ def test_a_full_disk_is_named(
     for number, end in enumerate((error, failed)):
         ending[:] = [end]
         folder = RunFolder(tmp_path / f"r{number}")
-        hidden = [folder.checkpoints.begin(3, 0), folder.models / ".agent_0"]
+        hidden = [folder.checkpoints.begin(3, Policy((0,))), folder.models / ".agent_0"]
         hidden[1].mkdir(parents=True)
         assert train_main("magrpo", arguments(tmp_path, f"output.run_name=r{number}")) == 1
         said = capsys.readouterr().err.splitlines()[-1]
@@ -114,7 +115,7 @@ def test_a_stopped_run_says_where_it_is(
     assert train_main("magrpo", arguments(tmp_path)) == 130
     assert capsys.readouterr().err.endswith(f"stopped at step 3; --resume {folder} goes on from the start\n")
     for agent in (0, 1):
-        folder.checkpoints.begin(2, agent)
+        folder.checkpoints.begin(2, Policy((agent,)))
     folder.checkpoints.commit(TrainerState(2, 16, 2), keep=1)
     folder.error.write_text("of an earlier end")
     for step in (2, 4):
@@ -172,14 +173,14 @@ def test_a_requeued_run_goes_on(
     folder = RunFolder(tmp_path / "r")
     for done in (0, 2):
         for agent in (0, 1):
-            folder.checkpoints.begin(done, agent)
+            folder.checkpoints.begin(done, Policy((agent,)))
         folder.checkpoints.commit(TrainerState(done, 16 * done, done), keep=1)
         assert train_main("magrpo", command) == 130
         assert capsys.readouterr().err.endswith("goes on from " + (f"step {done}\n" if done else "the start\n"))
     assert train_main("magrpo", [*command, "seed=7"]) == 1
     assert "a resumed run keeps its seed" in capsys.readouterr().err
     for agent in (0, 1):
-        folder.checkpoints.begin(4, agent)
+        folder.checkpoints.begin(4, Policy((agent,)))
     folder.checkpoints.commit(TrainerState(4, 64, 4), keep=1)
     assert train_main("magrpo", command) == 0
     assert capsys.readouterr().err.startswith(f"{folder} has done all of its 4 steps: to go on, raise")

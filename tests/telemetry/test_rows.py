@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from marl_ray.config import Config, from_tree
-from marl_ray.core.batch import Batch, Drift, Group, MiniBatch, UpdateStats
+from marl_ray.core.batch import Batch, CriticStats, Drift, Group, MiniBatch, UpdateStats
+from marl_ray.core.ids import Policy
 from marl_ray.core.state import TrainerState
 from marl_ray.telemetry.rows import (
     episode_metrics,
@@ -165,7 +166,8 @@ def test_the_row_of_a_step_has_its_names_in_their_order() -> None:
     groups = (Group(0, (1,), (completion("a", 3, version=2), completion("b", 4)), (0.0, 1.0), (-1.0, 1.0)),)
     batches = [Batch(2, (MiniBatch(groups, 1),)), Batch(2, ())]
     rollout = rollout_row(two_turns(), [CHAIN], batches, 4.0, executions=6)
-    row = step_row(TrainerState(3, 12, 1), rollout, updates, {"time/step": 8.0})
+    of_policies = {Policy((n,)): stats for n, stats in enumerate(updates)}
+    row = step_row(TrainerState(3, 12, 1), rollout, of_policies, {"time/step": 8.0})
     assert list(row)[:3] == ["step", "env_steps", "turn_1/reward_mean"]
     agent = ["loss", "grad_norm", "learning_rate", "optimizer_steps", "skipped_steps", "weight_version"]
     expected = [
@@ -198,7 +200,7 @@ def test_what_a_loss_measures_is_in_the_row() -> None:
     stats = replace(
         UpdateStats(0.5, 2.0, 1e-5, None, None, 2, 0), entropy=1.5, drift=Drift(0.25, 1.1, 1.9, 0.02), reference_kl=0.3
     )
-    row = update_metrics(1, stats, 4)
+    row = update_metrics(Policy((1,)), stats, 4)
     assert {key.removeprefix("agent_1/"): row[key] for key in list(row)[6:]} == {
         "entropy": 1.5,
         "clip_fraction": 0.25,
@@ -207,6 +209,15 @@ def test_what_a_loss_measures_is_in_the_row() -> None:
         "policy_kl": 0.02,
         "reference_kl": 0.3,
     }
+
+
+def test_what_a_critic_measures_is_in_the_row() -> None:
+    stats = replace(UpdateStats(0.5, 2.0, 1e-5, None, None, 2, 0), critic=CriticStats(0.25, 1.5, 0.75))
+    found = update_metrics(Policy((0, 1)), stats, 4)
+    expected = {"policy_0/critic_loss": 0.25, "policy_0/value_mean": 1.5, "policy_0/explained_variance": 0.75}
+    assert {key: found[key] for key in list(found)[6:]} == expected
+    same = replace(stats, critic=CriticStats(0.25, 1.5, None))
+    assert "policy_0/explained_variance" not in update_metrics(Policy((0, 1)), same, 4)
 
 
 def test_the_row_of_an_evaluation() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import Policy
 from marl_ray.core.state import TrainerState
 from marl_ray.core.tree import Episode, Stop
 from marl_ray.telemetry import console
@@ -27,7 +28,7 @@ RECORD = record_of(CHAIN)
 
 
 def row_of(step: int) -> Row:
-    return step_row(TrainerState(step, 4 * step, 0), rollout_row(CONFIG, [CHAIN], [], 4.0, 0), [], TIMES)
+    return step_row(TrainerState(step, 4 * step, 0), rollout_row(CONFIG, [CHAIN], [], 4.0, 0), {}, TIMES)
 
 
 def lines(path: Path) -> list[dict]:
@@ -114,7 +115,7 @@ def test_the_record_of_a_tree() -> None:
 
 
 def test_the_console_shows_every_nth_step_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
-    stream = RowStream([Console(5, 0, num_agents=0, num_turns=2, every=2)])
+    stream = RowStream([Console(5, 0, policies=(), num_turns=2, every=2)])
     stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [RECORD])
     for step in range(1, 6):
         stream.step(row_of(step), [RECORD])
@@ -133,7 +134,7 @@ def test_what_is_left_is_told_by_the_last_steps(
 ) -> None:
     clock = iter([0.0, 1000.0, *(1000.0 + 2.0 * n for n in range(1, 30))])
     monkeypatch.setattr(console, "now", lambda: next(clock))
-    shown = Console(100, 0, num_agents=1, num_turns=2, every=1)
+    shown = Console(100, 0, policies=[Policy((0,))], num_turns=2, every=1)
     for step in range(1, 31):
         shown.row(row_of(step) | {"agent_0/loss": -1e-9}, "")
     shown.close()
@@ -145,9 +146,9 @@ def test_what_is_left_is_told_by_the_last_steps(
 
 def test_the_console_has_no_column_of_tests_where_there_are_none(capsys: pytest.CaptureFixture[str]) -> None:
     chain = episode(node(0, [1.0, 3.0], {1: node(1, [4.0, 4.0])}))
-    stream = RowStream([Console(1, 0, num_agents=0, num_turns=2, every=1)])
+    stream = RowStream([Console(1, 0, policies=(), num_turns=2, every=1)])
     stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [chain], {"eval": 1.0}), "before", [])
-    stream.step(step_row(TrainerState(1, 4, 0), rollout_row(CONFIG, [chain], [], 4.0, 0), [], TIMES), [])
+    stream.step(step_row(TrainerState(1, 4, 0), rollout_row(CONFIG, [chain], [], 4.0, 0), {}, TIMES), [])
     stream.close()
     legend, evaluation, step = capsys.readouterr().err.splitlines()
     assert legend == "reward: mean of each turn; loss: of each agent"

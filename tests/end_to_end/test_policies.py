@@ -1,0 +1,88 @@
+"""Three agents with two policies: two share one, the third is of another family, with a tokenizer and settings of its
+own. Each policy has a critic on its own layers, so that all of that goes through the log and comes back from it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoTokenizer
+
+from marl_ray.toy import BASE_PATH
+from tests.end_to_end.conftest import QUICK, ROOT, environment, rows, train
+from tests.other_model import SIZE, other_model
+
+SHARED, OWN = "policy_0", "agent_1"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two steps of two turns, every answer handed on."""
+    base = tmp_path_factory.mktemp("runs")
+    other = other_model(base / "other")
+    result = train(
+        *QUICK,
+        f"agents=[{{}}, {{name: {other}, learning_rate: 1e-3, temperature: 1.3, max_new_tokens: 24}}, {{policy: 0}}]",
+        "magrpo.num_agents=3",
+        "magrpo.critic=iac",
+        "magrpo.handoff=all",
+        "magrpo.num_generations=2",
+        "magrpo.rollout_buffer_size=4",
+        "magrpo.max_steps=2",
+        "magrpo.max_logprob_gap=1e-3",
+        "dataset.eval_split=null",
+        "output.keep_batches=true",
+        f"output.base_dir={base}",
+        "output.run_name=r",
+    )
+    assert result.returncode == 0, result.stderr
+    assert "policy 0 (agents 0, 2): one learner, one update from the groups of all" in result.stderr
+    assert "starting 2 generators, 2 learners" in result.stderr
+    assert "loss: of policy 0, agent 1" in result.stderr
+    return base / "r"
+
+
+def test_numbers_are_by_policy_and_by_agent(run: Path) -> None:
+    first, second = rows(run, "step")
+    names = {key.partition("/")[0] for key in first if key.endswith("/loss")}
+    assert names == {SHARED, OWN}
+    assert {f"agent_{agent}/staleness_max" for agent in range(3)} <= set(first)
+    assert {f"time/{SHARED}/learn", f"time/{OWN}/learn"} <= set(first)
+    for row in (first, second):
+        for policy in (SHARED, OWN):
+            assert row[f"{policy}/logprob_gap"] < 1e-3
+            assert row[f"{policy}/optimizer_steps"] == 1
+            assert row[f"{policy}/weight_version"] == row["step"]
+            assert row[f"{policy}/critic_loss"] > 0
+            assert (row[f"{policy}/value_mean"] == 0) == (row is first), "a value head says nothing before training"
+    assert first[f"{OWN}/learning_rate"] == 2 * first[f"{SHARED}/learning_rate"] == 1e-3
+
+
+def test_each_policy_is_kept_once_and_has_learned(run: Path) -> None:
+    for folder in (run / "models", run / "checkpoints" / "step_000002"):
+        assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == [OWN, SHARED]
+        kept = [(folder / name / "critic.pt").exists() for name in (OWN, SHARED)]
+        assert kept == [folder.parent.name == "checkpoints"] * 2
+    trained = {name: run / "models" / name for name in (SHARED, OWN)}
+    for name, base in ((SHARED, BASE_PATH), (OWN, run.parent / "other")):
+        before, after = (load_file(folder / "model.safetensors") for folder in (base, trained[name]))
+        assert before.keys() == after.keys()
+        assert any(not torch.equal(before[key], after[key]) for key in before)
+    assert AutoConfig.from_pretrained(trained[OWN]).model_type == "llama"
+    assert len(AutoTokenizer.from_pretrained(trained[OWN])) == SIZE
+    saved = yaml.safe_load((run / "config.yaml").read_text())
+    assert saved["agents"][2] == {"policy": 0}
+
+
+def test_it_is_learned_again_to_the_same_bits(run: Path) -> None:
+    asked = [sys.executable, "-m", "marl_ray", "replay", str(run)]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=120, env=environment(), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    for line in ("policy 0 (agents 0, 2), from its base model", "policy 0: 2 of 2 steps were recorded; they agree to"):
+        assert line in done.stdout
+    assert "agent 1: 2 of 2 steps were recorded; they agree to the bit" in done.stdout

@@ -1,0 +1,244 @@
+"""Critics against their definitions, in NumPy and float64: values, targets, advantages, gradients; in portions, from
+checkpoints, and learning."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+
+from marl_ray.config.schema import CreditConfig, LoraConfig
+from marl_ray.core.batch import Batch, Experience, Group, MiniBatch
+from marl_ray.core.tree import Completion
+from marl_ray.learning.batching import Layout
+from marl_ray.learning.critic import Critic, explained_variance
+from marl_ray.learning.gradient import Gradient
+from marl_ray.learning.learner import Learner
+from tests.learning.common import VOCABULARY, tiny_learner
+from tests.learning.oracle import Weights, numpy_logprobs, numpy_value, slopes, weights_of
+
+Kind = Literal["iac", "maac"]
+Target = Literal["td", "mc"]
+DISCOUNT, COEFFICIENT = 0.5, 0.7
+LAYOUTS: tuple[Layout, ...] = ("packed", "padded")
+KINDS: tuple[Kind, ...] = ("iac", "maac")
+
+
+def learner_of(folder: Path, kind: Kind, target: Target, layout: Layout = "packed", rank: int = 0) -> Learner:
+    """With a value head that says something already."""
+    credit = CreditConfig(critic=kind, critic_target=target, discount=DISCOUNT)
+    settings = {"value_loss_coef": COEFFICIENT, "microbatch_tokens": 24}
+    learner = tiny_learner(folder, layout, credit=credit, lora=LoraConfig(rank=rank), **settings)
+    critic = critic_of(learner)
+    if layout == "padded":
+        critic._body = replace(critic._body, layout=layout)
+        critic._body.model.set_attn_implementation("sdpa")
+    torch.manual_seed(1)
+    torch.nn.init.normal_(critic.head.weight, std=0.3)
+    torch.nn.init.constant_(critic.head.bias, 0.2)
+    return learner
+
+
+def critic_of(learner: Learner) -> Critic:
+    assert learner.critic is not None
+    return learner.critic
+
+
+def some_groups(count: int, seed: int = 0, kind: Kind = "iac") -> list[Group]:
+    """Groups of one to three completions, some of which led to one or two states."""
+    chance = random.Random(seed)
+
+    def ids(longest: int) -> tuple[int, ...]:
+        return tuple(chance.randrange(VOCABULARY) for _ in range(chance.randint(1, longest)))
+
+    def completion() -> Completion:
+        tokens = ids(5)
+        return Completion(tokens, "", tuple(chance.uniform(-4, -2) for _ in tokens), "stop", ((0, len(tokens)),))
+
+    def group() -> Group:
+        size, prompt = chance.randint(1, 3), ids(6)
+        rewards, returns = (tuple(chance.uniform(-1, 4) for _ in range(size)) for _ in range(2))
+        successors = tuple(tuple(ids(8) for _ in range(chance.randint(0, 2))) for _ in range(size))
+        state = prompt if kind == "iac" else ids(9)
+        completions = tuple(completion() for _ in range(size))
+        experience = Experience(state, rewards, successors)
+        return Group(0, prompt, completions, returns, (1 / size,) * size, experience=experience)
+
+    return [group() for _ in range(count)]
+
+
+def batch(step: int, groups: Sequence[Group], size: int) -> Batch:
+    parts = (tuple(groups[i : i + size]) for i in range(0, len(groups), size))
+    return Batch(step, tuple(MiniBatch(part, len(part)) for part in parts))
+
+
+# The definitions, a group at a time.
+
+
+def critic_weights(learner: Learner) -> Weights:
+    """Those that its values are made with."""
+    critic = critic_of(learner)
+    head = {f"head.{name}": p.detach().double().numpy() for name, p in critic.head.named_parameters()}
+    return weights_of(critic._body.model) | head
+
+
+def targets_of(weights: Weights, group: Group, target: Target) -> np.ndarray:
+    assert group.experience is not None
+    if target == "mc":
+        return np.array(group.returns)
+    pairs = zip(group.experience.rewards, group.experience.successors, strict=True)
+    return np.array(
+        [r + DISCOUNT * (np.mean([numpy_value(weights, s) for s in states]) if states else 0) for r, states in pairs]
+    )
+
+
+def critic_loss(weights: Weights, groups: Sequence[Group], targets: Sequence[np.ndarray]) -> float:
+    states = [group.experience.state for group in groups if group.experience is not None]
+    return float(np.mean([((y - numpy_value(weights, s)) ** 2).mean() for s, y in zip(states, targets, strict=True)]))
+
+
+def policy_loss(weights: Weights, groups: Sequence[Group], advantages: Sequence[np.ndarray]) -> float:
+    terms = (
+        -a / len(group.completions) * numpy_logprobs(weights, group.prompt_ids, c.token_ids).sum()
+        for group, of_group in zip(groups, advantages, strict=True)
+        for c, a in zip(group.completions, of_group, strict=True)
+    )
+    return float(sum(terms)) / len(groups)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("target", ["td", "mc"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_advantages_and_gradients_are_those_of_the_definitions(
+    kind: Kind, target: Target, layout: Layout, tiny_policy: Path
+) -> None:
+    learner, groups = learner_of(tiny_policy, kind, target, layout), some_groups(5, kind=kind)
+    critic, policy = critic_of(learner), weights_of(learner.policy)
+    values = critic_weights(learner)
+    targets = [targets_of(values, group, target) for group in groups]
+    advantages = [
+        y - numpy_value(values, g.experience.state) for g, y in zip(groups, targets, strict=True) if g.experience
+    ]
+
+    credited, valued = critic.credited(groups)
+    for group, one, a in zip(credited, valued, advantages, strict=True):
+        np.testing.assert_allclose(group.weights, a / len(a), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(np.array(one.targets) - one.value, a, rtol=1e-4, atol=1e-5)
+
+    gradient = Gradient(learner.scorer, learner.settings)
+    rows, valued = learner._prepared(groups)
+    gradient.add(rows, len(groups))
+    gradient.close(len(groups))
+    assert gradient.loss == pytest.approx(policy_loss(policy, groups, advantages), rel=1e-4, abs=1e-5)
+    assert critic.backward(valued) == pytest.approx(critic_loss(values, groups, targets), rel=1e-4)
+
+    def slope_of(name: str, parameters: dict[str, torch.nn.Parameter]) -> dict[str, np.ndarray]:
+        return {name + key: p.grad.double().numpy() for key, p in parameters.items() if p.grad is not None}
+
+    head = slope_of("head.", dict(critic.head.named_parameters()))
+    if kind == "iac":
+        found = slope_of("", dict(learner.policy.named_parameters())) | head
+
+        def loss(weights: Weights) -> float:
+            return policy_loss(weights, groups, advantages) + COEFFICIENT * critic_loss(weights, groups, targets)
+
+        pairs = [*slopes(loss, values, found)]
+    else:
+        of_policy = slope_of("", dict(learner.policy.named_parameters()))
+        of_body = slope_of("", dict(critic._body.model.named_parameters())) | head
+        used = {name: weight for name, weight in values.items() if name in of_body}
+        assert values.keys() - used.keys() == {"lm_head.weight"}, "which no value depends on"
+        fixed = {"lm_head.weight": values["lm_head.weight"]}
+        pairs = [*slopes(lambda w: policy_loss(w, groups, advantages), policy, of_policy)]
+        pairs += slopes(lambda w: COEFFICIENT * critic_loss({**w, **fixed}, groups, targets), used, of_body)
+    for said, measured in pairs:
+        assert said == pytest.approx(measured, rel=2e-3, abs=2e-4)
+
+
+def test_targets_by_hand(tiny_policy: Path) -> None:
+    """With a value of 3 everywhere: td is r + 0.5 * 3 where there is more to come; mc is the return."""
+    group = some_groups(1)[0]
+    experience = Experience((1, 2), (1.0, 2.0), (((3,), (4, 5)), ()))
+    two = replace(
+        group, completions=group.completions[:1] * 2, returns=(7.0, 8.0), weights=(0.5, 0.5), experience=experience
+    )
+    for target, expected in (("td", (2.5, 2.0)), ("mc", (7.0, 8.0))):
+        critic = critic_of(learner_of(tiny_policy, "iac", target))
+        torch.nn.init.zeros_(critic.head.weight)
+        torch.nn.init.constant_(critic.head.bias, 3.0)
+        (credited,), (valued,) = critic.credited([two])
+        assert (valued.value, valued.targets) == (3.0, expected)
+        assert credited.weights == tuple(0.5 * (y - 3.0) for y in expected)
+
+
+def test_explained_variance_by_hand() -> None:
+    assert explained_variance([(1.0, 1.0), (3.0, 3.0)]) == 1.0
+    assert explained_variance([(1.0, 2.0), (3.0, 2.0)]) == 0.0
+    assert explained_variance([(1.0, 3.0), (3.0, 1.0)]) == -3.0
+    assert explained_variance([(1.0, 6.0), (3.0, 8.0)]) == 1.0, "a constant error is no variance"
+    assert explained_variance([(2.0, 1.0), (2.0, 5.0)]) is None
+
+
+def state_of(learner: Learner) -> list[torch.Tensor]:
+    critic = critic_of(learner)
+    moments = [value for one in critic.optimizer.state_dict()["state"].values() for value in one.values()]
+    return [*(p.detach() for p in (*learner.policy.parameters(), *critic.parameters)), *moments]
+
+
+@pytest.mark.parametrize(("kind", "rank"), [("iac", 0), ("maac", 0), ("maac", 2)])
+def test_portions_and_checkpoints_change_no_bit(kind: Kind, rank: int, tiny_policy: Path, tmp_path: Path) -> None:
+    if rank:
+        pytest.importorskip("peft")
+    whole, streamed, resumed = (learner_of(tiny_policy, kind, "td", rank=rank) for _ in range(3))
+    batches = [batch(step, some_groups(7, step, kind), 5) for step in range(3)]
+    for step, one in enumerate(batches):
+        first, last = one.mini_batches
+        for start, end in ((0, 1), (1, 3)):
+            streamed.accumulate(step, start, first.groups[start:end])
+        stats = streamed.finish(replace(one, mini_batches=(replace(first, groups=first.groups[3:]), last)), 3)
+        assert stats == whole.update(one)
+        assert stats.critic is not None
+        assert stats.optimizer_steps == 2
+        if step == 1:
+            (tmp_path / "agent_0").mkdir()
+            whole.save(str(tmp_path / "agent_0"))
+    resumed.load(str(tmp_path / "agent_0"), 2)
+    resumed.update(batches[2])
+    for other in (streamed, resumed):
+        assert all(torch.equal(a, b) for a, b in zip(state_of(whole), state_of(other), strict=True))
+    learned = [name for name in critic_of(whole).state()["body"] if rank == 0 or "lora" in name]
+    assert len(learned) == len(critic_of(whole).parameters) - 2, "with adapters they alone, and the head"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_critic_learns_what_states_are_worth(kind: Kind, tiny_policy: Path) -> None:
+    """Two prompts, of which one brings 3 more than the other: the value comes to say so, and what is left is chance."""
+    learner = tiny_learner(tiny_policy, credit=CreditConfig(critic=kind, critic_target="mc"), critic_learning_rate=2e-2)
+    chance = random.Random(5)
+
+    def drawn(prompt: int) -> Group:
+        ids = (prompt, 7)
+        returns = tuple(3.0 * (prompt == 2) + chance.uniform(-0.1, 0.1) for _ in range(4))
+        completions = tuple(Completion((g, 1), "", (-3.0, -3.0), "stop", ((0, 2),)) for g in range(4))
+        return Group(0, ids, completions, returns, (0.25,) * 4, experience=Experience(ids, returns, ((),) * 4))
+
+    first, *_, last = (learner.update(batch(step, [drawn(1), drawn(2)], 2)).critic for step in range(40))
+    assert first is not None
+    assert last is not None
+    assert (first.value, first.explained_variance) == (0.0, 0.0), "it says nothing before training"
+    assert last.explained_variance is not None
+    assert last.explained_variance > 0.95
+    assert last.loss < 0.05 * first.loss
+    assert last.value == pytest.approx(1.5, abs=0.3)
+
+
+def test_a_critic_needs_experience(tiny_policy: Path) -> None:
+    learner = learner_of(tiny_policy, "iac", "td")
+    with pytest.raises(ValueError, match="learns from groups with their experience"):
+        learner.update(batch(0, [replace(some_groups(1)[0], experience=None)], 1))
