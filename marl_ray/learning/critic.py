@@ -28,7 +28,7 @@ from marl_ray.config.schema import AgentConfig, CreditConfig, OptimizerConfig
 from marl_ray.core.batch import CriticStats, Experience, Group
 from marl_ray.learning.attention import PackedGroup
 from marl_ray.learning.batching import PADDING
-from marl_ray.learning.optimizer import apply_settings, make_optimizer
+from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
 from marl_ray.learning.policy import Scorer, compute_in
 
 State = tuple[int, ...]
@@ -91,7 +91,7 @@ class Critic:
 
     def step(self) -> None:
         """One optimizer step of its own parameters."""
-        torch.nn.utils.clip_grad_norm_(self.parameters, self._settings.max_grad_norm)
+        clip_gradients(self.parameters, self._settings)
         self.optimizer.step()
         self.schedule.step()
 

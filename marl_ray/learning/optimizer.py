@@ -38,6 +38,12 @@ def apply_settings(
     schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
 
 
+def clip_gradients(parameters: Iterable[torch.nn.Parameter], settings: OptimizerConfig) -> float:
+    """Scale gradients down to `max_grad_norm`. Returns their norm before."""
+    bound = math.inf if settings.max_grad_norm is None else settings.max_grad_norm
+    return float(torch.nn.utils.clip_grad_norm_(parameters, bound))
+
+
 def schedule_factor(name: str, warmup_steps: int, total_steps: int) -> Callable[[int], float]:
     """Factor of the learning rate at optimizer step k: it rises linearly, then follows `name`."""
 

@@ -105,8 +105,8 @@ def _check_order(config: Config, environment: Environment[Any], tasks: Sequence[
         )
     if config.credit.critic == "maac":
         raise UserError(
-            f"{config.algorithm}.critic maac values what all agents read before anybody has answered, and in environment "
-            f"{config.environment} agents answer one after another: set it to iac"
+            f"{config.algorithm}.critic maac values what all agents read before anybody has answered, and in "
+            f"environment {config.environment} agents answer one after another: set it to iac"
         )
     for agent in config.agents:
         if BEYOND_SIBLINGS.get(agent.estimator) in ("greedy", "counterfactual"):

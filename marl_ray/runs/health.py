@@ -57,7 +57,7 @@ class Health:
             raise UserError(f"{short}: there is nothing to learn from. Look at episodes.jsonl; {cure}")
         if found < wanted and not self.warned_of_draws:
             self.warned_of_draws = True
-            say(f"warning: {short}, so it learns from fewer, as later steps may: {cure}")
+            warn(f"{short}, so it learns from fewer, as later steps may: {cure}")
 
     def check_updates(self, updates: Sequence[UpdateStats], step: int) -> None:
         """Too many bad steps in a row end the run; a warning comes once when sampler and learner disagree and nothing
