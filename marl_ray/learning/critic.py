@@ -31,7 +31,7 @@ from marl_ray.learning.batching import PADDING
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
 from marl_ray.learning.policy import Scorer, compute_in
 
-State = tuple[int, ...]
+Tokens = tuple[int, ...]
 """Token ids."""
 
 
@@ -39,7 +39,7 @@ State = tuple[int, ...]
 class Valued:
     """A group's state, its value when the group was credited, and the targets [G] of its completions."""
 
-    state: State
+    state: Tokens
     value: float
     targets: tuple[float, ...]
 
@@ -128,10 +128,10 @@ class Critic:
         )
 
     @torch.no_grad()
-    def _value(self, state: State) -> float:
+    def _value(self, state: Tokens) -> float:
         return float(self._values([state]))
 
-    def _values(self, states: Sequence[State]) -> torch.Tensor:
+    def _values(self, states: Sequence[Tokens]) -> torch.Tensor:
         """V of each, [S], float32."""
         with compute_in(self._body.dtype, self._body.model.device):
             hidden = last_hidden(self._body, states)
@@ -150,7 +150,7 @@ class Critic:
             yield pending
 
 
-def last_hidden(scorer: Scorer, states: Sequence[State]) -> torch.Tensor:
+def last_hidden(scorer: Scorer, states: Sequence[Tokens]) -> torch.Tensor:
     """The model's last hidden state at the last token of each, [S, H]."""
     model, lengths = scorer.model, torch.tensor([len(state) for state in states])
     if scorer.layout == "packed":
