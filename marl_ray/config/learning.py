@@ -79,8 +79,8 @@ class OptimizerConfig:
     adam_beta2: Decay = 0.999
     """AdamW's decay of the mean of squared gradients."""
     critic_learning_rate: Positive | None = None
-    """AdamW's peak learning rate of what is the critic's alone: with iac its head, with maac its model too. null: the
-    agent's."""
+    """AdamW's peak learning rate of a critic's head, which begins at 0; the model of maac learns at the agent's. null:
+    the agent's too."""
     value_loss_coef: Positive = 0.6
     """What the critic's squared error counts beside the policy's loss; with maac, whose weights are its own, it only
     scales the gradient that is cut at max_grad_norm."""

@@ -31,15 +31,14 @@ from marl_ray.learning.batching import PADDING
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
 from marl_ray.learning.policy import Scorer, compute_in
 
-Tokens = tuple[int, ...]
-"""Token ids."""
+StateIds = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Valued:
     """A group's state, its value when the group was credited, and the targets [G] of its completions."""
 
-    state: Tokens
+    state: StateIds
     value: float
     targets: tuple[float, ...]
 
@@ -63,9 +62,12 @@ class Critic:
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         self._of_body = {n: p for n, p in body.model.named_parameters() if own_body and p.requires_grad}
-        self.parameters = [*self.head.parameters(), *self._of_body.values()]
-        self._learning_rate = settings.critic_learning_rate or agent.learning_rate
-        self.optimizer, self.schedule = make_optimizer(self.parameters, self._learning_rate, settings, total_steps)
+        groups = [(list(self.head.parameters()), settings.critic_learning_rate or agent.learning_rate)]
+        if own_body:
+            groups.append((list(self._of_body.values()), agent.learning_rate))
+        self.parameters = [parameter for parameters, _ in groups for parameter in parameters]
+        self._peaks = [peak for _, peak in groups]
+        self.optimizer, self.schedule = make_optimizer(groups, settings, total_steps)
 
     def credited(self, groups: Sequence[Group]) -> tuple[list[Group], list[Valued]]:
         """The groups with weights that follow from their advantages, and what was found of them. Each state is read by
@@ -112,7 +114,7 @@ class Critic:
                 parameter.copy_(state["body"][name])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
-        apply_settings(self.optimizer, self.schedule, self._learning_rate, self._settings)
+        apply_settings(self.optimizer, self.schedule, self._peaks, self._settings)
 
     def _valued(self, group: Group) -> Valued:
         if group.experience is None:
@@ -128,10 +130,10 @@ class Critic:
         )
 
     @torch.no_grad()
-    def _value(self, state: Tokens) -> float:
+    def _value(self, state: StateIds) -> float:
         return float(self._values([state]))
 
-    def _values(self, states: Sequence[Tokens]) -> torch.Tensor:
+    def _values(self, states: Sequence[StateIds]) -> torch.Tensor:
         """V of each, [S], float32."""
         with compute_in(self._body.dtype, self._body.model.device):
             hidden = last_hidden(self._body, states)
@@ -150,7 +152,7 @@ class Critic:
             yield pending
 
 
-def last_hidden(scorer: Scorer, states: Sequence[Tokens]) -> torch.Tensor:
+def last_hidden(scorer: Scorer, states: Sequence[StateIds]) -> torch.Tensor:
     """The model's last hidden state at the last token of each, [S, H]."""
     model, lengths = scorer.model, torch.tensor([len(state) for state in states])
     if scorer.layout == "packed":

@@ -94,7 +94,7 @@ class Learner:
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         own = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
-        self.optimizer, self.schedule = make_optimizer(own, agent.learning_rate, optimizer, total_steps)
+        self.optimizer, self.schedule = make_optimizer([(own, agent.learning_rate)], optimizer, total_steps)
         self.critic: Critic | None = None
         if credit.critic == "iac":
             self.critic = own_critic(self.scorer, agent, credit, optimizer, total_steps)
@@ -198,7 +198,7 @@ class Learner:
         if self.critic is not None:
             with _reading(Path(folder) / CRITIC_FILE, checkpoint):
                 self.critic.load(torch.load(Path(folder) / CRITIC_FILE, map_location="cpu", weights_only=True))
-        apply_settings(self.optimizer, self.schedule, self.agent.learning_rate, self.settings)
+        apply_settings(self.optimizer, self.schedule, [self.agent.learning_rate], self.settings)
         self.step, self._open = step, None
 
     def export(self, folder: str, texts: list[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -13,12 +13,12 @@ Schedule = torch.optim.lr_scheduler.LambdaLR
 
 
 def make_optimizer(
-    parameters: Iterable[torch.nn.Parameter], learning_rate: float, settings: OptimizerConfig, total_steps: int
+    groups: Sequence[tuple[Sequence[torch.nn.Parameter], float]], settings: OptimizerConfig, total_steps: int
 ) -> tuple[torch.optim.AdamW, Schedule]:
-    """AdamW from a peak `learning_rate`, whose schedule spans `total_steps` optimizer steps."""
+    """AdamW over groups of parameters, each with its peak learning rate; the schedule spans `total_steps` optimizer
+    steps."""
     optimizer = torch.optim.AdamW(
-        parameters,
-        lr=learning_rate,
+        [{"params": parameters, "lr": peak} for parameters, peak in groups],
         betas=(settings.adam_beta1, settings.adam_beta2),
         weight_decay=settings.weight_decay,
     )
@@ -26,13 +26,14 @@ def make_optimizer(
 
 
 def apply_settings(
-    optimizer: torch.optim.AdamW, schedule: Schedule, learning_rate: float, settings: OptimizerConfig
+    optimizer: torch.optim.AdamW, schedule: Schedule, peaks: Sequence[float], settings: OptimizerConfig
 ) -> None:
-    """The config's settings, which may have changed since the state that was loaded was saved."""
-    schedule.base_lrs = [learning_rate]
-    for group in optimizer.param_groups:
-        group["initial_lr"] = learning_rate
-        group["lr"] = learning_rate * schedule.lr_lambdas[0](schedule.last_epoch)
+    """The config's settings, which may have changed since the state that was loaded was saved; `peaks` are the learning
+    rates of the groups."""
+    schedule.base_lrs = list(peaks)
+    for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+        group["initial_lr"] = peak
+        group["lr"] = peak * schedule.lr_lambdas[0](schedule.last_epoch)
         group["betas"] = (settings.adam_beta1, settings.adam_beta2)
         group["weight_decay"] = settings.weight_decay
     schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
