@@ -298,15 +298,15 @@ class Config:
     """The file's section for rollout and learning: grpo is for one agent."""
     seed: int = 42
     """Every draw of the run follows from it."""
-    compat: Literal["none", "comlrl"] = "none"
-    """Settings as another program has them, where the file gives none: those that decide what is sampled and what is
-    computed of it, not how much. comlrl: CoMLRL 1.4.3. What is given wins; docs/estimators.md says what differs all the
-    same. none: nothing is changed."""
     environment: str = "code_generation"
     """The kind of task: roles, prompts, rewards, words of feedback. null: that of dataset.type."""
     agents: tuple[AgentConfig, ...] = ()
     """One entry an agent: its model's name, or a mapping, where what is left out is the run's. null: all agents are
     alike."""
+    compat: Literal["none", "comlrl"] = "none"
+    """Settings as another program has them, where the file gives none: those that decide what is sampled and what is
+    computed of it, not how much. comlrl: CoMLRL 1.4.3. What is given wins; docs/estimators.md says what differs all the
+    same. none: nothing is changed."""
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
     """What agents have that say nothing else of themselves."""
     model: ModelConfig = field(default_factory=ModelConfig)
