@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from marl_ray.reports.charts import Curve
 
@@ -77,13 +77,13 @@ def intervals(rows: Iterable[Mapping[str, Any]], metric: str) -> list[tuple[floa
         if not _is_number(value):
             continue
         deviation = row.get(f"eval/{turn}/reward_std")
-        if tasks < 2 or (name == "reward_mean" and not _is_number(deviation)):
-            found.append((value, value))
-        elif name == "reward_mean":
+        if name == "all_passed" and tasks > 1:
+            found.append(_wilson(value, tasks))
+        elif tasks > 1 and _is_number(deviation):
             half = INTERVAL * deviation / math.sqrt(tasks)
             found.append((value - half, value + half))
         else:
-            found.append(_wilson(value, tasks))
+            found.append((value, value))
     return found
 
 
@@ -118,5 +118,5 @@ def _rank(title: str) -> tuple[int, str]:
     return (FIRST.index(title) if title in FIRST else len(FIRST), title)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and math.isfinite(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from marl_ray.config import Config
@@ -56,7 +56,7 @@ def plot_title(config: Config) -> str:
     return f"{config.algorithm} on {config.dataset.type}: {counted(config.num_agents, 'agent')}"
 
 
-def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A line for each evaluation and for the last step: mean reward of each turn."""
     last = max((row["step"] for row in rows), default=0)
     for row in rows:
