@@ -77,9 +77,9 @@ def intervals(rows: Iterable[Mapping[str, Any]], metric: str) -> list[tuple[floa
         if not _is_number(value):
             continue
         deviation = row.get(f"eval/{turn}/reward_std")
-        if tasks >= 2 and name != "reward_mean":
+        if name == "all_passed" and tasks > 1:
             found.append(_wilson(value, tasks))
-        elif tasks >= 2 and _is_number(deviation):
+        elif tasks > 1 and _is_number(deviation):
             half = INTERVAL * deviation / math.sqrt(tasks)
             found.append((value - half, value + half))
         else:
