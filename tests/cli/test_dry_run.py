@@ -22,7 +22,7 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
     assert train_main("magrpo", arguments) == 0
     out, err = capsys.readouterr()
     printed = yaml.safe_load(out)
-    assert list(printed)[:3] == ["seed", "compat", "environment"]
+    assert list(printed)[:3] == ["seed", "environment", "agents"]
     assert {"model", "dataset", "output", "external", "magrpo", "reward_processor", "wandb"} <= set(printed)
     assert printed["model"]["name"] == "Qwen/Qwen2.5-Coder-7B"
     assert printed["magrpo"]["num_train_epochs"] == 10
