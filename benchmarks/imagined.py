@@ -52,9 +52,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 @dataclass
 class Blank(Environment[Any]):
-    """Programs that take `seconds`, and a reward that is a function of the answers' lengths."""
+    """Programs that take `seconds`, and a reward that is a function of the answers' lengths. For a share `alike` of the
+    tasks all answers earn the same."""
 
     num_agents: int
+    alike: float = 0.0
 
     def roles(self, task: Task) -> list[str]:
         return [f"agent {i}" for i in range(self.num_agents)]
@@ -63,10 +65,11 @@ class Blank(Environment[Any]):
         return [task.prompt] * self.num_agents
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Any:
-        return SimpleNamespace(program=tuple(responses), responses=responses)
+        differs = random.Random(task.id).random() >= self.alike
+        return SimpleNamespace(program=tuple(responses), responses=responses, differs=differs)
 
     def outcome(self, attempt: Any, report: Any) -> Outcome:
-        return Outcome(random.Random(repr(attempt.responses)).random())
+        return Outcome(random.Random(repr(attempt.responses)).random() if attempt.differs else 0.5)
 
     def feedback(self, attempt: Any, outcome: Outcome, mode: str, agent: int) -> list[str]:
         return []
@@ -171,3 +174,6 @@ class NoLog:
     def append(self, rollout: Any) -> None: ...
 
     def drop_before(self, step: int) -> None: ...
+
+    def draws(self, step: int) -> int:
+        return 0

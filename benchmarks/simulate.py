@@ -78,6 +78,8 @@ class Case:
     seed: int = 0
     shared: bool = False
     """All agents play with the first one's policy, at its pace."""
+    alike: float | None = None
+    """Share of the tasks in which all answers earn the same, which are skipped; None: without dynamic_sampling."""
 
     def config(self, folder: Path) -> Config:
         """The run's settings."""
@@ -90,6 +92,7 @@ class Case:
             "max_steps": self.steps,
             "max_staleness": self.staleness,
             "policy": 0 if self.shared else None,
+            "dynamic_sampling": self.alike is not None,
         }
         output = {"base_dir": str(folder), "save_final_model": False, "episodes_per_step": 0}
         external = {"mode": "plain"}
@@ -139,8 +142,19 @@ def simulate(case: Case) -> Figures:
 
 
 async def _run(case: Case, folder: Path) -> Figures:
+    found, generators = await imagine(case, folder)
+    seconds = asyncio.get_running_loop().time()
+    engines = [engine for group in generators for engine in group.engines]
+    used = sum(engine.busy_s for engine in engines) / (seconds * sum(engine.pace.slots for engine in engines))
+    return figures(found.rows, found.at, len(case.paces), 1 - used)
+
+
+async def imagine(
+    case: Case, folder: Path, standing: Standing | None = None, log: Any = None
+) -> tuple[Rows, list[Generators]]:
+    """One imagined run, new or going on where `standing` says; what its rows were, and its engines."""
     agents = range(len(case.paces))
-    config, environment = case.config(folder), Blank(len(case.paces))
+    config, environment = case.config(folder), Blank(len(case.paces), case.alike or 0.0)
     generators = {
         p: Generators(case.paces[p.number], case.replicas[p.number], case.mtbf_s, case.restart_s, case.seed + p.number)
         for p in config.policies
@@ -150,16 +164,17 @@ async def _run(case: Case, folder: Path) -> Figures:
         learners=[Learner(p, case.paces[p.number], group, case.streams) for p, group in generators.items()],
         sandbox=Sandbox(case.workers, case.program_s),
     )
-    tasks = [Task(f"imagined/{i}", "Say something.", {}) for i in range(case.tasks)]
+    count = case.tasks * (1 if case.alike is None else 8)  # enough that some differ
+    tasks = [Task(f"imagined/{i}", "Say something.", {}) for i in range(count)]
     problem = Problem(environment, Transition(config.external, environment), tasks, [])
     sink = Rows()
-    trainer = Trainer(config, problem, RunFolder(folder / "run"), Standing.at_start(), team, RowStream([sink]))
-    trainer.log = NoLog()  # type: ignore[assignment]
+    standing = standing or Standing.at_start()
+    for learner in team.learners:
+        learner.step = learner.generators.version = standing.state.step
+    trainer = Trainer(config, problem, RunFolder(folder / "run"), standing, team, RowStream([sink]))
+    trainer.log = log or NoLog()  # type: ignore[assignment]
     await trainer.run()
-    seconds = asyncio.get_running_loop().time()
-    engines = [engine for group in generators.values() for engine in group.engines]
-    used = sum(engine.busy_s for engine in engines) / (seconds * sum(engine.pace.slots for engine in engines))
-    return figures(sink.rows, sink.at, len(agents), 1 - used)
+    return sink, list(generators.values())
 
 
 def line(name: str, found: Figures, base: Figures | None = None) -> str:

@@ -16,6 +16,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Outcome, Task
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, programs_of, reports_of
+from marl_ray.environments.checks import check_order
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,6 +48,7 @@ def check_environment(
     for task in tasks:
         environment.check_task(task)
         _check_texts(environment, task)
+        _check_order(environment, task, joint)
         for attempt, report in _played(environment, task, joint, execute):
             outcome = environment.outcome(attempt, report)
             _check_outcome(outcome, environment.num_agents)
@@ -158,6 +160,21 @@ def _check_texts(environment: Environment[Any], task: Task) -> None:
             _check_text(name, text)
             _that(text.strip() != "", f"{name}: a text is empty")
     _that(len(set(lists["roles"])) == len(lists["roles"]), f"two roles have one name: {lists['roles']}")
+
+
+def _check_order(environment: Environment[Any], task: Task, joint: Sequence[Sequence[str]]) -> None:
+    """Who answers when, and what is read by those who answer later."""
+    order = environment.order(task)
+    try:
+        check_order("order", order, environment.num_agents)
+    except ValueError as error:
+        raise AssertionError(str(error)) from None
+    for texts in joint if len(order) > 1 else ():
+        for number, stage in enumerate(order):
+            answers = {agent: texts[agent] for earlier in order[:number] for agent in earlier}
+            for agent in stage if answers else ():
+                prompt = environment.prompt_after(task, agent, environment.first_prompts(task)[agent], answers)
+                _check_text("prompt_after", prompt)
 
 
 def _played(

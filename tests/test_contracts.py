@@ -15,7 +15,7 @@ from marl_ray.config.schema import ExternalConfig
 from marl_ray.contracts import check_dataset, check_environment, check_estimator, check_mode
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Outcome, Task
-from marl_ray.credit import ESTIMATORS
+from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
 from marl_ray.data import DATASETS
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
@@ -48,6 +48,8 @@ def test_environments(sandbox: Sandbox, name: str, agents: int) -> None:
         program = "\n".join(f"def {function}(x):\n    return x\n" for function in ("f", "g", "h"))
         fields = {"entry_point": "f", "tests": ("assert f(1) == 2",), "buggy": program, "reference": ""}
         tasks = [Task("t", "Double x.", fields)]
+    elif name == "solver_tester":
+        tasks = load_tasks("bundled:toy", "eval[:1]", "solver_tester")
     answers[-1] = MAIN.format(tasks[0].fields.get("entry_point", "push"))
     check_environment(ENVIRONMENTS.get(name)(agents), tasks, [answers, answers[::-1]], execute=sandbox.run_batch)
 
@@ -57,9 +59,14 @@ MBPP = {"task_id": 2, "text": "Double x.", "code": "def f(x): return 2 * x", "te
 BUG = {**FIELDS, "buggy_solution": "def f(x): return x", "canonical_solution": "def f(x): return 2 * x"}
 PACK = {**BUG, "task_id": "2", "declaration": "def f(x):\n", "buggy_solution": "  return x", "canonical_solution": None}
 CLASS = {"task_id": "3", "class_name": "Stack", "skeleton": CLASS_TASK.prompt, "test": CLASS_TASK.fields["tests"]}
+SCRIPT = {"problem_id": 7, "question": "Double.", "input_output": '{"inputs": ["1"], "outputs": ["2"]}'}
+LIVE = {"question_id": "a", "question_content": "Double.", "public_test_cases": '[{"input": "1", "output": "2"}]'}
 ROWS: dict[str, list[dict[str, Any]]] = {
     "mbpp": [FIELDS, MBPP],
     "bug_fix": [BUG, PACK],
+    "solver_tester": [{**FIELDS, "canonical_solution": "def f(x): return 2 * x"}, MBPP],
+    "apps": [SCRIPT, {**SCRIPT, "problem_id": 8}],
+    "livecodebench": [LIVE, {**LIVE, "question_id": "b"}],
     "classeval": [CLASS, {**CLASS, "task_id": None}],
 }
 
@@ -81,7 +88,7 @@ def test_modes(sandbox: Sandbox, name: str, monkeypatch: pytest.MonkeyPatch) -> 
     check_mode(MODES.get(name)(config, environment), environment, tasks, [answers], execute=sandbox.run_batch)
 
 
-@pytest.mark.parametrize("name", ESTIMATORS.entries)
+@pytest.mark.parametrize("name", sorted(set(ESTIMATORS.entries) - set(BEYOND_SIBLINGS)))
 def test_estimators(name: str) -> None:
     check_estimator(ESTIMATORS.get(name))
 
@@ -143,6 +150,11 @@ class Programs(Talk):
         (made(roles=lambda self, task: ["a"]), "roles must be a list with one text for each of 2 agents"),
         (made(roles=lambda self, task: ["a", "a"]), "two roles have one name"),
         (made(first_prompts=lambda self, task: "ab"), "first_prompts must be a list"),
+        (made(order=lambda self, task: [[0]]), "order must give lists that hold each agent from 0 to 1 once"),
+        (
+            made(order=lambda self, task: [[0], [1]], prompt_after=lambda self, *_: NO_TEXT),
+            "prompt_after: a text, not 3",
+        ),
         (made(revisions=lambda self, task: ["a", " "]), "revisions: a text is empty"),
         (made(outcome=lambda self, attempt, report: 1.0), "outcome must give an Outcome"),
         (made(outcome=outcome(reward=math.nan)), "rewards must be finite numbers by name: 'reward' is nan"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from marl_ray.config import from_tree
+from marl_ray.config.environments import JudgeConfig
 from marl_ray.credit import ESTIMATORS
 from marl_ray.runs.check import check
 
@@ -36,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_page_has_an_example_of_each_kind() -> None:
-    assert set(FILES) == {"sums.py", "bonus.py", "rows.py", "score.py", "median.py"}
+    assert set(FILES) == {"sums.py", "leader.py", "bonus.py", "rows.py", "score.py", "median.py"}
     assert {kind for kind, _ in BLOCKS} == {"yaml", "python"}
     checked = "".join(SNIPPETS)
     for kind in ("environment", "dataset", "mode", "estimator"):
@@ -50,7 +52,8 @@ def test_the_checks_pass(folder: Path, number: int, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_dry_run_takes_the_config(folder: Path) -> None:
-    (text,) = (code for kind, code in BLOCKS if kind == "yaml")
+    text, judge = (code for kind, code in BLOCKS if kind == "yaml")
+    assert set(yaml.safe_load(judge)["judge"]) == {field.name for field in dataclasses.fields(JudgeConfig)}
     (folder / "sums.jsonl").write_text('{"total": 7}\n{"total": -2}\n')
     tree = yaml.safe_load(text) | {"model": {"name": "bundled:toy-base", "max_length": 1024}}
     config = from_tree(tree, "magrpo")

@@ -24,13 +24,15 @@ def sandbox_settings(config: Config) -> SandboxSettings:
         allow_unsafe=sandbox.allow_unsafe,
         limits=limits,
         packages=sandbox.packages,
+        scratch_mb=sandbox.scratch_mb,
     )
 
 
 def check_sandbox_here(config: Config) -> None:
-    """This machine gives a level of isolation that was asked for by name. Raises UserError."""
+    """This machine gives a level of isolation, where one was asked for by name, or one with scratch folders. Raises
+    UserError."""
     settings = sandbox_settings(config)
-    if settings.require is None and settings.isolation in ("auto", "none"):
+    if settings.require is None and settings.isolation in ("auto", "none") and not settings.scratch_mb:
         return
     try:
         with Sandbox(settings):

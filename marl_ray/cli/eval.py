@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marl_ray.cli.parser import Parser, guarded
+from marl_ray.cli.parser import Parser, add_quiet, guarded
 from marl_ray.cli.score import positive
 from marl_ray.core.errors import UserError
 
@@ -59,6 +59,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--override", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as section.key=value"
     )
+    add_quiet(parser)
     options = parser.parse_args(argv)
     return guarded(lambda: _eval(options))
 
@@ -70,7 +71,9 @@ def numbers(text: str) -> list[int]:
 
 def _eval(options: argparse.Namespace) -> None:
     from marl_ray.evaluation.evaluation import Wanted, run
+    from marl_ray.telemetry.console import Voice
 
+    Voice.quiet = options.quiet
     config = _config(options)
     stamp = f"{config.dataset.type.replace(':', '.')}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     request = Wanted(

@@ -6,7 +6,6 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-import marl_ray
 from marl_ray.cli.parser import Parser, did_you_mean
 
 COMMANDS = {
@@ -14,7 +13,7 @@ COMMANDS = {
     "plan": "check a config, show it resolved with its arithmetic, and start nothing",
     "eval": "estimate pass@k, returns and levels of models on a split, and compare them",
     "score": "score completions from a file, without any model",
-    "report": "summarise a run folder and draw its plot again",
+    "report": "a page of a run, or of several beside each other",
     "scale": "give an agent more or fewer generators while its run goes on",
     "replay": "learn from a run's batch log again, and compare with what was recorded",
     "explain": "what a setting means, its type and default; or the settings of a section",
@@ -34,7 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         + "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
         + "\n\nmarl-ray COMMAND --help says more of one.",
     )
-    parser.add_argument("--version", action="version", version=marl_ray.__version__)
+    if "--version" in arguments[:1]:
+        from marl_ray.core.versions import (
+            version_line,
+        )  # reads what is installed, which other commands need not wait for
+
+        print(version_line())
+        return 0
+    parser.add_argument("--version", action="store_true", help="show the versions of this, torch, vllm and ray")
     if not arguments or arguments[0].startswith("-"):
         parser.parse_args(arguments)
         parser.error(f"give a command: {', '.join(COMMANDS)}")

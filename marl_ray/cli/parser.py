@@ -58,6 +58,11 @@ class Parser(argparse.ArgumentParser):
         self.exit(MISUSED, f"error: {message} (--help shows what there is)\n")
 
 
+def add_quiet(parser: Parser) -> None:
+    """The flag `--quiet`."""
+    parser.add_argument("--quiet", action="store_true", help="say nothing but warnings and errors")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`: did you mean X?`, or nothing where nothing is near."""
     near = difflib.get_close_matches(word, list(known), n=1)

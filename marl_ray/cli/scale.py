@@ -28,10 +28,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _scale(run_dir: Path, agent: int, replicas: int) -> None:
-    from marl_ray.runs.requests import Scale, ask
+    from marl_ray.runs.requests import ask, checked
     from marl_ray.runs.resume import SavedRun
 
     saved = SavedRun.read(run_dir)
-    deadlines, folder = saved.config().resources.deadlines, saved.folder
+    config, folder = saved.config(), saved.folder
+    request, deadlines = checked(agent, replicas, config.num_agents), config.resources.deadlines
     deadline_s = deadlines.placement_s + deadlines.start_s + SLACK_S
-    print(ask(folder.requests, folder.lock, Scale(agent, replicas), deadline_s))
+    print(ask(folder.requests, folder.lock, request, deadline_s))

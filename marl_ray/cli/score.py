@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, guarded
+from marl_ray.cli.parser import Parser, add_quiet, guarded
 from marl_ray.core.errors import UserError
 
 EPILOG = """examples:
@@ -49,6 +49,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--override", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as section.key=value"
     )
+    add_quiet(parser)
     options = parser.parse_args(argv)
     return guarded(lambda: _score(options))
 
@@ -68,7 +69,9 @@ def _score(options: argparse.Namespace) -> None:
     from marl_ray.evaluation.completions import read_completions, tasks_by_id
     from marl_ray.evaluation.sandboxes import Sandboxes
     from marl_ray.evaluation.scoring import AHEAD, GivenScorer
+    from marl_ray.telemetry.console import Voice, bar_hidden, say
 
+    Voice.quiet = options.quiet
     DATASETS.check(options.type)
     tasks = tasks_by_id(options.dataset, options.split, options.type)
     joints = read_completions(options.completions, tasks)
@@ -78,7 +81,7 @@ def _score(options: argparse.Namespace) -> None:
     async def score() -> tuple[list[float], int]:
         """Print all lines; the rewards, and how many lines got no verdict."""
         rewards, failures = [], 0
-        with tqdm(total=len(joints), unit="line", disable=None, dynamic_ncols=True, leave=False) as bar:
+        with tqdm(total=len(joints), unit="line", disable=bar_hidden(), dynamic_ncols=True, leave=False) as bar:
             async for line in scorer.each(joints, sandboxes, AHEAD * workers):
                 with tqdm.external_write_mode():
                     print(json.dumps(line), flush=True)
@@ -90,8 +93,6 @@ def _score(options: argparse.Namespace) -> None:
         return rewards, failures
 
     from tqdm import tqdm
-
-    from marl_ray.telemetry.console import say
 
     with Sandboxes(scorer.sandbox, workers) as sandboxes:
         say(sandboxes.describe())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from marl_ray.cli.parser import Parser, guarded
+from marl_ray.cli.parser import Parser, add_quiet, guarded
 from marl_ray.cli.settings import EXAMPLES, add_settings, algorithm, read
 
 
@@ -35,11 +35,15 @@ def train_main(name: str, argv: Sequence[str] | None = None) -> int:
 def _main(parser: Parser, argv: Sequence[str] | None) -> int:
     add_settings(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the resolved config and start nothing")
+    add_quiet(parser)
     options = parser.parse_args(argv)
     return guarded(lambda: _train(options))
 
 
 def _train(options: argparse.Namespace) -> None:
+    from marl_ray.telemetry.console import Voice
+
+    Voice.quiet = options.quiet
     config, saved = read(options.algorithm, options)
     if options.dry_run:
         from marl_ray.cli.plan import show

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from marl_ray.config.schema import Config
 from marl_ray.core.words import counted
+from marl_ray.credit import BEYOND_SIBLINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Arithmetic:
     groups_per_step: int
     """Groups each agent has."""
     joint_samples_per_step: int
+    """Those that are sampled, learned from or not."""
     optimizer_steps_per_step: int
 
     @property
@@ -29,6 +31,19 @@ def joint_actions(config: Config) -> int:
     """At one node: every combination of the agents' completions where joint_mode is cross."""
     rollout = config.rollout
     return rollout.num_generations ** (config.num_agents if rollout.joint_mode == "cross" else 1)
+
+
+def most_draws(config: Config, tasks: int) -> int:
+    """Of one step that is to learn from so many: with dynamic_sampling some are skipped, up to a bound."""
+    if not config.rollout.dynamic_sampling:
+        return tasks
+    extra = config.rollout.max_extra_draws
+    return tasks + (3 * config.rollout.rollout_buffer_size if extra is None else extra)
+
+
+def greedy(config: Config) -> bool:
+    """Whether there is a greedy joint sample at every node."""
+    return any(BEYOND_SIBLINGS.get(agent.estimator) == "greedy" for agent in config.agents)
 
 
 def nodes(config: Config) -> int:
@@ -50,7 +65,7 @@ def arithmetic(config: Config, num_tasks: int) -> Arithmetic:
         steps_per_epoch=steps_per_epoch,
         total_steps=total,
         groups_per_step=groups,
-        joint_samples_per_step=groups * joint_actions(config),
+        joint_samples_per_step=most_draws(config, tasks) * nodes(config) * (joint_actions(config) + greedy(config)),
         optimizer_steps_per_step=-(-groups // (config.optimizer.train_batch_size or groups)),
     )
 
@@ -64,13 +79,21 @@ def describe(config: Config, num_tasks: int | None) -> str:
     times = counted(nodes(config), "node") if tree else counted(rollout.num_turns, "turn")
     each = counted(joint_actions(config), "joint action") if cross else counted(rollout.num_generations, "generation")
     shared = [policy for policy in config.policies if len(policy.agents) > 1]
+    learned = known.groups_per_step * joint_actions(config)
     lines = [
         f"one step: {counted(tasks, 'task')} x {times} = "
         f"{counted(known.groups_per_step, 'group')} an agent; x {each} = "
-        f"{counted(known.joint_samples_per_step, 'joint sample')} ({counted(config.num_agents, 'completion')} each); "
+        f"{counted(learned, 'joint sample')} ({counted(config.num_agents, 'completion')} each); "
         f"{counted(known.optimizer_steps_per_step, 'optimizer step')} {'a policy' if shared else 'an agent'}",
         *(f"{policy.introduction}: one learner, one update from the groups of all" for policy in shared),
     ]
+    if greedy(config):
+        lines.append("estimator remax: and a greedy joint sample at every node, which nobody learns from")
+    if rollout.dynamic_sampling:
+        lines.append(
+            f"dynamic_sampling: a step takes up to {counted(most_draws(config, tasks), 'task')}, and learns from the "
+            f"first {tasks} in which rewards differ"
+        )
     if num_tasks is None:
         lines.append(
             f"steps: one for every {counted(tasks, 'task')} of {config.dataset.name}, not counted in a dry run"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_ray.config.arithmetic import joint_actions, nodes
+from marl_ray.config.arithmetic import joint_actions, most_draws, nodes
 from marl_ray.config.learners import check_critic, check_policies
 from marl_ray.config.learning import CLIP_RANGES, LoraConfig
 from marl_ray.config.requirements import require as _require
@@ -14,7 +14,7 @@ from marl_ray.config.requirements import where as _where
 from marl_ray.config.schema import Config, ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
-from marl_ray.credit import ESTIMATORS
+from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
 from marl_ray.data import DATASETS, infer_type
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external import MODES
@@ -26,7 +26,7 @@ PLUGINS = {
     "{algorithm}.estimator": ESTIMATORS,
 }
 """Settings whose values are names of plug-ins."""
-EQUIVALENT_WHEN_WHITENED = ("marloo", "maremax")
+EQUIVALENT_WHEN_WHITENED = ("marloo", "maremax", "remax", "reinforce_pp")
 NEEDS_A_GROUP = ("magrpo", "marloo", "maremax", "grpo")
 MOST_AGENTS = 100
 MOST_SAMPLES = 1_000_000
@@ -102,6 +102,8 @@ def check(config: Config) -> None:
     _check_loss(config)
     check_critic(config)
     check_policies(config)
+    _check_counterfactual(config)
+    _check_sampling(config)
     for number in range(config.num_agents):
         _check_credit(config, number)
         _check_resources(config, number)
@@ -182,6 +184,33 @@ def _check_evaluation(config: Config) -> None:
     )
 
 
+def _check_sampling(config: Config) -> None:
+    rollout, section = config.rollout, config.algorithm
+    _require(
+        rollout.dynamic_sampling or rollout.max_extra_draws is None,
+        f"{section}.max_extra_draws is for dynamic_sampling: set {section}.dynamic_sampling to true, or leave it out",
+    )
+    _require(
+        not rollout.dynamic_sampling or config.credit.critic == "none",
+        f"{section}.dynamic_sampling skips groups of equal returns, and {section}.critic {config.credit.critic} learns "
+        "from those too: set it to false",
+    )
+    for number, agent in enumerate(config.agents):
+        _require(
+            not (rollout.dynamic_sampling and BEYOND_SIBLINGS.get(agent.estimator) == "batch"),
+            f"{_where(config, number, 'estimator')} {agent.estimator} learns from groups of equal returns too, and "
+            f"{section}.dynamic_sampling would skip them: set it to false",
+        )
+
+
+def _check_counterfactual(config: Config) -> None:
+    given, section = config.credit.counterfactual, config.algorithm
+    _require(
+        given == "empty" or any(agent.estimator == "difference" for agent in config.agents),
+        f"{section}.counterfactual {given} is for estimator difference, which no agent has: leave it out",
+    )
+
+
 def _check_loss(config: Config) -> None:
     """Losses of ratios that are all 1, and settings that a loss does not have."""
     optimizer, section = config.optimizer, config.algorithm
@@ -231,8 +260,9 @@ def _check_loss(config: Config) -> None:
 def _check_size(config: Config) -> None:
     """All of a step's trees are held until it is learned from, and each joint sample is a program to execute."""
     rollout, section = config.rollout, config.algorithm
-    completions = rollout.rollout_buffer_size * nodes(config) * rollout.num_generations * config.num_agents
-    samples = rollout.rollout_buffer_size * nodes(config) * joint_actions(config)
+    groups = most_draws(config, rollout.rollout_buffer_size) * nodes(config)
+    completions = groups * rollout.num_generations * config.num_agents
+    samples = groups * joint_actions(config)
     _require(
         max(samples, completions) <= MOST_SAMPLES,
         f"one step would have more than {MOST_SAMPLES:,} joint samples or completions, which are all held until it is "
@@ -256,6 +286,22 @@ def _check_credit(config: Config, number: int) -> None:
     )
     group, whitened = config.rollout.num_generations, config.credit.normalize_advantages
     estimator = _where(config, number, "estimator")
+    looks_at = BEYOND_SIBLINGS.get(agent.estimator)
+    _require(
+        not (looks_at in ("greedy", "counterfactual") and config.rollout.handoff == "all" and nodes(config) > 1),
+        f"{estimator} {agent.estimator} compares rewards with those of a joint action that is not played on, and with "
+        f"handoff all siblings are ranked by what follows: set {section}.handoff to random or best, or num_turns to 1",
+    )
+    _require(
+        not (looks_at == "batch" and agent.reference_kl_coef and config.optimizer.reference_kl != "k3_in_loss"),
+        f"{estimator} {agent.estimator} compares a batch's returns before the learner, which computes the KL term, has "
+        f"them: set {section}.reference_kl to k3_in_loss",
+    )
+    _require(
+        not (looks_at == "counterfactual" and config.credit.counterfactual == "median" and group == 1),
+        f"{section}.counterfactual median is an answer of the group, and {section}.num_generations is 1: set it to 2 "
+        "or more, or counterfactual to empty",
+    )
     _require(
         group > 1 or config.credit.critic != "none" or (agent.estimator not in NEEDS_A_GROUP and not whitened),
         f"{section}.num_generations is {group}, but {agent.estimator} compares the completions of a group: set it to "

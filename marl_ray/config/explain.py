@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl_ray.config.checks import PLUGINS
+from marl_ray.config.compat import compatible
 from marl_ray.config.keys import agent_keys, mapping_of, refuse, sections, settings
 from marl_ray.config.schema import Config
 from marl_ray.config.spellings import kept_key
@@ -49,6 +50,8 @@ def explain(key: str, algorithm: str) -> list[str]:
         if names is not None:
             kind = f"{', '.join(names)}, or module:Attr of one's own" + (", or null" if setting.null_is_default else "")
         own = [f"agents.N.{own} is one agent's." for own, run in agent_keys(algorithm).items() if run == kept]
+        if kept == "compat":
+            own = [f"comlrl: {key} {_written(value)}" for key, value in _of_comlrl(algorithm).items()]
         return [*lines, f"{kept}: {kind}; default {_written(setting.default)}", _of_setting(kept, known), *own]
     if kept in sections(known):
         return [_of_section(kept, algorithm), *(_line(k, known) for k in known if k.startswith(f"{kept}."))]
@@ -70,6 +73,11 @@ def _explain_agents(key: str, algorithm: str) -> list[str]:
     if own in sections(keys):
         return [f"agents.{k}: one agent's {run}" for k, run in keys.items() if k.startswith(f"{own}.")]
     refuse(own, None, keys, algorithm, "agents.")
+
+
+def _of_comlrl(algorithm: str) -> Mapping[str, Any]:
+    """What it sets in a run that has a reference policy."""
+    return compatible("comlrl", {f"{algorithm}.reference_kl_coef": 1.0}, None, algorithm)
 
 
 def _line(key: str, known: Mapping[str, Any]) -> str:

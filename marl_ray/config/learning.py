@@ -30,6 +30,9 @@ class CreditConfig:
     """One weight a turn for the loss, not all 0; null: all 1."""
     normalize_advantages: bool = False
     """Divide advantages by the group's standard deviation (whitening); `advantage_normalization` is the same."""
+    counterfactual: Literal["empty", "median"] = "empty"
+    """With estimator difference: what stands in for an agent's answer when it is asked what the team had earned without
+    it. empty: no answer at all; median: the answer of median return in its group."""
     loss_aggregation: Literal["sequence_sum", "token_mean", "constant"] = "sequence_sum"
     """sequence_sum: a completion's tokens are summed, and the sums averaged over siblings and groups; token_mean: all
     tokens of an optimizer step are averaged; constant: sequence_sum over max_new_tokens (Dr. GRPO)."""
@@ -81,8 +84,8 @@ class OptimizerConfig:
     value_loss_coef: Positive = 0.6
     """What the critic's squared error counts beside the policy's loss; with maac, whose weights are its own, it only
     scales the gradient that is cut at max_grad_norm."""
-    max_grad_norm: Positive = 1.0
-    """Gradients of a larger norm are scaled down to it."""
+    max_grad_norm: Positive | None = 1.0
+    """Gradients of a larger norm are scaled down to it; null: none are."""
     train_batch_size: PositiveInt | None = None
     """Groups in one optimizer step; null: all groups of the step."""
     loss: Literal["policy_gradient", "clip", "gspo", "m2po"] = "policy_gradient"

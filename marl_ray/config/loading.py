@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from marl_ray.config.checks import check, count_agents, derive
+from marl_ray.config.compat import compatible
 from marl_ray.config.keys import AGENT_KEYS, agent_keys, mapping_of, refuse, sections, settings, types_of
 from marl_ray.config.learners import shared_policy
 from marl_ray.config.reading import read_yaml
@@ -195,7 +196,8 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
             refuse(key, value, known, algorithm)
     entries = flat["agents"]
     given = _typed({key: value for key, value in flat.items() if key != "agents"}, algorithm)
-    run = {key: setting.default for key, setting in known.items()} | given
+    alike = compatible(given.get("compat", known["compat"].default), given, entries, algorithm)
+    run = {key: setting.default for key, setting in known.items()} | alike | given
     count = count_agents(entries, run[f"{algorithm}.num_agents"], algorithm)
     derive(run, algorithm)
     own = [_own(entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]

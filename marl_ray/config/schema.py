@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from marl_ray.config.environments import CodeCompletionConfig
+from marl_ray.config.environments import CodeCompletionConfig, JudgeConfig
 from marl_ray.config.learning import CreditConfig, Importance, LoraConfig, OptimizerConfig
 from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
 from marl_ray.config.values import (
@@ -141,6 +141,8 @@ class OutputConfig:
     probe_helpers: Literal["off", "eval", "always"] = "off"
     """Measure by execution what helpers are worth: metrics helper_needed and helper_suffices, at evaluations or at
     every step. Costs two more executions a helper for each distinct program that passes a test and calls it."""
+    tensorboard: bool = False
+    """Write every number to tensorboard/ in the run's folder too; the package tensorboard has to be installed."""
     verbose: bool = False
     """Show the logs of Ray and vLLM."""
 
@@ -178,6 +180,12 @@ class RolloutConfig:
     """G: completions each agent samples for one prompt. With joint_mode aligned, joint actions at one node too."""
     rollout_buffer_size: PositiveInt = 8
     """Tasks in one step: their episodes are played at the same time."""
+    dynamic_sampling: bool = False
+    """Whether a step takes as many tasks as it needs to find rollout_buffer_size from whose episodes there is something
+    to learn: those in which no group of any agent has unequal returns are skipped (DAPO)."""
+    max_extra_draws: NotNegativeInt | None = None
+    """With dynamic_sampling: further tasks that a step may take; null: 3 times rollout_buffer_size. A step that has
+    used them up learns from what it has found."""
     joint_mode: Literal["aligned", "cross"] = "aligned"
     """aligned: joint action g is every agent's completion g. cross: every combination of their completions."""
     handoff: Literal["random", "best", "all"] = "random"
@@ -254,6 +262,9 @@ class SandboxConfig:
     """After so many timeouts the rest of a program's tests are not run."""
     memory_mb: PositiveInt = 512
     """Memory a program has, in MiB."""
+    scratch_mb: NotNegativeInt = 0
+    """MiB that a program may write to files, in an empty folder of its own, its current one; 0: none. Needs Landlock as
+    of Linux 6.2 wherever sandbox workers run; levels without it are refused."""
     packages: tuple[str, ...] = ()
     """Installed packages that programs may import beside the standard library, as [numpy, PIL], and those that they
     need in turn. Loaded ahead, read-only; installed wherever sandbox workers run."""
@@ -292,6 +303,10 @@ class Config:
     agents: tuple[AgentConfig, ...] = ()
     """One entry an agent: its model's name, or a mapping, where what is left out is the run's. null: all agents are
     alike."""
+    compat: Literal["none", "comlrl"] = "none"
+    """Settings as another program has them, where the file gives none: those that decide what is sampled and what is
+    computed of it, not how much. comlrl: CoMLRL 1.4.3. What is given wins; docs/estimators.md says what differs all the
+    same. none: nothing is changed."""
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
     """What agents have that say nothing else of themselves."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -307,6 +322,7 @@ class Config:
     reward_processor: RewardProcessorConfig = field(default_factory=RewardProcessorConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     code_completion: CodeCompletionConfig = field(default_factory=CodeCompletionConfig)
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
 

@@ -21,6 +21,12 @@ def stream(seed: int, *name: str | int) -> random.Random:
     return random.Random(stream_seed(seed, *name))
 
 
+def draw_task(count: int, draw: int, seed: int) -> int:
+    """Index of the task of draw number `draw` (from 0): each epoch is one permutation, and no batch ends it."""
+    epoch, place = divmod(draw, count)
+    return _epoch(count, epoch, seed)[place]
+
+
 def draw_tasks(count: int, batch: int, step: int, seed: int) -> list[int]:
     """Indices of the tasks of step number `step` (from 0): each epoch is one permutation, cut into batches.
 
@@ -28,6 +34,10 @@ def draw_tasks(count: int, batch: int, step: int, seed: int) -> list[int]:
     """
     steps_per_epoch = -(-count // batch)
     epoch, place = divmod(step, steps_per_epoch)
+    return _epoch(count, epoch, seed)[place * batch : (place + 1) * batch]
+
+
+def _epoch(count: int, epoch: int, seed: int) -> list[int]:
     order = list(range(count))
     stream(seed, "data", epoch).shuffle(order)
-    return order[place * batch : (place + 1) * batch]
+    return order

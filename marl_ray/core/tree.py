@@ -86,7 +86,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class JointAction:
-    """One joint action at a node: `indices[i]` is agent i's completion in its group.
+    """One joint action at a node: `indices[i]` is agent i's completion among its completions there.
 
     `reward` is the outcome's, and `rewards` [N] each agent's, after the config's scale and shift.
     """
@@ -97,12 +97,28 @@ class JointAction:
     rewards: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class GreedySample:
+    """Every agent's most likely answer, taken together: executed and rewarded, and never learned from. Entries are one
+    an agent; rewards are after the config's scale and shift."""
+
+    completions: tuple[Completion, ...]
+    reward: float
+    rewards: tuple[float, ...]
+
+
 @dataclass(slots=True)
 class Node:
     """One turn: what each agent read, its group of completions, and the joint actions made of them.
 
     Lists are one entry an agent. `children` are by the index of the joint action that led there; `transitions` are the
-    metrics of the way to a child, by the same index.
+    metrics of the way to a child, by the same index. `greedy` and `counterfactuals` are there where an estimator asks
+    for them; the latter, by agent, are what each joint action [J] had earned it with a stand-in for its answer.
+
+    Where roles answer one after another, the prompt of a later one holds an earlier answer. `prompts` then hold those
+    of one line of answers, and the group is what was answered to them. Other earlier answers were continued once each,
+    so that they have a reward: `other_prompts` are what was read for that, one for each of the agent's last
+    completions, which have no siblings (see `marl_ray.rollout.turn`).
     """
 
     turn: int
@@ -112,6 +128,25 @@ class Node:
     joint_actions: list[JointAction]
     children: dict[int, Node] = field(default_factory=dict)
     transitions: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    greedy: GreedySample | None = None
+    counterfactuals: dict[int, list[float]] = field(default_factory=dict)
+    other_prompts: list[list[str]] = field(default_factory=list)
+
+    @property
+    def every_completion(self) -> list[list[Completion]]:
+        """Whatever was sampled here: each agent's answers and, where there is one, its greedy answer."""
+        greedy = [()] * len(self.completions) if self.greedy is None else [(c,) for c in self.greedy.completions]
+        return [[*said, *more] for said, more in zip(self.completions, greedy, strict=True)]
+
+    def group(self, agent: int) -> list[Completion]:
+        """The agent's answers to its prompt: siblings, which are compared with each other and learned from."""
+        others = len(self.other_prompts[agent]) if self.other_prompts else 0
+        return self.completions[agent][: len(self.completions[agent]) - others]
+
+    def prompt_of(self, agent: int, index: int) -> str:
+        """What the agent read for a completion."""
+        own = len(self.group(agent))
+        return self.prompts[agent] if index < own else self.other_prompts[agent][index - own]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from marl_ray.core.errors import UserError
@@ -74,6 +75,20 @@ async def accompanied(work: Awaitable[T], companion: Awaitable[None]) -> T:
         for task in (doing, beside):
             task.cancel()
         await asyncio.gather(doing, beside, return_exceptions=True)
+
+
+@asynccontextmanager
+async def crew() -> AsyncIterator[asyncio.TaskGroup]:
+    """Tasks that are begun on the way (`create_task`); at its end all are waited for. At the first failure the others
+    are cancelled, and it alone is raised."""
+    failure: BaseException | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as failures:
+        failure = failures.exceptions[0]
+    if failure is not None:
+        raise failure
 
 
 async def together(*awaitables: Awaitable[Any]) -> list[Any]:

@@ -2,12 +2,13 @@
 
 A batch's groups have an order of their own, which does not depend on what was played first: by turn, then by draw, so
 that those of the first turn can be learned from while the second is being played. Where a batch is cut into several
-mini-batches, or whole trees are grown, it is by draw, each tree's nodes parents first.
+mini-batches, where whole trees are grown, or draws are skipped, it is by draw, each tree's nodes parents first.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,7 +16,8 @@ from marl_ray.config.learning import CreditConfig
 from marl_ray.config.schema import AgentConfig, Config
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.tree import Completion, Episode, Node
-from marl_ray.credit import ESTIMATORS
+from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
+from marl_ray.credit.baselines import baselines
 from marl_ray.credit.estimators import Estimator, whitened
 from marl_ray.credit.experience import experience_of
 from marl_ray.credit.overlong import is_masked, punished
@@ -24,7 +26,8 @@ from marl_ray.credit.returns import action_returns, completion_returns
 
 def by_turn(config: Config) -> bool:
     """Whether a batch's groups are ordered by turn, then by draw; else by draw alone."""
-    return config.optimizer.train_batch_size is None and config.rollout.handoff != "all"
+    rollout = config.rollout
+    return config.optimizer.train_batch_size is None and rollout.handoff != "all" and not rollout.dynamic_sampling
 
 
 def in_order(episodes: Sequence[Episode], config: Config) -> list[Node]:
@@ -36,25 +39,62 @@ def in_order(episodes: Sequence[Episode], config: Config) -> list[Node]:
 def group_of(node: Node, agent: int, config: Config) -> Group:
     """The agent's group at a node, with what it is credited with and its weights, which no other group changes.
 
-    The mini-batch's normalizer is to come. With handoff `all` the whole tree below the node must be known.
+    The mini-batch's normalizer is to come. With handoff `all` the whole tree below the node must be known. Where the
+    agent `compares_batch`, the weights are to come too (`weighed_together`).
     """
     credit, settings = config.credit, config.agents[agent]
     returns = action_returns(node, agent, credit.discount, config.rollout.handoff == "all")
-    completions = tuple(node.completions[agent])
+    completions = tuple(node.group(agent))
     credited = punished(completion_returns(node, agent, returns), completions, settings.max_new_tokens, credit)
-    group = Group(node.turn, node.prompt_ids[agent], completions, tuple(credited), ())
-    if credit.critic == "none":
-        return weighed(group, settings, credit)
-    shares = shares_of(node.turn, completions, settings.max_new_tokens, credit)
-    return replace(group, weights=shares, experience=experience_of(node, agent, config))
+    group = Group(
+        node.turn,
+        node.prompt_ids[agent],
+        completions,
+        tuple(credited),
+        weights=(),
+        baselines=tuple(baselines(node, agent, settings.estimator)),
+    )
+    if credit.critic != "none":
+        shares = shares_of(node.turn, completions, settings.max_new_tokens, credit)
+        return replace(group, weights=shares, experience=experience_of(node, agent, config))
+    return group if compares_batch(settings) else weighed(group, settings, credit)
+
+
+def is_informative(episode: Episode, config: Config) -> bool:
+    """Whether anybody can learn something from it: a completion of some agent has a weight other than 0."""
+    nodes = [node for _, node in episode.nodes()]
+    agents = range(config.num_agents)
+    return any(weight != 0 for node in nodes for agent in agents for weight in group_of(node, agent, config).weights)
+
+
+def compares_batch(agent: AgentConfig) -> bool:
+    """Whether its estimator compares all of a batch, so that no group has weights before all are known."""
+    return BEYOND_SIBLINGS.get(agent.estimator) == "batch"
 
 
 def weighed(group: Group, agent: AgentConfig, credit: CreditConfig) -> Group:
-    """The group with the weights that follow from its returns."""
+    """The group with the weights that follow from its returns and baselines."""
     estimator = ESTIMATORS.get(agent.estimator)
-    values = advantages(group.returns, estimator, credit.normalize_advantages)
+    values = advantages(group.returns, estimator, credit.normalize_advantages, group.baselines)
     shares = shares_of(group.turn, group.completions, agent.max_new_tokens, credit)
     return replace(group, weights=tuple(share * value for share, value in zip(shares, values, strict=True)))
+
+
+def weighed_together(groups: Sequence[Group], agent: AgentConfig, credit: CreditConfig) -> list[Group]:
+    """All groups of one agent's batch with the weights that follow from all returns of their turn.
+
+    Turns are compared each by itself: a whole tree's returns hold more rewards in an earlier turn than in a later one.
+    """
+    returns: defaultdict[int, list[float]] = defaultdict(list)
+    for group in groups:
+        returns[group.turn] += group.returns
+    estimator = ESTIMATORS.get(agent.estimator)
+    values = {turn: iter(advantages(of_turn, estimator, whiten=False)) for turn, of_turn in returns.items()}
+    found = []
+    for group in groups:
+        shares = shares_of(group.turn, group.completions, agent.max_new_tokens, credit)
+        found.append(replace(group, weights=tuple(share * next(values[group.turn]) for share in shares)))
+    return found
 
 
 def shares_of(
@@ -98,7 +138,10 @@ def interleaved(groups: Sequence[Sequence[Group]]) -> list[Group]:
 
 def batch_of_agent(episodes: Sequence[Episode], agent: int, step: int, config: Config) -> Batch:
     """One agent's batch of episodes that are all complete."""
-    return batch_of([group_of(node, agent, config) for node in in_order(episodes, config)], step, config)
+    groups = [group_of(node, agent, config) for node in in_order(episodes, config)]
+    if compares_batch(config.agents[agent]):
+        groups = weighed_together(groups, config.agents[agent], config.credit)
+    return batch_of(groups, step, config)
 
 
 def _mini_batch(groups: Sequence[Group], config: Config) -> MiniBatch:
@@ -110,14 +153,17 @@ def _mini_batch(groups: Sequence[Group], config: Config) -> MiniBatch:
     return MiniBatch(tuple(groups), max(tokens, 1))
 
 
-def advantages(returns: Sequence[float], estimator: Estimator, whiten: bool) -> list[float]:
-    """Of one group [G], in float64.
+def advantages(
+    returns: Sequence[float], estimator: Estimator, whiten: bool, baselines: Sequence[float] = ()
+) -> list[float]:
+    """Of one group [G], or of what else is compared, in float64. `baselines` [G] are for estimators that take some.
 
     Raises TypeError and ValueError, which name the estimator, for what are no advantages of these returns.
     """
     import torch  # here: the driver starts without it
 
-    found = estimator(torch.tensor(returns, dtype=torch.float64))
+    known = [returns, baselines] if baselines else [returns]
+    found = estimator(*(torch.tensor(values, dtype=torch.float64) for values in known))
     if not isinstance(found, torch.Tensor):
         raise TypeError(f"estimator {_name(estimator)} must give a tensor, not {type(found).__name__}")
     if found.shape != (len(returns),):

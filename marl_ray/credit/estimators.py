@@ -1,7 +1,10 @@
-"""Group-relative advantages: pure functions of returns [..., G], where the last dimension holds siblings.
+"""Advantages: pure functions of returns [..., G], where the last dimension holds siblings.
 
 MAGRPO and its relatives are from "LLM Collaboration with Multi-Agent Reinforcement Learning" (Liu et al.,
 2025); GRPO from DeepSeekMath (Shao et al., 2024); leave-one-out from RLOO (Ahmadian et al., 2024).
+
+Three look beyond siblings (`BEYOND_SIBLINGS`): remax and difference take baselines [..., G] beside the returns, each
+what another joint action earned (`marl_ray.credit.baselines`); in reinforce_pp all of a batch are siblings.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # a tensor brings its operations along, and whoever has none needs no torch
     from torch import Tensor
 
-Estimator = Callable[["Tensor"], "Tensor"]
+Estimator = Callable[..., "Tensor"]
 EPSILON = 1e-6
 
 
@@ -52,6 +55,31 @@ def maremax(returns: Tensor) -> Tensor:
 def mareinforce(returns: Tensor) -> Tensor:
     """R itself, no baseline."""
     return returns.clone()
+
+
+def remax(returns: Tensor, greedy: Tensor) -> Tensor:
+    """R - R(greedy): the baseline is what the team earns when every agent gives its most likely answer.
+
+    ReMax (Li et al., 2024, "ReMax: a simple, effective, and efficient reinforcement learning method for aligning large
+    language models"), with the joint action in the place of the response.
+    """
+    return returns - greedy
+
+
+def difference(returns: Tensor, without: Tensor) -> Tensor:
+    """R - R(without the agent): the difference reward of Wolpert and Tumer (2002, "Optimal payoff functions for members
+    of collectives"). What the others brought is on both sides, so that an agent is not paid for their luck."""
+    return returns - without
+
+
+def reinforce_pp(returns: Tensor) -> Tensor:
+    """(R - mean(R)) / std(R), where the last dimension holds all completions of a batch, not only siblings.
+
+    REINFORCE++ (Hu et al., 2025, "REINFORCE++: stabilizing critic-free policy optimization with global advantage
+    normalization"), over completions, not tokens. A task that is too easy has positive advantages throughout, one that
+    is too hard negative ones.
+    """
+    return whitened(returns)
 
 
 @relative

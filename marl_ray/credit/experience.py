@@ -21,13 +21,14 @@ def experience_of(node: Node, agent: int, config: Config) -> Experience:
     What follows counts as it does for returns (`marl_ray.credit.returns`): where a branch was lost, it does for none.
     """
     rewards = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
+    group = node.group(agent)
     follows = config.rollout.handoff == "all" and not has_losses(node)
     return Experience(
         state_of(node, agent, config),
-        tuple(punished(rewards, node.completions[agent], config.agents[agent].max_new_tokens, config.credit)),
+        tuple(punished(rewards, group, config.agents[agent].max_new_tokens, config.credit)),
         tuple(
             tuple(state_of(child, agent, config) for child in _children(node, agent, completion)) if follows else ()
-            for completion in range(len(node.completions[agent]))
+            for completion in range(len(group))
         ),
     )
 

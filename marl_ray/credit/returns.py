@@ -31,8 +31,8 @@ def has_losses(node: Node) -> bool:
 
 
 def completion_returns(node: Node, agent: int, returns: Sequence[float]) -> list[float]:
-    """The return credited to each of the agent's completions [G]: the mean over the joint actions that hold it."""
+    """The return credited to each completion of the agent's group [G]: the mean over the joint actions that hold it."""
     held: list[list[float]] = [[] for _ in node.completions[agent]]
     for action, value in zip(node.joint_actions, returns, strict=True):
         held[action.indices[agent]].append(value)
-    return [fmean(values) for values in held]
+    return [fmean(values) for values in held[: len(node.group(agent))]]

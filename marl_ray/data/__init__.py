@@ -1,7 +1,7 @@
 """Datasets: bundled, in local files, or on the hub.
 
-`loading` makes tasks of a name and a split; `tables` finds the rows; `convert` and `classeval` have the types, which
-say how a row becomes a task.
+`loading` makes tasks of a name and a split; `tables` finds the rows; `convert`, `classeval`, `references` and `scripts`
+have the types, which say how a row becomes a task.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ DATASETS = Registry(
         "classeval": "marl_ray.data.classeval:CLASSEVAL",
         "toy": "marl_ray.data.convert:TOY",
         "bug_fix": "marl_ray.data.convert:BUG_FIX",
+        "apps": "marl_ray.data.scripts:APPS",
+        "livecodebench": "marl_ray.data.scripts:LIVECODEBENCH",
+        "solver_tester": "marl_ray.data.references:SOLVER_TESTER",
     },
     needs="task",
 )
@@ -28,6 +31,8 @@ _TYPE_BY_NAME = {
     "humaneval": "humaneval",
     "mbpp": "mbpp",
     "toy": "toy",
+    "livecodebench": "livecodebench",
+    "code_generation_lite": "livecodebench",
     "classeval": "classeval",
     "quixbugs": "bug_fix",
     "bug_fix": "bug_fix",

@@ -14,6 +14,7 @@ ENVIRONMENTS = Registry(
         "code_completion": "marl_ray.environments.code_completion:CodeCompletion",
         "bug_fix": "marl_ray.environments.bug_fix:BugFix",
         "bug_fix_patchers": "marl_ray.environments.bug_fix:BugFixPatchers",
+        "solver_tester": "marl_ray.environments.solver_tester:SolverTester",
     },
     needs="from_config",
 )

@@ -8,7 +8,7 @@ it (equal programs once); `outcome` makes reward, levels and metrics of attempt 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from marl_ray.core.tree import Outcome, Task
@@ -26,6 +26,12 @@ class Attempt(Protocol):
 
 
 A = TypeVar("A", bound=Attempt)
+
+
+class Executor(Protocol):
+    """Runs programs: the sandbox, as those who play episodes know it."""
+
+    async def execute(self, programs: Sequence[Any]) -> list[Any]: ...
 
 
 class Environment(ABC, Generic[A]):
@@ -58,9 +64,26 @@ class Environment(ABC, Generic[A]):
     def first_prompts(self, task: Task) -> list[str]:
         """The first turn's prompts."""
 
+    def order(self, task: Task) -> list[list[int]]:
+        """Who answers when within a turn: agents by their places in `roles`, those of one list at the same time, those
+        of a later list after them. By default all at the same time."""
+        return [list(range(self.num_agents))]
+
+    def prompt_after(self, task: Task, agent: int, prompt: str, answers: Mapping[int, str]) -> str:
+        """The prompt of an agent that answers after others of the same turn: `prompt`, which it would read if all
+        answered at the same time, and `answers`, all of theirs by agent."""
+        roles = self.roles(task)
+        heard = (f"{roles[other]} has answered:\n{answer.strip()}\n\n" for other, answer in sorted(answers.items()))
+        return "".join(heard) + prompt
+
     @abstractmethod
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> A:
         """Parse one joint action. `last`: no turn follows, so that nobody will be told of the tests one by one."""
+
+    async def execute(self, programs: Sequence[Any], sandbox: Executor) -> list[Any]:
+        """A report on each program of attempts and probes. By default the sandbox's; another for what it cannot
+        execute, as a question to a judge. Whatever it waits for has a deadline."""
+        return await sandbox.execute(programs)
 
     @abstractmethod
     def outcome(self, attempt: A, report: Any) -> Outcome:

@@ -13,7 +13,10 @@ from typing import Any
 
 from marl_ray.core.tree import Outcome
 
-ROW_OF_A_TURN = {"reward_mean", "reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early"}
+ROW_OF_A_TURN = {
+    *("reward_mean", "reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early"),
+    "greedy_reward_mean",
+}
 """What a turn's part of a row has of its own, besides what starts with level/ (telemetry/rows.py)."""
 ROW = {
     *("step", "env_steps", "loss", "grad_norm", "learning_rate"),
@@ -43,6 +46,24 @@ def check_count(who: str, given: Sequence[Any], count: int | None) -> None:
     """One entry per agent. Raises ValueError."""
     if count is not None and len(given) != count:
         raise ValueError(f"{who} must give one entry per agent, {count}, not {len(given)}")
+
+
+def check_reports(who: str, given: Any, count: int) -> None:
+    """One report a program. Raises TypeError and ValueError."""
+    if not isinstance(given, list | tuple):
+        raise TypeError(f"{who} must give a list of reports, not {type(given).__name__}")
+    if len(given) != count:
+        raise ValueError(f"{who} must give one report a program, {count}, not {len(given)}")
+
+
+def check_order(who: str, order: Any, num_agents: int) -> None:
+    """Every agent answers once in a turn. Raises ValueError."""
+    stages = order if isinstance(order, list | tuple) else ()
+    agents = [agent for stage in stages for agent in (stage if isinstance(stage, list | tuple) else ())]
+    if not all(stages) or sorted(agents, key=repr) != sorted(range(num_agents), key=repr):
+        raise ValueError(
+            f"{who} must give lists that hold each agent from 0 to {num_agents - 1} once, not {order!r:.80}"
+        )
 
 
 def check_outcome(who: str, outcome: Any, num_agents: int) -> None:

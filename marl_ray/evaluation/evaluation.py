@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -27,14 +28,14 @@ from marl_ray.core.words import counted
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.evaluation.measures import Summary, TaskMeasure, measure, plain, summarise
-from marl_ray.evaluation.protocols import PROTOCOLS, SINGLE
+from marl_ray.evaluation.protocols import PROTOCOLS, REORDERING, SINGLE
 from marl_ray.evaluation.session import Evaluation, evaluate
 from marl_ray.evaluation.sources import Contender, alone, contenders, describe_weights, find_sources
 from marl_ray.evaluation.tables import matrix, table
 from marl_ray.external.transition import Transition
 from marl_ray.models.names import check_model
 from marl_ray.runs.check import check_this_machine
-from marl_ray.telemetry.console import say
+from marl_ray.telemetry.console import say, warn
 from marl_ray.telemetry.records import record_of
 
 
@@ -53,7 +54,7 @@ class Wanted:
 
 
 def run(config: Config, request: Wanted) -> Iterator[str]:
-    """Check, play, measure and write; gives the lines to print. Raises UserError."""
+    """Check, play, measure and write; gives the lines to print. Raises UserError; KeyboardInterrupt when stopped."""
     asked = check(config, request)
     folder = _new_folder(request.folder)
     measured: dict[str, list[TaskMeasure]] = {}
@@ -67,10 +68,18 @@ def run(config: Config, request: Wanted) -> Iterator[str]:
                 for each in episodes:
                     file.writelines(_line({"model": contender.label} | record_of(episode)) for episode in each)
         for warning in _missing(contender.label, tasks):
-            say(warning)
+            warn(warning)
 
     write_atomically(folder / "config.yaml", to_yaml(config).encode())
-    evaluate(asked, hear)
+    try:
+        evaluate(asked, hear)
+    except BaseException as end:
+        if not measured:
+            _remove(folder)
+        if isinstance(end, KeyboardInterrupt):
+            done = f"{len(measured)} of {counted(len(asked.contenders), 'model')} measured"
+            say(f"stopped: {done}" + (f"; their tasks are in {folder / 'tasks.jsonl'}" if measured else ""))
+        raise
     summary = summarise(measured, config.seed)
     write_atomically(folder / "evaluation.json", (json.dumps(_result(request, asked, summary), indent=1)).encode())
     yield from table(summary)
@@ -104,6 +113,11 @@ def check(config: Config, request: Wanted) -> Evaluation:
     tasks = _tasks(config, request.split)
     for environment, task in product(environments, tasks):
         environment.check_task(task)
+        if request.protocol in REORDERING and len(environment.order(task)) > 1:
+            raise UserError(
+                f"protocol {request.protocol} is for agents that answer at the same time, and environment "
+                f"{config.environment} has an order of its own: use parallel, which keeps to it"
+            )
     check_this_machine(config)
     return Evaluation(config, playing, tasks, request.samples, request.protocol)
 
@@ -129,13 +143,20 @@ def _new_folder(path: Path) -> Path:
     return path
 
 
+def _remove(folder: Path) -> None:
+    """An evaluation that measured nothing leaves nothing behind."""
+    (folder / "config.yaml").unlink(missing_ok=True)
+    with suppress(OSError):  # somebody else has put something there
+        folder.rmdir()
+
+
 def _missing(label: str, tasks: Sequence[TaskMeasure]) -> Iterator[str]:
     """What is not in the numbers, said."""
     samples = sum(task.samples for task in tasks)
     for name, why in (("too_long_prompts", "a prompt was too long"), ("infra_errors", "the sandbox gave no verdict")):
         count = sum(getattr(task, name) for task in tasks)
         if count:
-            yield f"warning: {label}: {count} of {samples} episodes ended early ({why}): later turns are without them"
+            yield f"{label}: {count} of {samples} episodes ended early ({why}): later turns are without them"
 
 
 def _result(request: Wanted, asked: Evaluation, summary: Summary) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """In which order the agents of an evaluation answer, and what they hear of each other within a turn.
 
-`parallel`: all at the same time, as trained. `single`: the last agent alone, with the prompts of a single agent.
-`sequential`: one after another, each reads what those before it have answered in this turn. `discussion`: each answers,
-reads what all others have answered, and answers once more; only that counts.
+`parallel`: as trained, all at the same time unless the environment has an order of its own. `single`: the last agent
+alone, with the prompts of a single agent. `sequential`: one after another, each reads what those before it have
+answered in this turn. `discussion`: each answers, reads what all others have answered, and answers once more; only that
+counts.
 
 The last two change prompts on their way to the generators, and nothing else: environment, player and sandbox do not
 know of them, nor do the records of episodes, whose prompts are the environment's.
@@ -90,3 +91,5 @@ PROTOCOLS: dict[str, Callable[[Sequence[Generators]], list[Generators]]] = {
     "discussion": discussion,
 }
 """What an episode's agents are asked through. With `single` there is one agent."""
+REORDERING = ("sequential", "discussion")
+"""Protocols that make agents wait for each other, which an environment's own order may rule out."""

@@ -15,11 +15,11 @@ from typing import Any
 from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.config import Config, from_tree
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.environments.base import Environment
+from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.checks import check_texts, method_of
 from marl_ray.evaluation.completions import Joint
 from marl_ray.external.transition import Transition
-from marl_ray.rollout.player import EpisodePlayer, Executor
+from marl_ray.rollout.player import EpisodePlayer
 from marl_ray.sandbox import SandboxSettings
 
 AHEAD = 16

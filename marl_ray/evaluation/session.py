@@ -19,12 +19,13 @@ from marl_ray.config.schema import Config
 from marl_ray.core.tree import Episode, Task
 from marl_ray.core.waiting import together
 from marl_ray.environments import ENVIRONMENTS
+from marl_ray.environments.base import Executor
 from marl_ray.evaluation.protocols import PROTOCOLS
 from marl_ray.evaluation.sources import Contender, policy_config
 from marl_ray.external.transition import Transition
-from marl_ray.rollout.player import EpisodePlayer, Executor, Generators
+from marl_ray.rollout.player import EpisodePlayer, Generators
 from marl_ray.runs.stopping import Signals
-from marl_ray.telemetry.console import say
+from marl_ray.telemetry.console import bar_hidden, say
 
 AT_ONCE = 256
 """Episodes in play: enough for engines to batch, and few enough that no request waits for long."""
@@ -72,14 +73,15 @@ async def _play(
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     transition = Transition(config.external, environment)
     in_play = asyncio.Semaphore(AT_ONCE)
-    with tqdm(total=len(tasks) * samples, desc=contender.label, disable=None, dynamic_ncols=True, leave=False) as bar:
+    with tqdm(
+        total=len(tasks) * samples, desc=contender.label, disable=bar_hidden(), dynamic_ncols=True, leave=False
+    ) as bar:
 
         async def play(task: Task, sample: int) -> Episode:
             async with in_play:
                 through = PROTOCOLS[evaluation.protocol](generators)
                 player = EpisodePlayer(config, environment, transition, through, sandbox)
-                key = ("eval", sample) if sample else ("eval",)
-                episode = await player.play(task, 1, *key, evaluation=True)
+                episode = await player.evaluate_task(task, 1, sample)
             bar.update()
             return episode
 

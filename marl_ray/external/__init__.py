@@ -1,7 +1,7 @@
 """What the agents read from the second turn on: external modes, and how later prompts are composed.
 
-`transition` composes prompts of what a mode says; `modes` has the modes; `expert` and `endpoints` ask another model.
-What the words are about is the environment's.
+`transition` composes prompts of what a mode says; `modes` has the modes; `expert` asks another model, and `judge` too,
+for rewards, by `client` at one of `endpoints`. What the words are about is the environment's.
 """
 
 from __future__ import annotations

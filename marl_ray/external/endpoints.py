@@ -57,11 +57,12 @@ VENDORS = (ANTHROPIC, DEEPSEEK, DASHSCOPE, OPENAI)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One model at one address. Holds no key."""
+    """One model at one address. Holds no key, but the name of the environment variable that does."""
 
     vendor: Vendor
     model: str
     address: str
+    key_variable: str
 
     def __str__(self) -> str:
         """For people; an address may hold a password, so its host alone is named."""
@@ -80,7 +81,7 @@ def endpoint_of(config: ExternalConfig, environment: Mapping[str, str] = os.envi
         raise UserError("external.mode expert_edits needs external.expert_model, the model that writes the edits")
     source = "external.expert_base_url" if base_url else vendor.address_variable
     address = base_url or environment.get(vendor.address_variable, "").strip() or vendor.address
-    if not _is_http(address):
+    if not is_http(address):
         raise UserError(f"{source} is not an address like http://localhost:8000/v1")
     if vendor is ANTHROPIC:  # whose client adds this part itself
         address = address.rstrip("/").removesuffix("/v1")
@@ -94,7 +95,7 @@ def endpoint_of(config: ExternalConfig, environment: Mapping[str, str] = os.envi
             f"external.expert_model {name!r} needs a key: set the environment variable {vendor.key_variable}"
             + (" (any word, if the server asks for none)" if not _same(address, vendor.address) else "")
         )
-    return Endpoint(vendor, name, address)
+    return Endpoint(vendor, name, address, vendor.key_variable)
 
 
 def _vendor(name: str, base_url: str, environment: Mapping[str, str]) -> Vendor:
@@ -110,7 +111,8 @@ def _vendor(name: str, base_url: str, environment: Mapping[str, str]) -> Vendor:
     return OPENAI if "/" in name or base_url or own_server else named
 
 
-def _is_http(address: str) -> bool:
+def is_http(address: str) -> bool:
+    """Whether it is of the form `http://host:port/path`, or with https."""
     try:
         where = urlsplit(address)
         return where.scheme in ("http", "https") and bool(where.hostname) and (where.port or 1) > 0

@@ -41,7 +41,8 @@ def apply_settings(
 
 def clip_gradients(parameters: Iterable[torch.nn.Parameter], settings: OptimizerConfig) -> float:
     """Scale gradients down to `max_grad_norm`. Returns their norm before."""
-    return float(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm))
+    bound = math.inf if settings.max_grad_norm is None else settings.max_grad_norm
+    return float(torch.nn.utils.clip_grad_norm_(parameters, bound))
 
 
 def schedule_factor(name: str, warmup_steps: int, total_steps: int) -> Callable[[int], float]:

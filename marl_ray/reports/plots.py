@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def plot_returns(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None
                 )
     top.set_title(title, loc="left", fontsize=12)
     if len(train) > 1:
-        top.set_title(f"bold: mean of the last {_window(len(train))} steps", loc="right", fontsize=9, color="#666666")
+        top.set_title(f"bold: mean of the last {window(len(train))} steps", loc="right", fontsize=9, color="#666666")
     last.set_xlabel("environment steps (joint samples)")
     if with_tests:
         last.set_ylim(-0.03, 1.03)
@@ -73,18 +74,15 @@ def _draw(axis: Any, rows: Sequence[dict[str, Any]], key: str, colour: str, labe
         return
     xs, ys = zip(*points, strict=True)
     axis.plot(xs, ys, color=colour, alpha=0.25, linewidth=1)
-    axis.plot(xs, _trailing_mean(ys, _window(len(ys))), color=colour, linewidth=2, label=label)
+    axis.plot(xs, trailing_mean(ys, window(len(ys))), color=colour, linewidth=2, label=label)
 
 
-def _window(steps: int) -> int:
+def window(steps: int) -> int:
     """How many steps a mean is taken over, in a plot of so many."""
     return max(1, min(steps, max(3, steps // 10)))
 
 
-def _trailing_mean(values: Sequence[float], window: int) -> list[float]:
-    """The mean of each value and those before it, `window` at most: no point knows what came later."""
-    means = []
-    for end in range(1, len(values) + 1):
-        last = values[max(0, end - window) : end]
-        means.append(sum(last) / len(last))
-    return means
+def trailing_mean(values: Sequence[float], width: int) -> list[float]:
+    """The mean of each value and those before it, `width` at most: no point knows what came later."""
+    sums = [0.0, *accumulate(values)]
+    return [(sums[end] - sums[max(0, end - width)]) / min(end, width) for end in range(1, len(values) + 1)]

@@ -33,14 +33,14 @@ def readable(episode: Episode) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _turn(node: Node, index: int) -> list[str]:
-    action = node.joint_actions[index]
+def _turn(node: Node, number: int) -> list[str]:
+    action = node.joint_actions[number]
     levels = "  ".join(f"{name} {value:+.2f}" for name, value in action.outcome.levels.items())
     lines = [f"--- turn {node.turn + 1}: reward {action.reward:.2f}   ({levels})"]
     if any(reward != action.reward for reward in action.rewards):
         lines.append("each agent's own: " + " ".join(f"{reward:.2f}" for reward in action.rewards))
-    for agent, prompt in enumerate(node.prompts):
-        answer = node.completions[agent][action.indices[agent]].text
+    for agent, index in enumerate(action.indices):
+        prompt, answer = node.prompt_of(agent, index), node.completions[agent][index].text
         lines += [f"[agent {agent} hears]", _indent(prompt), f"[agent {agent} answers]", _indent(answer)]
     if action.outcome.evidence is not None:
         lines += action.outcome.evidence.lines()

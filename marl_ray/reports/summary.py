@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from marl_ray.config import Config
@@ -22,12 +22,7 @@ SAMPLES = 8
 
 def conclude(config: Config, folder: RunFolder, result: Result, seconds: float) -> list[str]:
     """Draw the plot, write episodes to read, and say in a few lines what happened."""
-    agents = counted(config.num_agents, "agent") + "".join(
-        f", {', '.join(map(str, policy.agents))} with one policy"
-        for policy in config.policies
-        if len(policy.agents) > 1
-    )
-    title = f"{config.algorithm} on {config.dataset.type}: {agents}"
+    agents, title = agents_of(config), plot_title(config)
     rows = rows_of(folder)
     plot_returns(rows, folder.plot, title)
     estimators = ", ".join(dict.fromkeys(agent.estimator for agent in config.agents))
@@ -57,7 +52,20 @@ def conclude(config: Config, folder: RunFolder, result: Result, seconds: float) 
     return lines
 
 
-def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def plot_title(config: Config) -> str:
+    """What a run is, over its plot."""
+    return f"{config.algorithm} on {config.dataset.type}: {agents_of(config)}"
+
+
+def agents_of(config: Config) -> str:
+    """How many there are, and which of them play with one policy."""
+    shared = (policy.agents for policy in config.policies if len(policy.agents) > 1)
+    return counted(config.num_agents, "agent") + "".join(
+        f", {', '.join(map(str, agents))} with one policy" for agents in shared
+    )
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A line for each evaluation and for the last step: mean reward of each turn."""
     last = max((row["step"] for row in rows), default=0)
     for row in rows:

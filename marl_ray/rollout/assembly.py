@@ -1,7 +1,8 @@
 """A batch while its episodes are played: nodes in, as they come; every agent's groups out, in the batch's order.
 
 The order is the batch's own (`marl_ray.credit.batches`), so what was played first changes nothing: a group is handed on
-when all groups before it are known.
+when all groups before it are known. To an agent whose estimator compares a whole batch none is handed on before all are
+known: its learner begins when the rollout is over.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from marl_ray.core.batch import Batch, Group
 from marl_ray.core.ids import Policy
 from marl_ray.core.tree import Episode, Node
 from marl_ray.core.waiting import now
-from marl_ray.credit.batches import batch_of, by_turn, group_of, interleaved, joined
+from marl_ray.credit.batches import (
+    batch_of,
+    by_turn,
+    compares_batch,
+    group_of,
+    interleaved,
+    joined,
+    weighed_together,
+)
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 """Waits until something holds."""
@@ -24,25 +33,31 @@ Until = Callable[[Callable[[], bool]], Awaitable[None]]
 class Assembly:
     """Batch number `step` of `draws` episodes. `groups` [N] are the agents' that can be learned from by now.
 
-    `changed` is called whenever there are more, and when the batch is complete.
+    `draws` None: how many there are is not known before `close`, and they are added in their order. `changed` is called
+    whenever there are more groups, and when the batch is complete.
     """
 
-    def __init__(self, step: int, draws: int, config: Config, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, step: int, draws: int | None, config: Config, changed: Callable[[], None] = lambda: None
+    ) -> None:
         self.step = step
         self.config = config
         self.first_mini_batch = config.optimizer.train_batch_size
         """An agent's groups in the first mini-batch; None: all."""
         self._changed = changed
         self.groups: list[list[Group]] = [[] for _ in range(config.num_agents)]
+        self._credited: list[list[Group]] = [
+            [] if compares_batch(agent) else groups for agent, groups in zip(config.agents, self.groups, strict=True)
+        ]
+        """The same, or where a whole batch is compared, those that have no weights yet."""
         self.batches: list[Batch] = []
         """One an agent, once all episodes are known."""
-        turns = range(config.rollout.num_turns)
-        if config.rollout.handoff == "all":
-            self._cells = [(draw, 0) for draw in range(draws)]
-        elif by_turn(config):
-            self._cells = [(draw, turn) for turn in turns for draw in range(draws)]
-        else:
-            self._cells = [(draw, turn) for draw in range(draws) for turn in turns]
+        self._turns = range(1 if config.rollout.handoff == "all" else config.rollout.num_turns)
+        self._open = draws is None
+        """Whether further episodes may be added than those that are known of."""
+        self._cells = [(draw, turn) for draw in range(draws or 0) for turn in self._turns]
+        if by_turn(config):
+            self._cells.sort(key=lambda cell: cell[1])
         self._nodes: dict[tuple[int, int], list[Node]] = {}
         self._handed_on = 0
 
@@ -54,6 +69,8 @@ class Assembly:
 
     def add_episode(self, draw: int, episode: Episode) -> None:
         """An episode is over: of turns that it did not play there is nothing to wait for."""
+        if self._open:
+            self._cells += [(draw, turn) for turn in self._turns]
         nodes = [node for _, node in episode.nodes()]
         if self.config.rollout.handoff == "all":
             self._nodes[draw, 0] = nodes
@@ -61,16 +78,24 @@ class Assembly:
             by_turn: defaultdict[int, list[Node]] = defaultdict(list)
             for node in nodes:
                 by_turn[node.turn].append(node)
-            self._nodes |= {(draw, turn): by_turn[turn] for turn in range(self.config.rollout.num_turns)}
+            self._nodes |= {(draw, turn): by_turn[turn] for turn in self._turns}
+        self._hand_on()
+
+    def close(self) -> None:
+        """There are no further episodes."""
+        self._open = False
         self._hand_on()
 
     def _hand_on(self) -> None:
         while self._handed_on < len(self._cells) and (cell := self._cells[self._handed_on]) in self._nodes:
             for node in self._nodes[cell]:
-                for agent, groups in enumerate(self.groups):
+                for agent, groups in enumerate(self._credited):
                     groups.append(group_of(node, agent, self.config))
             self._handed_on += 1
-        if self._handed_on == len(self._cells) and not self.batches:
+        if self._handed_on == len(self._cells) and not self._open and not self.batches:
+            for settings, groups, credited in zip(self.config.agents, self.groups, self._credited, strict=True):
+                if compares_batch(settings):
+                    groups += weighed_together(credited, settings, self.config.credit)
             self.batches = [batch_of(groups, self.step, self.config) for groups in self.groups]
         self._changed()
 

@@ -49,12 +49,15 @@ class Pipeline:
         self._evaluations = sorted(step for step in set(evaluations) if first <= step <= total)
 
     @property
+    def open_until(self) -> int:
+        """The latest batch whose episodes may begin now."""
+        oldest = min([min(self.versions), *(step - 1 for step in self._evaluations[:1])])
+        return oldest + self.staleness
+
+    @property
     def next_batch(self) -> int | None:
         """The batch that may start now."""
-        open_until = min(self.versions) + self.staleness
-        if self._evaluations:
-            open_until = min(open_until, self._evaluations[0] - 1 + self.staleness)
-        return self.started if self.started < self.total and self.started <= open_until else None
+        return self.started if self.started < self.total and self.started <= self.open_until else None
 
     def start(self) -> int:
         """The batch that may start now is started. Raises ValueError where there is none."""

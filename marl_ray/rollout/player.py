@@ -1,39 +1,44 @@
 """Playing episodes: many coroutines share the agents' engines and the environment's executor.
 
-At a node all agents are asked for their groups at the same time; the joint mode makes joint actions of them; their
-programs are executed, equal ones once; outcomes become rewards and, where a turn remains, the next prompts of the
-joint actions that the handoff expands. Engines batch across tasks, agents and turns; no episode waits for another, and
-no branch of a tree for its siblings.
+At a node all agents are asked for their groups, at the same time unless the environment has an order (`turn`); the
+joint mode makes joint actions of them; their programs are executed, equal ones once; outcomes become rewards and, where
+a turn remains, the next prompts of the joint actions that the handoff expands. Engines batch across tasks, agents and
+turns; no episode waits for another, and no branch of a tree for its siblings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from marl_ray.config.schema import Config
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.streams import stream, stream_seed
-from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Stop, Task
+from marl_ray.core.tree import Completion, Episode, GreedySample, JointAction, Node, Outcome, Stop, Task
 from marl_ray.core.waiting import together
-from marl_ray.environments.base import Attempt, Environment, programs_of, reports_of
-from marl_ray.environments.checks import check_outcome, check_texts, check_turn_metrics, method_of
+from marl_ray.credit import BEYOND_SIBLINGS
+from marl_ray.credit.baselines import median
+from marl_ray.credit.returns import completion_returns
+from marl_ray.environments.base import Attempt, Environment, Executor, programs_of, reports_of
+from marl_ray.environments.checks import (
+    check_order,
+    check_outcome,
+    check_reports,
+    check_texts,
+    check_turn_metrics,
+    method_of,
+)
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.handoff import HANDOFFS
 from marl_ray.rollout.joint import JOINT_MODES
+from marl_ray.rollout.turn import Answered, answered
 
 
 class Generators(Protocol):
     """One agent's generators; of prompts that wait those with the lowest `priority` come first."""
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation: ...
-
-
-class Executor(Protocol):
-    """Runs programs, for environments that have some."""
-
-    async def execute(self, programs: Sequence[Any]) -> list[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,8 @@ class _Play:
     temperature: float | None
     """None: each agent's own."""
     probe: bool
+    learned: bool
+    """Whether somebody learns from it, whose estimator may ask for more than the joint actions."""
     hear_node: Callable[[Node], None]
     """Is told of each node as soon as it has its rewards."""
     priority: int
@@ -81,6 +88,11 @@ class EpisodePlayer:
         self.executor = executor
         self.joint_actions = JOINT_MODES[config.rollout.joint_mode]
         self.expanded = HANDOFFS[config.rollout.handoff]
+        looked_at = [BEYOND_SIBLINGS.get(agent.estimator) for agent in config.agents]
+        self.greedy = "greedy" in looked_at
+        """Whether nodes have a greedy joint sample."""
+        self.replaced = [agent for agent, what in enumerate(looked_at) if what == "counterfactual"]
+        """Agents that are told what the team had earned without them."""
 
     async def rollout(self, tasks: Sequence[Task], step: int, audience: Audience) -> list[Episode]:
         """The episodes of training step number `step` (from 0). Whatever they wait for has a deadline of its own."""
@@ -100,10 +112,18 @@ class EpisodePlayer:
         return await together(*(play(draw, task) for draw, task in enumerate(tasks)))
 
     async def evaluate(self, tasks: Sequence[Task]) -> list[Episode]:
-        """The episodes of an evaluation: none ends early for a good reward, so that every turn is measured on all
-        tasks."""
+        """The episodes of a training's evaluation."""
         size = self.config.evaluation.eval_num_generations
-        return await together(*(self.play(task, size, "eval", evaluation=True) for task in tasks))
+        return await together(*(self.evaluate_task(task, size) for task in tasks))
+
+    async def evaluate_task(self, task: Task, num_generations: int, sample: int = 0) -> Episode:
+        """An episode of an evaluation, a training's or `marl-ray eval`'s, sampled at `eval_temperature` (0: greedy): it
+        does not end early for a good reward, so that every turn is measured on all tasks.
+
+        `sample`, from 0, names one of several independent ones; a training plays the first.
+        """
+        key = ("eval", sample) if sample else ("eval",)
+        return await self.play(task, num_generations, *key, evaluation=True)
 
     async def play(
         self,
@@ -125,6 +145,7 @@ class EpisodePlayer:
             threshold=None if evaluation else self.config.rollout.early_termination_threshold,
             temperature=self.config.evaluation.eval_temperature if evaluation else None,
             probe=self.config.output.probe_helpers in (("eval", "always") if evaluation else ("always",)),
+            learned=not evaluation,
             hear_node=hear_node,
             priority=priority,
         )
@@ -137,25 +158,22 @@ class EpisodePlayer:
         last = turn + 1 == self.config.rollout.num_turns
         # Where one joint action a node is expanded, the turn names the node; in a whole tree it takes the path.
         key = (*play.key, turn, *(path if self.config.rollout.handoff == "all" else ()))
-        generations = await together(
-            *(
-                generators.generate(prompt, self._sampling(play, agent, key), play.priority)
-                for agent, (generators, prompt) in enumerate(zip(self.generators, prompts, strict=True))
-            )
-        )
-        if not all(g.completions for g in generations):
+        said, greedy = await together(self._ask(play, prompts, key), self._most_likely(play, prompts, key))
+        if said is None:
             play.stops.append(Stop(path, "prompt_too_long"))
             return None
-        groups = [list(g.completions) for g in generations]
-        indices = self.joint_actions([len(group) for group in groups])
-        attempts = [self.environment.attempt(play.task, responses_of(groups, i), last) for i in indices]
-        outcomes = await self.outcomes(attempts, play.probe)
-        failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")
-        if failure:
-            play.stops.append(Stop(path, "infra_error", failure))
+        attempts = [self.environment.attempt(play.task, responses_of(said.completions, i), last) for i in said.indices]
+        try:
+            outcomes = await self._verdicts(attempts, play.probe)
+            actions = [self._rewarded(i, outcome) for i, outcome in zip(said.indices, outcomes, strict=True)]
+            node = Node(
+                turn, said.prompts, said.prompt_ids, said.completions, actions, other_prompts=said.other_prompts
+            )
+            if play.learned:
+                await self._add_baselines(play.task, node, greedy, last)
+        except _NoVerdict as lost:
+            play.stops.append(Stop(path, "infra_error", str(lost)))
             return None
-        actions = [self._rewarded(i, outcome) for i, outcome in zip(indices, outcomes, strict=True)]
-        node = Node(turn, prompts, [g.prompt_ids for g in generations], groups, actions)
         play.hear_node(node)
         rewards = [action.reward for action in actions]
         if last:
@@ -167,6 +185,26 @@ class EpisodePlayer:
         await together(*(self._expand(play, node, g, attempts[g], path) for g in chosen))
         return node
 
+    async def _ask(self, play: _Play, prompts: list[str], key: tuple[str | int, ...]) -> Answered | None:
+        """What the agents answer in this turn; None where a prompt is too long."""
+        environment, task = self.environment, play.task
+        order = environment.order(task)
+        check_order(method_of(environment, "order"), order, self.config.num_agents)
+
+        def ask(agent: int, prompt: str, line: int) -> Awaitable[Generation]:
+            sampling = self._sampling(play, agent, key)
+            if line:
+                seed = stream_seed(sampling.seed, "line", line)
+                sampling = replace(sampling, num_generations=1, seed=seed)
+            return self.generators[agent].generate(prompt, sampling, play.priority)
+
+        def prompt_after(agent: int, prompt: str, answers: Mapping[int, str]) -> str:
+            given = environment.prompt_after(task, agent, prompt, answers)
+            check_texts(method_of(environment, "prompt_after"), [given])
+            return given
+
+        return await answered(order, prompts, ask, prompt_after, self.joint_actions)
+
     async def _expand(self, play: _Play, node: Node, index: int, attempt: Attempt, path: tuple[int, ...]) -> None:
         """Go on from one joint action of `node`."""
         outcome = node.joint_actions[index].outcome
@@ -176,9 +214,54 @@ class EpisodePlayer:
         if child is not None:
             node.children[index] = child
 
+    async def _most_likely(self, play: _Play, prompts: Sequence[str], key: tuple[str | int, ...]) -> list[Completion]:
+        """Every agent's greedy answer; none where nobody asks for it, or a prompt is too long."""
+        if not (self.greedy and play.learned):
+            return []
+        samplings = [
+            replace(self._sampling(play, agent, key), num_generations=1, temperature=0.0, top_p=1.0, top_k=None)
+            for agent in range(len(prompts))
+        ]
+        asked = zip(self.generators, prompts, samplings, strict=True)
+        generations = await together(*(g.generate(prompt, how, play.priority) for g, prompt, how in asked))
+        return [completion for generation in generations for completion in generation.completions]
+
+    async def _add_baselines(self, task: Task, node: Node, greedy: Sequence[Completion], last: bool) -> None:
+        """What the agents' estimators look at beside the node's joint actions. Raises _NoVerdict."""
+        replaced = {agent: self._replaced(node, agent) for agent in self.replaced}
+        joint = [texts for of_agent in replaced.values() for texts in of_agent]
+        if greedy:
+            joint.append(tuple(completion.text for completion in greedy))
+        if not joint:
+            return
+        distinct = list(dict.fromkeys(joint))  # in joint mode cross many are alike
+        outcomes = await self._verdicts([self.environment.attempt(task, list(texts), last) for texts in distinct])
+        earned = {texts: self._rewarded((), outcome) for texts, outcome in zip(distinct, outcomes, strict=True)}
+        for agent, of_agent in replaced.items():
+            node.counterfactuals[agent] = [earned[texts].rewards[agent] for texts in of_agent]
+        if greedy:
+            node.greedy = GreedySample(tuple(greedy), earned[joint[-1]].reward, earned[joint[-1]].rewards)
+
+    def _replaced(self, node: Node, agent: int) -> list[tuple[str, ...]]:
+        """Every joint action's texts with the stand-in for the agent's [J]."""
+        stand_in = ""
+        if self.config.credit.counterfactual == "median":
+            returns = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
+            stand_in = node.completions[agent][median(returns)].text
+        joint = (responses_of(node.completions, action.indices) for action in node.joint_actions)
+        return [(*texts[:agent], stand_in, *texts[agent + 1 :]) for texts in joint]
+
+    async def _verdicts(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
+        """The outcomes. Raises _NoVerdict where the machinery gave none of one."""
+        outcomes = await self.outcomes(attempts, probe)
+        failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")
+        if failure:
+            raise _NoVerdict(failure)
+        return outcomes
+
     async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
         """Each attempt's outcome, from one execution of its program if it has one."""
-        of_attempt = reports_of(attempts, await self.executor.execute(programs_of(attempts)))
+        of_attempt = reports_of(attempts, await self._execute(programs_of(attempts)))
         outcomes = [self.environment.outcome(a, report) for a, report in zip(attempts, of_attempt, strict=True)]
         for outcome in outcomes:
             check_outcome(method_of(self.environment, "outcome"), outcome, self.config.num_agents)
@@ -189,7 +272,7 @@ class EpisodePlayer:
     ) -> list[Outcome]:
         """The outcomes with further metrics, from executing each attempt's probes."""
         probes = [self.environment.probes(a, report) for a, report in zip(attempts, reports, strict=True)]
-        answers = iter(await self.executor.execute([program for several in probes for program in several]))
+        answers = iter(await self._execute([program for several in probes for program in several]))
         found = [
             self.environment.probed(a, report, [next(answers) for _ in several])
             for a, report, several in zip(attempts, reports, probes, strict=True)
@@ -198,8 +281,13 @@ class EpisodePlayer:
             check_turn_metrics(method_of(self.environment, "probed"), more)
         return [replace(o, metrics={**o.metrics, **more}) for o, more in zip(outcomes, found, strict=True)]
 
+    async def _execute(self, programs: list[Any]) -> list[Any]:
+        reports = await self.environment.execute(programs, self.executor)
+        check_reports(method_of(self.environment, "execute"), reports, len(programs))
+        return reports
+
     def _rewarded(self, indices: tuple[int, ...], outcome: Outcome) -> JointAction:
-        own = outcome.rewards or (outcome.reward,) * len(indices)
+        own = outcome.rewards or (outcome.reward,) * self.config.num_agents
         return JointAction(indices, outcome, self._processed(outcome.reward), tuple(map(self._processed, own)))
 
     def _processed(self, reward: float) -> float:
@@ -216,6 +304,10 @@ class EpisodePlayer:
             top_k=self.config.model.top_k,
             seed=stream_seed(self.config.seed, "sampling", *key, agent),
         )
+
+
+class _NoVerdict(Exception):
+    """The machinery gave none; the text says why."""
 
 
 def responses_of(groups: Sequence[Sequence[Completion]], indices: Sequence[int]) -> list[str]:

@@ -31,7 +31,7 @@ from marl_ray.core.words import counted
 from marl_ray.telemetry.records import Record
 from marl_ray.telemetry.rows import Row
 
-FORMAT = 1
+FORMAT = 2
 DIGEST_BYTES = 64
 """SHA-256 in hexadecimal."""
 NAME = re.compile(r"step_(\d{6,})\.npz")
@@ -43,6 +43,7 @@ FIELDS = {
     "turns": np.int64,
     "prompt_lengths": np.int64,
     "completions": np.int64,
+    "baselines": np.int64,
     # by token of the groups' prompts
     "prompt_ids": np.int32,
     # by completion; reasons are places in the header's list
@@ -51,6 +52,8 @@ FIELDS = {
     "lengths": np.int64,
     "finish_reasons": np.int64,
     "spans": np.int64,
+    # by baseline of the groups
+    "baseline_values": np.float64,
     # by token of the completions
     "token_ids": np.int32,
     "logprobs": np.float64,
@@ -59,7 +62,7 @@ FIELDS = {
     "span_lengths": np.int64,
 }
 """The arrays of an agent's batch and their types. Those called like things count them: `groups` of a mini-batch,
-`completions` of a group, `spans` of a completion. Numbers are kept exactly."""
+`completions` and `baselines` of a group, `spans` of a completion. Numbers are kept exactly."""
 EXPERIENCE = {
     # by group
     "state_lengths": np.int64,
@@ -81,7 +84,8 @@ class LoggedStep:
     """Step number `step` (from 0) as it was played: all that is needed to learn from it, and to tell of it, again.
 
     `batches` are one an agent; `joint_samples` is what env_steps grows by; `row` is the part of the step's metrics that
-    is known before the update; `episodes` are the records for episodes.jsonl.
+    is known before the update; `episodes` are the records for episodes.jsonl. With dynamic_sampling, `draws` is how
+    many the step took, and `skipped` are the numbers of those that nobody learns from.
     """
 
     step: int
@@ -89,6 +93,8 @@ class LoggedStep:
     joint_samples: int
     row: Row
     episodes: Sequence[Record]
+    draws: int = 0
+    skipped: tuple[int, ...] = ()
 
 
 class BatchLog:
@@ -118,7 +124,13 @@ class BatchLog:
             header["joint_samples"],
             header["row"],
             header["episodes"],
+            header["draws"],
+            tuple(header["skipped"]),
         )
+
+    def draws(self, step: int) -> int:
+        """How many a step took. Raises UserError as `read` does."""
+        return self._open(step)[1]["draws"]
 
     def batch(self, step: int, agent: int) -> Batch:
         """One agent's batch of a step. Raises UserError as `read` does."""
@@ -196,6 +208,8 @@ def _packed(logged: LoggedStep) -> bytes:
         "joint_samples": logged.joint_samples,
         "row": dict(logged.row),
         "episodes": list(logged.episodes),
+        "draws": logged.draws,
+        "skipped": logged.skipped,
         "finish_reasons": list(reasons),
     }
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
@@ -229,7 +243,9 @@ def _flat(batch: Batch, reasons: dict[str, int]) -> dict[str, list[Any]]:
             flat["turns"].append(group.turn)
             flat["prompt_lengths"].append(len(group.prompt_ids))
             flat["completions"].append(len(group.completions))
+            flat["baselines"].append(len(group.baselines))
             flat["prompt_ids"] += group.prompt_ids
+            flat["baseline_values"] += group.baselines
             for completion, value, weight in zip(group.completions, group.returns, group.weights, strict=True):
                 if len(completion.token_ids) != len(completion.logprobs):
                     raise ValueError(f"{len(completion.token_ids)} tokens have {len(completion.logprobs)} logprobs")
@@ -264,12 +280,17 @@ def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
         )
 
     def group() -> Group:
-        turn, prompt_length, size = (next(values[name]) for name in ("turns", "prompt_lengths", "completions"))
-        prompt_ids = take("prompt_ids", prompt_length)
-        completions = tuple(completion() for _ in range(size))
-        experienced = experience(size) if "rewards" in values else None
+        turn, prompt_length, size, baselines = (
+            next(values[name]) for name in ("turns", "prompt_lengths", "completions", "baselines")
+        )
         return Group(
-            turn, prompt_ids, completions, take("returns", size), take("weights", size), experience=experienced
+            turn,
+            take("prompt_ids", prompt_length),
+            tuple(completion() for _ in range(size)),
+            take("returns", size),
+            take("weights", size),
+            take("baseline_values", baselines),
+            experience(size) if "rewards" in values else None,
         )
 
     def experience(size: int) -> Experience:

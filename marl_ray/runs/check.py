@@ -7,6 +7,7 @@ machine alone.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Task
 from marl_ray.core.words import counted
-from marl_ray.credit import ESTIMATORS
+from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
 from marl_ray.data.loading import load_tasks
 from marl_ray.data.tables import check_dataset, needs_download
 from marl_ray.environments import ENVIRONMENTS
@@ -28,7 +29,8 @@ from marl_ray.models.names import check_model, describe_prompts, resolve_model
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.runs.folder import RunFolder, new_folder
 from marl_ray.runs.resume import SavedRun, check_resume
-from marl_ray.telemetry.console import say
+from marl_ray.telemetry.console import say, warn
+from marl_ray.telemetry.tensorboard import require_tensorboard
 from marl_ray.telemetry.wandb import require_wandb
 
 
@@ -56,6 +58,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
         if agent.estimator not in ESTIMATORS.entries:  # those of the package are there, and import torch
             ESTIMATORS.get(agent.estimator)
     require_wandb(config)
+    require_tensorboard(config)
     require_peft(config.lora)
     check_sandbox(config)
     demands(config)
@@ -63,6 +66,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
     train_tasks, eval_tasks = _load_tasks(config, dry)
     for task in (*train_tasks, *eval_tasks):
         environment.check_task(task)
+    _check_order(config, environment, (*train_tasks, *eval_tasks))
     if config.credit.critic == "maac" and not dry:
         _check_central_critic(config, [text for task in train_tasks[:1] for text in environment.first_prompts(task)])
     if transition.note:
@@ -87,6 +91,33 @@ def run_of_this_name(config: Config) -> SavedRun | None:
     """The run that is in the config's folder, if there is one. Raises UserError where it cannot be read."""
     folder = folder_of(config)
     return SavedRun.read(folder.path) if folder.config.exists() else None
+
+
+def _check_order(config: Config, environment: Environment[Any], tasks: Sequence[Task]) -> None:
+    """Where roles answer one after another, a node has more joint actions than the config's arithmetic knows of."""
+    stages = max((len(environment.order(task)) for task in tasks), default=1)
+    if stages == 1:
+        return
+    if config.rollout.handoff == "all":
+        raise UserError(
+            f"{config.algorithm}.handoff all is for agents that answer at the same time, and environment "
+            f"{config.environment} has them answer one after another: set it to random or best"
+        )
+    if config.credit.critic == "maac":
+        raise UserError(
+            f"{config.algorithm}.critic maac values what all agents read before anybody has answered, and in "
+            f"environment {config.environment} agents answer one after another: set it to iac"
+        )
+    for agent in config.agents:
+        if BEYOND_SIBLINGS.get(agent.estimator) in ("greedy", "counterfactual"):
+            raise UserError(
+                f"estimator {agent.estimator} looks at answers in place of those given, and where agents answer one "
+                f"after another, as in environment {config.environment}, later ones have read those given: use another"
+            )
+    say(
+        f"agents answer one after another, in {stages} stages: a node has up to {counted(stages, 'time')} the joint "
+        "actions that the plan counts, since each earlier answer is continued by later ones that have read it"
+    )
 
 
 def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
@@ -122,8 +153,8 @@ def _warn_of_overlap(config: Config, train_tasks: list[Task], eval_tasks: list[T
     dataset = config.dataset
     both = {_content(task) for task in train_tasks} & {_content(task) for task in eval_tasks}
     if both:
-        say(
-            f"warning: {counted(len(both), 'task')} of {dataset.eval_split} are in {dataset.train_split} too, so the "
+        warn(
+            f"{counted(len(both), 'task')} of {dataset.eval_split} are in {dataset.train_split} too, so the "
             "evaluation is not on held-out tasks: set dataset.train_split and dataset.eval_split apart"
         )
 
@@ -153,4 +184,4 @@ def check_new_folder(folder: RunFolder) -> None:
     if not there.is_dir():
         raise UserError(f"output folder {folder} cannot be made ({there} is not a folder): set output.base_dir")
     if not os.access(there, os.W_OK | os.X_OK):
-        say(f"warning: output folder {folder} cannot be made here (no right to write to {there}): set output.base_dir")
+        warn(f"output folder {folder} cannot be made here (no right to write to {there}): set output.base_dir")

@@ -93,7 +93,7 @@ def state_of(path: Path) -> TrainerState:
     file = path / STATE_FILE
     try:
         saved = json.loads(file.read_text())
-        counts = [saved[name] for name in ("step", "env_steps", "learned")]
+        counts = [*(saved[name] for name in ("step", "env_steps", "learned")), saved.get("draws", 0)]
         files = saved.get("files", ())
         sizes = files if isinstance(files, dict) else dict.fromkeys(files)  # older ones have no sizes, or no files
         harm = next(filter(None, (_harm(path / name, size) for name, size in sizes.items())), None)

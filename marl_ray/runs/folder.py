@@ -35,6 +35,12 @@ class RunFolder:
         """The last evaluation, to read."""
         self.plot = self.path / "returns.png"
         """Reward over joint samples."""
+        self.report = self.path / "report.html"
+        """All of it for people, as `marl-ray report` writes it."""
+        self.machine = self.path / "machine.json"
+        """Versions, and the machines that the run was last started on."""
+        self.tensorboard = self.path / "tensorboard"
+        """Event files, if they are asked for."""
         self.error = self.path / "error.txt"
         """The traceback of a run that a bug ended."""
         self.models = self.path / "models"
@@ -88,7 +94,7 @@ class RunFolder:
     @property
     def is_empty(self) -> bool:
         """Whether it holds nothing that a run did."""
-        return {path.name for path in self.path.iterdir()} <= {self.config.name, self.lock.name}
+        return {path.name for path in self.path.iterdir()} <= {self.config.name, self.machine.name, self.lock.name}
 
     def remove_hidden(self) -> None:
         """Checkpoints and models that were being written when the run ended, which are none."""
@@ -99,7 +105,7 @@ class RunFolder:
     def remove_if_empty(self) -> None:
         """A run that failed before its first row leaves nothing behind."""
         if self.is_empty:
-            for file in (self.config, self.lock):
+            for file in (self.config, self.machine, self.lock):
                 file.unlink(missing_ok=True)
             os.rmdir(self.path)
 

@@ -9,7 +9,7 @@ from marl_ray.config.schema import Config
 from marl_ray.core.batch import UpdateStats
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Episode
-from marl_ray.telemetry.console import say
+from marl_ray.telemetry.console import warn
 
 GAP_WORTH_A_WARNING = 0.05
 
@@ -20,7 +20,8 @@ class Health:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.bad_steps = 0
-        self.warned = False
+        self.warned = self.warned_of_draws = False
+        self.found_draws = 0
 
     def check_rollout(self, episodes: Sequence[Episode], batch: int) -> None:
         """The episodes of batch number `batch` (from 0) have verdicts, and no token is staler than the bound.
@@ -35,11 +36,28 @@ class Health:
                 version
                 for episode in episodes
                 for _, node in episode.nodes()
-                for completion in node.completions[agent]
+                for completion in node.every_completion[agent]
                 for version, _ in completion.spans
             }
             if not found <= set(allowed):
                 raise RuntimeError(f"agent {agent} served versions {sorted(found)} in batch {batch}: allowed {allowed}")
+
+    def check_draws(self, batch: int, draws: int, found: int, wanted: int, learned: int) -> None:
+        """Of a step with dynamic_sampling, which took `draws` and found so many of those `wanted` to learn from;
+        `learned`: optimizer steps of the run before. Says once that there are too few; a run that has found none at
+        all, ever, ends. Raises UserError."""
+        self.found_draws += found
+        section = self.config.algorithm
+        short = f"step {batch + 1} took {draws} tasks, and in {found} of the {wanted} that it needs rewards differ"
+        cure = (
+            f"raise {section}.temperature or num_generations, or take tasks that are neither too easy nor too hard; "
+            f"{section}.max_extra_draws is how many it may take"
+        )
+        if not self.found_draws and not learned:
+            raise UserError(f"{short}: there is nothing to learn from. Look at episodes.jsonl; {cure}")
+        if found < wanted and not self.warned_of_draws:
+            self.warned_of_draws = True
+            warn(f"{short}, so it learns from fewer, as later steps may: {cure}")
 
     def check_updates(self, updates: Sequence[UpdateStats], step: int) -> None:
         """Too many bad steps in a row end the run; a warning comes once when sampler and learner disagree and nothing
@@ -47,7 +65,7 @@ class Health:
         bad = any(stats.skipped_steps for stats in updates)
         self.bad_steps = self.bad_steps + 1 if bad else 0
         if bad:
-            say(f"step {step}: loss or gradient not finite, update skipped ({self.bad_steps} in a row)")
+            warn(f"step {step}: loss or gradient not finite, update skipped ({self.bad_steps} in a row)")
         if self.bad_steps >= self.config.loop.max_bad_steps:
             raise UserError(
                 f"{self.bad_steps} steps in a row had a loss or gradient that is not finite: lower "
@@ -60,8 +78,8 @@ class Health:
             why = "top_p or top_k below neutral, or a dtype too coarse"
             if self.config.rollout.max_staleness:
                 why = f"weights up to {self.config.rollout.max_staleness} versions old, {why}"
-            say(
-                f"warning: sampler and learner differ by {gap:.3f} nats a token on the sampled tokens ({why}), and "
+            warn(
+                f"sampler and learner differ by {gap:.3f} nats a token on the sampled tokens ({why}), and "
                 f"{self.config.algorithm}.importance is none; see agent_*/logprob_gap"
             )
 

@@ -15,7 +15,7 @@ from marl_ray.core.streams import stream_seed
 from marl_ray.core.tree import Task
 from marl_ray.core.waiting import together
 from marl_ray.environments.base import Environment
-from marl_ray.telemetry.console import say
+from marl_ray.telemetry.console import warn
 
 PROBE_TEXTS = 64
 COMPARED_PROMPTS, COMPARED_TOKENS = 4, 32
@@ -54,8 +54,8 @@ async def check_team(config: Config, team: Team, environment: Environment, tasks
             f"{config.model.max_length} leaves beside max_new_tokens: raise model.max_length"
         )
     if too_long:
-        say(
-            f"warning: {len(too_long)} of {len(tasks)} training prompts are longer than {room} tokens and will be "
+        warn(
+            f"{len(too_long)} of {len(tasks)} training prompts are longer than {room} tokens and will be "
             "skipped (model.max_length)"
         )
 

@@ -160,6 +160,13 @@ def _scale(content: bytes) -> Scale:
     agent, replicas = fields["agent"], fields["replicas"]
     if type(agent) is not int or type(replicas) is not int:
         raise UserError("agent and replicas are whole numbers")
+    return checked(agent, replicas)
+
+
+def checked(agent: int, replicas: int, agents: int | None = None) -> Scale:
+    """A request that a run of `agents` agents, if that is known, can do something with. Raises UserError."""
+    if agents is not None and agent not in range(agents):
+        raise UserError(f"there is no agent {agent}: this run has agents 0 to {agents - 1}")
     if not 1 <= replicas <= MAX_REPLICAS:
         raise UserError(f"{replicas} replicas: an agent has 1 to {MAX_REPLICAS} generators")
     return Scale(agent, replicas)

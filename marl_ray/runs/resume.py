@@ -145,6 +145,7 @@ def _check_same_run(config: Config, saved: Config) -> None:
         ("seed", config.seed, saved.seed),
         ("dataset", config.dataset, saved.dataset),
         ("rollout_buffer_size", config.rollout.rollout_buffer_size, saved.rollout.rollout_buffer_size),
+        ("dynamic_sampling", config.rollout.dynamic_sampling, saved.rollout.dynamic_sampling),
         ("num_agents", config.num_agents, saved.num_agents),
         ("policies", config.policies, saved.policies),
         ("models", [agent.name for agent in config.agents], [agent.name for agent in saved.agents]),

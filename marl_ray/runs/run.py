@@ -15,14 +15,15 @@ from marl_ray.cluster.loss import ClusterLost, head_watched, lost_node
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.arithmetic import arithmetic, describe
 from marl_ray.core.errors import UserError
-from marl_ray.reports.summary import conclude, rows_of
+from marl_ray.reports.plots import plot_returns
+from marl_ray.reports.summary import conclude, plot_title, rows_of
 from marl_ray.runs.check import Problem, check, check_new_folder, folder_of
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.lock import held
 from marl_ray.runs.resume import RunIsDone, SavedRun, Standing, learns_alike
 from marl_ray.runs.session import Session
 from marl_ray.runs.stopping import Signals
-from marl_ray.telemetry.console import say
+from marl_ray.telemetry.console import say, warn
 from marl_ray.trainer import Result
 
 RAY_PACKAGE = "_ray_pkg_"
@@ -70,6 +71,7 @@ def _train(
             say(line)
     except KeyboardInterrupt:
         say(_stopped(folder))
+        _draw(config, folder)
         raise
     except (ActorDied, ClusterLost) as error:
         raise UserError(f"{error}{_goes_on(folder)}") from error
@@ -124,7 +126,7 @@ def _introduce(config: Config, folder: RunFolder, num_tasks: int) -> None:
             "off-policy; agent_*/logprob_gap shows by how much"
         )
     if RAY_PACKAGE in str(folder):
-        say(f"warning: results go to {folder}, which Ray deletes with the job: set output.base_dir to a shared folder")
+        warn(f"results go to {folder}, which Ray deletes with the job: set output.base_dir to a shared folder")
     for line in describe(config, num_tasks).splitlines():
         say(line)
     say(f"results go to {folder}")
@@ -152,6 +154,17 @@ def _end_at_once(line: str, folder: RunFolder) -> NoReturn:
 def _goes_on(folder: RunFolder) -> str:
     """What to do after an end that is nobody's mistake, if there is something to go on from."""
     return f"; --resume {folder} goes on" if not folder.is_empty else ""
+
+
+def _draw(config: Config, folder: RunFolder) -> None:
+    """The plot of a run that was stopped, if it has a step to show. A disk that takes no plot is no news then."""
+    rows = rows_of(folder) if folder.metrics.exists() else []
+    if not any("rollout/episodes" in row for row in rows):
+        return
+    try:
+        plot_returns(rows, folder.plot, plot_title(config))
+    except OSError as error:
+        warn(f"{folder.plot} cannot be written ({error.strerror})")
 
 
 def _stopped(folder: RunFolder) -> str:

@@ -8,8 +8,8 @@ from marl_ray.actors.handle import ActorFailed
 from marl_ray.actors.team import Team
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
-from marl_ray.runs.requests import LOOK_EVERY_S, Reply, Requests, Scale
-from marl_ray.telemetry.console import say
+from marl_ray.runs.requests import LOOK_EVERY_S, Reply, Requests, Scale, checked
+from marl_ray.telemetry.console import say, warn
 
 
 async def serve_requests(requests: Requests, team: Team) -> None:
@@ -43,8 +43,7 @@ async def _answer(request: Scale | UserError, team: Team) -> Reply:
 async def _scale(request: Scale, team: Team) -> str:
     """Do it; returns what there is now. Raises UserError, and what starting an actor raises."""
     agent, replicas = request.agent, request.replicas
-    if agent not in range(len(team.generators)):
-        raise UserError(f"there is no agent {agent}: this run has agents 0 to {len(team.generators) - 1}")
+    checked(agent, replicas, len(team.generators))
     group = team.generators[agent]
     before = group.size
     await group.resize(replicas)
@@ -56,4 +55,4 @@ def _settle(requests: Requests, id: str, answer: Reply) -> None:
     try:
         requests.settle(id, answer)
     except OSError as error:
-        say(f"warning: nobody hears the answer to a request ({error})")
+        warn(f"nobody hears the answer to a request ({error})")

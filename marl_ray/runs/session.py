@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 from marl_ray.actors.team import Team, start_team
+from marl_ray.cluster.machine import describe_machine
 from marl_ray.config import to_yaml
 from marl_ray.config.arithmetic import arithmetic
 from marl_ray.config.schema import Config
+from marl_ray.core.disk import write_atomically
 from marl_ray.core.waiting import accompanied, together
 from marl_ray.core.words import counted
 from marl_ray.runs.check import Problem
@@ -19,6 +22,7 @@ from marl_ray.runs.scaling import serve_requests
 from marl_ray.telemetry.console import Console, say
 from marl_ray.telemetry.files import Files
 from marl_ray.telemetry.stream import RowStream, Sink
+from marl_ray.telemetry.tensorboard import TensorBoard
 from marl_ray.telemetry.wandb import Wandb
 from marl_ray.trainer import Result, Trainer
 
@@ -38,6 +42,7 @@ class Session:
         try:
             await self._make_ready(team)
             say(f"actors ready after {time.monotonic() - started:.0f} s; weights travel by {team.transport}")
+            write_atomically(self.folder.machine, json.dumps(describe_machine(), indent=1).encode())
             rows = open_stream(self.config, self.folder, self.standing, numbers.total_steps)
             try:
                 trainer = Trainer(self.config, self.problem, self.folder, self.standing, team, rows)
@@ -82,4 +87,6 @@ def open_stream(config: Config, folder: RunFolder, standing: Standing, total: in
     ]
     if config.wandb.project:
         sinks.append(Wandb(config, folder.path))
+    if config.output.tensorboard:
+        sinks.append(TensorBoard(folder.tensorboard, folder.metrics))
     return RowStream(sinks)

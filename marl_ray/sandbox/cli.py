@@ -30,6 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--require", choices=LEVELS, help="refuse below this level")
     run.add_argument("--allow-unsafe", action="store_true", help="accept running programs unprotected")
     run.add_argument("--package", action="append", default=[], help="an installed package to allow (repeatable)")
+    run.add_argument("--scratch-mb", type=int, default=0, metavar="N", help="MiB that a program may write to files")
     commands.add_parser("doctor", help="what this machine allows, and what would raise the level")
     measure = commands.add_parser("bench", help="programs/s and latency per level, next to a fresh interpreter")
     measure.add_argument("--programs", type=int, default=400)
@@ -47,7 +48,11 @@ def _run(arguments: argparse.Namespace) -> int:
         return _complain(f"standard input: {error}")
     try:
         settings = SandboxSettings(
-            arguments.isolation, arguments.require, arguments.allow_unsafe, packages=tuple(arguments.package)
+            arguments.isolation,
+            arguments.require,
+            arguments.allow_unsafe,
+            packages=tuple(arguments.package),
+            scratch_mb=arguments.scratch_mb,
         )
         with Sandbox(settings) as sandbox:
             reports: list[Any] = [report.to_dict() for report in sandbox.run_batch(programs)]

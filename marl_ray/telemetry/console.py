@@ -35,7 +35,7 @@ class Console:
             initial=done,
             unit="step",
             file=sys.stderr,
-            disable=None,
+            disable=bar_hidden(),
             dynamic_ncols=True,
             leave=False,
         )
@@ -93,8 +93,29 @@ class Console:
         return f"| {title} {_share(row, f'{prefix}turn_{self.num_turns}/all_passed')} "
 
 
+class Voice:
+    """How much this process says: all, or, when quiet, warnings alone."""
+
+    quiet = False
+
+
 def say(text: str) -> None:
-    """Print a line on standard error without breaking a progress bar."""
+    """Print a line on standard error without breaking a progress bar; nothing when quiet."""
+    if not Voice.quiet:
+        _print(text)
+
+
+def warn(text: str) -> None:
+    """The same for what a person should know in any case."""
+    _print(f"warning: {text}")
+
+
+def bar_hidden() -> bool | None:
+    """What tqdm's `disable` is to be: with a terminal, and not quiet, there is a bar."""
+    return True if Voice.quiet else None
+
+
+def _print(text: str) -> None:
     tqdm.write(text, file=sys.stderr)
     sys.stderr.flush()
 

@@ -27,8 +27,9 @@ def _stop(stop: Stop) -> dict[str, Any]:
 
 def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
     """`turn` counts from 1. `expanded` are the joint actions that were handed on, also where the next turn's prompt was
-    then too long to be played."""
-    return {
+    then too long to be played. `other_prompts` are there if agents answered one after another: what each read for its
+    last responses, which are not of its group."""
+    record: dict[str, Any] = {
         "turn": node.turn + 1,
         "path": list(path),
         "prompts": node.prompts,
@@ -37,6 +38,13 @@ def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
         "joint_actions": [_joint_action(action) for action in node.joint_actions],
         "expanded": sorted({*node.children, *node.transitions}),
     }
+    if any(node.other_prompts):
+        record["other_prompts"] = node.other_prompts
+    if node.greedy is not None:
+        record["greedy"] = {"responses": [c.text for c in node.greedy.completions], "reward": node.greedy.reward}
+    if node.counterfactuals:
+        record["counterfactuals"] = {str(agent): rewards for agent, rewards in sorted(node.counterfactuals.items())}
+    return record
 
 
 def _joint_action(action: JointAction) -> dict[str, Any]:

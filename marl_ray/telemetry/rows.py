@@ -61,8 +61,8 @@ def evaluation_row(
 
 
 def joint_samples(episodes: Sequence[Episode]) -> int:
-    """The unit of env_steps: joint actions, of every node of every tree."""
-    return sum(len(node.joint_actions) for node in _nodes(episodes))
+    """The unit of env_steps: joint actions that were sampled, of every node of every tree, greedy ones too."""
+    return sum(len(node.joint_actions) + (node.greedy is not None) for node in _nodes(episodes))
 
 
 def stops(episodes: Sequence[Episode], reason: str) -> int:
@@ -89,6 +89,7 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
         row |= {f"{name}/{key}": value for key, value in _means(o.metrics for o in outcomes).items()}
         row |= {f"{name}/level/{key}": value for key, value in _means(o.levels for o in outcomes).items()}
         row |= _own_rewards(name, [a for node in nodes for a in node.joint_actions])
+        row |= _baseline_rewards(name, nodes)
     transitions = (transition for node in _nodes(episodes) for _, transition in sorted(node.transitions.items()))
     return row | dict(sorted(_means(transitions).items()))
 
@@ -117,7 +118,7 @@ def expected_return(node: Node, discount: float) -> float:
 
 def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> Row:
     """Tokens, lengths, what was left out, and the sums of what outcomes count."""
-    completions = [c for node in _nodes(episodes) for group in node.completions for c in group]
+    completions = [c for node in _nodes(episodes) for group in node.every_completion for c in group]
     tokens = sum(len(c.token_ids) for c in completions)
     row: Row = {
         "rollout/episodes": len(episodes),
@@ -196,6 +197,23 @@ def _own_rewards(turn: str, actions: Sequence[JointAction]) -> Row:
         return {}
     per_agent = zip(*(action.rewards for action in actions), strict=True)
     return {f"agent_{i}/{turn}/reward_mean": statistics.fmean(rewards) for i, rewards in enumerate(per_agent)}
+
+
+def _baseline_rewards(turn: str, nodes: Sequence[Node]) -> Row:
+    """What baselines were worth, where estimators have some: the mean reward of greedy joint samples, and for agents
+    with counterfactuals the mean of what their answers added to their own reward."""
+    row: Row = {}
+    greedy = [node.greedy.reward for node in nodes if node.greedy is not None]
+    if greedy:
+        row[f"{turn}/greedy_reward_mean"] = statistics.fmean(greedy)
+    for agent in sorted({agent for node in nodes for agent in node.counterfactuals}):
+        added = [
+            action.rewards[agent] - without
+            for node in nodes
+            for action, without in zip(node.joint_actions, node.counterfactuals.get(agent, ()), strict=False)
+        ]
+        row[f"agent_{agent}/{turn}/difference_mean"] = statistics.fmean(added)
+    return row
 
 
 def _means(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:

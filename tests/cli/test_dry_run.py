@@ -123,3 +123,16 @@ def test_an_evaluation_on_tasks_that_are_trained_on_is_said(capsys: pytest.Captu
         said[split] = captured.out + captured.err
     assert "held-out" not in said["eval"]
     assert "5 tasks of train[3:8] are in train too" in said["train[3:8]"]
+
+
+def test_an_order_within_a_turn_is_said_and_rules_trees_out(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--config", str(CONFIGS / "toy_solver_tester.yaml"), "--dry-run"]
+    assert train_main("magrpo", arguments) == 0
+    assert "agents answer one after another, in 2 stages: a node has up to 2 times" in capsys.readouterr().err
+    for override, says in (
+        ("magrpo.handoff=all", "magrpo.handoff all is for agents that answer at the same time"),
+        ("magrpo.estimator=remax", "estimator remax looks at answers in place of those given"),
+        ("magrpo.critic=maac", "agents answer one after another: set it to iac"),
+    ):
+        assert train_main("magrpo", [*arguments, "--override", override, "magrpo.num_turns=1"]) == 1
+        assert says in capsys.readouterr().err

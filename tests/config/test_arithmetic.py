@@ -41,3 +41,16 @@ def test_the_step_in_words() -> None:
     assert describe(from_tree(given, "magrpo"), 20).startswith(
         "one step: 8 tasks x 17 nodes = 136 groups an agent; x 16 joint actions = 2176 joint samples"
     )
+
+
+def test_what_is_sampled_and_not_learned_from_is_counted() -> None:
+    """24 tasks more a step, at most, and a greedy joint sample at each of 2 nodes."""
+    section = {"num_turns": 2, "dynamic_sampling": True, "estimator": "remax"}
+    config = from_tree({"model": {"name": "m"}, "dataset": {"name": "toy"}, "magrpo": section}, "magrpo")
+    known = arithmetic(config, 20)
+    assert (known.groups_per_step, known.joint_samples_per_step) == (16, (8 + 24) * 2 * (4 + 1))
+    first, greedy, dynamic, run = describe(config, 20).splitlines()
+    assert "16 groups an agent; x 4 generations = 64 joint samples" in first
+    assert greedy == "estimator remax: and a greedy joint sample at every node, which nobody learns from"
+    assert "takes up to 32 tasks, and learns from the first 8 in which rewards differ" in dynamic
+    assert run.endswith("3 steps, at most 960 joint samples")

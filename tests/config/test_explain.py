@@ -78,8 +78,8 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
         (
             "magrpo.estimator",
             [
-                "magrpo.estimator: magrpo, grpo, marloo, maremax, mareinforce, or module:Attr of one's own, or null; "
-                "default null",
+                "magrpo.estimator: magrpo, grpo, marloo, maremax, mareinforce, remax, difference, reinforce_pp, or "
+                "module:Attr of one's own, or null; default null",
                 "Advantage estimator; null: the one called like the section. `advantage_mode` mean, rloo, max or raw "
                 "is the same.",
                 "agents.N.estimator is one agent's.",

@@ -27,6 +27,9 @@ NAMES = {
 }
 FIXED = ("dataset.name", "output.run_name", "num_agents", "turn_gradient_weights", "tensor_parallel", "gpus")
 FIXED += (
+    "compat",
+    "counterfactual",
+    "max_extra_draws",
     "overlong_buffer",
     "reference_kl",
     "loss",
@@ -40,9 +43,10 @@ FIXED += (
     "critic",
     "critic_target",
     "critic_learning_rate",
-    "lora.rank",
-    "lora.alpha",
-    "lora.targets",
+    "rank",
+    "alpha",
+    "targets",
+    "offload_reference",
 )
 """Drawn with others that they have to fit."""
 
@@ -60,6 +64,15 @@ LOSSES: list[dict[str, Any]] = [
     {"loss": "gspo", "clip_high": 1e-3, "importance": "none", "train_batch_size": 1, "rollout_buffer_size": 2},
     {"loss": "m2po", "max_staleness": 1, "overlong": "penalty", "overlong_buffer": 1},
     {"reference_kl": "k3_in_loss", "reference_kl_coef": 0.01},
+    {"dynamic_sampling": True, "max_extra_draws": 0, "max_grad_norm": None},
+]
+
+
+ADAPTERS: list[dict[str, Any]] = [
+    {},
+    {"resources.learner.offload_reference": True},
+    {"lora.rank": 8},
+    {"lora.rank": 4, "lora.alpha": 2, "lora.targets": ["q_proj", "v_proj"]},
 ]
 
 
@@ -117,6 +130,7 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
     if flat.get(f"{algorithm}.handoff") == "all" and turns > 2:
         flat.pop(f"{algorithm}.early_termination_threshold", None)
     flat |= {f"{algorithm}.{name}": value for name, value in draw(st.sampled_from(LOSSES)).items()}
+    flat |= draw(st.sampled_from(ADAPTERS))
     flat["dataset.name"] = draw(st.sampled_from(["bundled:toy", "a/HumanEval.jsonl"]))
     flat["model.name"] = draw(WORDS)
     flat["model.max_length"] = 1000

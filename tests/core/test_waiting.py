@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from marl_ray.core.errors import UserError
-from marl_ray.core.waiting import WaitExpired, together, within
+from marl_ray.core.waiting import WaitExpired, crew, together, within
 
 
 def test_together_keeps_the_order() -> None:
@@ -34,6 +34,53 @@ def test_the_first_failure_cancels_the_others() -> None:
     with pytest.raises(KeyError, match="first"):
         asyncio.run(together(endless(), fails(), endless()))
     assert ended == ["endless", "endless"]
+
+
+def test_a_crew_is_begun_on_the_way_and_waited_for() -> None:
+    ended = []
+
+    async def value(number: int) -> None:
+        await asyncio.sleep(0)
+        ended.append(number)
+
+    async def scenario() -> None:
+        async with crew() as tasks:
+            for number in range(3):
+                tasks.create_task(value(number))
+                await asyncio.sleep(0)
+        ended.append(3)
+
+    asyncio.run(scenario())
+    assert ended == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("begins_it", [True, False])
+def test_a_crews_first_failure_ends_all_and_is_raised_as_it_is(begins_it: bool) -> None:
+    """In a task, or in what begins the tasks, which may wait for something else."""
+    ended = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("endless")
+
+    async def fails() -> None:
+        raise UserError("first") from KeyError("cause")
+
+    async def scenario() -> None:
+        async with crew() as tasks:
+            tasks.create_task(endless())
+            await asyncio.sleep(0)
+            if begins_it:
+                await fails()
+            tasks.create_task(fails())
+            await asyncio.Event().wait()
+
+    with pytest.raises(UserError, match="first") as found:
+        asyncio.run(scenario())
+    assert isinstance(found.value.__cause__, KeyError)
+    assert ended == ["endless"]
 
 
 def test_a_wait_in_vain_names_who_and_the_setting() -> None:

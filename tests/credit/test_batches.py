@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from marl_ray.config import Config
 from marl_ray.core.tree import Episode, Node
-from marl_ray.credit.batches import batch_of_agent
+from marl_ray.credit.batches import batch_of_agent, is_informative
 from tests.credit.trees import config, episode, grown, node
 
 # --- the oracle: arrays over joint indices, written from the definitions alone ---
@@ -147,3 +147,21 @@ def test_agents_with_rewards_of_their_own_are_ranked_by_them() -> None:
 @pytest.mark.parametrize("size", [None, 2])
 def test_without_episodes_there_is_nothing(size: int | None) -> None:
     assert batch_of_agent([], 0, 0, config(2, 1, 2, train_batch_size=size)).mini_batches == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "informative"),
+    [
+        ([[1.0, 1.0], [1.0, 1.0]], [[4.0, 4.0], [4.0, 4.0]], False),
+        ([[1.0, 1.0], [0.0, 0.0]], [[4.0, 4.0], [4.0, 4.0]], True),
+        ([[1.0, 1.0], [1.0, 1.0]], [[4.0, 4.0], [0.0, 0.0]], True),
+        ([[1.0, 1.0], [1.0, 2.0]], [[4.0, 4.0], [4.0, 4.0]], True),
+    ],
+)
+def test_who_teaches_nobody(first: list[list[float]], second: list[list[float]], informative: bool) -> None:
+    """One agent and one turn are enough; an episode that was lost teaches nothing."""
+    run = config(2, 2, 2)
+    root = node(0, 2, 2, "aligned", first)
+    root.children = {1: node(1, 2, 2, "aligned", second)}
+    assert is_informative(episode(root), run) is informative
+    assert not is_informative(Episode(episode(root).task), run)

@@ -38,7 +38,7 @@ def test_dockerfiles_install_what_setup_py_pins(path: Path) -> None:
     installs = " ".join(value for step, value in instructions(path) if step == "RUN" and "pip install" in value)
     for name, version in re.findall(r"([\w-]+)==([\w.]+)", installs):
         assert pins()[name] == version
-    extra = re.search(r"'\.\[(\w+)\]'", installs)
+    extra = re.search(r"'\.\[(\w+),lora\]'", installs)
     assert extra is not None
     assert extra[1] == path.suffix[1:]
     assert extra[1] in extras()
@@ -49,7 +49,7 @@ def test_the_cpu_image_has_a_cpu_torch_and_no_cuda_neighbours() -> None:
     runs = [value for step, value in instructions(DOCKERFILES[0]) if step == "RUN"]
     torch = next(i for i, value in enumerate(runs) if "grep '^torch==' constraints/cpu.txt" in value)
     assert "https://download.pytorch.org/whl/cpu" in runs[torch]
-    extra = next(i for i, value in enumerate(runs) if "'.[cpu]'" in value)
+    extra = next(i for i, value in enumerate(runs) if "'.[cpu,lora]'" in value)
     assert torch < extra
     assert "pip uninstall -y torchvision torchaudio torchcodec" in runs[extra]
 

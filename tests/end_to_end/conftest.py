@@ -28,10 +28,10 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "marl_ray.train_magrpo", *arguments]
 
 
-def train(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+def train(*arguments: str, timeout: float = 300, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run to the end."""
     return subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=timeout, env=environment(), cwd=ROOT
+        command(*arguments), capture_output=True, text=True, timeout=timeout, env=environment(), cwd=folder
     )
 
 

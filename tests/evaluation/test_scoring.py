@@ -197,3 +197,28 @@ def test_a_task_that_an_environment_cannot_serve_is_refused_before_anything_runs
     dataset = written(tmp_path / "bugs.jsonl", [row | {"canonical_solution": "def f(x):\n    return x + 2\n"}])
     assert main(command([line("one", "d", "p", "q")], kind="bug_fix", dataset=dataset)) == 1
     assert "task one has 1 function for 2 patchers" in capsys.readouterr().err
+
+
+def test_solver_and_test_writer(score: Score) -> None:
+    given = line("toy/000", "assert stretch(1) == 9\nassert stretch(2) == 17", "def stretch(x):\n    return 9 * x")
+    (found,) = score([given], "--split", "train", "--feedback", "passed", kind="solver_tester", dataset="bundled:toy")
+    assert found["levels"] == pytest.approx({"solution": 0.5, "tests": 0.25, "valid": 0.5 / 3, "found": 0.0})
+    assert found["written"] == [
+        [
+            {"test": "assert stretch(1) == 9", "valid": True, "solution": "pass"},
+            {"test": "assert stretch(2) == 17", "valid": False, "solution": "fail"},
+        ]
+    ]
+    assert [round(own, 6) for own in found["rewards"]] == [0.166667, 0.75]
+    assert "Revise your three tests" in found["prompts"][0]
+
+
+def test_programs_that_read_standard_input(score: Score, tmp_path: Path) -> None:
+    tests = json.dumps({"inputs": ["1 2", "3 4"], "outputs": ["3.0", "7"]})
+    dataset = written(tmp_path / "apps.jsonl", [{"problem_id": 1, "question": "Add.", "input_output": tests}])
+    helper = "def aux(a, b):\n    return int(a) + int(b)"
+    good = line("APPS/1", helper, "def main():\n    print(aux(*input().split()) + 0.0)")
+    found, half = score([good, line("APPS/1", "def main():\n    print(3)")], kind="apps", dataset=dataset)
+    assert found["reward"] == 2.5 + 0.5, "adding nothing is no work"
+    assert levels(half) == {"main": 0.6, "syntax": 0.5, "tests": 0.5}
+    assert half["report"]["tests"][1]["message"] == "line 1: got '3', expected '7'"

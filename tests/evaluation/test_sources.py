@@ -150,6 +150,14 @@ def test_tasks_are_those_of_training_unless_a_split_is_named(config: Config) -> 
     assert single.contenders[0].config.num_agents == 1
 
 
+@pytest.mark.parametrize("protocol", ["sequential", "discussion"])
+def test_an_order_of_the_environments_own_is_kept(protocol: str) -> None:
+    ordered = load(QUICKSTART.with_name("toy_solver_tester.yaml"), "magrpo")
+    with pytest.raises(UserError, match="environment solver_tester has an order of its own: use parallel"):
+        check(ordered, request(protocol=protocol))
+    assert check(ordered, request(protocol="single")).contenders[0].config.num_agents == 1
+
+
 def test_an_evaluation_needs_a_config(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "--model", "base"]) == 1
     assert "no config: give --config FILE, or the --model of a run" in capsys.readouterr().err

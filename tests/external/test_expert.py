@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import SimpleNamespace
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -18,85 +15,17 @@ from marl_ray.config.schema import ExternalConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.tree import Task
 from marl_ray.environments.code_generation import CodeGeneration
-from marl_ray.external import expert
+from marl_ray.external import client, expert
+from marl_ray.external.client import EndpointError
 from marl_ray.external.endpoints import endpoint_of
-from marl_ray.external.expert import Expert, ExpertError, parse_edits
+from marl_ray.external.expert import Expert, parse_edits
 from marl_ray.external.transition import Observations, Transition
 from marl_ray.sandbox import ExecutionReport
+from tests.external.server import Server, fails, says
 
 KEY = "sk-very-secret"
 NAMES = ["aux", "grow"]
-JSON = {"content-type": "application/json"}
 EDITS = {"aux": "return n + 5", "grow": "multiply by 7"}
-
-
-class Server:
-    """Answers POSTs by a script: each item is a function of the handler, the last one repeats."""
-
-    def __init__(self) -> None:
-        self.script: list[Callable[[BaseHTTPRequestHandler], None]] = []
-        self.requests: list[SimpleNamespace] = []
-        self.lock = threading.Lock()
-        self.active = self.most_active = 0
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                with outer.lock:
-                    outer.requests.append(SimpleNamespace(path=self.path, headers=self.headers, body=body))
-                    answer = outer.script.pop(0) if len(outer.script) > 1 else outer.script[0]
-                    outer.active += 1
-                    outer.most_active = max(outer.most_active, outer.active)
-                try:
-                    answer(self)
-                except OSError:
-                    pass
-                finally:
-                    with outer.lock:
-                        outer.active -= 1
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02})
-        self.thread.start()
-
-    def close(self) -> None:
-        self.http.shutdown()
-        self.http.server_close()
-        self.thread.join()
-
-
-def send(handler: BaseHTTPRequestHandler, status: int, data: bytes, **headers: str) -> None:
-    handler.send_response(status)
-    for name, value in headers.items():
-        handler.send_header(name, value)
-    handler.send_header("content-length", str(len(data)))
-    handler.end_headers()
-    handler.wfile.write(data)
-
-
-def says(text: str, pause: float = 0.0) -> Callable[[BaseHTTPRequestHandler], None]:
-    """A reply with this text, in the protocol of the path that was asked."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        time.sleep(pause)
-        body: dict[str, Any]
-        if handler.path.endswith("/messages"):
-            body = {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": text}]}
-        else:
-            body = {"choices": [{"message": {"role": "assistant", "content": text}}]}
-        send(handler, 200, json.dumps(body).encode(), **JSON)
-
-    return answer
-
-
-def fails(status: int, body: bytes = b'{"error": "no, sk-very-secret"}', **headers: str) -> Callable[..., None]:
-    return lambda handler: send(handler, status, body, **{**JSON, **headers})
 
 
 @pytest.fixture
@@ -107,7 +36,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("ANTHROPIC_BASE_URL", running.url)
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr(expert, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
     yield running
     running.close()
 
@@ -257,7 +186,7 @@ def test_requests_in_flight_are_bounded(server: Server) -> None:
         return await asyncio.gather(*(asked.edits("Add 5.", NAMES) for _ in range(40)))
 
     assert asyncio.run(many()) == [EDITS] * 40
-    assert 1 < server.most_active <= expert.MAX_CONCURRENT
+    assert 1 < server.most_active <= client.MAX_CONCURRENT
 
 
 def test_an_endless_error_reply_is_cut_off(server: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -304,7 +233,7 @@ def test_parse_edits_is_tolerant() -> None:
     assert parse_edits('{"aux": "\\ud800"}', NAMES) == {"aux": "?"}
     assert len(parse_edits(json.dumps({"aux": "x" * 9000}), NAMES)["aux"]) == expert.MAX_EDIT_CHARS
     for text in ("", "{", "[]", '{"other": 1}', "{" * 3000, '{"a":' * 3000):
-        with pytest.raises(ExpertError):
+        with pytest.raises(EndpointError):
             parse_edits(text, NAMES)
 
 

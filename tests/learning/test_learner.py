@@ -84,6 +84,12 @@ def test_a_loss_that_is_not_finite_leaves_no_trace() -> None:
     assert same(state(agent), state(healthy))
 
 
+def test_a_norm_without_a_bound_is_left_as_it_is() -> None:
+    free, far = learner(max_grad_norm=None), learner(max_grad_norm=1e9)
+    assert update(free, group(100.0, 0.0)) == update(far, group(100.0, 0.0))
+    assert same(state(free), state(far))
+
+
 def test_both_layouts_take_the_same_step() -> None:
     packed, padded = learner(), learner()
     assert packed.scorer.layout == "packed"

@@ -23,6 +23,7 @@ def test_a_report_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "step     0         0 joint samples  held-out reward 1.00 1.25",
         "step     2        16 joint samples  training reward 2.00",
         str(tmp_path / "returns.png"),
+        str(tmp_path / "report.html"),
     ]
     assert height(tmp_path / "returns.png") == 832
 

@@ -129,3 +129,26 @@ def test_first_turns_are_handed_on_while_later_ones_are_played() -> None:
         return seen
 
     assert asyncio.run(scenario()) == [2, 2]
+
+
+@pytest.mark.parametrize("handoff", ["random", "all"])
+@pytest.mark.parametrize("size", [None, 2])
+def test_how_many_draws_there_are_may_come_to_light_at_last(handoff: str, size: int | None) -> None:
+    """With dynamic sampling: in their order, which is the groups', and whatever their numbers are."""
+    run, rng = config(2, 2, 2, handoff=handoff, train_batch_size=size, dynamic_sampling=True), random.Random(3)
+    episodes = [episode(grown(2, 2, 2, "aligned", handoff, rng)) for _ in range(3)]
+    assembly = Assembly(4, None, run)
+    for draw, one in zip((7, 8, 12), episodes, strict=True):
+        before = len(assembly.groups[0])
+        assembly.add_episode(draw, one)
+        assert len(assembly.groups[0]) == before + len(list(one.nodes())), "learners need not wait for the next"
+        assert assembly.batches == []
+    assembly.close()
+    assert assembly.batches == [batch_of_agent(episodes, agent, 4, run) for agent in (0, 1)]
+    assert [group.turn for group in assembly.groups[0][:2]] == [0, 1]
+
+
+def test_nothing_may_be_in_a_batch() -> None:
+    assembly = Assembly(4, None, config(2, 1, 2, dynamic_sampling=True))
+    assembly.close()
+    assert [batch.mini_batches for batch in assembly.batches] == [(), ()]

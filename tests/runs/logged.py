@@ -28,7 +28,9 @@ def completions(draw: st.DrawFn) -> Completion:
 def groups(draw: st.DrawFn) -> Group:
     found = draw(st.lists(st.tuples(completions(), REALS, REALS), max_size=3))
     siblings, returns, weights = zip(*found, strict=True) if found else ((), (), ())
-    return Group(draw(st.integers(0, 20)), tuple(draw(st.lists(IDS, max_size=4))), siblings, returns, weights)
+    turn, prompt = draw(st.integers(0, 20)), tuple(draw(st.lists(IDS, max_size=4)))
+    baselines = draw(st.just(()) | st.lists(REALS, min_size=len(found), max_size=len(found)).map(tuple))
+    return Group(turn, prompt, siblings, returns, weights, baselines)
 
 
 @st.composite
@@ -49,7 +51,9 @@ def steps(draw: st.DrawFn) -> LoggedStep:
     batches = draw(st.lists(st.builds(Batch, st.just(step), mini_batches.map(tuple)), max_size=3))
     row = draw(st.dictionaries(TEXTS, REALS | st.integers() | TEXTS, max_size=3))
     episodes = draw(st.lists(st.dictionaries(TEXTS, st.none() | TEXTS | st.lists(REALS, max_size=2)), max_size=2))
-    return LoggedStep(step, tuple(batches), draw(st.integers(0, 10**9)), row, tuple(episodes))
+    skipped = tuple(draw(st.lists(st.integers(0, 10**9), max_size=3)))
+    samples, draws = draw(st.integers(0, 10**9)), draw(st.integers(0, 10**6))
+    return LoggedStep(step, tuple(batches), samples, row, tuple(episodes), draws, skipped)
 
 
 def without_texts(batch: Batch) -> Batch:

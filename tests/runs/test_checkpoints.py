@@ -17,7 +17,7 @@ from marl_ray.runs.checkpoints import Checkpoints
 
 
 def state(step: int) -> TrainerState:
-    return TrainerState(step, step * 10, step)
+    return TrainerState(step, step * 10, step, step * 3)
 
 
 def commit(checkpoints: Checkpoints, step: int, keep: int = 2) -> Path:
@@ -127,7 +127,7 @@ def test_checkpoints_of_older_versions_are_read(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     path = commit(checkpoints, 3)
     (path / "trainer.json").write_text(json.dumps({"step": 3, "env_steps": 30, "learned": 3, "weight_versions": [3]}))
-    assert checkpoints.latest() == (path, state(3))
+    assert checkpoints.latest() == (path, TrainerState(3, 30, 3))
     (path / "trainer.json").write_text(json.dumps(asdict(state(3)) | {"files": ["agent_0/weights"]}))
     assert checkpoints.latest() == (path, state(3)), "names without sizes"
     (path / "agent_0" / "weights").unlink()

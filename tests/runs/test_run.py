@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from contextlib import nullcontext
@@ -37,7 +38,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
             self.folder = folder
 
         async def run(self) -> None:
-            if not isinstance(ends[0], UserError):
+            if not isinstance(ends[0], UserError) and not self.folder.metrics.exists():
                 self.folder.metrics.write_text('{"step": 3}\n')
             raise ends[0]
 
@@ -123,6 +124,17 @@ def test_a_stopped_run_says_where_it_is(
     assert capsys.readouterr().err.endswith(f"stopped at step 3; --resume {folder} goes on from step 3\n")
     assert not folder.error.exists()
     assert not folder.lock.exists()
+
+
+def test_a_stopped_run_leaves_its_plot(ending: list[BaseException], tmp_path: Path) -> None:
+    ending.append(KeyboardInterrupt())
+    assert train_main("magrpo", arguments(tmp_path)) == 130
+    plot = RunFolder(tmp_path / "r").plot
+    assert not plot.exists(), "no step to draw"
+    row = {"step": 3, "env_steps": 24, "rollout/episodes": 2, "turn_1/reward_mean": 1.5}
+    RunFolder(tmp_path / "r").metrics.write_text(json.dumps(row) + "\n")
+    assert train_main("magrpo", ["--resume", str(tmp_path / "r")]) == 130
+    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_run_that_did_nothing_leaves_nothing(

@@ -15,7 +15,7 @@ MBPP_FAILING: dict[int, str] = {}
 """None. (Objects that two problems build before their tests are made in the program: see `datasets.mbpp`.)"""
 
 _PACKAGE = "imports a package that is not in the standard library"
-_FILES = "writes files or opens a database on disk, which no guest may"
+_FILES = "writes files or opens a database on disk, which a guest without a scratch folder may not"
 CLASSEVAL_FAILING: dict[str, str] = {
     "ClassEval_14": _FILES,
     "ClassEval_25": _FILES,
@@ -36,6 +36,9 @@ CLASSEVAL_FAILING: dict[str, str] = {
     "ClassEval_98": _FILES,
     "ClassEval_99": _FILES,
 }
+
+CLASSEVAL_WITH_FILES = [task for task, reason in CLASSEVAL_FAILING.items() if reason is _FILES]
+"""They pass where programs have a scratch folder (`owner/test_scratch.py`)."""
 
 
 def run(sandbox: Sandbox, programs: Mapping[Any, Program]) -> dict[Any, ExecutionReport]:

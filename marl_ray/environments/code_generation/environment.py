@@ -1,5 +1,5 @@
-"""Code generation, for HumanEval, CoopHumanEval, MBPP and the toy set. All agents but the last write a helper
-(`aux`; `aux_1`, `aux_2`... when there are several), the last writes the entry point and may call them.
+"""Code generation, for HumanEval, CoopHumanEval, MBPP, the toy set, APPS and LiveCodeBench. All agents but the last
+write a helper (`aux`; `aux_1`, `aux_2`... when there are several), the last writes the entry point and may call them.
 
 Reward, the same for all agents, at most 4.0 (2.1 for a single agent, which has no helper levels):
 
@@ -12,19 +12,21 @@ Reward, the same for all agents, at most 4.0 (2.1 for a single agent, which has 
 A helper exists when the joint program defines it, with or without a `return`: one that changes a list in place, or
 prints, earns the bonus of being called, though not the 0.4 of level 1. With several helpers each one's part of
 levels 1 and 4 counts in equal shares.
+
+Where the task's program is a script (APPS, LiveCodeBench), main reads standard input and prints. It is defined without
+a value that it returns, and what its last statement prints stands for that value.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from marl_ray.core.tree import Outcome, Task
 from marl_ray.environments.base import Environment
 from marl_ray.environments.code_generation import prompts
-from marl_ray.environments.code_generation.attempt import CodeAttempt, CodeReader
+from marl_ray.environments.code_generation.attempt import CodeAttempt, CodeReader, is_script
 from marl_ray.environments.code_generation.diagnosis import SandboxSlice, diagnose
 from marl_ray.environments.code_generation.evidence import Executed, counts_of, report_of
 from marl_ray.environments.code_generation.extraction import clean
@@ -39,7 +41,8 @@ AUX_CALLED, NOT_THIN, MISUSED = 0.5, 1.0, 0.5
 
 
 class CodeGeneration(Environment[CodeAttempt]):
-    """See the module. Tasks have the fields `entry_point`, a function's name, and `tests` (see `Program.tests`).
+    """See the module. Tasks have the fields `entry_point`, a function's name, and `tests` (see `Program.tests`); with
+    `script` the tests are pairs of standard input and output.
 
     `num_agents` 1 is a single agent, without helpers. `count_untrusted`: see `SandboxConfig`; `sandbox_slice`, the
     tests that feedback may tell of: see `ExternalConfig`.
@@ -64,10 +67,10 @@ class CodeGeneration(Environment[CodeAttempt]):
         return [*self.helpers, task.fields["entry_point"]]
 
     def first_prompts(self, task: Task) -> list[str]:
-        return prompts.first_prompts(task.prompt, task.fields["entry_point"], self.helpers)
+        return prompts.first_prompts(task.prompt, task.fields["entry_point"], self.helpers, is_script(task))
 
     def revisions(self, task: Task) -> list[str]:
-        return prompts.revisions(task.fields["entry_point"], self.helpers)
+        return prompts.revisions(task.fields["entry_point"], self.helpers, is_script(task))
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> CodeAttempt:
         visible = None if last or self._slice == "all" else self._slice
@@ -127,9 +130,8 @@ class CodeGeneration(Environment[CodeAttempt]):
         if not report.passed:
             return []
         names = [helper.name for helper in helpers if helper.exists and helper.name in attempt.use.called]
-        whole = attempt.program
         return [
-            replace(whole, source=f"{whole.source}\n\n{change}\n", visible=None)
+            attempt.changed(change)
             for name in names
             for change in (f"def {name}(*args, **kwargs):\n    return None", f"{main.name} = {name}")
         ]

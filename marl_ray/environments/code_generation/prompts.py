@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 CODE_ONLY = "Answer with the function only: no markdown, no explanation, no tests."
+PRINTING = "`{name}` has no parameters: it reads the input from standard input and prints the answer."
 
 
 SEVERAL = """\
@@ -46,18 +47,20 @@ def helper_names(num_agents: int) -> tuple[str, ...]:
     return tuple(f"aux_{index}" for index in range(1, num_agents))
 
 
-def first_prompts(problem: str, entry_point: str, helpers: Sequence[str]) -> list[str]:
-    """First-turn prompts, one per agent: each helper's, then main's."""
+def first_prompts(problem: str, entry_point: str, helpers: Sequence[str], script: bool = False) -> list[str]:
+    """First-turn prompts, one per agent: each helper's, then main's. `script`: main reads standard input and prints."""
     problem = problem.strip("\n")
-    instructions = [_first_helper(helper, entry_point, helpers) for helper in helpers]
-    instructions.append(_first_main(entry_point, helpers))
+    printing = f" {PRINTING.format(name=entry_point)}" if script else ""
+    instructions = [f"{_first_helper(helper, entry_point, helpers)}{printing}" for helper in helpers]
+    instructions.append(f"{_first_main(entry_point, helpers)}{printing}")
     return [f"{problem}\n\n{instruction} {CODE_ONLY}\n" for instruction in instructions]
 
 
-def revisions(entry_point: str, helpers: Sequence[str]) -> list[str]:
+def revisions(entry_point: str, helpers: Sequence[str], script: bool = False) -> list[str]:
     """Later turns' closing instructions, one per agent. Each names the function, so it stands alone."""
+    printing = f" {PRINTING.format(name=entry_point)}" if script else ""
     lines = [f"Revise your helper function `{helper}`, which `{entry_point}` may call." for helper in helpers]
-    lines.append(f"Revise your function `{entry_point}`.{_permission(helpers)}")
+    lines.append(f"Revise your function `{entry_point}`.{_permission(helpers)}{printing}")
     return [f"{line} {CODE_ONLY}" for line in lines]
 
 

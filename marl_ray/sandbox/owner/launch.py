@@ -59,9 +59,12 @@ def interpreter() -> tuple[str, str]:
     return os.path.realpath(sys.executable), os.path.realpath(sys.base_prefix)
 
 
-def plan(level: str, package_names: tuple[str, ...] = ()) -> Launch:
-    """The launch for a level, with these packages. Raises OSError, with the reason, where something that the level
-    needs is not installed, and ModuleNotFoundError where a package is not."""
+def plan(level: str, package_names: tuple[str, ...] = (), scratch_mb: int = 0) -> Launch:
+    """The launch for a level, with these packages, and folders of so many MiB for guests. Raises OSError, with the
+    reason, where something that the level needs is not installed, or the level has no such folders, and
+    ModuleNotFoundError where a package is not."""
+    if scratch_mb and level in ("none", "process"):
+        raise OSError("a scratch folder (sandbox.scratch_mb) needs Landlock")
     python, prefix = interpreter()
     command = [python, "-s", "-S", "-P", "-B", _BOOT]
     packages = installed(package_names)
@@ -71,7 +74,11 @@ def plan(level: str, package_names: tuple[str, ...] = ()) -> Launch:
     if root and level == "process+landlock" and not readable_by_all(prefix):
         prefix = environment["PYTHONHOME"] = readable_copy(prefix) or prefix
     config: dict[str, Any] = {
-        "landlock": {"bwrap": "optional", "process+landlock": "required"}.get(level, "off"),
+        "landlock": {"bwrap": "required" if scratch_mb else "optional", "process+landlock": "required"}.get(
+            level, "off"
+        ),
+        "level": level,
+        "scratch_mb": scratch_mb,
         "seccomp": level != "none",
         "may_open": level != "process",
         "user": NOBODY if root and level != "none" else None,
@@ -84,7 +91,7 @@ def plan(level: str, package_names: tuple[str, ...] = ()) -> Launch:
         program = shutil.which("bwrap")
         if program is None:
             raise FileNotFoundError("bubblewrap is not installed")
-        command = [program, *_bubblewrap_options(prefix, packages.paths, root), *command]
+        command = [program, *_bubblewrap_options(prefix, packages.paths, root, scratch_mb > 0), *command]
     return Launch(level, command, config, environment)
 
 
@@ -115,7 +122,7 @@ def _readable_paths(prefix: str) -> list[str]:
     return [prefix, _INSIDE, *system, "/dev/null", "/dev/urandom"]
 
 
-def _bubblewrap_options(prefix: str, packages: Sequence[str], root: bool) -> list[str]:
+def _bubblewrap_options(prefix: str, packages: Sequence[str], root: bool, scratch: bool) -> list[str]:
     """New namespaces, and a file system of /usr, Python, this package and `packages`, read-only.
 
     Not used: --die-with-parent (it would fire when the owner's starting *thread* ends; the lifeline does its
@@ -127,6 +134,8 @@ def _bubblewrap_options(prefix: str, packages: Sequence[str], root: bool) -> lis
         options += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         options += ["--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY), "--cap-drop", "ALL"]
+    if scratch:  # the zygote mounts it there, and gives the right up before there is a guest
+        options += ["--cap-add", "CAP_SYS_ADMIN", "--perms", "0755", "--dir", "/scratch"]
     options += ["--perms", "0755", "--dir", "/dev"]
     for device in ("/dev/null", "/dev/urandom"):
         options += ["--dev-bind", device, device]

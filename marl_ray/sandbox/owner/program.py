@@ -96,7 +96,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class StdioCase:
-    """One stdin/stdout pair. Output is compared line by line; trailing spaces and blank lines do not count."""
+    """One stdin/stdout pair. Output is compared line by line, without blanks at their ends and blank lines at its own;
+    a line word by word, numbers by their value (`inside/judge/stdio.py`)."""
 
     stdin: str
     stdout: str

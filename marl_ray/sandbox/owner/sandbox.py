@@ -62,6 +62,8 @@ class Sandbox:
             facts.append("seccomp")
         if abi := self._facts.get("landlock_abi"):
             facts.append(f"Landlock ABI {abi}")
+        if self.settings.scratch_mb:
+            facts.append(f"{self.settings.scratch_mb} MiB of scratch")
         if self.level != "none":
             facts.append(f"{self._facts.get('threads') or 'any number of'} threads a guest")
         facts.append(f"uid {self._facts.get('uid')}")
@@ -92,7 +94,7 @@ class Sandbox:
         if level == "process+landlock" and "landlock" in self._without:
             return "Landlock is switched off"
         try:
-            launch = plan(level, self.settings.packages)
+            launch = plan(level, self.settings.packages, self.settings.scratch_mb)
             if "landlock" in self._without:
                 launch.config["landlock"] = "off"
             self._launch = launch

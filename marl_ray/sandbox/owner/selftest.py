@@ -17,6 +17,14 @@ _LIMITS = Limits(test_cpu_s=5.0, test_wall_s=10.0, program_wall_s=20.0)
 
 _GOOD = Program("def f(x):\n    return [x, x + 1]\n", ("assert f(1) == [1, 2]", "assert f(2) == [2, 4]"), "f")
 
+_WRITING = """
+def f():
+    with open("a", "w") as file:
+        file.write("x")
+    with open("a") as file:
+        return file.read()
+"""
+
 _PROBES = """
 import os, signal, socket
 
@@ -70,6 +78,10 @@ def prove(sandbox: Sandbox, level: str) -> str | None:
         return f"a good program does not get its verdict ({problem})"
     if level == "none":
         return None
+    if sandbox.settings.scratch_mb:
+        written = sandbox.run_connected(Program(_WRITING, ("assert f() == 'x'",), "f", limits=_LIMITS))
+        if not written.passed:
+            return "self-test: nothing can be written to the scratch folder"
     calls = _probes(os.getpid())
     tests = tuple(f"assert {call} == 'denied'" for call in calls)
     report = sandbox.run_connected(Program(_PROBES, tests, "read", limits=_LIMITS))

@@ -8,6 +8,9 @@ from typing import Literal
 from marl_ray.sandbox.inside.wire.limits import Limits
 from marl_ray.sandbox.owner.launch import LEVELS
 
+MOST_SCRATCH_MB = 1024
+"""It is memory of the machine, beside what a program has."""
+
 
 class SandboxUnavailable(Exception):
     """No acceptable level of isolation can be had here; the message says why in one line."""
@@ -21,7 +24,9 @@ class SandboxSettings:
     "process" with Landlock where there is Landlock. `require`: a level (see `launch.LEVELS`) below which to
     refuse. `allow_unsafe`: let "auto" fall back to "none" and accept "none" at all. `limits`: for programs
     without their own. `packages`: installed packages, by the names they are imported with, that programs may have
-    beside the standard library; they are loaded ahead and can only be read.
+    beside the standard library; they are loaded ahead and can only be read. `scratch_mb`: MiB that a program may write
+    to files, in an empty folder of its own that is its current one; needs Landlock as of Linux 6.2, and is refused at
+    levels without it.
     """
 
     isolation: Literal["auto", "bwrap", "process", "none"] = "auto"
@@ -29,12 +34,15 @@ class SandboxSettings:
     allow_unsafe: bool = False
     limits: Limits = field(default_factory=Limits)
     packages: tuple[str, ...] = ()
+    scratch_mb: int = 0
 
     def __post_init__(self) -> None:
         if self.isolation not in ("auto", "bwrap", "process", "none"):
             raise ValueError(f"sandbox.isolation: unknown value {self.isolation!r}")
         if self.require is not None and self.require not in LEVELS:
             raise ValueError(f"sandbox.require: unknown level {self.require!r}; known are {', '.join(LEVELS)}")
+        if isinstance(self.scratch_mb, bool) or not 0 <= self.scratch_mb <= MOST_SCRATCH_MB:
+            raise ValueError(f"sandbox.scratch_mb: {self.scratch_mb} is not within 0 and {MOST_SCRATCH_MB}")
         for name in self.packages:
             if not name.isidentifier():
                 raise ValueError(f"sandbox.packages: {name!r} is not a name to import")

@@ -14,9 +14,10 @@ from marl_ray.environments.code_completion.attempt import ClassReader
 from marl_ray.environments.code_completion.diagnosis import diagnose
 from marl_ray.environments.code_generation.evidence import report_of
 from marl_ray.sandbox import Sandbox, SandboxSettings
+from marl_ray.sandbox.inside.wall import landlock
 from tests.environments.code_completion.common import POP, RIGHT, ROOT, TASK
 from tests.sandbox.datasets import load
-from tests.sandbox.test_datasets import CLASSEVAL_FAILING
+from tests.sandbox.test_datasets import CLASSEVAL_FAILING, CLASSEVAL_WITH_FILES
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,16 @@ def test_packages_that_are_let_in_make_more_classes_solvable() -> None:
     with Sandbox(SandboxSettings(packages=("numpy",))) as sandbox:
         found = outcomes(sandbox, CodeCompletion(2, "balanced"), played)
     assert [outcome.reward for outcome in found] == [6.0, 6.0]
+
+
+@pytest.mark.skipif(landlock.abi() < landlock.WRITING_ABI, reason="scratch folders need Landlock as of Linux 6.2")
+def test_a_scratch_folder_makes_more_classes_solvable() -> None:
+    pairs = [(CLASSEVAL.task(row, number), methods_of_solution(row)) for number, row in enumerate(load("classeval"))]
+    filing = [(task, solution) for task, solution in pairs if task.id in CLASSEVAL_WITH_FILES]
+    played = [(task, answers(task, solution, "balanced", 2)) for task, solution in filing]
+    with Sandbox(SandboxSettings(scratch_mb=8)) as sandbox:
+        found = outcomes(sandbox, CodeCompletion(2, "balanced"), played)
+    assert [outcome.reward for outcome in found] == [6.0] * 8
 
 
 def test_a_method_that_is_removed_or_broken_costs_its_level_and_is_named(

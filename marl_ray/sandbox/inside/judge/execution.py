@@ -19,7 +19,7 @@ from .findings import Findings, Request, local, reported, syntax_diagnosis, unit
 from .notes import NOTES, Fault
 from .recorder import Recorder
 from .session import GuestSession
-from .stdio import first_difference, input_file, is_full, lines, read_output
+from .stdio import first_difference, input_file, is_full, lines, read_output, same
 from .watch import Watch
 from .zygote_client import ZygoteClient, ZygoteError, explained
 
@@ -346,6 +346,5 @@ class Execution:
             return TestResult("error", "SystemExit", explained(status))
         if full:
             return TestResult("fail", "WrongOutput", f"more than {most} bytes were printed")
-        if lines(printed) == lines(case.stdout):
-            return _PASS
-        return TestResult("fail", "WrongOutput", first_difference(lines(printed), lines(case.stdout)))
+        got, wanted = lines(printed), lines(case.stdout)
+        return _PASS if same(got, wanted) else TestResult("fail", "WrongOutput", first_difference(got, wanted))

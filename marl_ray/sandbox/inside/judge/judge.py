@@ -35,9 +35,9 @@ _limits = functools.lru_cache(maxsize=64)(Limits)
 class Judge:
     """Serves one owner: requests in, reports out, one after the other."""
 
-    def __init__(self, owner: socket.socket, link: socket.socket) -> None:
+    def __init__(self, owner: socket.socket, link: socket.socket, tidy: bool) -> None:
         self._owner = owner
-        self._zygote = ZygoteClient(link)
+        self._zygote = ZygoteClient(link, tidy)
         self._watch = Watch()
         self._compiler = Compiler(self._zygote, self._watch)
 

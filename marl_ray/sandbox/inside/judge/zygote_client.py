@@ -45,10 +45,14 @@ class GuestProcess:
 
 
 class ZygoteClient:
-    """Asks the zygote for guests. Requests are answered in order; answers are only waited for when needed."""
+    """Asks the zygote for guests. Requests are answered in order; answers are only waited for when needed.
 
-    def __init__(self, link: socket.socket) -> None:
+    `tidy`: guests may leave something behind, so no other one begins before a burial is over.
+    """
+
+    def __init__(self, link: socket.socket, tidy: bool = False) -> None:
         self._link = link
+        self._tidy = tidy
         self._expected: deque[_Answered] = deque()
         self._spare: GuestProcess | None = None
 
@@ -75,9 +79,11 @@ class ZygoteClient:
             self._spare = self._request(resources)
 
     def bury(self, guest: GuestProcess) -> None:
-        """Have a guest killed and reaped, without waiting for it."""
+        """Have a guest killed and reaped, without waiting for it unless that is to be tidy."""
         self._await_pid(guest)
-        if guest.pid > 0:
+        if guest.pid > 0 and self._tidy:
+            self.bury_and_wait(guest)
+        elif guest.pid > 0:
             # Not closed before it is dead: it would wake up to the end of its connection.
             self._ask(REQUEST.pack(b"K", guest.pid, 0, 0, 0), (), lambda pid, status, cpu_s: guest.release())
         else:

@@ -61,6 +61,10 @@ def _detect(tests: str | tuple[str, ...]) -> Form:
 # --- stdin/stdout pairs ---
 
 
+_MOST_SHOWN = 500
+"""Characters of a pair that reports show: pairs of public problems hold up to megabytes."""
+
+
 def _stdio_pair(item: str) -> tuple[str, str] | None:
     try:
         data = json.loads(item)
@@ -78,7 +82,8 @@ def _stdio_suite(tests: str | tuple[str, ...]) -> Suite:
         pair = _stdio_pair(item)
         if pair is None:
             raise ValueError(f"test {number} is not a JSON object of the strings 'stdin' and 'stdout'")
-        cases.append(Case(source=item, stdin=pair[0], stdout=pair[1]))
+        shown = item if len(item) <= _MOST_SHOWN else f"{item[:_MOST_SHOWN]}..."
+        cases.append(Case(source=shown, stdin=pair[0], stdout=pair[1]))
     if not cases:
         raise ValueError("tests hold no test (form stdio)")
     return Suite("stdio", tuple(cases))

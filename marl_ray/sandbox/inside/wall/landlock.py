@@ -18,7 +18,13 @@ from .process import libc
 
 _CREATE_VERSION = 1
 _RULE_PATH_BENEATH = 1
-_READ_FILE, _READ_DIR = 1 << 2, 1 << 3
+_WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE = 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5
+_MAKE_DIR, _MAKE_REG, _REFER, _TRUNCATE = 1 << 7, 1 << 8, 1 << 13, 1 << 14
+_READ = _READ_FILE | _READ_DIR
+_WRITE = _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _REFER | _TRUNCATE
+"""No special files, no symbolic links, nothing that can be executed."""
+WRITING_ABI = 3
+"""The first one that rules on truncation: before, whoever may open a file for reading may empty it."""
 _FS_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 """How many file system rights each ABI knows, the lowest bits of the mask."""
 
@@ -49,8 +55,9 @@ def abi() -> int:
         return 0
 
 
-def make_ruleset(readable: Iterable[str]) -> int:
-    """A ruleset under which only these files and folders can be read and nothing written: its descriptor.
+def make_ruleset(readable: Iterable[str], writable: str | None = None) -> int:
+    """A ruleset under which only these files and folders can be read, and nothing but the folder `writable` be written
+    to, if there is one: its descriptor.
 
     Paths that do not exist are left out. Raises OSError where the kernel has no Landlock.
     """
@@ -65,20 +72,21 @@ def make_ruleset(readable: Iterable[str]) -> int:
     ruleset = _call("landlock_create_ruleset", attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
         for path in readable:
-            _allow_reading(ruleset, path)
+            _allow(ruleset, path, _READ if os.path.isdir(path) else _READ_FILE)
+        if writable is not None:
+            _allow(ruleset, writable, _READ | _WRITE)
     except OSError:
         os.close(ruleset)
         raise
     return ruleset
 
 
-def _allow_reading(ruleset: int, path: str) -> None:
+def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
     try:
-        rights = _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0)
         rule = _PathBeneath(rights, descriptor)
         _call(
             "landlock_add_rule",

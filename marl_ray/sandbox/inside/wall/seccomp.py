@@ -44,6 +44,7 @@ _IOCTL_ALLOWED = (0x5401, 0x541B, 0x5451, 0x5450, 0x5421)  # TCGETS FIONREAD FIO
 # they send any signal to any process of the same user, without kill(). Not F_SETPIPE_SZ: memory outside
 # RLIMIT_AS.
 _FCNTL_ALLOWED = (0, 1, 2, 3, 4, 1030, 1032)
+_F_LOCKS = (5, 6)  # F_GETLK F_SETLK, as databases use them; not F_SETLKW, which waits
 _F_ADD_SEALS = 1033  # the judge seals the guest's standard input
 
 Instruction = tuple[int, int, int, int]
@@ -82,6 +83,11 @@ def _read_only(flags: int) -> list[Instruction]:
     return [_low(flags), (_JUMP_ANY_BIT, 1, 0, _WRITING), _give(_ALLOW), _deny(errno.EACCES)]
 
 
+def _named(flags: int) -> list[Instruction]:
+    """Allow an open, writing included, but not of a file without a name; Landlock rules on paths."""
+    return [_low(flags), (_JUMP_ANY_BIT, 1, 0, _TMPFILE), _give(_ALLOW), _deny(errno.EACCES)]
+
+
 def _message_flags(argument: int) -> list[Instruction]:
     """Allow a transfer over a socket that asks for nothing out of the ordinary."""
     return [_low(argument), (_JUMP_ANY_BIT, 1, 0, 0xFFFFFFFF ^ _MESSAGE_FLAGS), _give(_ALLOW), _deny()]
@@ -105,11 +111,14 @@ def _search(boundaries: Sequence[int], *, inside: bool) -> list[Instruction]:
     return [(_JUMP_GREATER_EQUAL, len(low), 0, boundaries[middle]), *low, *high]
 
 
-def build_filter(*, may_open: bool, extra: Iterable[str] = (), may_seal: bool = False) -> bytes:
+def build_filter(
+    *, may_open: bool, extra: Iterable[str] = (), may_seal: bool = False, may_write: bool = False
+) -> bytes:
     """The filter as an array of `struct sock_filter`.
 
     `may_open`: whether files may be opened for reading at all, and links be read (False where no path rule
     backs it up).
+    `may_write`: whether files may be opened for writing, made, renamed, removed and locked; only under Landlock.
     `extra`: further calls to allow. Raises OSError where the architecture is not known.
     """
     if not syscalls.supported():
@@ -136,7 +145,7 @@ def build_filter(*, may_open: bool, extra: Iterable[str] = (), may_seal: bool = 
         ],
         "prctl": _one_of(0, _PRCTL_ALLOWED),
         "ioctl": _one_of(1, _IOCTL_ALLOWED),
-        "fcntl": _one_of(1, (*_FCNTL_ALLOWED, _F_ADD_SEALS) if may_seal else _FCNTL_ALLOWED),
+        "fcntl": _one_of(1, (*_FCNTL_ALLOWED, *[_F_ADD_SEALS] * may_seal, *_F_LOCKS * may_write)),
         # Connected local stream pairs only (asyncio wakes itself up with one).
         "socketpair": [
             _low(0),
@@ -152,7 +161,8 @@ def build_filter(*, may_open: bool, extra: Iterable[str] = (), may_seal: bool = 
         "recvmsg": _message_flags(2),
     }
     if may_open:
-        checked |= {"openat": _read_only(2), "open": _read_only(1)}
+        opens = _named if may_write else _read_only
+        checked |= {"openat": opens(2), "open": opens(1)}
 
     program = _own_architecture()
     if syscalls.MACHINE == "x86_64":
@@ -161,6 +171,8 @@ def build_filter(*, may_open: bool, extra: Iterable[str] = (), may_seal: bool = 
         number = syscalls.number(name)
         if number is not None:
             program += [(_JUMP_EQUAL, 0, len(body), number), *body]
+    if may_write:
+        extra = (*extra, "ftruncate", *syscalls.SCRATCH_ONLY)
     allowed = {*syscalls.GUEST_ALLOWED, *extra} - (frozenset() if may_open else syscalls.READS_LINKS)
     numbers = {number for name in allowed if (number := syscalls.number(name)) is not None}
     return _assembled([*program, *_search(_boundaries(numbers), inside=False)])

@@ -51,6 +51,17 @@ _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "getcwd": (79, 17),
     "chdir": (80, 49),
     "umask": (95, 166),
+    # what changes folders
+    "unlink": (87, None),
+    "unlinkat": (263, 35),
+    "mkdir": (83, None),
+    "mkdirat": (258, 34),
+    "rmdir": (84, None),
+    "rename": (82, None),
+    "renameat": (264, 38),
+    "renameat2": (316, 276),
+    "fsync": (74, 82),
+    "fdatasync": (75, 83),
     # memory
     "mmap": (9, 222),
     "mprotect": (10, 226),
@@ -159,7 +170,12 @@ CHECKED = frozenset(
 _DENIED = frozenset({"seccomp", "capset", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"})
 JUDGE_ONLY = frozenset({"memfd_create", "ftruncate", "sched_setaffinity", "sendmsg"})
 """(`sendmsg` sends descriptors. The kernel counts those on their way by user, so one guest could stop all others.)"""
-GUEST_ALLOWED = frozenset(_NUMBERS) - CHECKED - _DENIED - JUDGE_ONLY
+SCRATCH_ONLY = frozenset(
+    {"unlink", "unlinkat", "mkdir", "mkdirat", "rmdir", "rename", "renameat", "renameat2", "fsync", "fdatasync"}
+)
+"""For a guest that has a folder of its own. Where they reach, Landlock decides. Not chmod, chown and utimensat, which
+it does not look at, nor truncate, links and special files, which nobody needs there."""
+GUEST_ALLOWED = frozenset(_NUMBERS) - CHECKED - _DENIED - JUDGE_ONLY - SCRATCH_ONLY
 """Calls that a guest may make with any arguments."""
 READS_LINKS = frozenset({"readlink", "readlinkat"})
 """Of these: what tells a process of the same user what another one runs and where (/proc/PID/exe, cwd, fd/N)."""

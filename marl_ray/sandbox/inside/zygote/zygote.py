@@ -29,7 +29,7 @@ from typing import Any
 from ..guest import guest, script
 from ..guest.streams import Streams
 from ..judge import judge
-from ..wall import landlock, process, seccomp, syscalls
+from ..wall import landlock, process, scratch, seccomp, syscalls
 from ..wire import frames
 from ..wire.forks import ANSWER, REQUEST
 from . import preload, threads
@@ -43,12 +43,15 @@ _LEAST_STACK, _THREADS_TO_FIT = 1 << 20, 128
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """What stands between a guest and the machine; both may be missing at weaker levels."""
+    """What stands between a guest and the machine; the first two may be missing at weaker levels. With `scratch` each
+    guest has a folder of its own, and so a ruleset of its own, for these `readable` paths and that folder."""
 
     ruleset: int | None
     guest_filter: seccomp.Filter | None
     counts_threads: bool
     base_memory: int
+    readable: tuple[str, ...]
+    scratch: scratch.Scratch | None
 
 
 class Zygote:
@@ -60,6 +63,8 @@ class Zygote:
         self._wall = wall
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._children: set[int] = set()
+        self._folders: dict[int, str] = {}
+        """Of guests that have one."""
         self._pid = os.getpid()
         self._streams = streams
         self._guest = guest.Guest()
@@ -105,19 +110,27 @@ class Zygote:
             self._threads.forget(pid)
         os.kill(pid, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
+        if self._wall.scratch is not None:
+            self._wall.scratch.give_back(self._folders.pop(pid))
         return status, usage.ru_utime + usage.ru_stime
 
     def _fork(self, descriptors: list[int], memory_mb: int, cpu_s: int, output: int, reply: int) -> int:
         """A guest with these `Resources`; its process, or minus errno."""
+        folder = None
         try:
+            folder = None if self._wall.scratch is None else self._wall.scratch.take()
             pid = process.fork()
         except OSError as error:
+            if self._wall.scratch is not None and folder is not None:
+                self._wall.scratch.give_back(folder)
             return -(error.errno or errno.EAGAIN)
         if pid:
             self._children.add(pid)
+            if folder is not None:
+                self._folders[pid] = folder
             return pid
         try:
-            self._become_guest(descriptors, memory_mb << 20, cpu_s, output)
+            self._become_guest(descriptors, memory_mb << 20, cpu_s, output, folder)
             self._streams.allow(output, apart=len(descriptors) > 3)
             self._guest.max_reply = reply
             if self._wall.guest_filter is not None:
@@ -126,11 +139,14 @@ class Zygote:
         finally:
             os._exit(97)
 
-    def _become_guest(self, descriptors: list[int], memory: int, cpu_s: int, output: int) -> None:
+    def _become_guest(self, descriptors: list[int], memory: int, cpu_s: int, output: int, folder: str | None) -> None:
         if process.LINUX:
             process.die_with_parent(self._pid)
         connection, out = descriptors[:2]
-        if self._wall.ruleset is not None:
+        if folder is not None:
+            os.chdir(folder)
+            landlock.enforce(landlock.make_ruleset(self._wall.readable, folder))
+        elif self._wall.ruleset is not None:
             landlock.enforce(self._wall.ruleset)
         if self._threads is not None:
             self._threads.submit()
@@ -171,7 +187,17 @@ def _drop_rights(user: int | None) -> bool:
     return True
 
 
-def _build_wall(config: dict[str, Any]) -> tuple[Wall, seccomp.Filter | None]:
+def _scratch(config: dict[str, Any]) -> scratch.Scratch | None:
+    """Where guests are to have folders, with no right left that this took. Raises OSError where there can be none."""
+    if not config["scratch_mb"]:
+        return None
+    folders = scratch.Scratch(config["scratch_mb"], config["user"], own_namespace=config["level"] == "bwrap")
+    if config["user"] is None:
+        process.drop_capabilities()
+    return folders
+
+
+def _build_wall(config: dict[str, Any], folders: scratch.Scratch | None) -> tuple[Wall, seccomp.Filter | None]:
     """The wall the owner asked for, and the judge's own filter. Raises OSError when a part cannot be had."""
     ruleset = guest_filter = judge_filter = None
     counts = False
@@ -179,11 +205,13 @@ def _build_wall(config: dict[str, Any]) -> tuple[Wall, seccomp.Filter | None]:
         ruleset = landlock.make_ruleset(config["readable"])
     if config["seccomp"]:
         counts = threads.available()
-        guest_filter = seccomp.Filter(seccomp.build_filter(may_open=config["may_open"]))
+        writes = folders is not None
+        guest_filter = seccomp.Filter(seccomp.build_filter(may_open=config["may_open"], may_write=writes))
         judge_filter = seccomp.Filter(
             seccomp.build_filter(may_open=config["may_open"], extra=syscalls.JUDGE_ONLY, may_seal=True)
         )
-    return Wall(ruleset, guest_filter, counts, process.address_space()), judge_filter
+    readable = tuple(config["readable"])
+    return Wall(ruleset, guest_filter, counts, process.address_space(), readable, folders), judge_filter
 
 
 def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote:
@@ -202,11 +230,14 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     process.offer_to_oom_killer()
     process.share_malloc_arena()
+    folders = _scratch(config)
     dropped = _drop_rights(config["user"])
+    if folders is not None:
+        folders.make_folders()
     if process.LINUX:
         process.undumpable()
         process.no_new_privs()
-    wall, judge_filter = _build_wall(config)
+    wall, judge_filter = _build_wall(config, folders)
     kind = socket.SOCK_SEQPACKET if process.LINUX else socket.SOCK_STREAM
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
     streams = Streams()
@@ -254,7 +285,7 @@ def _run_judge(
         os._exit(1)
     try:
         frames.send(owner, {"ready": facts})
-        judge.Judge(owner, link).serve()
+        judge.Judge(owner, link, tidy=wall.scratch is not None).serve()
     except (frames.Closed, BrokenPipeError):
         os._exit(0)  # the owner is gone
     except BaseException:

@@ -1,0 +1,134 @@
+"""Rows of problems whose programs read standard input and print: APPS (Hendrycks et al., "Measuring Coding Challenge
+Competence With APPS", 2021) and LiveCodeBench (Jain et al., 2024).
+
+Tests are pairs of input and output. Where a row has public and private ones the public come first, so that the first
+tests are those of `external.sandbox_slice`. Problems that ask for a function instead (`fn_name`, `functional`) are
+refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+import pickle
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from marl_ray.core.errors import UserError
+from marl_ray.core.tree import Task
+from marl_ray.data.convert import text_of
+from marl_ray.data.tables import DataRow
+from marl_ray.sandbox import StdioCase, stdio_tests
+
+MAIN = "main"
+"""The function that reads and prints."""
+FUNCTION = "asks for a function, not for a program that reads standard input: leave it out of the split"
+MOST_BYTES = 1 << 28
+"""Of private tests when they are unpacked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apps:
+    """Rows with the fields problem_id, question and input_output: `{"inputs": [...], "outputs": [...]}`, as JSON."""
+
+    environment: str = "code_generation"
+
+    def task(self, row: DataRow, number: int) -> Task:
+        """See `DatasetType`."""
+        task_id = _id_of(row, ("problem_id", "id"), "APPS", number)
+        found = _json(row.get("input_output"), task_id, "input_output")
+        if not isinstance(found, dict) or not isinstance(found.get("inputs"), list):
+            raise UserError(f"task {task_id} has no tests (field input_output, with inputs and outputs)")
+        if found.get("fn_name"):
+            raise UserError(f"task {task_id} {FUNCTION}")
+        inputs, outputs = found["inputs"], found.get("outputs")
+        if not isinstance(outputs, list) or len(inputs) != len(outputs):
+            raise UserError(f"task {task_id}: input_output should have as many outputs as inputs")
+        return _task(task_id, text_of(row, "question"), "question", list(zip(inputs, outputs, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCodeBench:
+    """Rows with the fields question_id, question_content, public_test_cases and private_test_cases, each a list of
+    `{"input", "output", "testtype"}` as JSON; the private ones packed, as the hub's are, or not, or missing."""
+
+    environment: str = "code_generation"
+
+    def task(self, row: DataRow, number: int) -> Task:
+        """See `DatasetType`."""
+        task_id = _id_of(row, ("question_id",), "LiveCodeBench", number)
+        pairs: list[tuple[Any, Any]] = []
+        for field in ("public_test_cases", "private_test_cases"):
+            cases = _json(_unpacked(row.get(field), task_id, field), task_id, field) if row.get(field) else []
+            if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
+                raise UserError(f"task {task_id}: {field} should be a list of objects")
+            if any(case.get("testtype", "stdin") != "stdin" for case in cases):
+                raise UserError(f"task {task_id} {FUNCTION}")
+            pairs += [(case.get("input"), case.get("output")) for case in cases]
+        return _task(task_id, text_of(row, "question_content"), "question_content", pairs)
+
+
+APPS, LIVECODEBENCH = Apps(), LiveCodeBench()
+
+
+def _task(task_id: str, question: str, field: str, pairs: Sequence[tuple[Any, Any]]) -> Task:
+    if not question:
+        raise UserError(f"task {task_id} has no problem text (field {field})")
+    if not pairs:
+        raise UserError(f"task {task_id} has no tests")
+    cases = [StdioCase(_text(stdin, task_id), _text(stdout, task_id)) for stdin, stdout in pairs]
+    return Task(task_id, question, {"entry_point": MAIN, "tests": stdio_tests(cases), "script": True})
+
+
+def _text(value: Any, task_id: str) -> str:
+    """An input or output; APPS has some as lists of lines."""
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    if not isinstance(value, str):
+        raise UserError(f"task {task_id}: inputs and outputs should be texts, not {value!r:.60}")
+    return value
+
+
+def _id_of(row: DataRow, fields: Sequence[str], dataset: str, number: int) -> str:
+    """The row's task_id, or one of these fields after the data set's name, or its place in the split."""
+    if row.get("task_id") not in (None, ""):
+        return str(row["task_id"])
+    own = next((row[field] for field in fields if row.get(field) not in (None, "")), f"row {number}")
+    return f"{dataset}/{own}"
+
+
+def _json(value: Any, task_id: str, field: str) -> Any:
+    """A field that is JSON's text, or the value itself."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise UserError(f"task {task_id}: {field} is not JSON") from None
+
+
+def _unpacked(value: Any, task_id: str, field: str) -> Any:
+    """The field as it is, or what LiveCodeBench has packed: JSON's text, pickled, compressed, in base 64."""
+    if not isinstance(value, str) or value.lstrip()[:1] in ("[", "{", ""):
+        return value
+    try:
+        packed = zlib.decompressobj()
+        data = packed.decompress(base64.b64decode(value, validate=True), MOST_BYTES)
+        return value if packed.unconsumed_tail else _OnlyText(io.BytesIO(data)).load()
+    except (zlib.error, pickle.UnpicklingError, EOFError, *_NOT_PACKED):
+        raise UserError(f"task {task_id}: {field} is neither JSON nor packed as LiveCodeBench's is") from None
+
+
+_NOT_PACKED = (binascii.Error, ValueError, LookupError, TypeError, AttributeError)
+"""What else decoding of anything raises."""
+
+
+class _OnlyText(pickle.Unpickler):
+    """A text needs no classes and no functions; whatever does is no text, and nothing of it is called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name}")

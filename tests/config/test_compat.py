@@ -1,0 +1,71 @@
+"""`compat`: settings as another program has them, where the file says nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from marl_ray.config import Config, from_tree, to_tree
+from marl_ray.config.explain import explain
+from marl_ray.core.errors import UserError
+
+
+def config(algorithm: str = "magrpo", model: dict[str, Any] | None = None, top: Any = None, **section: Any) -> Config:
+    tree = {"compat": "comlrl", "model": {"name": "m"} | (model or {}), "dataset": {"name": "toy"}, algorithm: section}
+    return from_tree(tree | (top or {}), algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ["magrpo", "grpo"])
+def test_it_sets_what_agrees_with_comlrl(algorithm: str) -> None:
+    found = config(algorithm)
+    for agent in found.agents:
+        assert (agent.temperature, agent.top_p) == (0.6, 0.6)
+    assert found.model.top_k == 50
+    assert (found.rollout.handoff, found.rollout.early_termination_threshold) == ("all", -0.2)
+    assert found.credit.normalize_advantages
+    assert found.importance == "none"
+    assert (found.optimizer.weight_decay, found.optimizer.max_grad_norm) == (0.01, None)
+    assert found.optimizer.reference_kl == "k1_in_reward", "there is no reference"
+
+
+def test_what_is_given_wins() -> None:
+    given = {"handoff": "random", "weight_decay": 0.0, "max_grad_norm": 1.0, "importance": "truncate"}
+    found = config(model={"temperature": 1.0, "top_k": None}, **given, early_termination_threshold=None)
+    assert (found.rollout.handoff, found.importance, found.model.top_k) == ("random", "truncate", None)
+    assert (found.optimizer.weight_decay, found.optimizer.max_grad_norm) == (0.0, 1.0)
+    assert found.rollout.early_termination_threshold is None
+    assert [agent.temperature for agent in found.agents] == [1.0, 1.0]
+    assert from_tree(to_tree(found), "magrpo") == found, "a saved run is what it was"
+    own = config(top={"agents": [{"temperature": 0.9}, {}]})
+    assert [agent.temperature for agent in own.agents] == [0.9, 0.6]
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({"reference_kl_coef": 0.1}, "k3_in_reward"),
+        ({"reference_kl_enabled": True}, "k3_in_reward"),
+        ({"reference_kl_coef": 0.1, "reference_kl": "k3_in_loss"}, "k3_in_loss"),
+    ],
+)
+def test_the_kl_term_is_where_comlrl_has_it(given: dict[str, Any], place: str) -> None:
+    assert config(**given).optimizer.reference_kl == place
+    assert config(top={"agents": [{"reference_kl_coef": 0.1}, {}]}).optimizer.reference_kl == "k3_in_reward"
+
+
+def test_without_it_nothing_changes() -> None:
+    tree = {"model": {"name": "m"}, "dataset": {"name": "toy"}}
+    assert from_tree(tree | {"compat": None}, "magrpo") == from_tree(tree, "magrpo")
+    with pytest.raises(UserError, match="compat should be one of none, comlrl, got 'trl'"):
+        from_tree(tree | {"compat": "trl"}, "magrpo")
+
+
+def test_it_is_explained_with_its_values() -> None:
+    first, text, *values = explain("compat", "grpo")
+    assert first == "compat: one of none, comlrl; default none"
+    assert "docs/estimators.md" in text
+    assert "comlrl: grpo.handoff all" in values
+    assert "comlrl: grpo.max_grad_norm null" in values
+    assert "comlrl: grpo.reference_kl k3_in_reward" in values
+    assert "comlrl: model.top_k 50" in values

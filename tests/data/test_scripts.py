@@ -1,0 +1,93 @@
+"""Rows of APPS and LiveCodeBench, in their fields."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import zlib
+from typing import Any
+
+import pytest
+
+from marl_ray.core.errors import UserError
+from marl_ray.data import infer_type
+from marl_ray.data.scripts import APPS, LIVECODEBENCH
+from marl_ray.sandbox import count_tests
+
+PAIRS = {"inputs": ["1 2\n", ["3", "4"]], "outputs": ["3\n", ["7"]]}
+PUBLIC = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
+PRIVATE = [{"input": "3 4\n", "output": "7\n", "testtype": "stdin"}]
+
+
+def packed(value: Any) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps(value))).decode()
+
+
+def apps(**changes: Any) -> dict[str, Any]:
+    return {"problem_id": 7, "question": "Add.", "input_output": json.dumps(PAIRS), "starter_code": ""} | changes
+
+
+def live(**changes: Any) -> dict[str, Any]:
+    row = {"question_id": "abc_a", "question_content": "Add.", "public_test_cases": json.dumps(PUBLIC)}
+    return row | {"private_test_cases": packed(json.dumps(PRIVATE))} | changes
+
+
+def pairs(task: Any) -> list[tuple[str, str]]:
+    return [(case["stdin"], case["stdout"]) for case in map(json.loads, task.fields["tests"])]
+
+
+def test_apps() -> None:
+    task = APPS.task(apps(), 0)
+    assert (task.id, task.prompt, task.fields["entry_point"], task.fields["script"]) == ("APPS/7", "Add.", "main", True)
+    assert pairs(task) == [("1 2\n", "3\n"), ("3\n4", "7")]
+    assert count_tests(task.fields["tests"], "main") == 2
+    assert APPS.task(apps(input_output=PAIRS, problem_id=None), 4).id == "APPS/row 4"
+
+
+def test_livecodebench_with_the_public_tests_first() -> None:
+    for private in (packed(json.dumps(PRIVATE)), json.dumps(PRIVATE), PRIVATE):
+        task = LIVECODEBENCH.task(live(private_test_cases=private), 0)
+        assert task.id == "LiveCodeBench/abc_a"
+        assert pairs(task) == [("1 2\n", "3\n"), ("3 4\n", "7\n")]
+    assert len(pairs(LIVECODEBENCH.task(live(private_test_cases=""), 0))) == 1
+
+
+@pytest.mark.parametrize(
+    ("dataset", "row", "says"),
+    [
+        (APPS, apps(input_output=""), "task APPS/7: input_output is not JSON"),
+        (APPS, apps(input_output=None), "has no tests (field input_output"),
+        (APPS, apps(input_output={**PAIRS, "fn_name": "add"}), "asks for a function, not for a program"),
+        (APPS, apps(input_output={**PAIRS, "outputs": ["3"]}), "as many outputs as inputs"),
+        (APPS, apps(input_output={"inputs": [[1, 2]], "outputs": ["3"]}), "should be texts, not [1, 2]"),
+        (APPS, apps(input_output={"inputs": [], "outputs": []}), "has no tests"),
+        (APPS, apps(question=" "), "has no problem text (field question)"),
+        (LIVECODEBENCH, live(public_test_cases="{", private_test_cases=""), "public_test_cases is not JSON"),
+        (LIVECODEBENCH, live(public_test_cases='{"a": 1}'), "should be a list of objects"),
+        (LIVECODEBENCH, live(public_test_cases='[{"testtype": "functional"}]'), "asks for a function"),
+        (LIVECODEBENCH, live(private_test_cases="b2g="), "is neither JSON nor packed as LiveCodeBench's is"),
+        (LIVECODEBENCH, live(private_test_cases="nö"), "is neither JSON nor packed as LiveCodeBench's is"),
+        (LIVECODEBENCH, live(public_test_cases=None, private_test_cases=None), "has no tests"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named(dataset: Any, row: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError) as error:
+        dataset.task(row, 0)
+    assert says in str(error.value)
+
+
+def test_packed_tests_run_nothing(tmp_path: Any) -> None:
+    class Harm:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    with pytest.raises(UserError, match="neither JSON nor packed"):
+        LIVECODEBENCH.task(live(private_test_cases=packed(Harm())), 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names() -> None:
+    assert infer_type("livecodebench/code_generation_lite") == "livecodebench"
+    assert infer_type("data/livecodebench.jsonl") == "livecodebench"

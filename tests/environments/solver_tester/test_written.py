@@ -1,0 +1,66 @@
+"""Tests that a model wrote become data, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from marl_ray.contracts import STRANGE
+from marl_ray.environments.solver_tester.written import MOST_TESTS, written_tests
+
+FENCED = "Here are the tests:\n```python\nassert f(1) == 2\nassert f(x=[1, 2], y=-3) == {'a': (None, True)}\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("response", "tests"),
+    [
+        ("assert f(1) == 2", ("assert f(1) == 2",)),
+        ("assert f( 1 )==2, 'why'\nassert f(1) == 2", ("assert f(1) == 2",)),
+        (FENCED, ("assert f(1) == 2", "assert f(x=[1, 2], y=-3) == {'a': (None, True)}")),
+        ("def test_f():\n    assert f() == 'a b'\n", ("assert f() == 'a b'",)),
+        ("assert f([\n    1,\n    2,\n]) == 3", ("assert f([1, 2]) == 3",)),
+        ("1. assert this\n  assert f(1) == 2\nand assert f(2) == 3", ("assert f(1) == 2",)),
+        ("assert f(1) == 1e3 and True\nassert f(2) == 1e3", ("assert f(2) == 1000.0",)),
+    ],
+)
+def test_literals_are_taken_and_written_anew(response: str, tests: tuple[str, ...]) -> None:
+    assert written_tests(response, "f") == tests
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert g(1) == 2",
+        "assert f(1)",
+        "assert not f(1) == 2",
+        "assert f(1) != 2",
+        "assert f(1) == 2 == 2",
+        "assert 2 == f(1)",
+        "assert f(f(1)) == 2",
+        "assert f(1) == f(1)",
+        "assert f(*[1]) == 2",
+        "assert f(**{'x': 1}) == 2",
+        "assert f(10**10**10) == 2",
+        "assert f('a' * 10**9) == 2",
+        "assert f(1) == __import__('os').getpid()",
+        "assert f((x := 1)) == 2",
+        "assert f([y for y in range(3)]) == 2",
+        "assert f({[]: 1}) == 2",
+        "assert f(f'{1}') == 2",
+        "assert f.g(1) == 2",
+        "assert (lambda x: 2)(1) == 2",
+        "assert f(1) == (yield)",
+        f"assert f('{'a' * 600}') == 2",
+        f"assert f({'[' * 300}{']' * 300}) == 2",
+    ],
+)
+def test_nothing_else_is(test: str) -> None:
+    assert written_tests(test, "f") == ()
+    assert written_tests(f"{test}\nassert f(1) == 2", "f") in (("assert f(1) == 2",), ()), "no harm to others"
+
+
+def test_there_is_an_end_to_them() -> None:
+    many = "\n".join(f"assert f({n}) == {n}" for n in range(100))
+    assert written_tests(many, "f") == tuple(f"assert f({n}) == {n}" for n in range(MOST_TESTS))
+    assert written_tests(f"Well:\n{many}", "f") == tuple(f"assert f({n}) == {n}" for n in range(MOST_TESTS))
+    for response in STRANGE:
+        assert written_tests(response, "f") == ()

@@ -1,0 +1,54 @@
+"""What an evaluation that is stopped leaves. No Ray is started for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from marl_ray.cli.main import main
+from marl_ray.core.errors import Terminated, UserError
+from marl_ray.core.tree import Episode
+from marl_ray.evaluation import evaluation as module
+from marl_ray.evaluation.session import Evaluation
+from marl_ray.evaluation.sources import Contender
+from tests.trees import episode, node
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+Hear = Callable[[Contender, list[list[Episode]]], None]
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, output: Path, end: BaseException, measured: bool) -> int:
+    """The exit code of an evaluation that ends so, after its model was measured or before."""
+
+    def evaluate(asked: Evaluation, hear: Hear) -> None:
+        if measured:
+            hear(asked.contenders[0], [[episode(node(0, [1.0]))]])
+        raise end
+
+    monkeypatch.setattr(module, "evaluate", evaluate)
+    return main(
+        ["eval", "--config", str(QUICKSTART), "--model", "base", "--split", "eval[:1]", "--output", str(output)]
+    )
+
+
+@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (Terminated(), 143)])
+def test_what_was_measured_stays(
+    end: BaseException, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(monkeypatch, tmp_path / "some", end, measured=True) == code
+    tasks = tmp_path / "some" / "tasks.jsonl"
+    assert capsys.readouterr().err.endswith(f"stopped: 1 of 1 model measured; their tasks are in {tasks}\n")
+    assert len(tasks.read_text().splitlines()) == 1
+    assert ended(monkeypatch, tmp_path / "none", end, measured=False) == code
+    assert capsys.readouterr().err.endswith("stopped: 0 of 1 model measured\n")
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_evaluation_that_cannot_start_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(monkeypatch, tmp_path / "e", UserError("the cluster is too small"), measured=False) == 1
+    assert capsys.readouterr().err.endswith("error: the cluster is too small\n")
+    assert not (tmp_path / "e").exists()

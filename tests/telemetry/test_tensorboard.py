@@ -1,0 +1,48 @@
+"""TensorBoard's files, read by TensorBoard."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from marl_ray.core.errors import UserError
+from marl_ray.telemetry import tensorboard
+from marl_ray.telemetry.tensorboard import TensorBoard, require_tensorboard
+from tests.trees import two_turns
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """(step, value) of each tag."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder)).Reload()
+    return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+def test_rows_become_scalars_and_a_resumed_run_has_what_it_kept(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    folder, metrics = tmp_path / "tensorboard", tmp_path / "metrics.jsonl"
+    first = TensorBoard(folder, metrics)
+    first.row({"step": 0, "env_steps": 0, "eval/turn_1/reward_mean": 0.5}, "before")
+    first.row({"step": 1, "env_steps": 8, "turn_1/reward_mean": 1.5, "agent_0/loss": float("nan")}, "")
+    first.row({"step": 2, "env_steps": 16, "turn_1/reward_mean": 2.5}, "")
+    first.close()
+    assert scalars(folder)["turn_1/reward_mean"] == [(1, 1.5), (2, 2.5)]
+    assert scalars(folder)["eval/turn_1/reward_mean"] == [(0, 0.5)]
+    metrics.write_text(json.dumps({"step": 1, "env_steps": 8, "turn_1/reward_mean": 1.5, "agent_0/loss": None}) + "\n")
+    again = TensorBoard(folder, metrics)
+    again.row({"step": 2, "env_steps": 16, "turn_1/reward_mean": 3.5}, "")
+    again.close()
+    assert scalars(folder) == {"turn_1/reward_mean": [(1, 1.5), (2, 3.5)], "env_steps": [(1, 8.0), (2, 16.0)]}
+
+
+def test_the_package_is_asked_for_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)
+    config = two_turns()
+    require_tensorboard(config)
+    wanted = replace(config, output=replace(config.output, tensorboard=True))
+    with pytest.raises(UserError, match=r"^output.tensorboard is set but .* missing: pip install tensorboard$"):
+        require_tensorboard(wanted)
