@@ -62,6 +62,11 @@ def check_critic(config: Config) -> None:
         f"on from one of them: set {section}.handoff to all (with num_generations 1 an episode is a chain)",
     )
     require(
+        not config.rollout.dynamic_sampling,
+        f"{section}.dynamic_sampling skips groups of equal returns, and {section}.critic {critic} learns from them "
+        "too: turn it off",
+    )
+    require(
         not config.credit.normalize_advantages,
         f"{section}.normalize_advantages takes the mean of siblings away, and with it the value that {section}.critic "
         f"{critic} measures them against: turn it off",

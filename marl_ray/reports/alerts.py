@@ -37,19 +37,19 @@ def _lost(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _learning(steps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What keeps agents from learning."""
+    """What keeps policies from learning, each under the name that its metrics have."""
     found = []
-    agents = sorted({key.partition("/")[0] for row in steps for key in row if key.startswith("agent_")})
-    for agent in agents:
-        name = agent.replace("_", " ")
-        if not _sum(steps, f"{agent}/optimizer_steps"):
+    policies = sorted({key.partition("/")[0] for row in steps for key in row if key.endswith("/optimizer_steps")})
+    for policy in policies:
+        name = policy.replace("_", " ")
+        if not _sum(steps, f"{policy}/optimizer_steps"):
             found.append(f"{name} has not learned: no step had a group whose rewards differed")
-        skipped = _sum(steps, f"{agent}/skipped_steps")
+        skipped = _sum(steps, f"{policy}/skipped_steps")
         if skipped:
             found.append(f"{name}: {counted(skipped, 'update')} skipped for a loss or gradient that is not finite")
-        if (gap := _lately(steps, f"{agent}/logprob_gap")) is not None and gap > LARGE_GAP:
+        if (gap := _lately(steps, f"{policy}/logprob_gap")) is not None and gap > LARGE_GAP:
             found.append(f"{name}: learner and sampler differ by {gap:.2g} nats a token lately")
-        if (size := _lately(steps, f"{agent}/effective_sample_size")) is not None and size < SMALL_SAMPLE:
+        if (size := _lately(steps, f"{policy}/effective_sample_size")) is not None and size < SMALL_SAMPLE:
             found.append(f"{name}: effective sample size {size:.2f} lately: the policy moves faster than its data")
     still = sum(_all_alike(row) for row in steps) / len(steps)
     if still > MANY_ALIKE:

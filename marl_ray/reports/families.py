@@ -25,7 +25,7 @@ STEP_TIMES = ("step", "rollout", "learn", "sync", "idle")
 INTERVAL = 1.96
 """Standard errors in half of a 95 % interval."""
 OF_A_TURN = re.compile(r"turn_(\d+)/(.+)")
-OF_AN_AGENT = re.compile(r"agent_(\d+)/(.+)")
+OF_AN_AGENT = re.compile(r"(agent|policy)_(\d+)/(.+)")
 DATED = ("step", "env_steps")
 
 
@@ -103,13 +103,13 @@ def _place(key: str) -> tuple[str, str, str]:
             return LEVELS, turn, name.removeprefix("level/")
         return (REWARDS if name in FIRST else TURNS), name, turn
     if match := OF_AN_AGENT.fullmatch(key):
-        return AGENTS, match[2], f"agent {match[1]}"
+        return AGENTS, match[3], f"{match[1]} {match[2]}"
     if key.startswith("time/"):
         name = key.removeprefix("time/")
         if name in STEP_TIMES:
             return TIME, "seconds a step", name
         if match := OF_AN_AGENT.fullmatch(name):
-            return TIME, f"seconds a step: {match[2]}", f"agent {match[1]}"
+            return TIME, f"seconds a step: {match[3]}", f"{match[1]} {match[2]}"
         return TIME, name, ""
     return ROLLOUT, key, ""
 

@@ -114,6 +114,10 @@ from tests.config.test_loading import tree
             "magrpo.critic iac needs to know what followed each answer, and handoff random goes on from one of them: "
             "set magrpo.handoff to all",
         ),
+        (
+            {"magrpo": {"critic": "iac", "dynamic_sampling": True}},
+            "magrpo.dynamic_sampling skips groups of equal returns",
+        ),
         ({"magrpo": {"critic": "maac", "normalize_advantages": True}}, "magrpo.normalize_advantages takes the mean"),
         ({"magrpo": {"critic": "maac", "estimator": "marloo"}}, "magrpo.estimator marloo compares siblings, and"),
         ({"magrpo": {"critic": "iac", "reference_kl_coef": 0.1}}, "would change rewards that the critic has learned"),
