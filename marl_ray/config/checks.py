@@ -98,6 +98,10 @@ def check(config: Config) -> None:
     _check_turns(config)
     _check_evaluation(config)
     _check_loss(config)
+    _require(
+        any(agent.learning_rate > 0 for agent in config.agents),
+        f"{config.algorithm}.learning_rate is 0 for every agent, so nothing would be learned: raise one of them",
+    )
     for number in range(config.num_agents):
         _check_credit(config, number)
         _check_resources(config, number)

@@ -44,7 +44,7 @@ class AgentDefaults:
     """Type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32
     master copy and, on a GPU, computes in this type."""
     learning_rate: NotNegative = 2e-5
-    """AdamW's peak learning rate; `agent_learning_rate` is the same setting."""
+    """AdamW's peak learning rate; `agent_learning_rate` is the same setting. 0 leaves an agent as it is."""
     max_new_tokens: PositiveInt = 256
     """Tokens of a completion at most."""
     reference_kl_coef: NotNegative = 0.0

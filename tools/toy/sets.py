@@ -80,11 +80,11 @@ SETS: dict[str, ToySet] = {
         HARD_MODES,
         tasks=("train", "eval", "unseen"),
         start=BASE_PATH,
-        first=5000,
-        second=3500,
-        steps=1000,
+        first=7000,
+        second=5000,
+        steps=1500,
         batch_size=8,
-        peak_lr=1e-3,
+        peak_lr=2e-3,
     ),
 }
 """By name; `bundled:NAME` are its tasks, `bundled:NAME-base` is its policy."""
