@@ -91,7 +91,7 @@ def draw(lines: Sequence[Line], titles: Titles, reference: str, path: Path) -> N
             _draw(axis, curves[arm], colour, title)
         axis.set_title(group, loc="left", fontsize=11)
         axis.set_xlabel("sampled tokens, thousands")
-        axis.set_ylim(0, 1)
+        axis.set_ylim(bottom=0)
         axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)

@@ -15,7 +15,7 @@ from tools.toy.demonstrations import WRONG_NAMES, Role, Skill, misspell
 from tools.toy.hard_families import Problem
 from tools.toy.steps import Step
 
-FIRST_TURN = Skill(name=0.95, constant=0.88, structure=0.75, returns=0.94, syntax=0.95)
+FIRST_TURN = Skill(name=0.97, constant=0.96, structure=0.8, returns=0.97, syntax=0.98)
 SECOND_TURN = FIRST_TURN.better(0.4)
 
 KEEPS_WAY = {True: 0.5, False: 0.95, None: 0.7}

@@ -80,11 +80,11 @@ SETS: dict[str, ToySet] = {
         HARD_MODES,
         tasks=("train", "eval", "unseen"),
         start=BASE_PATH,
-        first=7000,
-        second=5000,
+        first=8000,
+        second=4000,
         steps=1500,
         batch_size=8,
-        peak_lr=2e-3,
+        peak_lr=1.5e-3,
     ),
 }
 """By name; `bundled:NAME` are its tasks, `bundled:NAME-base` is its policy."""
