@@ -74,7 +74,7 @@ GROUPS: dict[str, dict[str, Arm]] = {
 }
 """Arms of one group are drawn together. All take the same number of steps, and of about the same number of tokens."""
 ARMS = {name: arm for group in GROUPS.values() for name, arm in group.items()}
-COMMON = {"magrpo.num_train_epochs": 100, "magrpo.max_steps": 50, "output.episodes_per_step": 64}
+COMMON = {"magrpo.num_train_epochs": 100, "magrpo.max_steps": 60, "output.episodes_per_step": 64}
 """Steps are the same for all, however many tasks each has; all of an evaluation's episodes are written."""
 
 

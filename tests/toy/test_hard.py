@@ -19,7 +19,7 @@ from marl_ray.toy import HARD_BASE_PATH, HARD_TASKS_PATH
 from tools.toy.demonstrations import PERFECT
 from tools.toy.hard_demonstrations import FIRST_TURN, attempt, second_attempt
 from tools.toy.hard_families import Family, Problem, all_families, split_problems
-from tools.toy.make_base import play
+from tools.toy.make_base import play, sample
 from tools.toy.make_tasks import task_rows
 from tools.toy.scenes import as_task
 from tools.toy.sets import SETS
@@ -93,7 +93,7 @@ def test_demonstrators_take_both_ways_alike_and_keep_to_theirs_in_the_second_tur
     rng = random.Random(0)
     ways = Counter(attempt(problem, "aux", FIRST_TURN, rng).way for _ in range(1000))
     assert abs(ways[0] - ways[1]) < 100
-    assert 0.2 < ways[None] / 1000 < 0.3
+    assert 0.15 < ways[None] / 1000 < 0.25
     first = attempt(problem, "aux", PERFECT, rng, 1)
 
     def again(failing: bool) -> float:
@@ -119,13 +119,27 @@ def test_a_second_attempt_without_the_problem_knows_only_its_own_code() -> None:
     assert len(guesses - {None}) > 3
 
 
-def test_the_base_is_far_from_the_ceiling_and_leans_neither_way(sandbox: Sandbox) -> None:
-    model = Qwen2ForCausalLM.from_pretrained(HARD_BASE_PATH).eval()
-    tokenizer = AutoTokenizer.from_pretrained(HARD_BASE_PATH)
+@pytest.fixture(scope="module")
+def policy() -> tuple[Qwen2ForCausalLM, AutoTokenizer]:
+    return Qwen2ForCausalLM.from_pretrained(HARD_BASE_PATH).eval(), AutoTokenizer.from_pretrained(HARD_BASE_PATH)
+
+
+def test_the_base_is_far_from_the_ceiling(policy: tuple[Qwen2ForCausalLM, AutoTokenizer], sandbox: Sandbox) -> None:
     torch.manual_seed(0)
-    problems = SPLITS["eval"]
     external = SETS["toy-hard"].modes[0][1]
-    first, second = play(model, tokenizer, problems * 2, sandbox.run_batch, external=external)
-    assert 1.0 <= sum(first) / len(first) <= 2.2
-    assert 1.0 <= sum(second) / len(second) <= 2.4
+    first, second = play(*policy, SPLITS["eval"] + SPLITS["unseen"], sandbox.run_batch, external=external)
+    assert 1.4 <= sum(first) / len(first) <= 2.2
+    assert 1.4 <= sum(second) / len(second) <= 2.2
     assert max(first) > 3.9
+
+
+def test_the_base_goes_either_way(policy: tuple[Qwen2ForCausalLM, AutoTokenizer]) -> None:
+    torch.manual_seed(0)
+    problems = [problem for problem in SPLITS["eval"] + SPLITS["unseen"] if len(problem.family.ways) == 2]
+    rng, ways = random.Random(0), Counter[int]()
+    answers = sample(*policy, [PAIR.first_prompts(as_task(problem))[0] for problem in problems * 3])
+    for problem, answer in zip(problems * 3, answers, strict=True):
+        texts = [attempt(problem, "aux", PERFECT, rng, way).text for way in problem.family.ways]
+        ways.update([texts.index(answer)] if answer in texts else [])
+    assert sum(ways.values()) > 30
+    assert 0.25 < ways[0] / sum(ways.values()) < 0.75
