@@ -16,6 +16,7 @@ import argparse
 import functools
 import hashlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -93,7 +94,7 @@ def digest(arm: str) -> str:
 
 
 def train(arm: str, seed: int, folder: Path) -> Path:
-    """Run an arm, or go on with it; returns the run's folder. Raises CalledProcessError."""
+    """Run an arm, or go on with it; returns the run's folder. Exits where the run does not end well."""
     run = folder / f"{arm}_{seed}_{digest(arm)}"
     settings = {
         **COMMON,
@@ -104,14 +105,13 @@ def train(arm: str, seed: int, folder: Path) -> Path:
         "output.resume": "auto",
     }
     command = [sys.executable, "-m", "marl_ray", "train", "magrpo", "--config", str(CONFIG), "--override"]
+    overrides = [f"{key}={value}" for key, value in settings.items()]
     with run.with_suffix(".log").open("a") as log:
-        subprocess.run(
-            [*command, *(f"{key}={value}" for key, value in settings.items())],
-            check=True,
-            stdout=log,
-            stderr=log,
-            cwd=ROOT,
-        )
+        child = subprocess.Popen([*command, *overrides], stdout=log, stderr=log, cwd=ROOT)
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())  # who is stopped waits until the run has stopped
+        code = child.wait()
+    if code:
+        sys.exit(f"{arm}, seed {seed} ended early, {log.name} says why; the same command goes on with it")
     return run
 
 
