@@ -135,7 +135,7 @@ def all_families() -> list[Family]:
 
     first = [(step, *pair) for step in RECURSIVE for pair in permutations(INT, 2)]
     second = [(a, step, b) for step in RECURSIVE for a, b in product(INT, INT) if a.name != "minus"]
-    kinds = {
+    kinds: dict[str, Sequence[tuple[Step, ...]]] = {
         "int_pair": some(list(permutations(INT, 2)), 15),
         "int": some(list(permutations(INT, 3)), 30),
         "recursion_pair": list(product(RECURSIVE, INT)),
@@ -150,7 +150,8 @@ def all_families() -> list[Family]:
 def draw(family: Family, count: int) -> list[Problem]:
     """Up to `count` fair problems of a family with different constants, the same ones always."""
     rng = random.Random(f"problems/{family.name}")
-    every = list(product(*(list(step.constants) or [None] for step in family.steps)))
+    choices: list[list[int | None]] = [[*step.constants] or [None] for step in family.steps]
+    every = list(product(*choices))
     rng.shuffle(every)
     kind = family.steps[0].takes
     drawn = (Problem(family, rng.choice(ENTRY_POINTS[kind]), rng.choice(ARGUMENTS[kind]), c) for c in every)
