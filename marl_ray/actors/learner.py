@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from marl_ray.actors.handle import Actor, Handle, keep_what_is_loaded
-from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
+from marl_ray.config.schema import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.ids import ActorId
+from marl_ray.models.adapters import describe_adapter, has_adapter
 from marl_ray.models.tokenization import fingerprint
 from marl_ray.weights.receiving import Delivery
 
@@ -41,9 +42,14 @@ class LearnerActor(Actor):
         wire_dtype: str,
         total_steps: int,
         threads: int,
+        lora: LoraConfig,
+        seed: int,
     ) -> None:
         self.id = id
-        self._arguments: Any = (model_path, agent, model, credit, optimizer, wire_dtype, total_steps, threads)
+        self._arguments: Any = (
+            *(model_path, agent, model, credit, optimizer),
+            *(wire_dtype, total_steps, threads, lora, seed),
+        )
 
     def start(self) -> list[str]:
         """Load the model."""
@@ -51,11 +57,15 @@ class LearnerActor(Actor):
 
         self.learner = Learner(*self._arguments)
         keep_what_is_loaded()
+        notes = []
+        if has_adapter(self.learner.policy):
+            notes.append(f"agent {self.id.agent}: {describe_adapter(self.learner.policy)}")
         if self.learner.scorer.layout == "packed":
-            return []
+            return notes
         return [
+            *notes,
             f"agent {self.id.agent}: learns in padded batches with the model's own attention, which takes longer: "
-            f"{self.learner.why_padded}"
+            f"{self.learner.why_padded}",
         ]
 
     def fingerprint(self, texts: list[str]) -> str:

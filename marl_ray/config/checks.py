@@ -8,7 +8,7 @@ from typing import Any
 
 from marl_ray.config.arithmetic import joint_actions, nodes
 from marl_ray.config.keys import agent_keys
-from marl_ray.config.learning import CLIP_RANGES
+from marl_ray.config.learning import CLIP_RANGES, LoraConfig
 from marl_ray.config.schema import Config, ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
@@ -217,6 +217,15 @@ def _check_loss(config: Config) -> None:
         not (loss == "gspo" and config.credit.loss_aggregation != "sequence_sum"),
         f"{section}.loss gspo averages over a completion's tokens by itself: set {section}.loss_aggregation to "
         f"sequence_sum, not {config.credit.loss_aggregation}",
+    )
+    _require(
+        bool(config.lora.rank) or config.lora == LoraConfig(),
+        "lora.alpha and lora.targets are for adapters, and lora.rank is 0: set it, or leave them out",
+    )
+    _require(
+        not config.lora.rank or not any(agent.learner.offload_reference for agent in config.agents),
+        "resources.learner.offload_reference: with lora the reference is the policy without its adapter, so there is "
+        "nothing to off-load: leave it out",
     )
     _require(
         optimizer.reference_kl == "k1_in_reward" or any(agent.reference_kl_coef for agent in config.agents),

@@ -37,6 +37,23 @@ class CreditConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Adapters learn in place of all weights; they are merged before they are published. Needs the extra `lora`."""
+
+    rank: NotNegativeInt = 0
+    """Rank of the adapters; 0: there are none, and all weights learn."""
+    alpha: PositiveInt | None = None
+    """What an adapter adds is scaled by alpha / rank; null: 2 * rank."""
+    targets: tuple[str, ...] = ()
+    """Names of the layers that get one, as [q_proj, v_proj]; []: all linear layers but the output's."""
+
+    @property
+    def scale(self) -> float:
+        """What an adapter's product is multiplied with."""
+        return (self.alpha or 2 * self.rank) / self.rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
     """AdamW and its batches. The learning rate is the agent's."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from marl_ray.config.environments import CodeCompletionConfig
-from marl_ray.config.learning import CreditConfig, Importance, OptimizerConfig
+from marl_ray.config.learning import CreditConfig, Importance, LoraConfig, OptimizerConfig
 from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
 from marl_ray.config.values import (
     NotNegative,
@@ -296,6 +296,7 @@ class Config:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     credit: CreditConfig = field(default_factory=CreditConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
     reward_processor: RewardProcessorConfig = field(default_factory=RewardProcessorConfig)

@@ -12,6 +12,7 @@ from typing import Any
 from marl_ray.config.schema import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.paths import expanded
+from marl_ray.models.adapters import ADAPTER_FILE
 from marl_ray.models.tokenization import says_base
 from marl_ray.runs.checkpoints import NAME, state_of
 from marl_ray.runs.folder import RunFolder
@@ -82,6 +83,11 @@ def _weights(folder: Path, config: Config) -> tuple[str, ...]:
     if sorted(there) != sorted(wanted):
         raise UserError(
             f"{folder} holds {', '.join(there) or 'no model'}, but the config has {config.num_agents} agents"
+        )
+    if any((folder / name / ADAPTER_FILE).exists() for name in wanted):
+        raise UserError(
+            f"{folder} holds adapters, which engines do not load alone: evaluate the run once it has ended, when they "
+            "are merged in its models/"
         )
     return tuple(str(folder / name) for name in wanted)
 

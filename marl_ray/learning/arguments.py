@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from marl_ray.config.schema import AgentConfig, Config, CreditConfig, ModelConfig, OptimizerConfig
+from marl_ray.config.schema import AgentConfig, Config, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
+from marl_ray.core.streams import stream_seed
 from marl_ray.models.names import resolve_model
 
 
@@ -20,6 +21,8 @@ class LearnerArguments(NamedTuple):
     wire_dtype: str
     total_steps: int
     threads: int
+    lora: LoraConfig
+    seed: int
 
 
 def learner_arguments(config: Config, agent: int, generators_have_gpus: bool, total_steps: int) -> LearnerArguments:
@@ -34,6 +37,8 @@ def learner_arguments(config: Config, agent: int, generators_have_gpus: bool, to
         wire_dtype(settings, generators_have_gpus),
         total_steps,
         max(1, round(settings.learner.cpus)),
+        config.lora,
+        stream_seed(config.seed, "adapter", agent),
     )
 
 

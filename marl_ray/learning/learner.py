@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from marl_ray.config.learning import CLIP_RANGES
+from marl_ray.config.learning import CLIP_RANGES, LoraConfig
 from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.disk import sync, sync_tree
@@ -25,10 +25,12 @@ from marl_ray.learning.importance import Agreement
 from marl_ray.learning.measures import Distance
 from marl_ray.learning.policy import Scorer, choose_layout, load_policy
 from marl_ray.learning.reference import Reference
+from marl_ray.models.adapters import add_adapter, has_adapter, load_adapter, named_weights
 from marl_ray.models.folders import check_folder
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 
 STATE_FILE = "learner.pt"
+NO_ADAPTER = LoraConfig()
 UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError, UnpicklingError, UserError)
 """What reading files raises that are cut off, damaged, or of another model."""
 
@@ -49,7 +51,8 @@ class Learner:
     """A fold over batches, on one device: state(s + 1) = update(state(s), batch s).
 
     `model_path` is a local folder or hub id, of the start and of the reference policy, if the agent has one;
-    `wire_dtype` the dtype of the engines' weights; `total_steps` the number of optimizer steps that the schedule spans.
+    `wire_dtype` the dtype of the engines' weights; `total_steps` the number of optimizer steps that the schedule spans;
+    `seed` is what an adapter's first weights follow from.
     `step` counts the batches that were applied, so it is the number of the next one.
     """
 
@@ -63,16 +66,21 @@ class Learner:
         wire_dtype: str,
         total_steps: int,
         threads: int,
+        lora: LoraConfig = NO_ADAPTER,
+        seed: int = 0,
     ) -> None:
         torch.set_num_threads(threads)
         self.agent = agent
         self.model = model
+        self.base = model_path
         self.settings = optimizer
         self.dtype = getattr(torch, wire_dtype)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tokenizer = load_tokenizer(model_path, model)
         self.policy = load_policy(model_path, model.model_kwargs.trust_remote_code, self.device)
         layout, self.why_padded = choose_layout(self.policy, self.device, model.max_length)
+        if lora.rank:
+            add_adapter(self.policy, lora, seed)
         self.scorer = Scorer(self.policy, layout, agent.temperature, self.dtype)
         self.reference: Reference | None = None
         if agent.reference_kl_coef:
@@ -81,7 +89,7 @@ class Learner:
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         self.optimizer = torch.optim.AdamW(
-            self.policy.parameters(),
+            [parameter for parameter in self.policy.parameters() if parameter.requires_grad],
             lr=agent.learning_rate,
             betas=(optimizer.adam_beta1, optimizer.adam_beta2),
             weight_decay=optimizer.weight_decay,
@@ -146,8 +154,9 @@ class Learner:
         return self.finish(batch, 0)
 
     def save(self, folder: str) -> None:
-        """Write the model (as transformers loads it) and everything needed to go on exactly; when this returns, it is
-        on disk. Where the disk refuses, raises what says so: OSError, or the error of safetensors with its number."""
+        """Write the model (as transformers loads it), or its adapter (as peft does), and everything needed to go on
+        exactly; when this returns, it is on disk. Where the disk refuses, raises what says so: OSError, or the error of
+        safetensors with its number."""
         self.policy.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         state = {
@@ -166,8 +175,10 @@ class Learner:
         checkpoint = Path(folder).parent
         with _reading(Path(folder), checkpoint):
             check_folder(Path(folder), own_tokenizer=True)
-            saved = load_policy(folder, self.model.model_kwargs.trust_remote_code, torch.device("cpu"))
-            self.policy.load_state_dict(saved.state_dict())
+            if has_adapter(self.policy):
+                load_adapter(self.policy, Path(folder))
+            else:
+                self.policy.load_state_dict(self._load(folder).state_dict())
         with _reading(Path(folder) / STATE_FILE, checkpoint):
             state = torch.load(Path(folder) / STATE_FILE, map_location="cpu", weights_only=True)
             self.optimizer.load_state_dict(state["optimizer"])
@@ -192,12 +203,13 @@ class Learner:
 
         Raises RuntimeError if the saved tokenizer, loaded again, gives other ids of `texts` than the one trained with.
         """
+        whole = self._whole()
         weights = {
             name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
-            for name, tensor in self.policy.state_dict().items()
+            for name, tensor in whole.state_dict().items()
         }
         final, hidden = Path(folder), Path(folder).with_name(f".{Path(folder).name}")
-        self.policy.save_pretrained(hidden, state_dict=weights)
+        whole.save_pretrained(hidden, state_dict=weights)
         self.tokenizer.save_pretrained(hidden)
         saved = load_tokenizer(str(hidden), ModelConfig(model_kwargs=self.model.model_kwargs))
         if fingerprint(saved, texts) != fingerprint(self.tokenizer, texts):
@@ -206,6 +218,20 @@ class Learner:
         shutil.rmtree(final, ignore_errors=True)
         os.replace(hidden, final)
         sync(final.parent)
+
+    def _load(self, path: str) -> Any:
+        """A model on the CPU."""
+        return load_policy(path, self.model.model_kwargs.trust_remote_code, torch.device("cpu"))
+
+    def _whole(self) -> Any:
+        """The policy, or one like it that has what an adapter adds in its weights."""
+        if not has_adapter(self.policy):
+            return self.policy
+        whole = self._load(self.base)
+        with torch.no_grad():
+            for name, merged in named_weights(self.policy):
+                whole.get_parameter(name).copy_(merged)
+        return whole
 
     def _begun(self, step: int, start: int) -> Gradient:
         """The gradient of batch `step` whose next group is number `start`."""

@@ -12,7 +12,7 @@ top_p are larger at every token, and would make length cost something.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -23,10 +23,12 @@ from marl_ray.credit.batches import shares_of, weighed
 from marl_ray.learning.batching import PromptRow, WeightedCompletion, whole_row
 from marl_ray.learning.losses import k1, k3
 from marl_ray.learning.policy import Scorer, load_policy
+from marl_ray.models.adapters import has_adapter, without_adapter
 
 
 class Reference:
     """It computes as `policy` does, from float32 weights, so that the two agree to the bit until the first update.
+    Where the policy learns an adapter, it is the policy without it.
 
     `offloaded`, its weights are in the host's memory, and on the policy's device while groups are scored.
     """
@@ -41,6 +43,11 @@ class Reference:
         optimizer: OptimizerConfig,
     ) -> None:
         self._policy, self._agent, self._credit, self._settings = policy, agent, credit, optimizer
+        self._itself = has_adapter(policy.model)
+        """Whether it is the policy without its adapter."""
+        if self._itself:
+            self._reference = policy
+            return
         offloaded = agent.learner.offload_reference
         home = torch.device("cpu") if offloaded else policy.model.device
         model = load_policy(model_path, trust_remote_code, home).requires_grad_(False).eval()
@@ -55,7 +62,8 @@ class Reference:
 
     def _row(self, group: Group) -> PromptRow:
         """Each group is scored by itself: in whatever portions they come, the bits are the same."""
-        reference = self._logprobs(self._reference, group)
+        with without_adapter(self._policy.model) if self._itself else nullcontext():
+            reference = self._logprobs(self._reference, group)
         kl_weights = [0.0] * len(group.completions)
         if self._settings.reference_kl == "k3_in_loss":
             shares = shares_of(group.turn, group.completions, self._agent.max_new_tokens, self._credit)
@@ -89,6 +97,9 @@ class Reference:
     @contextmanager
     def _on_the_device(self) -> Iterator[None]:
         """The reference's weights are where the policy's are. They are not written back: nothing changes them."""
+        if self._itself:
+            yield
+            return
         model, device = self._reference.model, self._policy.model.device
         homes = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
         for tensor, home in homes:

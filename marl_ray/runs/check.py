@@ -23,6 +23,7 @@ from marl_ray.data.tables import check_dataset, needs_download
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
+from marl_ray.models.adapters import require_peft
 from marl_ray.models.names import check_model, describe_prompts, resolve_model
 from marl_ray.runs.folder import RunFolder, new_folder
 from marl_ray.runs.resume import SavedRun, check_resume
@@ -54,6 +55,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
         if agent.estimator not in ESTIMATORS.entries:  # those of the package are there, and import torch
             ESTIMATORS.get(agent.estimator)
     require_wandb(config)
+    require_peft(config.lora)
     check_sandbox(config)
     demands(config)
     templates = _check_models(config, dry)

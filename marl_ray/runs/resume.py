@@ -147,6 +147,7 @@ def _check_same_run(config: Config, saved: Config) -> None:
         ("rollout_buffer_size", config.rollout.rollout_buffer_size, saved.rollout.rollout_buffer_size),
         ("num_agents", config.num_agents, saved.num_agents),
         ("models", [agent.name for agent in config.agents], [agent.name for agent in saved.agents]),
+        ("lora", config.lora, saved.lora),
         ("run_name", config.output.run_name, saved.output.run_name),
     ):
         if now != before:

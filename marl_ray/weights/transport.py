@@ -16,6 +16,7 @@ import torch
 
 from marl_ray.core.ids import ActorId
 from marl_ray.core.tree import WeightVersion
+from marl_ray.models.adapters import named_weights
 from marl_ray.weights.checksum import Checksum
 from marl_ray.weights.receiving import Acknowledgement, Delivery
 
@@ -197,7 +198,7 @@ class _Rendezvous:
 
 
 class CastSource:
-    """The parameters, detached and cast to the wire dtype, in a fixed order (vLLM's `WeightSource`).
+    """The parameters, adapters merged, cast to the wire dtype, in a fixed order (vLLM's `WeightSource`).
 
     Under the names of the model's files, which are those that engines load: transformers may have given them others
     (gpt_neox), or have stacked them (experts).
@@ -205,7 +206,7 @@ class CastSource:
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
         self.model, self.dtype = model, dtype
-        shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in model.named_parameters()}
+        shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in named_weights(model)}
         self.shapes = self._as_in_files(shapes)
         self.same_names = set(self.shapes) == set(shapes)
 
@@ -216,11 +217,10 @@ class CastSource:
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         if self.same_names:
-            parameters = dict(self.model.named_parameters())
-            for name in self.shapes:
-                yield name, parameters[name].detach().to(self.dtype).contiguous()
+            for name, weight in named_weights(self.model):
+                yield name, weight.to(self.dtype).contiguous()
         else:
-            cast = {name: parameter.detach().to(self.dtype) for name, parameter in self.model.named_parameters()}
+            cast = {name: weight.to(self.dtype) for name, weight in named_weights(self.model)}
             for name, tensor in self._as_in_files(cast).items():
                 yield name, tensor.contiguous()
 

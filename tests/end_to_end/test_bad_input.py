@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from marl_ray.cli.train import train_main
-from tests.end_to_end.conftest import QUICK, train
+from tests.end_to_end.conftest import ALONE, QUICK, train
 
 TASK = {"task_id": "t/0", "prompt": "def f(x):\n", "entry_point": "f", "test": "def check(c):\n    assert c(1) == 1\n"}
 
@@ -85,7 +85,7 @@ def test_what_the_machine_cannot_give_is_said_before_any_actor_starts(tmp_path: 
 
 def test_prompts_that_never_fit_end_the_run(tmp_path: Path) -> None:
     overrides = [f"output.base_dir={tmp_path / 'runs'}", "model.max_length=66", "magrpo.max_new_tokens=64"]
-    result = train(*QUICK, *overrides)
+    result = train(*QUICK, *ALONE, *overrides)
     assert result.returncode == 1
     assert "prompts are longer than the 2 tokens" in result.stderr.strip().splitlines()[-1]
 
@@ -103,7 +103,7 @@ def test_a_bug_shows_its_traceback_and_the_run_folder_keeps_it(tmp_path: Path, m
     (tmp_path / "broken_plugin.py").write_text(BROKEN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     settings = ["environment=broken_plugin:Broken", f"output.base_dir={tmp_path}", "output.run_name=r"]
-    result = train(*QUICK, *settings)
+    result = train(*QUICK, *ALONE, *settings)
     assert result.returncode == 1
     kept = tmp_path / "r" / "error.txt"
     *_, error, last = result.stderr.strip().splitlines()

@@ -15,41 +15,45 @@ import yaml
 from safetensors.torch import load_file
 
 from marl_ray.toy import BASE_PATH, TASKS_PATH
-from tests.end_to_end.conftest import HUMANEVAL, QUICK, ROOT, command, environment, rows, timeless, train
+from tests.end_to_end.conftest import ALONE, HUMANEVAL, QUICK, ROOT, command, environment, rows, timeless, train
 
 SMALL = ["magrpo.rollout_buffer_size=4", "magrpo.num_generations=8", "magrpo.eval_num_samples=2"]
 
 needs_humaneval = pytest.mark.skipif(not HUMANEVAL.exists(), reason=f"no local copy of HumanEval at {HUMANEVAL}")
 
 
+REAL = [
+    *QUICK,
+    *SMALL,
+    f"dataset.name={HUMANEVAL}",
+    "dataset.type=humaneval",
+    "dataset.train_split=test[33:43]",
+    "dataset.eval_split=test[:4]",
+    "magrpo.max_steps=4",
+    "magrpo.save_steps=2",
+    "magrpo.estimator=mareinforce",
+    "magrpo.eval_num_generations=1",
+]
+"""Four steps of two turns on HumanEval, from the bundled policy."""
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two steps of two turns on HumanEval, from the bundled policy."""
+    """Such a run, to its end."""
     base = tmp_path_factory.mktemp("runs")
-    result = train(
-        *QUICK,
-        *SMALL,
-        f"dataset.name={HUMANEVAL}",
-        "dataset.type=humaneval",
-        "dataset.train_split=test[33:43]",
-        "dataset.eval_split=test[:4]",
-        "magrpo.max_steps=2",
-        "magrpo.estimator=mareinforce",
-        "magrpo.eval_num_generations=1",
-        f"output.base_dir={base}",
-        "output.run_name=he",
-    )
+    result = train(*REAL, f"output.base_dir={base}", "output.run_name=he")
     assert result.returncode == 0, result.stderr
     assert result.stdout == ""
-    assert "step 2/2 | reward" in result.stderr
+    assert "step 4/4 | reward" in result.stderr
     assert f"Results in {base / 'he'}" in result.stderr
     return base / "he"
 
 
 @needs_humaneval
 def test_metrics_have_their_names(finished: Path) -> None:
-    first, second = rows(finished, "step")
-    assert (first["step"], second["step"]) == (1, 2)
+    steps = rows(finished, "step")
+    assert [row["step"] for row in steps] == [1, 2, 3, 4]
+    first = steps[0]
     assert first["env_steps"] == 4 * 2 * 8
     expected = {
         "turn_1/reward_mean",
@@ -66,10 +70,10 @@ def test_metrics_have_their_names(finished: Path) -> None:
         "sandbox/executions_per_s",
     }
     assert expected <= set(first)
-    assert (first["agent_0/weight_version"], second["agent_1/weight_version"]) == (1, 2)
-    assert max(r[f"agent_{a}/logprob_gap"] for r in (first, second) for a in (0, 1)) < 1e-3
+    assert [row["agent_1/weight_version"] for row in steps] == [1, 2, 3, 4]
+    assert max(row[f"agent_{a}/logprob_gap"] for row in steps for a in (0, 1)) < 1e-3
     before, after = rows(finished, "eval")
-    assert (before["step"], after["step"]) == (0, 2)
+    assert (before["step"], after["step"]) == (0, 4)
     assert {"eval/turn_2/tests_passed_rate", "eval/turn_1/syntax_ok", "eval/turn_2/aux_called"} <= set(before)
 
 
@@ -100,10 +104,10 @@ def test_models_load_and_the_config_is_resolved(finished: Path) -> None:
         ids = AutoTokenizer.from_pretrained(folder)("def f(x):", return_tensors="pt").input_ids
         assert model(ids).logits.isfinite().all()
     saved = yaml.safe_load((finished / "config.yaml").read_text())
-    assert saved["magrpo"]["max_steps"] == 2
+    assert saved["magrpo"]["max_steps"] == 4
     assert saved["magrpo"]["num_agents"] == 2
     assert (finished / "returns.png").read_bytes().startswith(b"\x89PNG")
-    assert [p.name for p in (finished / "checkpoints").iterdir()] == ["step_000002"]
+    assert sorted(p.name for p in (finished / "checkpoints").iterdir()) == ["step_000002", "step_000004"]
 
 
 @needs_humaneval
@@ -125,63 +129,55 @@ def test_an_evaluation_gives_the_numbers_of_the_trainings_last(finished: Path, t
     assert [(task["model"], task["samples"]) for task in tasks] == [("he", 1)] * 2
 
 
+@needs_humaneval
 def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(
-    tmp_path: Path, children: list[subprocess.Popen]
+    finished: Path, tmp_path: Path, children: list[subprocess.Popen]
 ) -> None:
-    common = [*QUICK, *SMALL, f"output.base_dir={tmp_path}", "magrpo.save_steps=2", "magrpo.max_steps=6"]
-    common += ["output.save_final_model=false"]
-    whole = train(*common, "output.run_name=whole")
-    assert whole.returncode == 0, whole.stderr
-
     killed = subprocess.Popen(
-        command(*common, "output.run_name=killed"), stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT
+        command(*REAL, f"output.base_dir={tmp_path}", "output.run_name=he"),
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
     )
     children.append(killed)
     assert killed.stderr is not None
-    said = list(takewhile(lambda line: not line.startswith("step 3/6"), killed.stderr))
+    said = list(takewhile(lambda line: not line.startswith("step 2/4"), killed.stderr))
     killed.kill()
     assert killed.wait(timeout=30) == -signal.SIGKILL, said
-    assert 3 <= len(rows(tmp_path / "killed", "step")) < 6
+    assert 2 <= len(rows(tmp_path / "he", "step")) < 4
 
-    resumed = train("--resume", str(tmp_path / "killed"))
+    resumed = train("--resume", str(tmp_path / "he"))
     assert resumed.returncode == 0, resumed.stderr
-    assert "goes on after step " in resumed.stderr
-    expected, got = rows(tmp_path / "whole", "step"), rows(tmp_path / "killed", "step")
+    assert "goes on " in resumed.stderr
+    expected, got = rows(finished, "step"), rows(tmp_path / "he", "step")
     assert [timeless(row) for row in got] == [timeless(row) for row in expected]
-    last = Path("checkpoints") / "step_000006"
     for agent in ("agent_0", "agent_1"):
-        weights = [(tmp_path / run / last / agent / "model.safetensors").read_bytes() for run in ("whole", "killed")]
-        assert weights[0] == weights[1]
-
-    done = train("--resume", str(tmp_path / "killed"))
-    assert done.returncode == 1
-    assert "has done all of its 6 steps" in done.stderr
-
-    again = train(*common, "output.run_name=killed")
-    assert again.returncode == 1
-    assert "already holds a run: resume it" in again.stderr
+        weights = [
+            run / "checkpoints" / "step_000004" / agent / "model.safetensors" for run in (finished, tmp_path / "he")
+        ]
+        assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
 def test_steps_without_a_gradient_leave_the_policies_alone(tmp_path: Path) -> None:
     settings = ["magrpo.max_new_tokens=1", "magrpo.weight_decay=0.1", "magrpo.max_steps=2"]
-    result = train(*QUICK, *SMALL, *settings, f"output.base_dir={tmp_path}", "output.run_name=r")
+    result = train(*QUICK, *SMALL, *ALONE, *settings, f"output.base_dir={tmp_path}", "output.run_name=r")
     assert result.returncode == 1
     assert "no optimizer step up to step 2 had a gradient" in result.stderr.strip().splitlines()[-1]
-    assert "agent 1: prompts go to the model as they are (its tokenizer has no chat template)" in result.stderr
+    assert "agent 0: prompts go to the model as they are (its tokenizer has no chat template)" in result.stderr
     for step, row in enumerate(rows(tmp_path / "r", "step"), start=1):
-        for agent in (0, 1):
-            assert row[f"agent_{agent}/weight_version"] == step
-            assert row[f"agent_{agent}/optimizer_steps"] == row[f"agent_{agent}/grad_norm"] == 0
-            assert f"agent_{agent}/logprob_gap" not in row
+        assert row["agent_0/weight_version"] == step
+        assert row["agent_0/optimizer_steps"] == row["agent_0/grad_norm"] == 0
+        assert "agent_0/logprob_gap" not in row
     state = json.loads((tmp_path / "r" / "checkpoints" / "step_000002" / "trainer.json").read_text())
     assert (state["step"], state["learned"]) == (2, 0)
     before = load_file(BASE_PATH / "model.safetensors")
-    after = load_file(tmp_path / "r" / "checkpoints" / "step_000002" / "agent_1" / "model.safetensors")
+    after = load_file(tmp_path / "r" / "checkpoints" / "step_000002" / "agent_0" / "model.safetensors")
     assert all(torch.equal(before[name].float(), after[name]) for name in after)
 
 
 def test_bug_fix(tmp_path: Path) -> None:
-    """Two steps on bugs in functions that the bundled policy knows."""
+    """Two steps of adapters on bugs in functions that the bundled policy knows."""
     bugs = []
     for row in map(json.loads, TASKS_PATH.read_text().splitlines()[:10]):
         head = row["main_solution"].split("\n")[0]
@@ -191,12 +187,16 @@ def test_bug_fix(tmp_path: Path) -> None:
     data = tmp_path / "bugs.jsonl"
     data.write_text("\n".join(map(json.dumps, bugs)))
     settings = [f"dataset.name={data}", "dataset.type=bug_fix", "dataset.train_split=test[:8]"]
-    settings += ["dataset.eval_split=test[8:]", "magrpo.max_steps=2", "output.save_final_model=false"]
+    settings += ["dataset.eval_split=test[8:]", "magrpo.max_steps=2", "output.save_final_model=false", "lora.rank=4"]
     result = train(*QUICK, *SMALL, *settings, f"output.base_dir={tmp_path}", "output.run_name=r")
     assert result.returncode == 0, result.stderr
     levels = {f"turn_{turn}/level/{level}" for turn in (1, 2) for level in ("parses", "kept", "fixed", "diagnosis")}
     assert all(levels <= set(row) for row in rows(tmp_path / "r", "step"))
     assert any(row["turn_1/tests_fixed_rate"] > 0 for row in rows(tmp_path / "r", "step"))
+    gaps = [row["agent_0/logprob_gap"] for row in rows(tmp_path / "r", "step")]
+    assert 0 < max(gaps) < 1e-3, "engines have them merged"
+    kept = tmp_path / "r" / "checkpoints" / "step_000002" / "agent_0"
+    assert [file.name for file in kept.glob("*.safetensors")] == ["adapter_model.safetensors"]
     episodes = [json.loads(line) for line in (tmp_path / "r" / "episodes.jsonl").read_text().splitlines()]
     first, second = next(e["nodes"] for e in episodes if e["kind"] == "train" and len(e["nodes"]) == 2)
     assert "1: def " in first["prompts"][0]

@@ -51,6 +51,12 @@ def test_a_run_is_its_models_or_its_newest_checkpoint(run: RunFolder, config: Co
     assert trained.weights == (str(run.model(0)), str(run.model(1)))
 
 
+def test_adapters_are_not_evaluated_alone(run: RunFolder, config: Config) -> None:
+    (run.checkpoints.all()[1] / "agent_0" / "adapter_model.safetensors").touch()
+    with pytest.raises(UserError, match="holds adapters, which engines do not load alone"):
+        find_sources([str(run)], config)
+
+
 def test_models_that_are_none_are_refused(run: RunFolder, config: Config, tmp_path: Path) -> None:
     def refusal(*names: str) -> str:
         with pytest.raises(UserError) as caught:

@@ -1,0 +1,122 @@
+"""LoRA adapters (Hu et al. 2021): the weights of some layers stay as they are, and beside each learns a product of two
+narrow matrices, B A * alpha / rank. By peft, which transformers' models know.
+
+A model that has them still is the model it was, so that whoever scores, saves or publishes it has to know nothing
+else than `named_weights`: the weights with the products added, under the names that they have without adapters.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from marl_ray.config.learning import LoraConfig
+from marl_ray.core.errors import UserError
+
+NAME = "default"
+"""Of the adapter in the model; peft's name for one that has none."""
+ADAPTER_FILE = "adapter_model.safetensors"
+"""In the folder of an adapter, which holds no other weights."""
+
+
+def require_peft(lora: LoraConfig) -> None:
+    """Raises UserError where adapters are asked for and the package that makes them is not installed."""
+    if lora.rank and importlib.util.find_spec("peft") is None:
+        raise UserError("lora.rank is set, but peft is not installed: pip install 'marl-ray[lora]', or set it to 0")
+
+
+def add_adapter(model: Any, lora: LoraConfig, seed: int) -> None:
+    """Beside the layers that `lora` names, which alone learn from now on. A adapter's A is drawn from `seed`, its B is
+    0: the model computes what it did. Raises UserError for layers that it has not, and for tied ones."""
+    import torch
+    from peft import LoraConfig as Settings
+
+    settings = Settings(
+        r=lora.rank,
+        lora_alpha=lora.alpha or 2 * lora.rank,
+        target_modules=list(lora.targets) or "all-linear",
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            model.add_adapter(settings, adapter_name=NAME)
+        except ValueError as error:
+            raise UserError(f"lora.targets does not fit {type(model).__name__}: {str(error)[:300]}") from None
+    ends = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings()) if layer}
+    for name, layer in adapted(model).items():
+        if id(layer.base_layer.weight) in ends:
+            raise UserError(f"lora.targets names {name}, whose weights are the embeddings: leave it out")
+
+
+def adapted(model: Any) -> dict[str, Any]:
+    """The layers with an adapter, by name."""
+    if not has_adapter(model):
+        return {}
+    from peft.tuners.lora import LoraLayer
+
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
+
+
+def has_adapter(model: Any) -> bool:
+    """Whether the model has one."""
+    return getattr(model, "_hf_peft_config_loaded", False)
+
+
+def named_weights(model: Any) -> Iterator[tuple[str, Any]]:
+    """Name and tensor of every parameter, detached, as a model without adapters has them; merged one at a time."""
+    layers = adapted(model)
+    for name, parameter in model.named_parameters():
+        before, inside, last = name.rpartition(".base_layer.")
+        if inside and before in layers:
+            value = parameter.detach()
+            if last == "weight":
+                value = value + layers[before].get_delta_weight(NAME).detach()
+            yield f"{before}.{last}", value
+        elif not any(name.startswith(f"{layer}.lora_") for layer in _above(name, layers)):
+            yield name, parameter.detach()
+
+
+def _above(name: str, layers: dict[str, Any]) -> Iterator[str]:
+    """The adapted layers that a parameter lies in, of which there is one at most."""
+    parts = name.split(".")
+    return (path for path in (".".join(parts[:i]) for i in range(1, len(parts))) if path in layers)
+
+
+@contextmanager
+def without_adapter(model: Any) -> Iterator[None]:
+    """The model computes as it did before it had one."""
+    model.disable_adapters()
+    try:
+        yield
+    finally:
+        model.enable_adapters()
+
+
+def load_adapter(model: Any, folder: Path) -> None:
+    """What `model.save_pretrained` wrote of one. Raises ValueError where it is not this model's."""
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    prefix = "base_model.model."
+    state = {name.removeprefix(prefix): tensor for name, tensor in load_file(folder / ADAPTER_FILE).items()}
+    there = model.get_adapter_state_dict(NAME)
+    if {name: tensor.shape for name, tensor in state.items()} != {name: tensor.shape for name, tensor in there.items()}:
+        raise ValueError("it is the adapter of other layers or of another rank")
+    set_peft_model_state_dict(model, state, NAME)
+
+
+def describe_adapter(model: Any) -> str:
+    """How much of the model learns, in words."""
+    own = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    whole = sum(parameter.numel() for parameter in model.parameters()) - own
+    rank = next(iter(adapted(model).values())).r[NAME]
+    return (
+        f"learns adapters of rank {rank} beside {len(adapted(model))} layers: {own / 1e6:.2f} M numbers, and "
+        f"{whole / 1e6:.2f} M stay as they are"
+    )

@@ -1,0 +1,172 @@
+"""Adapters: what learns, what is published, saved and exported, and what the reference is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from marl_ray.config.learning import CreditConfig, LoraConfig, OptimizerConfig
+from marl_ray.config.schema import AgentConfig, ModelConfig
+from marl_ray.core.errors import UserError
+from marl_ray.learning.batching import whole_row
+from marl_ray.learning.learner import Learner
+from marl_ray.learning.policy import Scorer, load_policy
+from marl_ray.models.adapters import ADAPTER_FILE, adapted, describe_adapter, named_weights
+from marl_ray.weights.checksum import Checksum
+from marl_ray.weights.transport import CastSource
+from tests.learning.common import batch_of, save_tiny_policy
+from tests.learning.test_learner import group
+
+pytest.importorskip("peft")
+
+LORA = LoraConfig(rank=4, alpha=2)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    save_tiny_policy(folder)
+    return folder
+
+
+def learner(base: Path, lora: LoraConfig = LORA, seed: int = 3, kl: float = 0.0, **settings: Any) -> Learner:
+    agent = AgentConfig(name="tiny", temperature=0.7, learning_rate=1e-2, reference_kl_coef=kl)
+    optimizer = OptimizerConfig(**({"importance": "none"} | settings))
+    return Learner(str(base), agent, ModelConfig(), CreditConfig(), optimizer, "float32", 10, 1, lora, seed)
+
+
+def learn(of: Learner, steps: int = 2) -> None:
+    for _ in range(steps):
+        batch = batch_of([group(1.0, 0.0, 0.5), group(0.0, 2.0)], 9)
+        stats = of.update(replace(batch, step=of.step))
+        assert stats.optimizer_steps == 1
+
+
+def said(of: Scorer) -> torch.Tensor:
+    """What it says of the tokens of a group."""
+    return torch.cat(of.logprobs([whole_row(group(1.0, 0.0, 0.5))], 512))
+
+
+def said_by(model: Any) -> torch.Tensor:
+    """What a model that knows of no adapters says of them."""
+    return said(Scorer(model, "padded", 0.7, torch.float32))
+
+
+def plain(base: Path, weights: dict[str, torch.Tensor]) -> Any:
+    """The base model with other weights, adapters unknown."""
+    model = load_policy(str(base), False, torch.device("cpu"))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights.pop(name))
+    assert not weights
+    return model
+
+
+def test_a_new_adapter_changes_nothing_and_learns_alone(base: Path) -> None:
+    agent = learner(base)
+    untouched = load_policy(str(base), False, torch.device("cpu"))
+    fresh = plain(base, dict(named_weights(agent.policy)))
+    assert torch.equal(said_by(fresh), said_by(untouched))
+    assert torch.allclose(said(agent.scorer), said_by(untouched), atol=1e-5)
+    learn(agent)
+    for (name, before), (_, after) in zip(untouched.named_parameters(), named_weights(agent.policy), strict=True):
+        inside = name.removesuffix(".weight") in adapted(agent.policy)
+        assert torch.equal(before, after) is not inside, name
+    assert len(adapted(agent.policy)) == 7 * 2
+    assert describe_adapter(agent.policy).startswith("learns adapters of rank 4 beside 14 layers: ")
+
+
+def test_what_is_published_and_exported_computes_what_learns(base: Path, tmp_path: Path) -> None:
+    agent = learner(base)
+    learn(agent)
+    sent = dict(CastSource(agent.policy, torch.float32))
+    assert torch.allclose(said_by(plain(base, sent)), said(agent.scorer), atol=1e-5)
+    agent.export(str(tmp_path / "agent_0"), ["def f(x):"])
+    exported = load_policy(str(tmp_path / "agent_0"), False, torch.device("cpu"))
+    assert torch.allclose(said_by(exported), said(agent.scorer), atol=1e-5)
+    assert checksum(exported) == checksum(agent.policy)
+    assert not list((tmp_path / "agent_0").glob("adapter*"))
+
+
+def checksum(model: Any) -> int:
+    found = Checksum()
+    for _ in found.watch(CastSource(model, torch.float32)):
+        pass
+    return found.value
+
+
+def test_a_checkpoint_is_the_adapter_and_goes_on_to_the_same_bits(base: Path, tmp_path: Path) -> None:
+    agent = learner(base)
+    learn(agent)
+    agent.save(str(tmp_path / "step" / "agent_0"))
+    assert [file.name for file in (tmp_path / "step" / "agent_0").glob("*.safetensors")] == [ADAPTER_FILE]
+    other = learner(base, seed=4)
+    other.load(str(tmp_path / "step" / "agent_0"), agent.step)
+    learn(agent)
+    learn(other)
+    assert checksum(agent.policy) == checksum(other.policy)
+
+
+def test_the_first_weights_follow_from_the_seed(base: Path) -> None:
+    one, same, other = learner(base), learner(base), learner(base, seed=4)
+    torch.rand(3)  # whatever else is drawn
+    for of in (one, same, other):
+        learn(of)
+    assert checksum(one.policy) == checksum(same.policy) != checksum(other.policy)
+
+
+def test_the_adapter_of_another_rank_is_refused(base: Path, tmp_path: Path) -> None:
+    learner(base).save(str(tmp_path / "step" / "agent_0"))
+    with pytest.raises(UserError, match=r"is damaged .it is the adapter of other layers or of another rank"):
+        learner(base, LoraConfig(rank=2)).load(str(tmp_path / "step" / "agent_0"), 0)
+
+
+@pytest.mark.parametrize("place", ["k1_in_reward", "k3_in_loss"])
+def test_the_reference_is_the_policy_without_its_adapter(base: Path, place: str) -> None:
+    agents = [learner(base, lora, kl=0.5, reference_kl=place) for lora in (LORA, LoraConfig())]
+    assert agents[0].reference is not None
+    assert agents[1].reference is not None
+    learn(agents[0])
+    with torch.no_grad():
+        for name, merged in named_weights(agents[0].policy):
+            agents[1].policy.get_parameter(name).copy_(merged)
+    groups = batch_of([group(1.0, 0.0, 0.5), group(0.0, 2.0)], 9).mini_batches[0].groups
+    for one, two in zip(*(agent.reference.rows(groups) for agent in agents if agent.reference), strict=True):
+        for mine, theirs in zip(one.completions, two.completions, strict=True):
+            assert mine.weight == pytest.approx(theirs.weight, abs=1e-5)
+            assert mine.reference_logprobs == pytest.approx(theirs.reference_logprobs, abs=1e-5)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["kept", "computed again"])
+def test_the_adapters_gradient_is_that_of_the_merged_weights(base: Path, again: bool) -> None:
+    """d loss / d B = scale * (d loss / d W) A^T, with W's gradient from a model without adapters."""
+    agent = learner(base, gradient_checkpointing=again, max_grad_norm=1e9)
+    learn(agent)
+    whole = learner(base, LoraConfig(), max_grad_norm=1e9)
+    with torch.no_grad():
+        for name, merged in named_weights(agent.policy):
+            whole.policy.get_parameter(name).copy_(merged)
+    layers = adapted(agent.policy)
+    wanted = {name: layer.lora_A["default"].weight.detach().clone() for name, layer in layers.items()}
+    batch = batch_of([group(1.0, 0.0, 0.5), group(0.0, 2.0)], 9)
+    agent.update(replace(batch, step=agent.step))
+    whole.update(batch)
+    for name, layer in layers.items():
+        found, gradient = layer.lora_B["default"].weight.grad, whole.policy.get_parameter(f"{name}.weight").grad
+        assert found is not None
+        assert gradient is not None
+        assert torch.allclose(found, LORA.scale * gradient @ wanted[name].T, atol=1e-5)
+
+
+def test_layers_that_are_not_there_are_named(base: Path) -> None:
+    with pytest.raises(UserError, match=r"lora\.targets does not fit LlamaForCausalLM: .*nothing"):
+        learner(base, LoraConfig(rank=2, targets=("nothing",)))
+
+
+def test_embeddings_are_refused(base: Path) -> None:
+    with pytest.raises(UserError, match=r"lora\.targets names model\.embed_tokens"):
+        learner(base, LoraConfig(rank=2, targets=("embed_tokens",)))
