@@ -16,7 +16,9 @@ import argparse
 import functools
 import hashlib
 import json
+import random
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,6 +31,9 @@ import yaml
 from benchmarks.learning_report import draw, table
 from marl_ray.data.loading import load_tasks
 from marl_ray.toy import HARD_BASE_PATH, HARD_TASKS_PATH
+from tools.toy.demonstrations import PERFECT
+from tools.toy.hard_demonstrations import attempt
+from tools.toy.hard_families import Problem, split_problems
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "configs" / "toy_hard.yaml"
@@ -130,8 +135,8 @@ def measure(arm: str, seed: int, run: Path) -> dict[str, Any]:
         "seed": seed,
         "digest": digest(arm),
         "seconds": round(sum(row["time/step"] for row in steps)),
-        "before": _held_out(evaluations[0], last),
-        "after": _held_out(evaluations[-1], last) | _by_split(run, evaluations[-1]["step"], last),
+        "before": _held_out(evaluations[0], last) | _by_task(run, 0, last),
+        "after": _held_out(evaluations[-1], last) | _by_task(run, evaluations[-1]["step"], last),
         "curve": curve,
     }
 
@@ -149,17 +154,44 @@ def _held_out(row: Mapping[str, Any], last: int) -> dict[str, float]:
     return {name: round(row[f"eval/{key}"], 4) for name, key in names.items() if f"eval/{key}" in row}
 
 
-def _by_split(run: Path, step: int, last: int) -> dict[str, float]:
-    """The share that passes all tests in the last turn, of known families and of unseen ones."""
+def _by_task(run: Path, step: int, last: int) -> dict[str, float]:
+    """Of an evaluation's last turn: the share that passes all tests, of known families and of unseen ones; and of
+    `pairs`, where the helper may take either of two steps and both answers are free of slips, the share in which
+    helper and entry point go by the same one (`agree`), and that in which it is the first (`both_first`).
+    """
+    drawn = split_problems()
+    by_prompt = {problem.prompt: (split, problem) for split in ("eval", "unseen") for problem in drawn[split]}
+    of_task = {task.id: by_prompt[task.prompt] for task in load_tasks("bundled:toy-hard", "eval+unseen")}
     passed: dict[str, list[bool]] = {"eval": [], "unseen": []}
-    of_split = {split: {task.id for task in load_tasks("bundled:toy-hard", split)} for split in passed}
+    ways: list[tuple[int, ...]] = []
     for episode in _lines(run / "episodes.jsonl"):
         if (episode["kind"], episode["step"]) != ("eval", step):
             continue
-        actions = [a for node in episode["nodes"] if node["turn"] == last for a in node["joint_actions"]]
-        for split, tasks in of_split.items():
-            passed[split] += [a["levels"]["tests"] == 1.0 for a in actions if episode["task"] in tasks]
-    return {f"passed_{split}": round(sum(found) / len(found), 4) for split, found in passed.items()}
+        split, problem = of_task[episode["task"]]
+        for node in (node for node in episode["nodes"] if node["turn"] == last):
+            for action in node["joint_actions"]:
+                passed[split].append(action["levels"]["tests"] == 1.0)
+                texts = [group[index] for group, index in zip(node["responses"], action["indices"], strict=True)]
+                ways.append(_ways(problem, texts))
+    found = {f"passed_{split}": statistics.fmean(these) for split, these in passed.items()}
+    if pairs := [pair for pair in ways if len(pair) == 2]:
+        found["pairs"] = len(pairs)
+        found["agree"] = statistics.fmean(aux == main for aux, main in pairs)
+        found["both_first"] = statistics.fmean(pair == (0, 0) for pair in pairs)
+    return {name: round(value, 4) for name, value in found.items()}
+
+
+def _ways(problem: Problem, texts: Sequence[str]) -> tuple[int, ...]:
+    """Which step each of two agents leaves to the helper, of those who say so without a slip."""
+    if len(texts) != 2 or len(problem.family.ways) < 2:
+        return ()
+    rng, roles = random.Random(0), ("aux", "main")
+    return tuple(
+        way
+        for role, text in zip(roles, texts, strict=True)
+        for way in problem.family.ways
+        if text in {attempt(problem, role, PERFECT, rng, way).text for _ in range(8)}  # main has two wordings
+    )
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -19,6 +19,8 @@ COLUMNS = {
     "passed_unseen": "of unseen",
     "first_passed": "in turn 1",
     "needs_aux": "needs aux",
+    "agree": "agree",
+    "both_first": "both first",
 }
 WINDOW = 8
 """Steps that a point of a curve is the mean of."""
