@@ -80,8 +80,8 @@ def draw(lines: Sequence[Line], titles: Titles, reference: str, path: Path) -> N
         group: {arm: title for arm, title in of.items() if curves[arm] and arm != reference}
         for group, of in titles.items()
     }
-    groups = {group: of for group, of in groups.items() if of}
-    if not groups or not curves[reference]:
+    groups = {group: of for group, of in groups.items() if of} or {next(iter(titles)): {}}
+    if not curves[reference]:
         return
     figure, grid = plt.subplots(
         1, len(groups), figsize=(1.0 + 4.2 * len(groups), 4.2), sharey=True, layout="constrained", squeeze=False
