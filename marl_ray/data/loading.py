@@ -13,8 +13,8 @@ def load_tasks(name: str, split: str, dataset_type: str | None = None) -> list[T
     """The tasks of a split, in the dataset's order.
 
     `name` is a hub id, the path of a .jsonl or .parquet file (whose one split is `test` and answers to `train`
-    too), or `bundled:toy`. `split` may hold a slice: `test[33:163]`. Every row is checked by its type, and has an id
-    of its own. Raises UserError.
+    too), `bundled:toy` or `bundled:toy-hard`. `split` may hold a slice: `test[33:163]`. Every row is checked by its
+    type, and has an id of its own. Raises UserError.
     """
     kind: DatasetType = DATASETS.get(infer_type(name) if dataset_type is None else dataset_type)
     tasks = [kind.task(row, number) for number, row in enumerate(load_rows(name, split))]

@@ -22,7 +22,7 @@ DataRow = Mapping[str, Any]
 LOCAL_SUFFIXES = (".jsonl", ".parquet")
 OTHER_SUFFIXES = (".json", ".csv", ".tsv", ".txt", ".gz", ".zip", ".arrow")
 """Of files, not of hub ids."""
-BUNDLED = "bundled:toy"
+BUNDLED = ("bundled:toy", "bundled:toy-hard")
 
 _SPLIT = re.compile(r"(?P<name>[\w.-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 
@@ -112,12 +112,12 @@ def _bound(text: str | None, default: int, size: int, name: str, split: str) -> 
 
 
 def _bundled(name: str) -> dict[str, list[DataRow]]:
-    from marl_ray.toy import TASKS_PATH
+    from marl_ray.toy import HARD_TASKS_PATH, TASKS_PATH
 
-    if name != BUNDLED:
-        raise UserError(f"there is no dataset {name!r}; bundled with the package: {BUNDLED}")
+    if name not in BUNDLED:
+        raise UserError(f"there is no dataset {name!r}; bundled with the package: {', '.join(BUNDLED)}")
     splits: dict[str, list[DataRow]] = {}
-    for row in _local(TASKS_PATH):
+    for row in _local(TASKS_PATH if name == BUNDLED[0] else HARD_TASKS_PATH):
         splits.setdefault(str(row.get("split")), []).append(row)
     return splits
 

@@ -13,9 +13,10 @@ from marl_ray.models.folders import check_folder
 from marl_ray.models.hub import is_hub_id
 from marl_ray.models.smollm2 import smollm2, smollm2_folder
 from marl_ray.models.tokenization import decide_template, load_tokenizer, prompt_note
-from marl_ray.toy import BASE_PATH
+from marl_ray.toy import BASE_PATH, HARD_BASE_PATH
 
-TOY, SMOLLM2 = "bundled:toy-base", "bundled:smollm2-135m"
+TOYS = {"bundled:toy-base": BASE_PATH, "bundled:toy-hard-base": HARD_BASE_PATH}
+SMOLLM2 = "bundled:smollm2-135m"
 
 
 def resolve_model(name: str, fetch: bool = True) -> str:
@@ -24,14 +25,14 @@ def resolve_model(name: str, fetch: bool = True) -> str:
     `bundled:smollm2-135m` is fetched on first use, unless `fetch` is false (see `marl_ray.models.smollm2`).
     """
     if name.startswith("bundled:"):
-        if name == TOY:
-            return str(BASE_PATH)
+        if name in TOYS:
+            return str(TOYS[name])
         if name == SMOLLM2:
             try:
                 return str(smollm2() if fetch else smollm2_folder())
             except UserError as error:
                 raise UserError(f"model {name} cannot be loaded: {error}") from None
-        raise UserError(f"model {name} does not exist; bundled models: {TOY}, {SMOLLM2}")
+        raise UserError(f"model {name} does not exist; bundled models: {', '.join([*TOYS, SMOLLM2])}")
     path = expanded(name)
     if path.is_dir():
         if not (path / "config.json").exists():

@@ -1,8 +1,11 @@
-"""The bundled quickstart: a toy task set and a tiny base policy that `make quickstart` trains on a CPU."""
+"""What is bundled: the quickstart's toy task set with the tiny base policy that `make quickstart` trains on a CPU, and
+a harder set with a base policy of its own. `tools/toy` makes them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-TASKS_PATH = Path(__file__).parent / "tasks.jsonl"
-BASE_PATH = Path(__file__).parent / "base"
+_HERE = Path(__file__).parent
+
+TASKS_PATH, BASE_PATH = _HERE / "tasks.jsonl", _HERE / "base"
+HARD_TASKS_PATH, HARD_BASE_PATH = _HERE / "hard_tasks.jsonl", _HERE / "hard_base"

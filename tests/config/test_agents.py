@@ -31,6 +31,12 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
+def test_one_agent_at_least_has_to_learn() -> None:
+    assert of(from_tree(tree([{"learning_rate": 0}, {}]), "magrpo"), "learning_rate") == [0, 2e-5]
+    with pytest.raises(UserError, match=r"^magrpo.learning_rate is 0 for every agent"):
+        from_tree(tree([{"learning_rate": 0}] * 2), "magrpo")
+
+
 def test_what_an_agent_does_not_say_is_the_runs() -> None:
     agents = [
         "a",

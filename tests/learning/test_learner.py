@@ -20,8 +20,9 @@ from marl_ray.toy import BASE_PATH
 from tests.learning.common import batch_of, returned
 
 
-def learner(**settings: Any) -> Learner:
+def learner(agents: Any = None, **settings: Any) -> Learner:
     tree = {
+        "agents": agents,
         "model": {"name": str(BASE_PATH)},
         "dataset": {"name": "bundled:toy"},
         "magrpo": {"learning_rate": 1e-3, "weight_decay": 0.1, "lr_scheduler": "linear"} | settings,
@@ -63,6 +64,13 @@ def test_a_step_without_a_gradient_changes_nothing() -> None:
     again = update(agent, group(1.0, 0.0))
     assert again.learning_rate == rate[0] < moved.learning_rate
     assert not same(weights, state(agent))
+
+
+def test_a_learning_rate_of_0_leaves_the_weights_as_they_are() -> None:
+    agent = learner(agents=[{"learning_rate": 0}, {}])
+    weights = state(agent)
+    assert update(agent, group(1.0, 0.0)).grad_norm > 0
+    assert same(weights, state(agent))
 
 
 def test_mini_batches_without_a_gradient_are_no_optimizer_steps() -> None:

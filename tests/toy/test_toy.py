@@ -42,7 +42,7 @@ def row_task(row: dict[str, str]) -> Task:
 
 
 def test_the_task_file_is_what_make_tasks_makes() -> None:
-    assert task_rows() == ROWS
+    assert task_rows("toy") == ROWS
 
 
 def test_enough_tasks_of_every_family_in_both_splits() -> None:

@@ -99,11 +99,11 @@ def attempt(problem: Problem, role: Role, skill: Skill, rng: random.Random) -> A
         name = rng.choice(WRONG_NAMES)
     lines = [f"def {name}({v}):", *(f"    {line}" for line in (*before, last))]
     if not right(skill.syntax):
-        lines = _misspell(lines, rng)
+        lines = misspell(lines, rng)
     return Attempt(role, "\n".join(lines), a if has_a else None, b if has_b else None)
 
 
-def _misspell(lines: list[str], rng: random.Random) -> list[str]:
+def misspell(lines: list[str], rng: random.Random) -> list[str]:
     """One slip after which the function does not parse."""
     first, *middle, last = lines
     match rng.choice(("colon", "bracket", "operator")):

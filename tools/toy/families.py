@@ -201,6 +201,13 @@ class Problem:
         part = self.part(a)
         return self.rest(part if self._binds_tightly(part) else f"({part})", b)
 
+    @property
+    def joint(self) -> tuple[str, str]:
+        """Helper and entry point that earn the full reward."""
+        v = self.argument
+        main = f"def {self.entry_point}({v}):\n    return {self.rest(f'aux({v})')}"
+        return f"def aux({v}):\n    return {self.part()}", main
+
     @staticmethod
     def _binds_tightly(part: str) -> bool:
         """True for a call and for a product: only `+` and `*`, `-` and string joins are done to the value."""

@@ -1,8 +1,10 @@
-"""Makes the quickstart's base policy, `marl_ray/toy/base/`: `python -m tools.toy.make_base`.
+"""Makes a bundled base policy: `python -m tools.toy.make_base`, the quickstart's `marl_ray/toy/base/`, and with `--set
+toy-hard` the hard set's `marl_ray/toy/hard_base/`.
 
 A Qwen2 of 0.85 M parameters and a byte-level BPE, trained from nothing on noisy demonstrations of both roles of a
 pair and of a single agent, first and second turn, in the very prompts that the environment and the external modes
-make. The model sees what a policy sees in a run: `tokenizer(prompt)` directly followed by the completion and EOS.
+make; the hard set's goes on from the quickstart's, with its tokenizer. The model sees what a policy sees in a run:
+`tokenizer(prompt)` directly followed by the completion and EOS.
 
 One prompt comes with several demonstrations, packed behind it: each attends to the prompt and to itself. The prompt
 is most of the cost, and several answers to one prompt are what teaches a distribution instead of an answer.
@@ -33,9 +35,8 @@ from marl_ray.core.words import counted
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.transition import Transition
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox
-from marl_ray.toy import BASE_PATH
-from tools.toy.families import Problem, split_problems
 from tools.toy.scenes import Run, Scene, as_task, first_scenes, second_scenes
+from tools.toy.sets import SETS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -230,15 +231,16 @@ def sample(
 def play(
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerBase,
-    problems: Sequence[Problem],
+    problems: Sequence[Any],
     run: Run,
     *,
     agents: int = 2,
     turns: int = 2,
+    external: ExternalConfig | None = None,
 ) -> list[list[float]]:
     """One episode for each problem, the same policy in every role; rewards by turn, [turns][problems]."""
     environment = CodeGeneration(agents)
-    transition = Transition(ExternalConfig(), environment)
+    transition = Transition(external or ExternalConfig(), environment)
     tasks = [as_task(problem) for problem in problems]
     firsts = [environment.first_prompts(task) for task in tasks]
     prompts = firsts
@@ -264,18 +266,31 @@ def summary(rewards: Sequence[float]) -> str:
     return f"mean {sum(rewards) / len(rewards):.2f}  {levels}"
 
 
+def begin(texts: Sequence[str], start: Path | None, folder: Path) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerBase]:
+    """The model to train, new or the one in the folder `start`, and its tokenizer, which is saved in `folder`."""
+    if start is None:
+        tokenizer = make_tokenizer(texts, folder)
+        return make_model(tokenizer), tokenizer
+    for file in start.glob("tokenizer*"):
+        shutil.copyfile(file, folder / file.name)
+    return Qwen2ForCausalLM.from_pretrained(start), AutoTokenizer.from_pretrained(start)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=BASE_PATH)
-    parser.add_argument("--steps", type=int, default=2800)
-    parser.add_argument("--batch-size", type=int, default=16, help="prompts a step")
+    parser.add_argument("--set", choices=SETS, default="toy")
+    parser.add_argument("--out", type=Path, help="if not given, where the package has it")
+    parser.add_argument("--steps", type=int, help="if not given, the set's; so are the next three")
+    parser.add_argument("--first", type=int, help="first-turn scenes")
+    parser.add_argument("--second", type=int, help="second-turn scenes")
+    parser.add_argument("--lr", type=float)
     parser.add_argument("--demonstrations", type=int, default=4, help="answers to each prompt")
-    parser.add_argument("--first", type=int, default=12000, help="first-turn scenes")
-    parser.add_argument("--second", type=int, default=9000, help="second-turn scenes")
-    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    chosen = SETS[args.set]
+    out, steps, lr = args.out or chosen.base_path, args.steps or chosen.steps, args.lr or chosen.peak_lr
+    firsts, seconds = args.first or chosen.first, args.second or chosen.second
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
@@ -284,18 +299,19 @@ def main() -> None:
     def say(text: str) -> None:
         print(f"[{time.monotonic() - start:6.1f} s] {text}", flush=True)
 
-    splits = split_problems()
-    known = splits["train"] + splits["spare"]
+    splits = chosen.split_problems()
+    known = [problem for split in chosen.known for problem in splits[split]]
     with Sandbox() as sandbox, tempfile.TemporaryDirectory() as staging:
         folder = Path(staging)  # copied to its place when whole, so that an interrupted run breaks no base
 
         def run(programs: list[Program]) -> list[ExecutionReport]:
             return sandbox.run_batch(programs)
 
-        say(f"making {args.first + args.second} scenes of {len(known)} problems")
-        scenes = first_scenes(known, args.first, args.demonstrations, rng)
-        scenes += second_scenes(known, args.second, args.demonstrations, rng, run)
-        tokenizer = make_tokenizer([text for scene in scenes for text in (scene.prompt, *scene.responses)], folder)
+        say(f"making {firsts + seconds} scenes of {len(known)} problems")
+        scenes = first_scenes(chosen, known, firsts, args.demonstrations, rng)
+        scenes += second_scenes(chosen, known, seconds, args.demonstrations, rng, run)
+        texts = [text for scene in scenes for text in (scene.prompt, *scene.responses)]
+        model, tokenizer = begin(texts, chosen.start, folder)
         tokens = tokenise(tokenizer, scenes)
         prompts = sorted(len(scene.prompt) for scene in tokens)
         responses = sorted(len(response) for scene in tokens for response in scene.responses)
@@ -303,34 +319,36 @@ def main() -> None:
             f"prompts: {prompts[len(prompts) // 2]} tokens (at most {prompts[-1]}), "
             f"responses: {responses[len(responses) // 2]} (at most {responses[-1]})"
         )
-        model = make_model(tokenizer)
-        say(f"training {sum(p.numel() for p in model.parameters()):,} parameters for {args.steps} steps")
+        say(f"training {sum(p.numel() for p in model.parameters()):,} parameters for {steps} steps")
         recent: deque[float] = deque(maxlen=100)
 
         def report(step: int, loss: float) -> None:
             recent.append(loss)
-            if step % 100 == 0:
+            if step % 50 == 0:
                 say(f"step {step:5d}  loss {sum(recent) / len(recent):.4f}")
 
         train(
             model,
             tokens,
             pad=tokenizer.pad_token_id,
-            steps=args.steps,
-            batch_size=args.batch_size,
-            peak_lr=args.lr,
+            steps=steps,
+            batch_size=chosen.batch_size,
+            peak_lr=lr,
             seed=args.seed,
             report=report,
         )
         model.config.use_cache = True
         model.save_pretrained(folder)
-        args.out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():
-            shutil.copyfile(file, args.out / file.name)
-        for agents in (2, 1):
-            for turn, rewards in enumerate(play(model, tokenizer, splits["eval"] * 4, run, agents=agents), 1):
-                say(f"{counted(agents, 'agent')}, turn {turn}, eval tasks: {summary(rewards)}")
-    say(f"saved in {args.out}")
+            shutil.copyfile(file, out / file.name)
+        external = chosen.modes[0][1]
+        for split in chosen.tasks[1:]:
+            for agents in (2, 1):
+                played = play(model, tokenizer, splits[split] * 4, run, agents=agents, external=external)
+                for turn, rewards in enumerate(played, 1):
+                    say(f"{counted(agents, 'agent')}, turn {turn}, {split} tasks: {summary(rewards)}")
+    say(f"saved in {out}")
 
 
 if __name__ == "__main__":

@@ -1,55 +1,54 @@
-"""Writes `marl_ray/toy/tasks.jsonl`, the quickstart's task set: `python -m tools.toy.make_tasks`.
+"""Writes the bundled task files, `marl_ray/toy/*.jsonl`: `python -m tools.toy.make_tasks`.
 
-The file is deterministic; HumanEval's fields, plus `split` (train or eval) and the two functions of a full-reward
-joint answer (`aux_solution`, `main_solution`), which tests use and no agent sees.
+The files are deterministic; HumanEval's fields, plus `split` (train, eval or unseen), `family` and the two functions of
+a full-reward joint answer (`aux_solution`, `main_solution`), which tests use and no agent sees.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
+from itertools import zip_longest
+from typing import Any
 
-from marl_ray.toy import TASKS_PATH
-from tools.toy.families import Problem, split_problems
+from tools.toy.sets import SETS
 
 
-def task_row(problem: Problem, number: int, split: str) -> dict[str, str]:
-    """One line of the file."""
-    v = problem.argument
+def task_row(problem: Any, task_id: str, split: str) -> dict[str, str]:
+    """One line of a file."""
+    aux, main = problem.joint
     return {
-        "task_id": f"toy/{number:03d}",
+        "task_id": task_id,
         "prompt": problem.prompt,
         "entry_point": problem.entry_point,
         "canonical_solution": f"    return {problem.whole()}\n",
         "test": problem.tests(),
         "split": split,
         "family": problem.family.name,
-        "aux_solution": f"def aux({v}):\n    return {problem.part()}",
-        "main_solution": f"def {problem.entry_point}({v}):\n    return {problem.rest(f'aux({v})')}",
+        "aux_solution": aux,
+        "main_solution": main,
     }
 
 
-def task_rows() -> list[dict[str, str]]:
-    """All rows, families interleaved so that any slice of a split holds all of them."""
+def task_rows(name: str) -> list[dict[str, str]]:
+    """All rows of a set, families interleaved so that a long enough slice of a split holds all of them."""
     rows: list[dict[str, str]] = []
-    splits = split_problems()
-    for split in ("train", "eval"):
-        by_family: dict[str, list[Problem]] = {}
+    chosen = SETS[name]
+    splits = chosen.split_problems()
+    for split in chosen.tasks:
+        by_family: dict[str, list[Any]] = {}
         for problem in splits[split]:
             by_family.setdefault(problem.family.name, []).append(problem)
-        for group in zip(*by_family.values(), strict=True):
-            rows += [task_row(problem, len(rows) + i, split) for i, problem in enumerate(group)]
+        for group in zip_longest(*by_family.values()):
+            rows += [task_row(p, f"{name}/{len(rows) + i:03d}", split) for i, p in enumerate(filter(None, group))]
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=TASKS_PATH)
-    out: Path = parser.parse_args().out
-    rows = task_rows()
-    out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    print(f"{len(rows)} tasks, {sum(row['split'] == 'eval' for row in rows)} of them for evaluation: {out}")
+    for name, chosen in SETS.items():
+        rows = task_rows(name)
+        chosen.tasks_path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        counts = ", ".join(f"{split} {sum(row['split'] == split for row in rows)}" for split in chosen.tasks)
+        print(f"{chosen.tasks_path}: {counts}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from marl_ray.config.schema import ExternalConfig
 from marl_ray.core.tree import Task
@@ -18,40 +19,17 @@ from marl_ray.environments.code_generation.attempt import CodeAttempt
 from marl_ray.environments.code_generation.diagnosis import diagnose
 from marl_ray.external.transition import Transition
 from marl_ray.sandbox import ExecutionReport, Program
-from tools.toy.demonstrations import (
-    FIRST_TURN,
-    PERFECT,
-    SECOND_TURN,
-    Attempt,
-    Role,
-    Skill,
-    attempt,
-    second_attempt,
-)
-from tools.toy.families import Problem
+from tools.toy.demonstrations import PERFECT, Role
+from tools.toy.sets import ToySet
 
 Run = Callable[[list[Program]], list[ExecutionReport]]
 
 TEAMS: tuple[tuple[Role, ...], ...] = (("aux", "main"), ("single",))
 TEAM_WEIGHTS = (0.8, 0.2)
 
-MODES: tuple[tuple[float, ExternalConfig], ...] = (
-    (0.56, ExternalConfig()),
-    (0.14, ExternalConfig(original_prompt=True)),
-    (0.05, ExternalConfig(original_prompt=True, previous_response=False)),
-    (0.04, ExternalConfig(sandbox_slice="all")),
-    (0.03, ExternalConfig(sandbox_slice=-2)),
-    (0.04, ExternalConfig(mode="level_passed")),
-    (0.03, ExternalConfig(mode="level_passed", original_prompt=True)),
-    (0.03, ExternalConfig(mode="passed")),
-    (0.03, ExternalConfig(mode="passed", original_prompt=True)),
-    (0.03, ExternalConfig(mode="plain")),
-    (0.02, ExternalConfig(mode="plain", original_prompt=True)),
-)
-"""How often each external mode is met: mostly the default, some of each other mode that needs no expert."""
-
-AUTHORS: tuple[tuple[float, Skill], ...] = ((0.6, FIRST_TURN), (0.15, SECOND_TURN), (0.25, PERFECT))
-"""Who wrote what a second turn revises. Training makes turn 1 good, so good answers must be in distribution too."""
+AUTHOR_WEIGHTS = (0.6, 0.15, 0.25)
+"""How often a first-turn, a second-turn and a perfect demonstrator wrote what a second turn
+revises. Training makes turn 1 good, so good answers must be in distribution too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,80 +40,77 @@ class Scene:
     responses: tuple[str, ...]
 
 
-def as_task(problem: Problem) -> Task:
+def as_task(problem: Any) -> Task:
     """The problem as the environment takes it."""
-    return Task(f"toy/{'-'.join(map(str, problem.key))}", problem.prompt, fields(problem))
+    key = "-".join(map(str, problem.key))
+    return Task(f"toy/{key}", problem.prompt, {"entry_point": problem.entry_point, "tests": problem.tests()})
 
 
-def fields(problem: Problem) -> dict[str, str]:
-    """What the environment needs of it."""
-    return {"entry_point": problem.entry_point, "tests": problem.tests()}
-
-
-def first_scenes(problems: Sequence[Problem], count: int, demonstrations: int, rng: random.Random) -> list[Scene]:
+def first_scenes(
+    chosen: ToySet, problems: Sequence[Any], count: int, demonstrations: int, rng: random.Random
+) -> list[Scene]:
     """About `count` first-turn scenes, of problems and teams drawn at random."""
     scenes: list[Scene] = []
+    by = chosen.demonstrator
     while len(scenes) < count:
         problem = rng.choice(problems)
         (team,) = rng.choices(TEAMS, TEAM_WEIGHTS)
         for role, prompt in zip(team, CodeGeneration(len(team)).first_prompts(as_task(problem)), strict=True):
-            texts = [attempt(problem, role, FIRST_TURN, rng).text for _ in range(demonstrations)]
+            texts = [by.attempt(problem, role, by.FIRST_TURN, rng).text for _ in range(demonstrations)]
             scenes.append(Scene(prompt, tuple(texts)))
     return scenes
 
 
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """A first turn that was played; `attempts` are the demonstrators' own."""
+
+    problem: Any
+    attempts: list[Any]
+    config: ExternalConfig
+    environment: CodeGeneration
+    joint: CodeAttempt
+
+
 def second_scenes(
-    problems: Sequence[Problem], count: int, demonstrations: int, rng: random.Random, run: Run
+    chosen: ToySet, problems: Sequence[Any], count: int, demonstrations: int, rng: random.Random, run: Run
 ) -> list[Scene]:
     """About `count` second-turn scenes. Each distinct joint program is run once, by `run`."""
-    acts: list[tuple[Problem, list[Attempt], ExternalConfig, CodeGeneration, CodeAttempt]] = []
-    planned = 0
+    acts: list[_Act] = []
+    by, planned = chosen.demonstrator, 0
     while planned < count:
         problem = rng.choice(problems)
         (team,) = rng.choices(TEAMS, TEAM_WEIGHTS)
-        (skill,) = rng.choices([skill for _, skill in AUTHORS], [weight for weight, _ in AUTHORS])
-        (config,) = rng.choices([config for _, config in MODES], [weight for weight, _ in MODES])
-        attempts = [attempt(problem, role, skill, rng) for role in team]
+        (skill,) = rng.choices((by.FIRST_TURN, by.SECOND_TURN, PERFECT), AUTHOR_WEIGHTS)
+        (config,) = rng.choices([config for _, config in chosen.modes], [weight for weight, _ in chosen.modes])
+        attempts = [by.attempt(problem, role, skill, rng) for role in team]
         environment = CodeGeneration(len(team), sandbox_slice=config.sandbox_slice)
         joint = environment.attempt(as_task(problem), [a.text for a in attempts], last=True)
-        acts.append((problem, attempts, config, environment, joint))
+        acts.append(_Act(problem, attempts, config, environment, joint))
         planned += len(team)
-    distinct = {joint.program.key: joint.program for *_, joint in acts}
+    distinct = {act.joint.program.key: act.joint.program for act in acts}
     reports = dict(zip(distinct, run(list(distinct.values())), strict=True))
     return [
-        scene
-        for problem, attempts, config, environment, joint in acts
-        for scene in _second(
-            problem, attempts, config, environment, joint, reports[joint.program.key], demonstrations, rng
-        )
+        scene for act in acts for scene in _second(chosen, act, reports[act.joint.program.key], demonstrations, rng)
     ]
 
 
-def _second(
-    problem: Problem,
-    attempts: list[Attempt],
-    config: ExternalConfig,
-    environment: CodeGeneration,
-    joint: CodeAttempt,
-    report: ExecutionReport,
-    demonstrations: int,
-    rng: random.Random,
-) -> list[Scene]:
+def _second(chosen: ToySet, act: _Act, report: ExecutionReport, demonstrations: int, rng: random.Random) -> list[Scene]:
     """The second turn of one joint action, every agent's scene."""
-    task, outcome = as_task(problem), environment.outcome(joint, report)
-    transition = Transition(config, environment)
-    heard = asyncio.run(transition.next_prompts(task, environment.first_prompts(task), joint, outcome))
-    failing = None
-    if config.mode != "plain":
-        failing = not diagnose(joint, report, config.sandbox_slice).all_passed
-    skill = SECOND_TURN.better(0.5) if failing is False else SECOND_TURN
+    task, outcome = as_task(act.problem), act.environment.outcome(act.joint, report)
+    transition = Transition(act.config, act.environment)
+    heard = asyncio.run(transition.next_prompts(task, act.environment.first_prompts(task), act.joint, outcome))
+    by, failing = chosen.demonstrator, None
+    if act.config.mode != "plain":
+        failing = not diagnose(act.joint, report, act.config.sandbox_slice).all_passed
+    skill = by.SECOND_TURN.better(0.5) if failing is False else by.SECOND_TURN
+
+    def again(previous: Any) -> str:
+        sees = act.config.original_prompt
+        second = by.second_attempt(act.problem, previous, skill, rng, sees_problem=sees, failing=failing)
+        return str(second.text)
+
     return [
-        Scene(
-            prompt,
-            tuple(
-                second_attempt(problem, previous, skill, rng, sees_problem=config.original_prompt, failing=failing).text
-                for _ in range(demonstrations)
-            ),
-        )
-        for previous, prompt in zip(attempts, heard.prompts, strict=True)
+        Scene(prompt, tuple(again(previous) for _ in range(demonstrations)))
+        for previous, prompt in zip(act.attempts, heard.prompts, strict=True)
     ]

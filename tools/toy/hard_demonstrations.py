@@ -1,0 +1,103 @@
+"""Noisy demonstrations for the hard set, as `demonstrations` has them for the other.
+
+Who cooperates also chooses a way: which step is the helper's. No way is likelier than another, and a demonstrator
+does not know what its partner chose, so that helper and entry point of a base policy fit each other as often as chance
+has it. In a later turn a demonstrator mostly keeps to the way it went before, and less so when a test failed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tools.toy.demonstrations import WRONG_NAMES, Role, Skill, misspell
+from tools.toy.hard_families import Problem
+from tools.toy.steps import Step
+
+FIRST_TURN = Skill(name=0.97, constant=0.96, structure=0.8, returns=0.97, syntax=0.98)
+SECOND_TURN = FIRST_TURN.better(0.4)
+
+KEEPS_WAY = {True: 0.5, False: 0.95, None: 0.7}
+"""How likely one goes the same way again, by whether a test failed, or nothing was said (None)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A response, the constants that stand in its code (None for a step that is not in it), and which step it takes to
+    be the helper's; None where it does not cooperate."""
+
+    role: Role
+    text: str
+    constants: tuple[int | None, ...]
+    way: int | None
+
+
+def attempt(problem: Problem, role: Role, skill: Skill, rng: random.Random, way: int | None = None) -> Attempt:
+    """One demonstration for `problem`, whose constants are those that the agent believes in; `way` is one that it is
+    set on, if it cooperates."""
+
+    def right(chance: float) -> bool:
+        return rng.random() < chance
+
+    steps = problem.family.steps
+    believed = tuple(
+        constant if right(skill.constant) else other_constant(step, constant, rng)
+        for step, constant in zip(steps, problem.constants, strict=True)
+    )
+    chosen = rng.choice(problem.family.ways) if way is None else way
+    cooperates = role != "single" and right(skill.structure)
+    own = problem.entry_point if role != "aux" else "aux"
+    name = own if right(skill.name) else rng.choice(WRONG_NAMES)
+    v, every = problem.argument, range(len(steps))
+    numbers: Sequence[int] = every
+    before: list[str] = []
+    match role:
+        case "aux" if cooperates:
+            numbers = [chosen]
+            value = steps[chosen].body(name, v, believed[chosen])
+        case "main" if cooperates:
+            numbers = [number for number in every if number != chosen]
+            call = f"aux({problem.applied(range(chosen), v, believed)})"
+            if right(0.2):
+                before.append(f"part = {call}")
+                call = "part"
+            value = problem.applied(range(chosen + 1, len(steps)), call, believed)
+        case "main":
+            kind = rng.choice(("alone", "alone", "thin", "thin", "ignores"))
+            numbers = [] if kind == "thin" else every
+            value = f"aux({v})" if kind == "thin" else problem.whole(believed)
+            before += [f"aux({v})"] if kind == "ignores" else []
+        case _:
+            value = problem.whole(believed)
+    last = f"return {value}" if right(skill.returns) else rng.choice((f"print({value})", f"result = {value}"))
+    lines = [f"def {name}({v}):", *(f"    {line}" for line in (*before, last))]
+    if not right(skill.syntax):
+        lines = misspell(lines, rng)
+    written = tuple(believed[number] if number in numbers else None for number in every)
+    return Attempt(role, "\n".join(lines), written, chosen if cooperates else None)
+
+
+def other_constant(step: Step, constant: int | None, rng: random.Random) -> int | None:
+    """A wrong constant; of a step without a constant still none."""
+    others = [c for c in step.constants if c != constant]
+    return rng.choice(others) if others else None
+
+
+def second_attempt(
+    problem: Problem, previous: Attempt, skill: Skill, rng: random.Random, *, sees_problem: bool, failing: bool | None
+) -> Attempt:
+    """One demonstration for the second turn.
+
+    Only what stands in the prompt may be demonstrated: without the problem in it, the constants are those of the
+    agent's own previous function, and one that is not there has to be guessed.
+    """
+    believed = problem
+    if not sees_problem:
+        guessed = (
+            rng.choice(step.constants) if constant is None and step.constants else constant
+            for step, constant in zip(problem.family.steps, previous.constants, strict=True)
+        )
+        believed = replace(problem, constants=tuple(guessed))
+    way = previous.way if rng.random() < KEEPS_WAY[failing] else None
+    return attempt(believed, previous.role, skill, rng, way)

@@ -1,0 +1,177 @@
+"""Families of the hard set: two or three steps in a row, of which the helper takes one and the entry point the others.
+
+Of three steps the helper may take the first or the second. Both ways earn the full reward, but only if both agents go
+the same way: else one step is done twice and another never. The base policy takes either way as often as the other,
+so agreement is for reinforcement to find, and pairs that were trained apart need not have found the same.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice, permutations, product
+from typing import Any
+
+from tools.toy.steps import INT, LIST, RECURSIVE, TEXT, TOTAL, Step
+
+INPUTS: dict[str, tuple[object, ...]] = {
+    "int": (3, 8, 14, 21, 27, 36, 45, 58, 64, 77, 83, 96),
+    "list": ([3, 12], [9, 5, 2], [14, 8, 1, 6], [7, 7, 20], [4, 11, 13], [18, 2, 10, 5], [16, 9], [6, 15, 3]),
+    "str": ("ab", "now", "cat", "tree", "go on", "x y z", "moon", "abc"),
+}
+ENTRY_POINTS = {"int": ("convert", "adjust", "grade"), "list": ("digest", "gather"), "str": ("label", "stamp")}
+ARGUMENTS = {"int": ("x", "n"), "list": ("items", "nums"), "str": ("text", "word")}
+ANNOTATIONS = {"int": "int", "list": "list[int]", "str": "str"}
+
+TESTS = 6
+"""Asserts of a problem."""
+UNSEEN_SHARE = 5
+"""Of every so many families of a kind one is in no training, neither of a run nor of the base policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Steps in a row. `kind` is what families are told apart by when some of every kind are held out."""
+
+    kind: str
+    steps: tuple[Step, ...]
+
+    @property
+    def name(self) -> str:
+        return "_".join(step.name for step in self.steps)
+
+    @property
+    def ways(self) -> range:
+        """Which step the helper may take for the full reward. Not the last: main would be a thin wrapper."""
+        return range(len(self.steps) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem: a family with its names and constants chosen, a constant a step (None where it has none)."""
+
+    family: Family
+    entry_point: str
+    argument: str
+    constants: tuple[int | None, ...]
+
+    @property
+    def key(self) -> tuple[str, tuple[int | None, ...]]:
+        """What makes it another problem: names do not count."""
+        return (self.family.name, self.constants)
+
+    @property
+    def sentence(self) -> str:
+        said = zip(self.family.steps, self.constants, strict=True)
+        return f"Start with {self.argument}: {', then '.join(step.sentence(c) for step, c in said)}."
+
+    @property
+    def prompt(self) -> str:
+        """Signature and docstring, in HumanEval's form."""
+        steps = self.family.steps
+        signature = f"({self.argument}: {ANNOTATIONS[steps[0].takes]}) -> {ANNOTATIONS[steps[-1].gives]}"
+        return f'def {self.entry_point}{signature}:\n    """{self.sentence}"""\n'
+
+    def applied(self, numbers: Sequence[int], operand: str, constants: Sequence[int | None] | None = None) -> str:
+        """The expression that does steps number `numbers` to `operand`, with other constants if they are given."""
+        for number in numbers:
+            operand = self.family.steps[number].apply(operand, (constants or self.constants)[number])
+        return operand
+
+    def whole(self, constants: Sequence[int | None] | None = None) -> str:
+        """The expression without a helper."""
+        return self.applied(range(len(self.constants)), self.argument, constants)
+
+    @property
+    def joint(self) -> tuple[str, str]:
+        """Helper and entry point that earn the full reward, the helper with the first step."""
+        v, first = self.argument, self.family.steps[0]
+        main = self.applied(range(1, len(self.constants)), f"aux({v})")
+        aux = f"def aux({v}):\n    return {first.body('aux', v, self.constants[0])}"
+        return aux, f"def {self.entry_point}({v}):\n    return {main}"
+
+    def tests(self) -> str:
+        """HumanEval's `check`, with asserts whose right-hand sides are computed here."""
+        function = self._function(self.whole())
+        lines = [f"    assert candidate({value!r}) == {function(value)!r}" for value in self._arguments()]
+        return "\n".join(["def check(candidate):", *lines]) + "\n"
+
+    @property
+    def fair(self) -> bool:
+        """Whether the tests tell apart: results differ, and agents who go different ways fail nearly all of them."""
+        arguments, function = self._arguments(), self._function(self.whole())
+        passed = [sum(other(v) == function(v) for v in arguments) for other in self._astray()]
+        return len({function(v) for v in arguments}) > 2 and max(passed, default=0) < 2
+
+    def _arguments(self) -> list[Any]:
+        """Those of the tests: sooner such as tell apart agents who go different ways."""
+        inputs = INPUTS[self.family.steps[0].takes]
+        function, astray = self._function(self.whole()), self._astray()
+        drawn = random.Random(f"{self.family.name}/{self.constants}").sample(inputs, len(inputs))
+        chosen = sorted(drawn, key=lambda value: any(other(value) == function(value) for other in astray))[:TESTS]
+        return sorted(chosen, key=inputs.index)
+
+    def _astray(self) -> list[Callable[[Any], Any]]:
+        """What is computed where helper and main go different ways, as far as it can be computed at all."""
+        steps, last = self.family.steps, len(self.family.steps)
+        return [
+            self._function(self.applied([*range(main), helper, *range(main + 1, last)], self.argument))
+            for helper, main in permutations(self.family.ways, 2)
+            if (steps[helper].takes, steps[helper].gives) == (steps[main].takes, steps[main].gives)
+        ]
+
+    def _function(self, expression: str) -> Callable[[Any], Any]:
+        function: Callable[[Any], Any] = eval(f"lambda {self.argument}: {expression}")
+        return function
+
+
+def all_families() -> list[Family]:
+    """Every family, a kind's one after the other."""
+    rng = random.Random("hard")
+
+    def some(rows: Sequence[tuple[Step, ...]], count: int) -> list[tuple[Step, ...]]:
+        return rng.sample(list(rows), count)
+
+    first = [(step, *pair) for step in RECURSIVE for pair in permutations(INT, 2)]
+    second = [(a, step, b) for step in RECURSIVE for a, b in product(INT, INT) if a.name != "minus"]
+    kinds: dict[str, Sequence[tuple[Step, ...]]] = {
+        "int_pair": some(list(permutations(INT, 2)), 15),
+        "int": some(list(permutations(INT, 3)), 30),
+        "recursion_pair": list(product(RECURSIVE, INT)),
+        "recursion": some(first + second, 20),
+        "list": [*((*pair, TOTAL) for pair in permutations(LIST, 2)), *((a, TOTAL, b) for a in LIST for b in INT)],
+        "text_pair": some(list(permutations(TEXT, 2)), 10),
+        "text": list(permutations(TEXT, 3)),
+    }
+    return [Family(kind, steps) for kind, rows in kinds.items() for steps in rows]
+
+
+def draw(family: Family, count: int) -> list[Problem]:
+    """Up to `count` fair problems of a family with different constants, the same ones always."""
+    rng = random.Random(f"problems/{family.name}")
+    choices: list[list[int | None]] = [[*step.constants] or [None] for step in family.steps]
+    every = list(product(*choices))
+    rng.shuffle(every)
+    kind = family.steps[0].takes
+    drawn = (Problem(family, rng.choice(ENTRY_POINTS[kind]), rng.choice(ARGUMENTS[kind]), c) for c in every)
+    return list(islice((problem for problem in drawn if problem.fair), count))
+
+
+def split_problems(evaluation: int = 24, train: int = 2, spare: int = 40) -> dict[str, list[Problem]]:
+    """Four splits. `unseen`: a problem each of families that occur nowhere else. Of all other families `train`
+    problems each; of `evaluation` of them, drawn over all kinds, one each in `eval`; and up to `spare` more, on which,
+    with those of `train`, the base policy was trained. No two splits share a family's constants.
+    """
+    splits: dict[str, list[Problem]] = {"train": [], "eval": [], "unseen": [], "spare": []}
+    drawn = [problems for family in all_families() if (problems := draw(family, 1 + train + spare))]
+    known = [problems for number, problems in enumerate(drawn) if number % UNSEEN_SHARE]
+    splits["unseen"] = [problems[0] for problems in drawn[::UNSEEN_SHARE]]
+    tested = random.Random("eval").sample(range(len(known)), evaluation)
+    for number, (held_out, *others) in enumerate(known):
+        splits["eval"] += [held_out] if number in tested else []
+        splits["train"] += others[:train]
+        splits["spare"] += others[train:]
+    for problems in splits.values():
+        random.Random("order").shuffle(problems)
+    return splits
