@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ray
 
 from marl_ray.actors.handle import Actor, Handle, keep_what_is_loaded
-from marl_ray.config.schema import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.ids import ActorId
+from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.models.adapters import describe_adapter, has_adapter
 from marl_ray.models.tokenization import fingerprint
 from marl_ray.weights.receiving import Delivery
@@ -24,32 +24,16 @@ if TYPE_CHECKING:  # they import torch, which the driver, who imports this modul
 
 
 class LearnerActor(Actor):
-    """Ray actor: one rank of a policy's learner. The arguments after `id` are those of `Learner`.
+    """Ray actor: one rank of a policy's learner. `arguments` are those of `Learner`.
 
     One thread does everything in the order it was asked for, but for signs of life, which have another.
     """
 
     concurrency_groups = MappingProxyType({"signs": 1})
 
-    def __init__(
-        self,
-        id: ActorId,
-        model_path: str,
-        agent: AgentConfig,
-        model: ModelConfig,
-        credit: CreditConfig,
-        optimizer: OptimizerConfig,
-        wire_dtype: str,
-        total_steps: int,
-        threads: int,
-        lora: LoraConfig,
-        seed: int,
-    ) -> None:
+    def __init__(self, id: ActorId, arguments: LearnerArguments) -> None:
         self.id = id
-        self._arguments: Any = (
-            *(model_path, agent, model, credit, optimizer),
-            *(wire_dtype, total_steps, threads, lora, seed),
-        )
+        self._arguments = arguments
 
     def start(self) -> list[str]:
         """Load the model."""

@@ -150,7 +150,7 @@ def _learner(config: Config, policy: Policy, places: Places, optimizer_steps: in
         "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(arguments.threads)}},
         "scheduling_strategy": places.of(name),
     }
-    recipe = Recipe(name, LearnerActor, (name, *arguments), options)
+    recipe = Recipe(name, LearnerActor, (name, arguments), options)
     return LearnerGroup(policy, [recipe], plan.transport, config.resources.deadlines, agent.learner.max_restarts)
 
 

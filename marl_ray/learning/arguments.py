@@ -22,8 +22,8 @@ class LearnerArguments(NamedTuple):
     wire_dtype: str
     total_steps: int
     threads: int
-    lora: LoraConfig
-    seed: int
+    lora: LoraConfig = LoraConfig()
+    seed: int = 0
 
 
 def learner_arguments(config: Config, policy: Policy, generators_have_gpus: bool, total_steps: int) -> LearnerArguments:

@@ -18,6 +18,7 @@ from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, Optim
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.ids import ActorId, Policy
 from marl_ray.core.sampling import Generation, SamplingSpec
+from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.toy import BASE_PATH
 from tests.learning.common import batch_of, returned
 
@@ -68,8 +69,9 @@ def learner(
     policy = Policy((agent,))
     name = ActorId("learner", policy)
     settings = AgentConfig(name=folder, learning_rate=learning_rate, temperature=SAMPLING.temperature)
-    arguments = (name, folder, settings, MODEL, CreditConfig(), OptimizerConfig(importance="none"), "float32", 10, 1)
-    recipe = Recipe(name, LearnerActor, arguments, {"num_cpus": 0})
+    optimizer = OptimizerConfig(importance="none")
+    arguments = LearnerArguments(folder, settings, MODEL, CreditConfig(), optimizer, "float32", 10, 1)
+    recipe = Recipe(name, LearnerActor, (name, arguments), {"num_cpus": 0})
     return LearnerGroup(policy, [recipe], "store", deadlines, restarts)
 
 
