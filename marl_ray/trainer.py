@@ -35,7 +35,7 @@ from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.health import Health
 from marl_ray.runs.preflight import probe_texts
 from marl_ray.runs.resume import Standing
-from marl_ray.runs.rollouts import Rollouts, Coordination
+from marl_ray.runs.rollouts import Coordination, Rollouts
 from marl_ray.telemetry.records import record_of
 from marl_ray.telemetry.rows import Row, evaluation_row, step_row
 from marl_ray.telemetry.stream import RowStream
