@@ -173,6 +173,9 @@ class NoLog:
 
     def append(self, rollout: Any) -> None: ...
 
+    def read(self, step: int, num_agents: int) -> Any:
+        raise LookupError(f"batch {step} was not written")
+
     def drop_before(self, step: int) -> None: ...
 
     def draws(self, step: int) -> int:

@@ -105,11 +105,15 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
     """Train until the gate, which is asked before each step, stops it."""
 
     class GatedTrainer(Trainer):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self._play, self.rollouts.play = self.rollouts.play, self.play  # type: ignore[method-assign]
+
         async def play(self, step: int) -> None:
             await self.changes.until(lambda: self.state.step == step)  # the step before is counted
             await asyncio.to_thread(gate.pass_through)
             self.player.generators = noted = [Noted(generators) for generators in self.team.generators]
-            await super().play(step)
+            await self._play(step)
             _requests(folder, step).write_text(json.dumps([one.requests for one in noted]))
 
     class Tally:

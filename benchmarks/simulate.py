@@ -172,7 +172,7 @@ async def imagine(
     for learner in team.learners:
         learner.step = learner.generators.version = standing.state.step
     trainer = Trainer(config, problem, RunFolder(folder / "run"), standing, team, RowStream([sink]))
-    trainer.log = log or NoLog()  # type: ignore[assignment]
+    trainer.rollouts.log = log or NoLog()
     await trainer.run()
     return sink, list(generators.values())
 

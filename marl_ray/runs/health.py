@@ -42,10 +42,10 @@ class Health:
             if not found <= set(allowed):
                 raise RuntimeError(f"agent {agent} served versions {sorted(found)} in batch {batch}: allowed {allowed}")
 
-    def check_draws(self, batch: int, draws: int, found: int, wanted: int, learned: int) -> None:
+    def check_draws(self, batch: int, draws: int, found: int, wanted: int, later: bool) -> None:
         """Of a step with dynamic_sampling, which took `draws` and found so many of those `wanted` to learn from;
-        `learned`: optimizer steps of the run before. Says once that there are too few; a run that has found none at
-        all, ever, ends. Raises UserError."""
+        `later`: the run has batches of an earlier process. Says once that there are too few; a run that has found none
+        at all, ever, ends. Raises UserError."""
         self.found_draws += found
         section = self.config.algorithm
         short = f"step {batch + 1} took {draws} tasks, and in {found} of the {wanted} that it needs rewards differ"
@@ -53,7 +53,7 @@ class Health:
             f"raise {section}.temperature or num_generations, or take tasks that are neither too easy nor too hard; "
             f"{section}.max_extra_draws is how many it may take"
         )
-        if not self.found_draws and not learned:
+        if not self.found_draws and not later:
             raise UserError(f"{short}: there is nothing to learn from. Look at episodes.jsonl; {cure}")
         if found < wanted and not self.warned_of_draws:
             self.warned_of_draws = True

@@ -82,6 +82,11 @@ class Standing:
             checkpoint, state, logged, frozenset(r["step"] for r in rows if is_evaluation(r) and r["step"] <= logged)
         )
 
+    @property
+    def has_batches(self) -> bool:
+        """Whether any batch was learned from or is in the log."""
+        return self.logged > 0
+
     def without_log(self) -> Standing:
         """The same, at its checkpoint."""
         step = self.state.step
