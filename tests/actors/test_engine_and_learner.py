@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from marl_ray.actors.generators import GeneratorGroup
 from marl_ray.actors.handle import Actor, ActorFailed
 from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.supervisor import Recipe
+from marl_ray.actors.team import Team
 from marl_ray.config import Config, from_tree
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, Policy
@@ -102,7 +102,8 @@ def test_engine_and_learner_are_compared_before_anything_is_trained(
         },
         "grpo",
     )
-    team: Any = SimpleNamespace(generators=[engine], learners=[trainer])
+    unused: Any = None
+    team = Team([engine], [trainer], sandbox=unused, places=unused)
     environment = ENVIRONMENTS.get("code_generation").from_config(config)
 
     def compare(given: Config) -> None:
