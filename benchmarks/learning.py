@@ -55,6 +55,7 @@ GROUPS: dict[str, dict[str, Arm]] = {
         JOINT: Arm("both agents", {}),
         "only_main": Arm("only main", {"agents": f"[{FROZEN}, {{}}]"}),
         "only_aux": Arm("only aux", {"agents": f"[{{}}, {FROZEN}]"}),
+        "shared": Arm("both, with one policy", {"magrpo.policy": 0}),
         "single": Arm("one agent, twice the answers", {"magrpo.num_agents": 1, "magrpo.num_generations": 16}),
     },
     "turns": {
@@ -75,7 +76,21 @@ GROUPS: dict[str, dict[str, Arm]] = {
         "marloo": Arm("marloo", {"magrpo.estimator": "marloo"}),
         "maremax": Arm("maremax", {"magrpo.estimator": "maremax"}),
         "mareinforce": Arm("mareinforce", {"magrpo.estimator": "mareinforce"}),
+        "remax": Arm("remax", {"magrpo.estimator": "remax"}),
+        "reinforce_pp": Arm("reinforce_pp", {"magrpo.estimator": "reinforce_pp"}),
+        "difference": Arm("difference", {"magrpo.estimator": "difference"}),
         "whitened": Arm("magrpo, whitened", {"magrpo.normalize_advantages": True}),
+        "dynamic": Arm("magrpo, dynamic sampling", {"magrpo.dynamic_sampling": True}),
+        "iac": Arm(
+            "critic iac, handoff all, G = 4, 6 tasks",
+            {
+                "magrpo.critic": "iac",
+                "magrpo.critic_learning_rate": 1e-2,
+                "magrpo.handoff": "all",
+                "magrpo.num_generations": 4,
+                "magrpo.rollout_buffer_size": 6,
+            },
+        ),
     },
 }
 """Arms of one group are drawn together. All take the same number of steps, and of about the same number of tokens."""
