@@ -241,6 +241,11 @@ def _check_loss(config: Config) -> None:
         f"sequence_sum, not {config.credit.loss_aggregation}",
     )
     _require(
+        optimizer.optimizer == "adamw" or (optimizer.adam_beta1, optimizer.adam_beta2) == (0.9, 0.999),
+        f"{section}.adam_beta1 and adam_beta2 are AdamW's, and {section}.optimizer is {optimizer.optimizer}: leave "
+        "them out",
+    )
+    _require(
         bool(config.lora.rank) or config.lora == LoraConfig(),
         "lora.alpha and lora.targets are for adapters, and lora.rank is 0: set it, or leave them out",
     )

@@ -66,14 +66,17 @@ class LoraConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW and its batches. The learning rate is the agent's."""
+    """The optimizer and its batches. The learning rate is the agent's."""
 
+    optimizer: Literal["adamw", "adafactor"] = "adamw"
+    """adafactor keeps row and column means of squared gradients in place of AdamW's two numbers a weight, so that a
+    weight costs 8 bytes, not 16. Its learning_rate is relative to the size of a weight matrix: 1e-3 is a start."""
     lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate falls from its peak over the run."""
     warmup_steps: NotNegativeInt = 0
     """Optimizer steps over which the learning rate rises from 0."""
     weight_decay: NotNegative = 0.0
-    """AdamW's decoupled weight decay."""
+    """Decoupled weight decay."""
     adam_beta1: Decay = 0.9
     """AdamW's decay of the mean of gradients."""
     adam_beta2: Decay = 0.999

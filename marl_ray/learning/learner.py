@@ -1,4 +1,4 @@
-"""One policy's learner: AdamW on the policy gradient, a critic if there is one, and checkpoints. No Ray."""
+"""One policy's learner: an optimizer on the policy gradient, a critic if there is one, and checkpoints. No Ray."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Learner:
         gspo or m2po, or `importance`. Importance ratios, entropy and gap are those of the first mini-batch that has a
         gradient.
 
-        A mini-batch without a gradient changes nothing and is no optimizer step: AdamW would go on with its momentum.
+        A mini-batch without a gradient changes nothing and is no optimizer step: momentum would go on by itself.
         Raises ValueError as `accumulate` does.
         """
         learning_rate = float(self.schedule.get_last_lr()[0])

@@ -1,9 +1,10 @@
-"""AdamW with a schedule, made from the config and kept to it."""
+"""The optimizer with its schedule, made from the config and kept to it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -14,19 +15,20 @@ Schedule = torch.optim.lr_scheduler.LambdaLR
 
 def make_optimizer(
     groups: Sequence[tuple[Sequence[torch.nn.Parameter], float]], settings: OptimizerConfig, total_steps: int
-) -> tuple[torch.optim.AdamW, Schedule]:
-    """AdamW over groups of parameters, each with its peak learning rate; the schedule spans `total_steps` optimizer
-    steps."""
-    optimizer = torch.optim.AdamW(
-        [{"params": parameters, "lr": peak} for parameters, peak in groups],
-        betas=(settings.adam_beta1, settings.adam_beta2),
-        weight_decay=settings.weight_decay,
-    )
+) -> tuple[torch.optim.Optimizer, Schedule]:
+    """The optimizer over groups of parameters, each with its peak learning rate; the schedule spans `total_steps`
+    optimizer steps.
+
+    AdamW keeps two numbers for each of a matrix' n * m weights, Adafactor (Shazeer and Stern, 2018) n + m in all.
+    """
+    given = [{"params": parameters, "lr": peak} for parameters, peak in groups]
+    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adafactor
+    optimizer: torch.optim.Optimizer = kind(given, **_own_settings(settings))
     return optimizer, Schedule(optimizer, schedule_factor(settings.lr_scheduler, settings.warmup_steps, total_steps))
 
 
 def apply_settings(
-    optimizer: torch.optim.AdamW, schedule: Schedule, peaks: Sequence[float], settings: OptimizerConfig
+    optimizer: torch.optim.Optimizer, schedule: Schedule, peaks: Sequence[float], settings: OptimizerConfig
 ) -> None:
     """The config's settings, which may have changed since the state that was loaded was saved; `peaks` are the learning
     rates of the groups."""
@@ -34,9 +36,15 @@ def apply_settings(
     for group, peak in zip(optimizer.param_groups, peaks, strict=True):
         group["initial_lr"] = peak
         group["lr"] = peak * schedule.lr_lambdas[0](schedule.last_epoch)
-        group["betas"] = (settings.adam_beta1, settings.adam_beta2)
-        group["weight_decay"] = settings.weight_decay
+        group |= _own_settings(settings)
     schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
+
+
+def _own_settings(settings: OptimizerConfig) -> dict[str, Any]:
+    """Those of the kind of optimizer."""
+    if settings.optimizer == "adafactor":
+        return {"weight_decay": settings.weight_decay}
+    return {"betas": (settings.adam_beta1, settings.adam_beta2), "weight_decay": settings.weight_decay}
 
 
 def clip_gradients(parameters: Iterable[torch.nn.Parameter], settings: OptimizerConfig) -> float:

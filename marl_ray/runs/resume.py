@@ -156,6 +156,7 @@ def _check_same_run(config: Config, saved: Config) -> None:
         ("models", [agent.name for agent in config.agents], [agent.name for agent in saved.agents]),
         ("critic", config.credit.critic, saved.credit.critic),
         ("lora", config.lora, saved.lora),
+        ("optimizer", config.optimizer.optimizer, saved.optimizer.optimizer),
         ("run_name", config.output.run_name, saved.output.run_name),
     ):
         if now != before:

@@ -23,6 +23,10 @@ from tests.config.test_loading import tree
             "set it to 2 or more",
         ),
         ({"magrpo": {"adam_beta1": 2}}, "below 1"),
+        (
+            {"magrpo": {"optimizer": "adafactor", "adam_beta1": 0.5}},
+            "adam_beta2 are AdamW's, and magrpo.optimizer is ada",
+        ),
         ({"magrpo": {"max_extra_draws": 8}}, "is for dynamic_sampling: set magrpo.dynamic_sampling to true"),
         ({"magrpo": {"dynamic_sampling": True, "estimator": "reinforce_pp"}}, "learns from groups of equal returns"),
         ({"resources": {"generator": {"gpus": 0.5, "tensor_parallel": 2}}}, "make them equal"),

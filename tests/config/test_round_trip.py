@@ -40,6 +40,7 @@ FIXED += (
     "train_batch_size",
     "max_staleness",
     "policy",
+    "optimizer",
     "critic",
     "critic_target",
     "critic_learning_rate",
@@ -64,6 +65,7 @@ LOSSES: list[dict[str, Any]] = [
     {"loss": "gspo", "clip_high": 1e-3, "importance": "none", "train_batch_size": 1, "rollout_buffer_size": 2},
     {"loss": "m2po", "max_staleness": 1, "overlong": "penalty", "overlong_buffer": 1},
     {"reference_kl": "k3_in_loss", "reference_kl_coef": 0.01},
+    {"optimizer": "adafactor", "adam_beta1": 0.9, "adam_beta2": 0.999},
     {"dynamic_sampling": True, "max_extra_draws": 0, "max_grad_norm": None},
 ]
 

@@ -98,6 +98,23 @@ def test_a_norm_without_a_bound_is_left_as_it_is() -> None:
     assert same(state(free), state(far))
 
 
+def test_adafactor_keeps_little_and_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    agent, other = learner(optimizer="adafactor"), learner(optimizer="adafactor")
+    before = state(agent)
+    assert update(agent, group(1.0, 0.0)).optimizer_steps == 1
+    weights = sum(parameter.numel() for parameter in before)
+    kept = sum(t.numel() for of_one in agent.optimizer.state.values() for t in of_one.values())
+    assert kept < weights / 20
+    size = sum(float(weight.square().sum()) for weight in before) ** 0.5
+    moved = sum(float((a - b).square().sum()) for a, b in zip(before, state(agent), strict=True)) ** 0.5
+    assert 0 < moved < 2e-3 * size, "relative to the weights' size, at a rate of 1e-3, with some decay"
+    agent.save(str(tmp_path))
+    other.load(str(tmp_path), 1)
+    for of in (agent, other):
+        update(of, group(0.0, 1.0, 3.0))
+    assert same(state(agent), state(other))
+
+
 def test_both_layouts_take_the_same_step() -> None:
     packed, padded = learner(), learner()
     assert packed.scorer.layout == "packed"
