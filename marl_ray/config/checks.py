@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.config.arithmetic import joint_actions, most_draws, nodes
-from marl_ray.config.learners import check_critic, check_policies
-from marl_ray.config.learning import CLIP_RANGES, LoraConfig
+from marl_ray.config.learners import check_learning
+from marl_ray.config.output import OutputConfig
 from marl_ray.config.requirements import require as _require
 from marl_ray.config.requirements import where as _where
-from marl_ray.config.schema import Config, ModelConfig, OutputConfig
+from marl_ray.config.schema import Config, ModelConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
-from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
+from marl_ray.credit import ESTIMATORS
 from marl_ray.data import DATASETS, infer_type
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external import MODES
@@ -26,8 +26,6 @@ PLUGINS = {
     "{algorithm}.estimator": ESTIMATORS,
 }
 """Settings whose values are names of plug-ins."""
-EQUIVALENT_WHEN_WHITENED = ("marloo", "maremax", "remax", "reinforce_pp")
-NEEDS_A_GROUP = ("magrpo", "marloo", "maremax", "grpo")
 MOST_AGENTS = 100
 MOST_SAMPLES = 1_000_000
 """Joint samples, and completions, of one step."""
@@ -99,17 +97,8 @@ def check(config: Config) -> None:
     _check_tokenizer(config.model)
     _check_turns(config)
     _check_evaluation(config)
-    _check_loss(config)
-    check_critic(config)
-    check_policies(config)
-    _check_counterfactual(config)
-    _check_sampling(config)
-    _require(
-        any(agent.learning_rate > 0 for agent in config.agents),
-        f"{config.algorithm}.learning_rate is 0 for every agent, so nothing would be learned: raise one of them",
-    )
+    check_learning(config)
     for number in range(config.num_agents):
-        _check_credit(config, number)
         _check_resources(config, number)
     _require(
         config.reward_processor.scale_factor != 0 or not config.reward_processor.enabled,
@@ -188,84 +177,6 @@ def _check_evaluation(config: Config) -> None:
     )
 
 
-def _check_sampling(config: Config) -> None:
-    rollout, section = config.rollout, config.algorithm
-    _require(
-        rollout.dynamic_sampling or rollout.max_extra_draws is None,
-        f"{section}.max_extra_draws is for dynamic_sampling: set {section}.dynamic_sampling to true, or leave it out",
-    )
-    _require(
-        not rollout.dynamic_sampling or config.credit.critic == "none",
-        f"{section}.dynamic_sampling skips groups of equal returns, and {section}.critic {config.credit.critic} learns "
-        "from those too: set it to false",
-    )
-    for number, agent in enumerate(config.agents):
-        _require(
-            not (rollout.dynamic_sampling and BEYOND_SIBLINGS.get(agent.estimator) == "batch"),
-            f"{_where(config, number, 'estimator')} {agent.estimator} learns from groups of equal returns too, and "
-            f"{section}.dynamic_sampling would skip them: set it to false",
-        )
-
-
-def _check_counterfactual(config: Config) -> None:
-    given, section = config.credit.counterfactual, config.algorithm
-    _require(
-        given == "empty" or any(agent.estimator == "difference" for agent in config.agents),
-        f"{section}.counterfactual {given} is for estimator difference, which no agent has: leave it out",
-    )
-
-
-def _check_loss(config: Config) -> None:
-    """Losses of ratios that are all 1, and settings that a loss does not have."""
-    optimizer, section = config.optimizer, config.algorithm
-    loss, groups = optimizer.loss, config.rollout.rollout_buffer_size * nodes(config)
-    one_step = optimizer.train_batch_size is None or optimizer.train_batch_size >= groups
-    _require(
-        not (loss in CLIP_RANGES and one_step),
-        f"{section}.loss {loss} is for several optimizer steps a batch, and there is one, in which all ratios are 1: "
-        f"set {section}.train_batch_size below the {counted(groups, 'group')} of a step, or loss to policy_gradient",
-    )
-    _require(
-        not (loss == "m2po" and one_step and config.rollout.max_staleness == 0),
-        f"{section}.loss m2po is for stale tokens, and with max_staleness 0 and one optimizer step a batch there are "
-        f"none: set {section}.max_staleness above 0, or loss to policy_gradient",
-    )
-    _require(
-        not (loss == "m2po" and optimizer.importance in ("truncate", "mask")),
-        f"{section}.importance {optimizer.importance} would weigh tokens a second time with the ratio that loss m2po "
-        "weighs them with: set it to auto",
-    )
-    _require(
-        not (loss == "gspo" and config.credit.loss_aggregation != "sequence_sum"),
-        f"{section}.loss gspo averages over a completion's tokens by itself: set {section}.loss_aggregation to "
-        f"sequence_sum, not {config.credit.loss_aggregation}",
-    )
-    _require(
-        optimizer.optimizer == "adamw" or (optimizer.adam_beta1, optimizer.adam_beta2) == (0.9, 0.999),
-        f"{section}.adam_beta1 and adam_beta2 are AdamW's, and {section}.optimizer is {optimizer.optimizer}: leave "
-        "them out",
-    )
-    _require(
-        bool(config.lora.rank) or config.lora == LoraConfig(),
-        "lora.alpha and lora.targets are for adapters, and lora.rank is 0: set it, or leave them out",
-    )
-    _require(
-        not config.lora.rank or not any(agent.learner.offload_reference for agent in config.agents),
-        "resources.learner.offload_reference: with lora the reference is the policy without its adapter, so there is "
-        "nothing to off-load: leave it out",
-    )
-    _require(
-        optimizer.reference_kl == "k1_in_reward" or any(agent.reference_kl_coef for agent in config.agents),
-        f"{section}.reference_kl is {optimizer.reference_kl}, but there is no reference policy: set "
-        f"{section}.reference_kl_coef above 0, or leave it out",
-    )
-    for name in ("clip_low", "clip_high"):
-        _require(
-            loss in CLIP_RANGES or getattr(optimizer, name) is None,
-            f"{section}.{name} is for loss {' and '.join(CLIP_RANGES)}, not {loss}: leave it out",
-        )
-
-
 def _check_size(config: Config) -> None:
     """All of a step's trees are held until it is learned from, and each joint sample is a program to execute."""
     rollout, section = config.rollout, config.algorithm
@@ -278,53 +189,6 @@ def _check_size(config: Config) -> None:
         f"learned: lower {section}.num_generations or {section}.rollout_buffer_size"
         + (", or set joint_mode to aligned" if rollout.joint_mode == "cross" else "")
         + (", or set handoff to random" if rollout.handoff == "all" else ""),
-    )
-
-
-def _check_credit(config: Config, number: int) -> None:
-    agent, section = config.agents[number], config.algorithm
-    buffer = config.credit.overlong_buffer
-    _require(
-        not buffer or config.credit.overlong == "penalty",
-        f"{section}.overlong_buffer is for overlong penalty, not {config.credit.overlong}: leave it out",
-    )
-    _require(
-        buffer <= agent.max_new_tokens,
-        f"{section}.overlong_buffer is {buffer}, more than {_where(config, number, 'max_new_tokens')} "
-        f"{agent.max_new_tokens}: lower it",
-    )
-    group, whitened = config.rollout.num_generations, config.credit.normalize_advantages
-    estimator = _where(config, number, "estimator")
-    looks_at = BEYOND_SIBLINGS.get(agent.estimator)
-    _require(
-        not (looks_at in ("greedy", "counterfactual") and config.rollout.handoff == "all" and nodes(config) > 1),
-        f"{estimator} {agent.estimator} compares rewards with those of a joint action that is not played on, and with "
-        f"handoff all siblings are ranked by what follows: set {section}.handoff to random or best, or num_turns to 1",
-    )
-    _require(
-        not (looks_at == "batch" and agent.reference_kl_coef and config.optimizer.reference_kl != "k3_in_loss"),
-        f"{estimator} {agent.estimator} compares a batch's returns before the learner, which computes the KL term, has "
-        f"them: set {section}.reference_kl to k3_in_loss",
-    )
-    _require(
-        not (looks_at == "counterfactual" and config.credit.counterfactual == "median" and group == 1),
-        f"{section}.counterfactual median is an answer of the group, and {section}.num_generations is 1: set it to 2 "
-        "or more, or counterfactual to empty",
-    )
-    _require(
-        group > 1 or config.credit.critic != "none" or (agent.estimator not in NEEDS_A_GROUP and not whitened),
-        f"{section}.num_generations is {group}, but {agent.estimator} compares the completions of a group: set it to "
-        f"2 or more, or {estimator} to mareinforce",
-    )
-    _require(
-        not (whitened and agent.estimator in EQUIVALENT_WHEN_WHITENED),
-        f"{section}.normalize_advantages makes {agent.estimator} the same as magrpo (each is an affine map of "
-        f"the returns): turn it off, or use {estimator} magrpo",
-    )
-    _require(
-        config.model.max_length > agent.max_new_tokens,
-        f"model.max_length is {config.model.max_length}, no room for a prompt beside "
-        f"{_where(config, number, 'max_new_tokens')} {agent.max_new_tokens}: raise the one or lower the other",
     )
 
 
