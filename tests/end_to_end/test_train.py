@@ -129,6 +129,12 @@ def test_an_evaluation_gives_the_numbers_of_the_trainings_last(finished: Path, t
     assert [(task["model"], task["samples"]) for task in tasks] == [("he", 1)] * 2
 
 
+def forgetful(row: dict) -> dict:
+    """The row without what depends on the verdicts that a process remembers: those of before it started it makes
+    again."""
+    return {key: value for key, value in timeless(row).items() if key != "sandbox/executions"}
+
+
 @needs_humaneval
 def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(
     finished: Path, tmp_path: Path, children: list[subprocess.Popen]
@@ -151,12 +157,10 @@ def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(
     assert resumed.returncode == 0, resumed.stderr
     assert "goes on " in resumed.stderr
     expected, got = rows(finished, "step"), rows(tmp_path / "he", "step")
-    assert [timeless(row) for row in got] == [timeless(row) for row in expected]
+    assert [forgetful(row) for row in got] == [forgetful(row) for row in expected]
     for agent in ("agent_0", "agent_1"):
-        weights = [
-            run / "checkpoints" / "step_000004" / agent / "model.safetensors" for run in (finished, tmp_path / "he")
-        ]
-        assert weights[0].read_bytes() == weights[1].read_bytes()
+        weights = Path("checkpoints", "step_000004", agent, "model.safetensors")
+        assert (finished / weights).read_bytes() == (tmp_path / "he" / weights).read_bytes()
 
 
 def test_steps_without_a_gradient_leave_the_policies_alone(tmp_path: Path) -> None:
