@@ -29,7 +29,7 @@ def require_peft(lora: LoraConfig) -> None:
 
 
 def add_adapter(model: Any, lora: LoraConfig, seed: int) -> None:
-    """Beside the layers that `lora` names, which alone learn from now on. A adapter's A is drawn from `seed`, its B is
+    """Beside the layers that `lora` names, which alone learn from now on. An adapter's A is drawn from `seed`, its B is
     0: the model computes what it did. Raises UserError for layers that it has not, and for tied ones."""
     import torch
     from peft import LoraConfig as Settings
@@ -71,6 +71,7 @@ def has_adapter(model: Any) -> bool:
 def named_weights(model: Any) -> Iterator[tuple[str, Any]]:
     """Name and tensor of every parameter, detached, as a model without adapters has them; merged one at a time."""
     layers = adapted(model)
+    narrow = tuple(f"{layer}.lora_" for layer in layers)
     for name, parameter in model.named_parameters():
         before, inside, last = name.rpartition(".base_layer.")
         if inside and before in layers:
@@ -78,14 +79,8 @@ def named_weights(model: Any) -> Iterator[tuple[str, Any]]:
             if last == "weight":
                 value = value + layers[before].get_delta_weight(NAME).detach()
             yield f"{before}.{last}", value
-        elif not any(name.startswith(f"{layer}.lora_") for layer in _above(name, layers)):
+        elif not name.startswith(narrow):
             yield name, parameter.detach()
-
-
-def _above(name: str, layers: dict[str, Any]) -> Iterator[str]:
-    """The adapted layers that a parameter lies in, of which there is one at most."""
-    parts = name.split(".")
-    return (path for path in (".".join(parts[:i]) for i in range(1, len(parts))) if path in layers)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from marl_ray.config.arithmetic import arithmetic, most_draws
+from marl_ray.config.arithmetic import most_draws
 from marl_ray.config.schema import Config
 from marl_ray.core.streams import draw_task, draw_tasks
 from marl_ray.core.tree import Episode, Task
@@ -61,7 +61,7 @@ class Coordination:
 
 
 class Rollouts:
-    """Of a run of `total` batches that goes on where `standing` says.
+    """Of a run that goes on where `standing` says, up to batch `total`.
 
     assemblies: batches that are played, or not yet learned from by all, by step; logged: those that are in the log and
     not yet recorded. Whoever is the last to use one takes it out.
@@ -78,7 +78,7 @@ class Rollouts:
     ) -> None:
         self.common, self.tasks, self.player, self.sandbox = common, tasks, player, sandbox
         self.standing, self.log = standing, log
-        self.total = arithmetic(common.config, len(tasks)).total_steps
+        self.total = common.pipeline.total
         self.size = min(common.config.rollout.rollout_buffer_size, len(tasks))
         """Draws that a step learns from; the last of an epoch may have fewer."""
         self.assemblies: dict[int, Assembly] = {}
