@@ -129,6 +129,7 @@ MBPP = Study(
     name="mbpp",
     config=CONFIGS / "magrpo_mbpp_smollm2.yaml",
     common={
+        "model.model_kwargs.torch_dtype": "bfloat16",
         "dataset.eval_split": "validation[:64]",
         "magrpo.num_train_epochs": 100,
         "magrpo.max_steps": 100,
