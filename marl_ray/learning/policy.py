@@ -39,7 +39,7 @@ def remove_noise(config: Any) -> None:
 
 
 def compute_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager:
-    """Autocast to `dtype` on a GPU, and to bfloat16 on a CPU that multiplies it in hardware; else compute in float32."""
+    """Autocast to `dtype` on a GPU, and to bfloat16 on a CPU that has units for it; else compute in float32."""
     if dtype != torch.float32 and (device.type == "cuda" or _multiplies(dtype)):
         return torch.autocast(device.type, dtype=dtype)
     return nullcontext()
