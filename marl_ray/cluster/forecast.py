@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from marl_ray.cluster.machines import CORE, GIB, Device, Machine
 from marl_ray.cluster.memory import ITEM, SANDBOX_PROCESS, Need, generator_need, learner_need
 from marl_ray.cluster.plan import Plan, make_plan, place
-from marl_ray.cluster.sizes import Model
+from marl_ray.cluster.sizes import Model, NotRehearsed
 from marl_ray.cluster.speed import Estimate, Load, estimate
 from marl_ray.config.arithmetic import nodes as nodes_of
 from marl_ray.config.schema import AgentConfig, Config
@@ -75,7 +75,8 @@ class Forecast:
                 need = self.gpu(index, number)
                 if need > memory:
                     who = " and ".join(str(one.owner) for one in self.placed if (one.node, number) in _places(one))
-                    found.append(f"{machine.name} GPU {number} has {_gib(memory)}, and {who} need {_gib(need)}")
+                    verb = "need" if " and " in who else "needs"
+                    found.append(f"{machine.name} GPU {number} has {_gib(memory)}, and {who} {verb} {_gib(need)}")
         for one in self.placed:
             cache = one.need.device.get("KV cache", 1.0) if one.need else 1.0
             if cache <= 0:
@@ -122,7 +123,7 @@ def _take(free: list[float], amount: float) -> tuple[int, ...]:
 
 
 def need_of(config: Config, models: Models, plan: Plan, owner: ActorId, machine: Machine) -> Need | None:
-    """Of one actor on that machine; None where its model is not known."""
+    """Of one actor on that machine; None where its model is not known, or does not compute without data."""
     if owner.policy is None:
         return Need({"process": SANDBOX_PROCESS, "programs": config.sandbox.memory_mb * 2.0**20}, {})
     number = owner.policy.number
@@ -133,18 +134,21 @@ def need_of(config: Config, models: Models, plan: Plan, owner: ActorId, machine:
     on_gpu, nccl = of_agent.generator_gpus > 0, of_agent.transport == "nccl"
     wire = wire_dtype(agent, on_gpu)
     if owner.kind == "learner":
-        size, _ = model.learner(config, agent, on_gpu)
+        try:
+            size, _ = model.learner(config, agent, on_gpu)
+        except NotRehearsed:
+            return None
         return learner_need(size, config, agent, on_gpu, wire, nccl)
     memory = (machine.device.memory if machine.device else 0.0) if on_gpu else 0.0
     if on_gpu and not memory:
         return None
-    return generator_need(model.engine(config), agent, config.model.max_length, memory, wire, nccl)
+    return generator_need(model.engine(), agent, config.model.max_length, memory, wire, nccl)
 
 
 Change = tuple[str, Callable[[Config], Config]]
 
 
-def changes(config: Config) -> list[Change]:
+def changes(config: Config, has_gpus: bool) -> list[Change]:
     """What makes a run need less memory, cheapest first: at first what only takes time, then what learns otherwise."""
     optimizer, found = config.optimizer, []
     section = config.algorithm
@@ -153,13 +157,15 @@ def changes(config: Config) -> list[Change]:
         found.append((f"{section}.microbatch_tokens: {least}", _optimizer(microbatch_tokens=least)))
     if not optimizer.gradient_checkpointing:
         found.append((f"{section}.gradient_checkpointing: true", _optimizer(gradient_checkpointing=True)))
-    if any(agent.reference_kl_coef and not agent.learner.offload_reference for agent in config.agents):
+    if has_gpus and any(agent.reference_kl_coef and not agent.learner.offload_reference for agent in config.agents):
         found.append(("resources.learner.offload_reference: true", _learners(offload_reference=True)))
-    if any(agent.generator.kv_cache_mb > 128 for agent in config.agents):
+    if not has_gpus and any(agent.generator.kv_cache_mb > 128 for agent in config.agents):
         found.append(("resources.generator.kv_cache_mb: 128", _generators(kv_cache_mb=128)))
     if any(agent.generator.max_num_seqs > 64 for agent in config.agents):
         found.append(("resources.generator.max_num_seqs: 64", _generators(max_num_seqs=64)))
-    if any(agent.generator.tensor_parallel == 1 and agent.generator.gpus is None for agent in config.agents):
+    if has_gpus and any(
+        agent.generator.tensor_parallel == 1 and agent.generator.gpus is None for agent in config.agents
+    ):
         found.append(("resources.generator.tensor_parallel: 2", _generators(tensor_parallel=2)))
     if optimizer.optimizer == "adamw":
         found.append((f"{section}.optimizer: adafactor", _optimizer(optimizer="adafactor")))
@@ -191,7 +197,7 @@ def remedies(config: Config, models: Models, machines: Sequence[Machine]) -> tup
     what is short are left out."""
     taken: list[str] = []
     excess = _excess(forecast(config, models, machines))
-    for name, change in changes(config):
+    for name, change in changes(config, any(machine.gpus for machine in machines)):
         tried = change(config)
         found = forecast(tried, models, machines)
         if found.placed is None or (left := _excess(found)) > 0.99 * excess:
@@ -226,13 +232,16 @@ def speeds(config: Config, models: Models, found: Forecast) -> dict[Policy, Esti
         device: Device | None = found.machines[node].device if on_gpu else CORE
         if model is None or device is None:
             continue
-        _, flops = model.learner(config, agent, on_gpu)
+        try:
+            _, flops = model.learner(config, agent, on_gpu)
+        except NotRehearsed:
+            continue
         rollout = config.rollout
         groups = rollout.rollout_buffer_size * nodes_of(config)
         load = Load(groups, rollout.num_turns, model.prompt, rollout.num_generations, agent.max_new_tokens)
         engine = agent.generator
         estimates[policy] = estimate(
-            model.engine(config),
+            model.engine(),
             load,
             device,
             engine.replicas * (of_agent.generator_gpus if on_gpu else max(1, round(engine.cpus))),

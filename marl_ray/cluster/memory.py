@@ -19,10 +19,12 @@ FLOAT = 4
 """Bytes of a learner's numbers."""
 ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of an engine's."""
-LEARNER_PROCESS = 500e6
+LEARNER_PROCESS = 560e6
 """A learner's process with all that it imports, and no model: `python -m benchmarks.memory` measures it."""
-GENERATOR_PROCESS = 760e6
+GENERATOR_PROCESS = 800e6
 """A generator's, likewise."""
+RELOAD = 1.7
+"""Of an engine's weights on a CPU: what a reload has beside them, and the allocator keeps after it; measured."""
 SANDBOX_PROCESS = 150e6
 """A sandbox worker's."""
 CUDA_CONTEXT = 0.6 * GIB
@@ -77,9 +79,11 @@ class Need:
         return sum(self.device.values())
 
 
-def learner_need(size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: bool, wire: str, nccl: bool) -> Need:
-    """Of one rank of a learner; `wire` is the type in which weights travel, with buffers of `nccl`."""
-    ranks = 1
+def learner_need(
+    size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: bool, wire: str, nccl: bool, ranks: int = 1
+) -> Need:
+    """Of each of a learner's `ranks`, which share out weights, gradients and the optimizer's numbers; `wire` is the
+    type in which weights travel, with buffers of `nccl`."""
     state = optimizer_state(config.optimizer.optimizer, size.trained, size.rows)
     parts = {
         "weights": FLOAT * (size.parameters + (size.trained if config.lora.rank else 0)) / ranks,
@@ -89,16 +93,16 @@ def learner_need(size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: 
         "logits": float(size.logits),
     }
     if ranks > 1:
-        parts["gathered"] = FLOAT * float(size.shared)
+        parts["gathered"] = 2 * FLOAT * float(size.shared)  # weights, and gradients before they are shared out
     reference = FLOAT * size.parameters / ranks if agent.reference_kl_coef and not config.lora.rank else 0.0
     if config.credit.critic == "maac":
         parts["critic"] = parts["weights"] + parts["gradients"] + parts["optimizer"]
     offloaded = on_gpu and agent.learner.offload_reference
-    if reference:
+    if reference and not offloaded:
         parts["reference"] = reference
     if not on_gpu:
         return Need({"process": LEARNER_PROCESS, **parts, "published": ITEM[wire] * float(size.parameters)}, {})
-    host = {"process": LEARNER_PROCESS + CUDA_HOST} | ({"reference": reference} if offloaded and reference else {})
+    host = {"process": LEARNER_PROCESS + CUDA_HOST} | ({"reference": reference} if reference and offloaded else {})
     return Need(host, {"CUDA": CUDA_CONTEXT, **parts} | ({"buffers": NCCL_BUFFERS} if nccl else {}))
 
 
@@ -112,24 +116,17 @@ def generator_need(size: ModelSize, agent: AgentConfig, max_length: int, on_gpu:
     its share of the device whatever it needs, and what it needs no more than that for is room for keys and values."""
     settings, item = agent.generator, ITEM[wire]
     weights = item * float(size.parameters)
+    room = settings.kv_cache_mb * float(MIB)
     batched = max(8192, max_length)
-    batch = batched * (2 * size.intermediate + 4 * size.hidden) * item
+    if not on_gpu:  # keys and values for more there are not
+        batched = min(batched, int(room / (item * size.kv)))
+    batch = float(batched * (3 * size.intermediate + 6 * size.hidden) * item)
     sampling = SAMPLER_COPIES * FLOAT * float(settings.max_num_seqs * size.vocabulary)
     if not on_gpu:
-        cache = settings.kv_cache_mb * float(MIB)
-        return Need(
-            {
-                "process": GENERATOR_PROCESS,
-                "weights": weights,
-                "KV cache": cache,
-                "activations": float(batch),
-                "logits": sampling,
-                "published": weights,
-            },
-            {},
-        )
+        parts = {"process": GENERATOR_PROCESS, "weights": weights, "reload": RELOAD * weights, "KV cache": room}
+        return Need({**parts, "activations": batch, "logits": sampling, "published": weights}, {})
     share = settings.gpu_memory_utilization * on_gpu
-    own = {"weights": weights / settings.tensor_parallel, "activations": float(batch), "logits": sampling}
+    own = {"weights": weights / settings.tensor_parallel, "activations": batch, "logits": sampling}
     cache = share - CUDA_CONTEXT - sum(own.values())
     device = {"CUDA": CUDA_CONTEXT, **own, "KV cache": cache} | ({"buffers": NCCL_BUFFERS} if nccl else {})
     return Need({"process": GENERATOR_PROCESS + CUDA_HOST}, device)

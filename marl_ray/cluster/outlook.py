@@ -13,6 +13,11 @@ from marl_ray.config.schema import Config
 from marl_ray.core.ids import Policy
 
 NAME, COLUMN = 22, 12
+PARTS = (
+    *("process", "programs", "CUDA", "weights", "gradients", "optimizer", "gathered", "reference", "critic"),
+    *("activations", "logits", "reload", "KV cache", "buffers", "published"),
+)
+"""In the order of the columns."""
 
 
 def lines_of(config: Config, models: Models, found: Forecast) -> list[str]:
@@ -54,13 +59,13 @@ def verdict(config: Config, models: Models, found: Forecast) -> str:
 
 def _table(found: Forecast, rows: Sequence[Placed], on_gpu: bool) -> list[str]:
     """An actor a line, a part a column; equal sandbox workers are one line."""
-    parts: dict[str, None] = {}
+    there: set[str] = set()
     known: list[tuple[str, Mapping[str, float], str]] = []
     sandboxes: dict[int, list[Placed]] = {}
     for one in rows:
         assert one.need is not None
         of_part = one.need.device if on_gpu else one.need.host
-        parts |= dict.fromkeys(of_part)
+        there |= of_part.keys()
         if one.owner.kind == "sandbox":
             sandboxes.setdefault(one.node, []).append(one)
             continue
@@ -69,6 +74,7 @@ def _table(found: Forecast, rows: Sequence[Placed], on_gpu: bool) -> list[str]:
         need = of_node[0].need
         assert need is not None
         known.append((f"{len(of_node)} x sandbox, each", need.host, _where(found, of_node[0])))
+    parts = [part for part in PARTS if part in there]
     lines = [f"  {'':<{NAME}}" + "".join(f"{part:>{COLUMN}}" for part in (*parts, "total")) + "  on"]
     for name, of_part, where in known:
         cells = (f"{of_part[part] / GIB:.2f}" if part in of_part else "-" for part in parts)

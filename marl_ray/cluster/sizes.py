@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from marl_ray.cluster.memory import LearnerSize, ModelSize
 from marl_ray.config.schema import AgentConfig, Config
 from marl_ray.core.errors import UserError
+from marl_ray.learning.arguments import wire_dtype
 from marl_ray.models.names import resolve_model
 
 if TYPE_CHECKING:
-    from marl_ray.learning.rehearsal import Rehearsal
+    from marl_ray.config.learning import LoraConfig
+    from marl_ray.learning.rehearsal import Rehearsal, Shape
 
 ASK_S = 5.0
 """Seconds that a hub has to answer."""
@@ -39,7 +41,11 @@ def read_settings(name: str, trust_remote_code: bool, fetch: bool) -> Any:
         raise UserError(f"model {name}: its config.json cannot be read: {reason}") from None
 
 
-@dataclass(frozen=True)
+class NotRehearsed(UserError):
+    """A model does not compute on tensors without data."""
+
+
+@dataclass(frozen=True, eq=False)
 class Model:
     """One model of a run. `settings` are what `read_settings` found; `prompt` the tokens of a typical prompt."""
 
@@ -47,14 +53,14 @@ class Model:
     trust_remote_code: bool
     prompt: int = PROMPT
 
-    def engine(self, config: Config) -> ModelSize:
+    def engine(self) -> ModelSize:
         """As an engine has it."""
         text = self.settings.get_text_config()
-        heads = text.num_attention_heads
+        heads = getattr(text, "num_attention_heads", 1)
         width = getattr(text, "head_dim", None) or text.hidden_size // heads
         kv_heads = getattr(text, "num_key_value_heads", None) or heads
         return ModelSize(
-            parameters=self._rehearsed(without_adapter(config), config.agents[0], False).parameters,
+            parameters=_count(self),
             kv=2 * text.num_hidden_layers * kv_heads * width,
             hidden=text.hidden_size,
             intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
@@ -62,7 +68,7 @@ class Model:
         )
 
     def learner(self, config: Config, agent: AgentConfig, on_gpu: bool) -> tuple[LearnerSize, float]:
-        """As a learner has it, and the FLOPs of a token that is learned from."""
+        """As a learner has it, and the FLOPs of a token that is learned from. Raises NotRehearsed."""
         found = self._rehearsed(config, agent, on_gpu)
         whole = found.parameters - (found.trained if config.lora.rank else 0)
         layer = (whole - found.embeddings) // max(1, found.layers)
@@ -78,8 +84,6 @@ class Model:
         return size, found.flops / found.tokens
 
     def _rehearsed(self, config: Config, agent: AgentConfig, on_gpu: bool) -> Rehearsal:
-        import torch
-
         from marl_ray.learning.rehearsal import Shape
 
         new, generations = agent.max_new_tokens, config.rollout.num_generations
@@ -87,26 +91,27 @@ class Model:
         tokens = config.optimizer.microbatch_tokens
         groups = min(tokens // group, config.rollout.rollout_buffer_size * config.rollout.num_turns)
         fit = generations if groups else max(1, (tokens - self.prompt) // new)
-        dtype = "bfloat16" if agent.dtype == "auto" else agent.dtype
-        return _rehearse(
-            self,
-            Shape(max(1, groups), self.prompt, fit, new, accumulated=True),
-            config.lora,
-            config.optimizer.gradient_checkpointing,
-            getattr(torch, dtype if on_gpu else "float32"),
-        )
-
-    def __hash__(self) -> int:
-        return id(self.settings)
+        shape = Shape(max(1, groups), self.prompt, fit, new, accumulated=True)
+        dtype = wire_dtype(agent, on_gpu)
+        return _rehearse(self, shape, config.lora, config.optimizer.gradient_checkpointing, dtype, on_gpu)
 
 
 @cache
-def _rehearse(model: Model, shape: Any, lora: Any, gradient_checkpointing: bool, dtype: Any) -> Rehearsal:
+def _rehearse(
+    model: Model, shape: Shape, lora: LoraConfig, gradient_checkpointing: bool, dtype: str, on_gpu: bool
+) -> Rehearsal:
     from marl_ray.learning.rehearsal import rehearse
 
-    return rehearse(model.settings, shape, lora, gradient_checkpointing, dtype, model.trust_remote_code)
+    try:
+        return rehearse(model.settings, shape, lora, gradient_checkpointing, dtype, on_gpu, model.trust_remote_code)
+    except Exception as error:  # a model's own code may raise anything here
+        raise NotRehearsed(
+            f"it does not compute on tensors without data: {' '.join(str(error).split())[:160]}"
+        ) from None
 
 
-def without_adapter(config: Config) -> Config:
-    """The config with all weights learning."""
-    return replace(config, lora=replace(config.lora, rank=0))
+@cache
+def _count(model: Model) -> int:
+    from marl_ray.learning.rehearsal import count_parameters
+
+    return count_parameters(model.settings, model.trust_remote_code)

@@ -19,10 +19,9 @@ import torch
 
 from marl_ray.core.batch import Group
 from marl_ray.learning.attention import PackedGroup
+from marl_ray.learning.scores import NO_TOKEN
 
 Layout = Literal["packed", "padded"]
-NO_TOKEN = -100
-"""In `MicroBatch.tokens` where nothing is predicted; cross_entropy leaves it out."""
 PADDING = 0
 """Any id: what follows a sequence changes nothing in it."""
 WINDOW = 8

@@ -12,7 +12,8 @@ from marl_ray.learning.batching import NO_TOKEN, Cutter, MicroBatch, PromptRow
 from marl_ray.learning.critic import Valued
 from marl_ray.learning.importance import Agreement, importance_factors
 from marl_ray.learning.measures import Distance
-from marl_ray.learning.policy import Scorer, chosen_logprobs, compute_in, token_scores
+from marl_ray.learning.policy import Scorer, compute_in, token_logits
+from marl_ray.learning.scores import token_logprobs_and_entropies
 
 
 class Gradient:
@@ -93,10 +94,9 @@ class Gradient:
         batch = micro_batch.to(model.device)
         real = batch.tokens != NO_TOKEN
         with compute_in(self._policy.dtype, model.device):
-            scores = token_scores(model, batch, self._policy.temperature)
-            logprobs = chosen_logprobs(scores, batch.tokens)
-            entropies = losses.entropies(scores)
-            del scores  # as wide as the vocabulary, and backward does without
+            logits = token_logits(model, batch)
+            logprobs, entropies = token_logprobs_and_entropies(logits, batch.tokens, self._policy.temperature)
+            del logits  # as wide as the vocabulary; backward lets go of them as soon as it can
             old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
             ratios = (old - batch.behaviour_logprobs).exp()
             factors = importance_factors(ratios, settings.importance, settings.importance_bound)

@@ -105,9 +105,3 @@ def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     """
     gap = reference - logprobs
     return gap.expm1() - gap
-
-
-def entropies(scores: Tensor, rows: int = 512) -> Tensor:
-    """Of the distributions with these scores [S, V], nats, [S]; no gradient. So many rows at a time, to save memory."""
-    parts = (torch.special.entr(part.softmax(-1)).sum(-1) for part in scores.detach().split(rows))
-    return torch.cat(list(parts))

@@ -44,7 +44,8 @@ def _own_settings(settings: OptimizerConfig) -> dict[str, Any]:
     """Those of the kind of optimizer."""
     if settings.optimizer == "adafactor":
         return {"weight_decay": settings.weight_decay}
-    return {"betas": (settings.adam_beta1, settings.adam_beta2), "weight_decay": settings.weight_decay}
+    betas = (settings.adam_beta1, settings.adam_beta2)
+    return {"betas": betas, "weight_decay": settings.weight_decay, "fused": True}  # one pass over the numbers, not ten
 
 
 def clip_gradients(parameters: Iterable[torch.nn.Parameter], settings: OptimizerConfig) -> float:

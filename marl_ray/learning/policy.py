@@ -13,6 +13,7 @@ import torch
 from marl_ray.core.errors import UserError
 from marl_ray.learning.attention import PACKED
 from marl_ray.learning.batching import NO_TOKEN, Cutter, Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
+from marl_ray.learning.scores import token_logprobs_and_entropies
 
 
 def load_policy(name: str, trust_remote_code: bool, device: torch.device) -> Any:
@@ -41,7 +42,8 @@ def remove_noise(config: Any) -> None:
 def compute_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager:
     """Autocast to `dtype` on a GPU, and to bfloat16 on a CPU that has units for it; else compute in float32."""
     if dtype != torch.float32 and (device.type == "cuda" or _multiplies(dtype)):
-        return torch.autocast(device.type, dtype=dtype)
+        # No cache of cast weights: each is used once a pass, and all would be kept until the pass is over.
+        return torch.autocast(device.type, dtype=dtype, cache_enabled=False)
     return nullcontext()
 
 
@@ -77,16 +79,11 @@ class Scorer:
 
 def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.Tensor:
     """log pi(token_k | prompt, tokens before k) at the sampling temperature, [B * C]; 0 where nothing is predicted."""
-    return chosen_logprobs(token_scores(model, batch, temperature), batch.tokens)
+    return token_logprobs_and_entropies(token_logits(model, batch), batch.tokens, temperature)[0]
 
 
-def chosen_logprobs(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """[B * C], of the tokens, under the distributions with these scores [B * C, V]; 0 where nothing is predicted."""
-    return -torch.nn.functional.cross_entropy(scores, tokens, ignore_index=NO_TOKEN, reduction="none")
-
-
-def token_scores(model: Any, batch: MicroBatch, temperature: float) -> torch.Tensor:
-    """The model's logits over the temperature, [B * C, V], float32."""
+def token_logits(model: Any, batch: MicroBatch) -> torch.Tensor:
+    """The model's logits, [B * C, V], in the type in which it computes."""
     arguments: dict[str, Any] = {"input_ids": batch.input_ids, "use_cache": False}
     if batch.groups:
         arguments |= {"position_ids": batch.position_ids, "groups": batch.groups}
@@ -94,7 +91,7 @@ def token_scores(model: Any, batch: MicroBatch, temperature: float) -> torch.Ten
         logits = model(**arguments, logits_to_keep=batch.columns).logits
     else:
         logits = model(**arguments).logits[:, batch.columns]
-    return logits.flatten(0, 1).float() / temperature
+    return logits.flatten(0, 1)
 
 
 def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[Layout, str]:

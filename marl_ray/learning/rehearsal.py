@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,11 +23,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from marl_ray.config.learning import LoraConfig
 from marl_ray.learning.attention import PACKED
 from marl_ray.learning.batching import Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
-from marl_ray.learning.losses import entropies, policy_gradient
-from marl_ray.learning.policy import chosen_logprobs, remove_noise, token_scores
+from marl_ray.learning.losses import policy_gradient
+from marl_ray.learning.policy import compute_in, remove_noise, token_logits
+from marl_ray.learning.scores import token_logprobs_and_entropies
 from marl_ray.models.adapters import add_adapter
 
-FEW = (2, 3)
+FEW = (3, 6)
 """Layers of the two models that stand for one of many."""
 
 
@@ -78,7 +79,7 @@ class Living(TorchDispatchMode):
         self._wide = wide
         there = (*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters() if p.grad is not None))
         self._known: dict[int, Any] = {tensor.untyped_storage()._cdata: None for tensor in there}
-        self._now = [0, 0]  # others, and those of at least `wide` numbers
+        self._now = [0, 0]  # others, and those of `wide` numbers
         self.peak = (0, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -93,7 +94,7 @@ class Living(TorchDispatchMode):
         key = storage._cdata
         if key in self._known:
             return
-        size, kind = storage.nbytes(), int(tensor.numel() >= self._wide)
+        size, kind = storage.nbytes(), int(tensor.numel() == self._wide)
 
         def freed(_: Any) -> None:
             del self._known[key]
@@ -110,16 +111,23 @@ def rehearse(
     shape: Shape,
     lora: LoraConfig,
     gradient_checkpointing: bool,
-    compute_dtype: torch.dtype = torch.float32,
+    dtype: str = "float32",
+    on_gpu: bool = False,
     trust_remote_code: bool = False,
 ) -> Rehearsal:
-    """`settings` is transformers' configuration of the model, which is left as it was.
+    """`settings` is transformers' configuration of the model, which is left as it was; `dtype` that of the engines.
 
     Where all layers are alike, two models of a few of them are computed, and what a layer adds is counted as often as
     there are further ones. Raises what transformers and peft raise for a model that they cannot make.
     """
     settings = copy.deepcopy(settings)
     remove_noise(settings)
+    own = getattr(torch, dtype)
+    # On a GPU: the same operations in the same types, of a CPU, where fake tensors know the kernels.
+    autocast = on_gpu and own != torch.float32
+    computing = (
+        torch.autocast("cpu", dtype=own, cache_enabled=False) if autocast else compute_in(own, torch.device("cpu"))
+    )
     whole = _made(settings, lora, trust_remote_code)
     learning = [parameter for parameter in whole.parameters() if parameter.requires_grad]
     ends = {id(layer.weight): layer.weight for layer in (whole.get_input_embeddings(), whole.get_output_embeddings())}
@@ -127,11 +135,11 @@ def rehearse(
     short = [_shortened(settings, few) for few in FEW]
     if layers > FEW[-1] and None not in short:
         less, more = (
-            _play(_made(few, lora, trust_remote_code), shape, gradient_checkpointing, compute_dtype) for few in short
+            _play(_made(few, lora, trust_remote_code), shape, gradient_checkpointing, computing) for few in short
         )
-        played = more.further(less, layers - FEW[-1])
+        played = more.further(less, (layers - FEW[1]) / (FEW[1] - FEW[0]))
     else:
-        played = _play(whole, shape, gradient_checkpointing, compute_dtype)
+        played = _play(whole, shape, gradient_checkpointing, computing)
     return Rehearsal(
         parameters=sum(parameter.numel() for parameter in whole.parameters()),
         trained=sum(parameter.numel() for parameter in learning),
@@ -147,6 +155,11 @@ def rehearse(
     )
 
 
+def count_parameters(settings: Any, trust_remote_code: bool = False) -> int:
+    """Numbers of a model's weights, shared ones once."""
+    return sum(parameter.numel() for parameter in _made(settings, LoraConfig(), trust_remote_code).parameters())
+
+
 @dataclass(frozen=True, slots=True)
 class _Played:
     """See `Rehearsal`."""
@@ -157,13 +170,11 @@ class _Played:
     tokens: int
     layout: str
 
-    def further(self, less: _Played, layers: int) -> _Played:
-        """With so many further layers; `less` has one layer less than this."""
-        return replace(
-            self,
-            activations=self.activations + layers * (self.activations - less.activations),
-            flops=self.flops + layers * (self.flops - less.flops),
-        )
+    def further(self, less: _Played, more: float) -> _Played:
+        """With further layers: so many times those that this has beyond `less`."""
+        layers = int(more * (self.activations + self.logits - less.activations - less.logits))
+        flops = int(more * (self.flops - less.flops))
+        return replace(self, activations=self.activations + layers, flops=self.flops + flops)
 
 
 def _shortened(settings: Any, layers: int) -> Any:
@@ -192,7 +203,7 @@ def _made(settings: Any, lora: LoraConfig, trust_remote_code: bool) -> Any:
     return model.train()
 
 
-def _play(model: Any, shape: Shape, gradient_checkpointing: bool, dtype: torch.dtype) -> _Played:
+def _play(model: Any, shape: Shape, gradient_checkpointing: bool, computing: AbstractContextManager[Any]) -> _Played:
     """Packed if the model can do that."""
     own = model.config._attn_implementation
     packed, padded = _batches(shape)
@@ -206,10 +217,10 @@ def _play(model: Any, shape: Shape, gradient_checkpointing: bool, dtype: torch.d
                     parameter.grad = torch.empty_like(parameter)
         try:
             model.set_attn_implementation(PACKED)
-            return _measured(model, packed, "packed", dtype)
+            return _measured(model, packed, "packed", computing)
         except (ValueError, AttributeError, KeyError, RuntimeError, TypeError):
             model.set_attn_implementation(own)
-            return _measured(model, padded, "padded", dtype)
+            return _measured(model, padded, "padded", computing)
 
 
 def _make_fake(model: Any) -> None:
@@ -235,17 +246,13 @@ def _batches(shape: Shape) -> tuple[MicroBatch, MicroBatch]:
     return packed, pad([single] * fit)
 
 
-def _measured(model: Any, batch: MicroBatch, layout: Layout, dtype: torch.dtype) -> _Played:
-    computing: AbstractContextManager[Any] = nullcontext()
-    if dtype != torch.float32:
-        computing = torch.autocast("cpu", dtype=dtype)  # the same operations in the same types as on a GPU
+def _measured(model: Any, batch: MicroBatch, layout: Layout, computing: AbstractContextManager[Any]) -> _Played:
     wide = len(batch.tokens) * model.get_output_embeddings().out_features
     with Living(model, wide) as living, FlopCounterMode(display=False) as flops:
         with computing:
-            scores = token_scores(model, batch, 1.0)
-            logprobs = chosen_logprobs(scores, batch.tokens)
-            entropies(scores)
-            del scores
+            logits = token_logits(model, batch)
+            logprobs, _ = token_logprobs_and_entropies(logits, batch.tokens, 1.0)
+            del logits
             loss = policy_gradient(logprobs, batch.weights)
         loss.backward()
     activations, logits = living.peak

@@ -113,17 +113,6 @@ def test_a_trust_region_by_hand() -> None:
     )
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.lists(st.floats(-20, 20), min_size=3, max_size=3), min_size=1, max_size=6), st.integers(1, 4))
-def test_entropies_are_those_of_the_definition(scores: list[list[float]], rows: int) -> None:
-    logits = np.array(scores)
-    chances = np.exp(logits - logits.max(1, keepdims=True))
-    chances /= chances.sum(1, keepdims=True)
-    found = losses.entropies(torch.tensor(scores, dtype=torch.float64), rows)
-    expected = -(chances * np.log(np.maximum(chances, 1e-300))).sum(1)
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-9)
-
-
 # On the tiny policy.
 
 

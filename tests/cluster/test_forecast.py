@@ -1,0 +1,137 @@
+"""The plan's arithmetic: what actors need, where they go, what does not fit and what helps. Nothing is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from transformers import Qwen2Config
+
+from marl_ray.cluster.forecast import Models, forecast, need_of, remedies, speeds
+from marl_ray.cluster.machines import GIB, Machine, described
+from marl_ray.cluster.memory import LEARNER_PROCESS, LearnerSize, learner_need
+from marl_ray.cluster.outlook import lines_of, verdict
+from marl_ray.cluster.sizes import Model
+from marl_ray.config import Config, from_tree
+from marl_ray.core.ids import ActorId, Policy
+
+SIZE = LearnerSize(parameters=1000, trained=1000, rows=70, largest=100, shared=300, activations=5000, logits=700)
+LAPTOP = Machine("laptop", cpus=4, memory=16 * GIB)
+
+
+def config(algorithm: str = "magrpo", resources: Any = None, lora: int = 0, **settings: Any) -> Config:
+    tree = {
+        "model": {"name": "m", "max_length": 1024},
+        "dataset": {"name": "bundled:toy"},
+        "lora": {"rank": lora},
+        "resources": resources or {},
+        algorithm: settings,
+    }
+    return from_tree(tree, algorithm)
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    """One of seven billion weights."""
+    settings = Qwen2Config(
+        vocab_size=152_064,
+        hidden_size=3584,
+        intermediate_size=18_944,
+        num_hidden_layers=28,
+        num_attention_heads=28,
+        num_key_value_heads=4,
+        tie_word_embeddings=False,
+    )
+    return {"m": Model(settings, False)}
+
+
+def host(of: Config, size: LearnerSize = SIZE) -> dict[str, float]:
+    return dict(learner_need(size, of, of.agents[0], False, "float32", False).host)
+
+
+def test_a_weight_that_learns_costs_sixteen_bytes_and_less_with_less_state() -> None:
+    parts = host(config())
+    assert (parts["weights"], parts["gradients"], parts["optimizer"]) == (4000, 4000, 8000)
+    assert (parts["activations"], parts["logits"], parts["published"]) == (5000, 700, 4000)
+    assert sum(parts.values()) == LEARNER_PROCESS + 16_000 + 5700 + 4000
+    assert host(config(optimizer="adafactor"))["optimizer"] == 4 * 70
+
+
+def test_only_adapters_have_gradients() -> None:
+    adapted = LearnerSize(parameters=1000, trained=50, rows=10, largest=5, shared=300, activations=0, logits=0)
+    parts = host(config(lora=4, reference_kl_coef=0.1), adapted)
+    assert (parts["weights"], parts["gradients"], parts["optimizer"]) == (4 * 1050, 200, 400)
+    assert "reference" not in parts
+
+
+def test_reference_and_central_critic_are_models_too() -> None:
+    assert host(config(reference_kl_coef=0.1))["reference"] == 4000
+    assert host(config(critic="maac", num_turns=2, handoff="all"))["critic"] == 16_000
+
+
+def test_a_reference_may_be_in_the_hosts_memory() -> None:
+    settings = {"learner": {"gpus": 1, "offload_reference": True}, "generator": {"gpus": 1}}
+    of = config(resources=settings, reference_kl_coef=0.1)
+    need = learner_need(SIZE, of, of.agents[0], True, "bfloat16", True)
+    assert need.host["reference"] == 4000
+    assert "reference" not in need.device
+    assert {"CUDA", "weights", "buffers"} <= set(need.device)
+
+
+def test_seven_billion_weights_fit_no_learner_of_one_gpu_and_what_helps_is_said(models: Models) -> None:
+    of = config(max_new_tokens=256)
+    found = forecast(of, models, described("1x4xH100-80GB"))
+    assert found.placed is not None
+    assert sorted(one.gpus for one in found.placed if one.gpus) == [(0,), (1,), (2,), (3,)]
+    learner = need_of(of, models, found.plan, ActorId("learner", Policy((0,))), found.machines[0])
+    assert learner is not None
+    assert learner.device["weights"] == pytest.approx(4 * 7.6156e9, rel=1e-4)
+    assert learner.device_total > 16 * 7.6e9
+    generator = need_of(of, models, found.plan, ActorId("generator", Policy((0,))), found.machines[0])
+    assert generator is not None
+    assert generator.device["weights"] == pytest.approx(2 * 7.6156e9, rel=1e-4)
+    taken = {part: size for part, size in generator.device.items() if part != "buffers"}
+    assert sum(taken.values()) == pytest.approx(0.85 * found.machines[0].device.memory)  # type: ignore[union-attr]
+    line = verdict(of, models, found)
+    assert line.startswith("this run does not fit: node 0 GPU")
+    assert "\n" not in line
+    settings, enough = remedies(of, models, found.machines)
+    assert enough
+    assert settings[-1] == "magrpo.optimizer: adafactor"
+    adapted = config(max_new_tokens=256, lora=16)
+    assert verdict(adapted, models, forecast(adapted, models, described("1x4xH100-80GB"))) == ""
+
+
+def test_what_no_setting_mends_is_said_too(models: Models) -> None:
+    of = config()
+    line = verdict(of, models, forecast(of, models, [LAPTOP]))
+    assert "laptop has 16.0 GiB of memory" in line
+    assert "No setting known here is enough" in line
+
+
+def test_cores_that_are_not_there_are_said_before_memory(models: Models) -> None:
+    of = config(resources={"learner": {"cpus": 3}})
+    found = forecast(of, models, [LAPTOP])
+    assert found.placed is None
+    assert lines_of(of, models, found) == []
+    assert verdict(of, models, found).startswith("the cluster cannot place this run: asked for CPU")
+
+
+def test_a_model_that_is_not_known_is_placed_all_the_same() -> None:
+    of = config()
+    found = forecast(of, {}, [LAPTOP])
+    assert verdict(of, {}, found) == ""
+    text = "\n".join(lines_of(of, {}, found))
+    assert "not counted, for want of sizes: agent 0 generator 0, agent 0 learner" in text
+    assert "laptop (4 CPUs, 16.0 GiB): 2 of 4 CPUs" in text
+
+
+def test_more_devices_are_faster_and_decoding_is_bound_by_bandwidth(models: Models) -> None:
+    of, twice = config(), config(resources={"generator": {"tensor_parallel": 2}})
+    policy = Policy((0,))
+    slow, fast = (speeds(each, models, forecast(each, models, described("2x8xH100")))[policy] for each in (of, twice))
+    assert fast.rollout_s == pytest.approx(slow.rollout_s / 2, rel=0.01)
+    assert fast.learn_s == slow.learn_s
+    # 32 sequences read 15.2 GB of weights for each token, and their keys and values.
+    least = 256 * 2 * 7.6156e9 / (0.6 * 3.35e12)
+    assert least < slow.rollout_s < 1.2 * least

@@ -1,0 +1,80 @@
+"""What is counted on tensors without data is what is there with data, operation by operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from marl_ray.config.learning import LoraConfig
+from marl_ray.learning.attention import PACKED
+from marl_ray.learning.policy import compute_in
+from marl_ray.learning.rehearsal import Living, Rehearsal, Shape, _batches, _measured, rehearse
+
+SHAPE = Shape(groups=2, prompt=12, completions=3, completion=8, accumulated=True)
+
+
+def settings_of(layers: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=80,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+
+
+def rehearsed(layers: int, lora: int = 0, checkpointing: bool = False, **where: Any) -> Rehearsal:
+    return rehearse(settings_of(layers), SHAPE, LoraConfig(rank=lora), checkpointing, **where)
+
+
+def test_it_is_what_a_real_model_takes() -> None:
+    model = LlamaForCausalLM(settings_of(2)).train()
+    model.set_attn_implementation(PACKED)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    packed, _ = _batches(SHAPE)
+    real = _measured(model, packed, "packed", compute_in(torch.float32, torch.device("cpu")))
+    found = rehearsed(2)
+    assert found.parameters == found.trained == model.num_parameters()
+    assert (found.layout, found.tokens) == ("packed", 2 * (12 + 3 * 8))
+    assert found.flops == real.flops
+    assert found.activations + found.logits == pytest.approx(real.activations + real.logits, rel=1e-3)
+
+
+def test_many_layers_are_as_many_times_one() -> None:
+    """Of few enough to be computed whole, and of more."""
+    few, many = rehearsed(6), rehearsed(9)
+    layers = rehearsed(3)
+    assert many.flops - few.flops == few.flops - layers.flops > 0
+    assert many.activations - few.activations == few.activations - layers.activations > 0
+    assert many.parameters - few.parameters == few.parameters - layers.parameters
+    assert many.embeddings == 2 * 300 * 32
+
+
+def test_checkpointing_and_fewer_bits_need_less_memory_and_adapters_learn_less() -> None:
+    whole = rehearsed(9)
+    checkpointed, narrow = rehearsed(9, checkpointing=True), rehearsed(9, on_gpu=True, dtype="bfloat16")
+    assert checkpointed.activations + checkpointed.logits < 0.8 * (whole.activations + whole.logits)
+    assert checkpointed.flops > 1.2 * whole.flops
+    assert narrow.activations < whole.activations
+    pytest.importorskip("peft")
+    adapted = rehearsed(9, lora=2)
+    assert adapted.trained == adapted.parameters - whole.parameters < whole.trained / 5
+    assert adapted.flops < whole.flops
+
+
+def test_storages_are_counted_once_and_until_they_are_freed() -> None:
+    model = torch.nn.Linear(4, 4)
+    with Living(model, wide=1000) as living:
+        first = torch.zeros(100)
+        view = first[:50]
+        del first
+        second = torch.zeros(1000)
+        assert living.peak == (400, 4000)
+        del second, view
+        torch.zeros(500)
+    assert living.peak == (400, 4000)
