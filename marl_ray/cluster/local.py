@@ -101,3 +101,8 @@ def disconnect(keep_logs: bool = False) -> None:
 def local_gpus() -> int:
     """The GPUs of this machine, without a connection to Ray."""
     return ray_private.gpus_here()
+
+
+def local_gpu_type() -> str:
+    """Ray's name of this machine's first GPU, as H100; empty where it has none, or no driver says so."""
+    return ray_private.gpu_type_here()

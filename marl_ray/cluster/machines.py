@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,23 +137,15 @@ def _node(entry: Mapping[str, Any], name: str, path: Path) -> Machine:
 
 def this_machine() -> Machine:
     """The one that this process is on, with the memory that its control group leaves it."""
-    from marl_ray.cluster.local import local_gpus
+    from marl_ray.cluster.local import local_gpu_type, local_gpus
 
     gpus = local_gpus()
     memory = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
         if limit.exists() and (text := limit.read_text().strip()).isdecimal():
             memory = min(memory, float(text))
-    return Machine("this machine", float(len(os.sched_getaffinity(0))), memory, gpus, _gpu_here() if gpus else None)
-
-
-def _gpu_here() -> Device | None:
-    import torch
-
-    if not torch.cuda.is_available():
-        return None
-    found = torch.cuda.get_device_properties(0)
-    return _matching(found.name, float(found.total_memory))
+    device = _matching([local_gpu_type()]) if gpus else None
+    return Machine("this machine", float(len(os.sched_getaffinity(0))), memory, gpus, device)
 
 
 def machines_of_cluster() -> list[Machine]:
@@ -167,18 +159,17 @@ def machines_of_cluster() -> list[Machine]:
         whole = node["Resources"]
         gpus = int(whole.get("GPU", 0))
         kinds = [key.partition(":")[2] for key in whole if key.startswith("accelerator_type:")]
-        device = _matching(kinds[0], None) if gpus and kinds else None
         name = f"node {node['NodeManagerAddress']}"
+        device = _matching(kinds) if gpus else None
         machines.append(Machine(name, whole.get("CPU", 0.0), whole.get("memory", math.inf), gpus, device))
     return machines
 
 
-def _matching(name: str, memory: float | None) -> Device | None:
-    """The device that a driver, or Ray, calls so; of the memory that it has, where that is known."""
-    words = name.upper().replace("-", " ").replace("RTX ", "RTX").split()
-    found = [device for device in DEVICES.values() if device.name.partition("-")[0] in words]
-    if memory is not None:
-        found = [device for device in found if abs(device.memory - memory) < 0.1 * device.memory]
-    elif len(found) > 1:
-        found = [device for device in found if any(word.startswith(device.name.split("-")[1][:2]) for word in words)]
-    return found[0] if len(found) == 1 else None
+def _matching(kinds: Sequence[str]) -> Device | None:
+    """The device that Ray calls so, as `A100-40G` or `GeForce-RTX-4090`; the smallest where it may be several."""
+    found = []
+    for kind in kinds:
+        words = kind.upper().replace("RTX-", "RTX").split("-")
+        alike = [device for device in DEVICES.values() if device.name.partition("-")[0] in words]
+        found += [device for device in alike if device.name.endswith(f"-{words[-1]}B")] or alike
+    return min(found, key=lambda device: device.memory, default=None)

@@ -121,3 +121,10 @@ def gpus_here() -> int:
     visible = manager.get_current_process_visible_accelerator_ids()
     count = int(manager.get_current_node_num_accelerators())
     return count if visible is None else min(count, len(visible))
+
+
+def gpu_type_here() -> str:
+    """What Ray calls this machine's first GPU; empty where it knows none."""
+    manager = accelerators.get_accelerator_manager_for_resource("GPU")
+    assert manager is not None, "Ray knows what a GPU is"
+    return manager.get_current_node_accelerator_type() or ""

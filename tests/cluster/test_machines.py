@@ -70,19 +70,19 @@ def test_files_that_describe_none(text: str, message: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "memory", "device"),
+    ("kinds", "device"),
     [
-        ("NVIDIA A100-SXM4-40GB", 39.4 * GIB, "A100-40GB"),
-        ("NVIDIA A100-SXM4-80GB", 79.2 * GIB, "A100-80GB"),
-        ("NVIDIA GeForce RTX 4090", 23.6 * GIB, "RTX4090-24GB"),
-        ("NVIDIA H200", 140.0 * GIB, "H200-141GB"),
-        ("H100", None, "H100-80GB"),
-        ("A100-80G", None, "A100-80GB"),
-        ("Tesla V100", 16 * GIB, None),
+        (["A100"], "A100-40GB"),
+        (["A100-80G"], "A100-80GB"),
+        (["GeForce-RTX-4090"], "RTX4090-24GB"),
+        (["H200"], "H200-141GB"),
+        (["V100"], None),
+        ([""], None),
+        ([], None),
     ],
 )
-def test_what_drivers_and_ray_call_a_device(name: str, memory: float | None, device: str | None) -> None:
-    found = _matching(name, memory)
+def test_what_ray_calls_a_device(kinds: list[str], device: str | None) -> None:
+    found = _matching(kinds)
     assert (found.name if found else None) == device
 
 
