@@ -112,7 +112,7 @@ def _check_optimizer(config: Config) -> None:
         f"{section}.learning_rate is 0 for every agent, so nothing would be learned: raise one of them",
     )
     require(
-        optimizer.optimizer == "adamw" or (optimizer.adam_beta1, optimizer.adam_beta2) == (0.9, 0.999),
+        optimizer.optimizer != "adafactor" or (optimizer.adam_beta1, optimizer.adam_beta2) == (0.9, 0.999),
         f"{section}.adam_beta1 and adam_beta2 are AdamW's, and {section}.optimizer is {optimizer.optimizer}: leave "
         "them out",
     )

@@ -68,9 +68,10 @@ class LoraConfig:
 class OptimizerConfig:
     """The optimizer and its batches. The learning rate is the agent's."""
 
-    optimizer: Literal["adamw", "adafactor"] = "adamw"
-    """adafactor keeps row and column means of squared gradients in place of AdamW's two numbers a weight, so that a
-    weight costs 8 bytes, not 16. Its learning_rate is relative to the size of a weight matrix: 1e-3 is a start."""
+    optimizer: Literal["adamw", "adamw_8bit", "adafactor"] = "adamw"
+    """adamw_8bit keeps AdamW's two numbers a weight in a byte each, so that a weight costs 10 bytes, not 16; it needs
+    the extra `adamw-8bit`. adafactor keeps row and column means of squared gradients in place of AdamW's two numbers a weight, so
+    that it costs 8. Its learning_rate is relative to the size of a weight matrix: 1e-3 is a start."""
     lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate falls from its peak over the run."""
     warmup_steps: NotNegativeInt = 0
