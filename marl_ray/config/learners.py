@@ -118,7 +118,12 @@ def _check_optimizer(config: Config) -> None:
     )
     require(
         bool(config.lora.rank) or config.lora == LoraConfig(),
-        "lora.alpha and lora.targets are for adapters, and lora.rank is 0: set it, or leave them out",
+        "lora.rank is 0, so there are no adapters, and other settings of lora are for those: set it, or leave them out",
+    )
+    require(
+        not config.lora.share_base or len(config.learners) < len(config.policies),
+        "lora.share_base is for policies that begin at the same model with the same resources.learner, and no two of "
+        "this run do: leave it out, or name one model for them",
     )
     require(
         not config.lora.rank or not any(agent.learner.offload_reference for agent in config.agents),

@@ -47,6 +47,8 @@ FIXED += (
     "rank",
     "alpha",
     "targets",
+    "lora.export",
+    "share_base",
     "offload_reference",
 )
 """Drawn with others that they have to fit."""
@@ -75,7 +77,7 @@ ADAPTERS: list[dict[str, Any]] = [
     {},
     {"resources.learner.offload_reference": True},
     {"lora.rank": 8},
-    {"lora.rank": 4, "lora.alpha": 2, "lora.targets": ["q_proj", "v_proj"]},
+    {"lora.rank": 4, "lora.alpha": 2, "lora.targets": ["q_proj", "v_proj"], "lora.export": "adapter"},
 ]
 
 
