@@ -44,7 +44,7 @@ class AgentDefaults:
     """Nucleus mass. Below 1 the sampler's distribution is not the learner's; `importance` makes up for it."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32
-    master copy and, on a GPU, computes in this type."""
+    master copy and computes in this type on a GPU, and in bfloat16 on a CPU with matrix units for it (AMX)."""
     learning_rate: NotNegative = 2e-5
     """AdamW's peak learning rate; `agent_learning_rate` is the same setting. 0 leaves an agent as it is."""
     max_new_tokens: PositiveInt = 256
