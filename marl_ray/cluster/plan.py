@@ -136,19 +136,27 @@ def _agent_plan(agent: AgentConfig, cluster_has_gpus: bool, where: str) -> Agent
     return AgentPlan(generator_gpus, learner_gpus, "store" if generator_gpus == 0 else "ipc" if shared else "nccl")
 
 
-def fits(slots: Sequence[Slot], nodes: Sequence[Mapping[str, float]]) -> bool:
-    """Whether the slots fit the nodes' free resources, largest first, each on the first node with room."""
+def place(slots: Sequence[Slot], nodes: Sequence[Mapping[str, float]]) -> list[int] | None:
+    """The node of each slot, largest first, each on the first node with room; None where one finds none. About what
+    Ray's strategy PACK does."""
     free = [dict(node) for node in nodes]
-    for slot in sorted(slots, key=lambda s: (s.gpus, s.cpus), reverse=True):
-        for node in free:
-            need = slot.resources()
+    found = [0] * len(slots)
+    for number, slot in sorted(enumerate(slots), key=lambda pair: (pair[1].gpus, pair[1].cpus), reverse=True):
+        need = slot.resources()
+        for index, node in enumerate(free):
             if all(node.get(kind, 0.0) + 1e-9 >= amount for kind, amount in need.items()):
                 for kind, amount in need.items():
                     node[kind] -= amount
+                found[number] = index
                 break
         else:
-            return False
-    return True
+            return None
+    return found
+
+
+def fits(slots: Sequence[Slot], nodes: Sequence[Mapping[str, float]]) -> bool:
+    """Whether the slots fit the nodes' free resources."""
+    return place(slots, nodes) is not None
 
 
 def shortage(plan: Plan, nodes: Sequence[Mapping[str, float]]) -> str:
