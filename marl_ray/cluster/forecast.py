@@ -124,9 +124,9 @@ def _take(free: list[float], amount: float) -> tuple[int, ...]:
 
 def need_of(config: Config, models: Models, plan: Plan, owner: ActorId, machine: Machine) -> Need | None:
     """Of one actor on that machine; None where its model is not known, or does not compute without data."""
-    if owner.policy is None:
+    if owner.kind == "sandbox":
         return Need({"process": SANDBOX_PROCESS, "programs": config.sandbox.memory_mb * 2.0**20}, {})
-    number = owner.policy.number
+    number = owner.replica if owner.policy is None else owner.policy.number
     agent, of_agent = config.agents[number], plan.agents[number]
     model = models.get(agent.name)
     if model is None:
@@ -138,14 +138,20 @@ def need_of(config: Config, models: Models, plan: Plan, owner: ActorId, machine:
             size, _ = model.learner(config, agent, on_gpu)
         except NotRehearsed:
             return None
-        return learner_need(size, config, agent, on_gpu, wire, nccl)
+        return learner_need(size, config, agent, on_gpu, wire, nccl, policies=_together(config, number))
     memory = (machine.device.memory if machine.device else 0.0) if on_gpu else 0.0
     if on_gpu and not memory:
         return None
     return generator_need(model.engine(), agent, config.model.max_length, memory, wire, nccl)
 
 
-Change = tuple[str, Callable[[Config], Config]]
+def _together(config: Config, number: int) -> int:
+    """How many policies learn where that agent's does."""
+    return next(len(policies) for policies in config.learners if any(number in policy.agents for policy in policies))
+
+
+Change = tuple[str, str, Callable[[Config], Config]]
+"""A setting, its value, and what it makes of a config."""
 
 
 def changes(config: Config, has_gpus: bool) -> list[Change]:
@@ -154,23 +160,24 @@ def changes(config: Config, has_gpus: bool) -> list[Change]:
     section = config.algorithm
     least = min(512, optimizer.microbatch_tokens)
     if least < optimizer.microbatch_tokens:
-        found.append((f"{section}.microbatch_tokens: {least}", _optimizer(microbatch_tokens=least)))
+        found.append((f"{section}.microbatch_tokens", str(least), _optimizer(microbatch_tokens=least)))
     if not optimizer.gradient_checkpointing:
-        found.append((f"{section}.gradient_checkpointing: true", _optimizer(gradient_checkpointing=True)))
+        found.append((f"{section}.gradient_checkpointing", "true", _optimizer(gradient_checkpointing=True)))
     if has_gpus and any(agent.reference_kl_coef and not agent.learner.offload_reference for agent in config.agents):
-        found.append(("resources.learner.offload_reference: true", _learners(offload_reference=True)))
+        found.append(("resources.learner.offload_reference", "true", _learners(offload_reference=True)))
     if not has_gpus and any(agent.generator.kv_cache_mb > 128 for agent in config.agents):
-        found.append(("resources.generator.kv_cache_mb: 128", _generators(kv_cache_mb=128)))
+        found.append(("resources.generator.kv_cache_mb", "128", _generators(kv_cache_mb=128)))
     if any(agent.generator.max_num_seqs > 64 for agent in config.agents):
-        found.append(("resources.generator.max_num_seqs: 64", _generators(max_num_seqs=64)))
+        found.append(("resources.generator.max_num_seqs", "64", _generators(max_num_seqs=64)))
     if has_gpus and any(
         agent.generator.tensor_parallel == 1 and agent.generator.gpus is None for agent in config.agents
     ):
-        found.append(("resources.generator.tensor_parallel: 2", _generators(tensor_parallel=2)))
-    if optimizer.optimizer == "adamw":
-        found.append((f"{section}.optimizer: adafactor", _optimizer(optimizer="adafactor")))
+        found.append(("resources.generator.tensor_parallel", "2", _generators(tensor_parallel=2)))
+    smaller = {"adamw": ("adamw_8bit", "adafactor"), "adamw_8bit": ("adafactor",)}
+    for name in smaller.get(optimizer.optimizer, ()):
+        found.append((f"{section}.optimizer", name, _optimizer(optimizer=name)))
     if not config.lora.rank and not any(agent.learner.offload_reference for agent in config.agents):
-        found.append(("lora.rank: 16", lambda c: replace(c, lora=replace(c.lora, rank=16))))
+        found.append(("lora.rank", "16", lambda c: replace(c, lora=replace(c.lora, rank=16))))
     return found
 
 
@@ -195,18 +202,18 @@ def _generators(**values: object) -> Callable[[Config], Config]:
 def remedies(config: Config, models: Models, machines: Sequence[Machine]) -> tuple[list[str], bool]:
     """Settings to change, one after another until all fits, and whether it does then. Those that change nothing in
     what is short are left out."""
-    taken: list[str] = []
+    taken: dict[str, str] = {}
     excess = _excess(forecast(config, models, machines))
-    for name, change in changes(config, any(machine.gpus for machine in machines)):
+    for setting, value, change in changes(config, any(machine.gpus for machine in machines)):
         tried = change(config)
         found = forecast(tried, models, machines)
         if found.placed is None or (left := _excess(found)) > 0.99 * excess:
             continue
         config, excess = tried, left
-        taken.append(name)
+        taken[setting] = value
         if not found.shortages:
-            return taken, True
-    return taken, False
+            break
+    return [f"{setting}: {value}" for setting, value in taken.items()], not excess
 
 
 def _excess(found: Forecast) -> float:
@@ -248,7 +255,7 @@ def speeds(config: Config, models: Models, found: Forecast) -> dict[Policy, Esti
             ITEM[wire_dtype(agent, on_gpu)],
             engine.max_num_seqs * engine.replicas,
             device,
-            of_agent.learner_gpus if on_gpu else max(1, round(agent.learner.cpus)),
+            (of_agent.learner_gpus if on_gpu else max(1, round(agent.learner.cpus))) / _together(config, policy.number),
             flops,
         )
     return estimates

@@ -80,15 +80,23 @@ class Need:
 
 
 def learner_need(
-    size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: bool, wire: str, nccl: bool, ranks: int = 1
+    size: LearnerSize,
+    config: Config,
+    agent: AgentConfig,
+    on_gpu: bool,
+    wire: str,
+    nccl: bool,
+    ranks: int = 1,
+    policies: int = 1,
 ) -> Need:
     """Of each of a learner's `ranks`, which share out weights, gradients and the optimizer's numbers; `wire` is the
-    type in which weights travel, with buffers of `nccl`."""
+    type in which weights travel, with buffers of `nccl`. `policies` learn in one process, on one model that is frozen,
+    and have adapters of their own."""
     state = optimizer_state(config.optimizer.optimizer, size.trained, size.rows)
     parts = {
-        "weights": FLOAT * (size.parameters + (size.trained if config.lora.rank else 0)) / ranks,
-        "gradients": FLOAT * size.trained / ranks,
-        "optimizer": state / ranks,
+        "weights": FLOAT * (size.parameters + (policies * size.trained if config.lora.rank else 0)) / ranks,
+        "gradients": policies * FLOAT * size.trained / ranks,
+        "optimizer": policies * state / ranks,
         "activations": float(size.activations),
         "logits": float(size.logits),
     }
@@ -101,14 +109,20 @@ def learner_need(
     if reference and not offloaded:
         parts["reference"] = reference
     if not on_gpu:
-        return Need({"process": LEARNER_PROCESS, **parts, "published": ITEM[wire] * float(size.parameters)}, {})
+        return Need(
+            {"process": LEARNER_PROCESS, **parts, "published": policies * ITEM[wire] * float(size.parameters)}, {}
+        )
     host = {"process": LEARNER_PROCESS + CUDA_HOST} | ({"reference": reference} if reference and offloaded else {})
     return Need(host, {"CUDA": CUDA_CONTEXT, **parts} | ({"buffers": NCCL_BUFFERS} if nccl else {}))
 
 
 def optimizer_state(name: str, trained: int, rows: int) -> float:
     """Bytes of the optimizer's numbers."""
-    return FLOAT * float(rows) if name == "adafactor" else 2 * FLOAT * float(trained)
+    if name == "adafactor":
+        return FLOAT * float(rows)
+    if name == "adamw_8bit":
+        return 2 * (1 + FLOAT / 256) * float(trained)  # a scale for every 256
+    return 2 * FLOAT * float(trained)
 
 
 def generator_need(size: ModelSize, agent: AgentConfig, max_length: int, on_gpu: float, wire: str, nccl: bool) -> Need:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from marl_ray.config.schema import AgentConfig, Config
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import ActorId
+from marl_ray.core.ids import ActorId, Policy
 from marl_ray.core.words import counted
 
 Transport = Literal["store", "nccl", "ipc"]
@@ -66,7 +66,16 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
         plan = _agent_plan(agent, cluster_has_gpus, f"agents.{policy.number}." if own else "")
         generators = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
         learner = ActorId("learner", policy)
-        if plan.transport == "ipc":
+        if (shared := learner_id(config, policy)) != learner:
+            if plan.transport == "ipc":
+                raise PlacementError(
+                    "lora.share_base: a learner of several policies has a GPU of its own, and resources.generator.gpus "
+                    f"{plan.generator_gpus:g} would share it with one policy's generator: set it to 1 or more"
+                )
+            slots += [Slot((generator,), agent.generator.cpus, plan.generator_gpus) for generator in generators]
+            if shared.replica == policy.number:
+                slots.append(Slot((shared,), agent.learner.cpus, plan.learner_gpus))
+        elif plan.transport == "ipc":
             cpus, gpus = agent.generator.cpus + agent.learner.cpus, plan.generator_gpus + plan.learner_gpus
             slots.append(Slot((*generators, learner), cpus, gpus))
         else:
@@ -74,6 +83,12 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
             slots.append(Slot((learner,), agent.learner.cpus, plan.learner_gpus))
         plans |= dict.fromkeys(policy.agents, plan)
     return Plan((*slots, *_sandbox_slots(config)), tuple(plan for _, plan in sorted(plans.items())))
+
+
+def learner_id(config: Config, policy: Policy) -> ActorId:
+    """The actor that a policy learns in: its own, or one that it shares with others."""
+    first, *others = next(policies for policies in config.learners if policy in policies)
+    return ActorId("learner", None, first.number) if others else ActorId("learner", policy)
 
 
 def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> Plan:

@@ -304,6 +304,18 @@ class Config:
         whose = [number if agent.policy is None else agent.policy for number, agent in enumerate(self.agents)]
         return tuple(Policy(tuple(n for n, first in enumerate(whose) if first == p)) for p in sorted(set(whose)))
 
+    @property
+    def learners(self) -> tuple[tuple[Policy, ...], ...]:
+        """The policies that learn in one process: each alone, or with `lora.share_base` those that begin at the same
+        model and ask the same of the cluster."""
+        if not self.lora.share_base:
+            return tuple((policy,) for policy in self.policies)
+        places: dict[tuple[str, LearnerResources], list[Policy]] = {}
+        for policy in self.policies:
+            agent = self.agents[policy.number]
+            places.setdefault((agent.name, agent.learner), []).append(policy)
+        return tuple(map(tuple, places.values()))
+
     def policy_of(self, agent: int) -> Policy:
         """The one that an agent plays with."""
         return next(policy for policy in self.policies if agent in policy.agents)

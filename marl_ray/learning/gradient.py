@@ -14,6 +14,7 @@ from marl_ray.learning.importance import Agreement, importance_factors
 from marl_ray.learning.measures import Distance
 from marl_ray.learning.policy import Scorer, compute_in, token_logits
 from marl_ray.learning.scores import token_logprobs_and_entropies
+from marl_ray.models.adapters import trainable
 
 
 class Gradient:
@@ -35,7 +36,8 @@ class Gradient:
     """
 
     def __init__(self, policy: Scorer, settings: OptimizerConfig) -> None:
-        policy.model.zero_grad()
+        for parameter in trainable(policy.model):
+            parameter.grad = None
         self.groups = 0
         self.loss = 0.0
         self.valued: list[Valued] = []
@@ -78,7 +80,7 @@ class Gradient:
         for micro_batch in self._cutter.rest():
             self._backward(micro_batch)
         self.loss /= normalizer
-        for parameter in self._policy.model.parameters():
+        for parameter in trainable(self._policy.model):
             if parameter.grad is not None:
                 parameter.grad.div_(normalizer)
 

@@ -55,6 +55,22 @@ def test_a_weight_that_learns_costs_sixteen_bytes_and_less_with_less_state() -> 
     assert (parts["activations"], parts["logits"], parts["published"]) == (5000, 700, 4000)
     assert sum(parts.values()) == LEARNER_PROCESS + 16_000 + 5700 + 4000
     assert host(config(optimizer="adafactor"))["optimizer"] == 4 * 70
+    assert host(config(optimizer="adamw_8bit"))["optimizer"] == 2 * (1000 + 4000 / 256)
+
+
+def test_policies_on_one_model_have_adapters_of_their_own() -> None:
+    adapted = LearnerSize(parameters=1000, trained=50, rows=10, largest=5, shared=300, activations=7, logits=0)
+    of = config(lora=4)
+    need = learner_need(adapted, of, of.agents[0], False, "float32", False, policies=2).host
+    assert (need["weights"], need["gradients"], need["optimizer"]) == (4 * 1100, 2 * 200, 2 * 400)
+    assert need["activations"] == 7
+
+
+def test_ranks_share_out_all_but_what_they_compute() -> None:
+    of = config()
+    need = learner_need(SIZE, of, of.agents[0], False, "float32", False, ranks=4).host
+    assert (need["weights"], need["gradients"], need["optimizer"]) == (1000, 1000, 2000)
+    assert (need["gathered"], need["activations"], need["logits"]) == (2 * 4 * 300, 5000, 700)
 
 
 def test_only_adapters_have_gradients() -> None:
@@ -97,7 +113,8 @@ def test_seven_billion_weights_fit_no_learner_of_one_gpu_and_what_helps_is_said(
     assert "\n" not in line
     settings, enough = remedies(of, models, found.machines)
     assert enough
-    assert settings[-1] == "magrpo.optimizer: adafactor"
+    assert settings[-1] == "magrpo.optimizer: adafactor", "which is in the place of 8 bits, that did not do"
+    assert not any("8bit" in setting for setting in settings)
     adapted = config(max_new_tokens=256, lora=16)
     assert verdict(adapted, models, forecast(adapted, models, described("1x4xH100-80GB"))) == ""
 
