@@ -53,7 +53,12 @@ def made(name: str, folder: Path) -> str:
     torch.manual_seed(0)
     model: Any
     if name == "llama-21m":
-        shape = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6, "num_attention_heads": 8}
+        shape: dict[str, Any] = {
+            "hidden_size": 512,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 8,
+        }
         model = LlamaForCausalLM(LlamaConfig(vocab_size=512, **shape))
     else:
         shape = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 12}

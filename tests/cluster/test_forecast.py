@@ -53,7 +53,8 @@ def test_a_weight_that_learns_costs_sixteen_bytes_and_less_with_less_state() -> 
     parts = host(config())
     assert (parts["weights"], parts["gradients"], parts["optimizer"]) == (4000, 4000, 8000)
     assert (parts["activations"], parts["logits"], parts["published"]) == (5000, 700, 4000)
-    assert sum(parts.values()) == LEARNER_PROCESS + 16_000 + 5700 + 4000
+    assert parts["allocator"] == 5700 / 2
+    assert sum(parts.values()) == LEARNER_PROCESS + 16_000 + 1.5 * 5700 + 4000
     assert host(config(optimizer="adafactor"))["optimizer"] == 4 * 70
     assert host(config(optimizer="adamw_8bit"))["optimizer"] == 2 * (1000 + 4000 / 256)
 
