@@ -113,9 +113,9 @@ def learner_need(
     if reference and not offloaded:
         parts["reference"] = reference
     if not on_gpu:
-        return Need(
-            {"process": LEARNER_PROCESS, **parts, "published": policies * ITEM[wire] * float(size.parameters)}, {}
-        )
+        parts["allocator"] = min(KEPT * (size.activations + size.logits), KEPT_MOST)
+        published = policies * ITEM[wire] * float(size.parameters)
+        return Need({"process": LEARNER_PROCESS, **parts, "published": published}, {})
     host = {"process": LEARNER_PROCESS + CUDA_HOST} | ({"reference": reference} if reference and offloaded else {})
     return Need(host, {"CUDA": CUDA_CONTEXT, **parts} | ({"buffers": NCCL_BUFFERS} if nccl else {}))
 

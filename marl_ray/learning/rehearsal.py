@@ -28,7 +28,7 @@ from marl_ray.learning.policy import compute_in, remove_noise, token_logits
 from marl_ray.learning.scores import token_logprobs_and_entropies
 from marl_ray.models.adapters import add_adapter
 
-FEW = (3, 6)
+FEW = (2, 4)
 """Layers of the two models that stand for one of many."""
 
 

@@ -16,6 +16,8 @@ NO_TOKEN = -100
 """Where nothing is predicted."""
 CPU_PORTION, GPU_PORTION = 2**20, 2**26
 """Numbers of a portion: on a CPU they fit its cache, on a GPU each of its operations has enough to do."""
+LEAST = 32
+"""Rows of a portion at least, so that an operation is worth its call."""
 
 
 def token_logprobs_and_entropies(
@@ -75,5 +77,5 @@ def _scores(logits: torch.Tensor, temperature: float) -> torch.Tensor:
 def _portions(logits: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """Rows of all of them, so many at a time."""
     numbers = CPU_PORTION if logits.device.type == "cpu" else GPU_PORTION
-    rows = max(1, numbers // logits.shape[1])
+    rows = max(LEAST, numbers // logits.shape[1])
     return zip(*(tensor.split(rows) for tensor in (logits, *others)), strict=True)

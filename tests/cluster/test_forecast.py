@@ -32,14 +32,14 @@ def config(algorithm: str = "magrpo", resources: Any = None, lora: int = 0, **se
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    """One of seven billion weights."""
+    """One of six billion weights in few layers, which are what takes time."""
     settings = Qwen2Config(
-        vocab_size=152_064,
-        hidden_size=3584,
-        intermediate_size=18_944,
-        num_hidden_layers=28,
-        num_attention_heads=28,
-        num_key_value_heads=4,
+        vocab_size=32_000,
+        hidden_size=8192,
+        intermediate_size=49_152,
+        num_hidden_layers=4,
+        num_attention_heads=64,
+        num_key_value_heads=8,
         tie_word_embeddings=False,
     )
     return {"m": Model(settings, False)}
@@ -95,18 +95,18 @@ def test_a_reference_may_be_in_the_hosts_memory() -> None:
     assert {"CUDA", "weights", "buffers"} <= set(need.device)
 
 
-def test_seven_billion_weights_fit_no_learner_of_one_gpu_and_what_helps_is_said(models: Models) -> None:
+def test_six_billion_weights_fit_no_learner_of_one_gpu_and_what_helps_is_said(models: Models) -> None:
     of = config(max_new_tokens=256)
     found = forecast(of, models, described("1x4xH100-80GB"))
     assert found.placed is not None
     assert sorted(one.gpus for one in found.placed if one.gpus) == [(0,), (1,), (2,), (3,)]
     learner = need_of(of, models, found.plan, ActorId("learner", Policy((0,))), found.machines[0])
     assert learner is not None
-    assert learner.device["weights"] == pytest.approx(4 * 7.6156e9, rel=1e-4)
-    assert learner.device_total > 16 * 7.6e9
+    assert learner.device["weights"] == pytest.approx(4 * 5.9602e9, rel=1e-4)
+    assert learner.device_total > 16 * 5.96e9
     generator = need_of(of, models, found.plan, ActorId("generator", Policy((0,))), found.machines[0])
     assert generator is not None
-    assert generator.device["weights"] == pytest.approx(2 * 7.6156e9, rel=1e-4)
+    assert generator.device["weights"] == pytest.approx(2 * 5.9602e9, rel=1e-4)
     taken = {part: size for part, size in generator.device.items() if part != "buffers"}
     assert sum(taken.values()) == pytest.approx(0.85 * found.machines[0].device.memory)  # type: ignore[union-attr]
     line = verdict(of, models, found)
@@ -114,8 +114,8 @@ def test_seven_billion_weights_fit_no_learner_of_one_gpu_and_what_helps_is_said(
     assert "\n" not in line
     settings, enough = remedies(of, models, found.machines)
     assert enough
-    assert settings[-1] == "magrpo.optimizer: adafactor", "which is in the place of 8 bits, that did not do"
-    assert not any("8bit" in setting for setting in settings)
+    assert settings[-1] == "magrpo.optimizer: adamw_8bit"
+    assert len({setting.partition(":")[0] for setting in settings}) == len(settings)
     adapted = config(max_new_tokens=256, lora=16)
     assert verdict(adapted, models, forecast(adapted, models, described("1x4xH100-80GB"))) == ""
 
@@ -150,6 +150,6 @@ def test_more_devices_are_faster_and_decoding_is_bound_by_bandwidth(models: Mode
     slow, fast = (speeds(each, models, forecast(each, models, described("2x8xH100")))[policy] for each in (of, twice))
     assert fast.rollout_s == pytest.approx(slow.rollout_s / 2, rel=0.01)
     assert fast.learn_s == slow.learn_s
-    # 32 sequences read 15.2 GB of weights for each token, and their keys and values.
-    least = 256 * 2 * 7.6156e9 / (0.6 * 3.35e12)
+    # 32 sequences read 11.9 GB of weights for each token, and their keys and values.
+    least = 256 * 2 * 5.9602e9 / (0.6 * 3.35e12)
     assert least < slow.rollout_s < 1.2 * least

@@ -18,6 +18,7 @@ LOGITS = st.lists(st.lists(st.floats(-20, 20), min_size=3, max_size=3), min_size
 def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Rows of a portion, of logits over three tokens."""
     monkeypatch.setattr(scores, "CPU_PORTION", 3 * request.param)
+    monkeypatch.setattr(scores, "LEAST", 1)
     return int(request.param)
 
 
