@@ -142,16 +142,18 @@ def generator_group(config: Config, number: int, places: Places) -> GeneratorGro
 
 def _learner(config: Config, policy: Policy, places: Places, optimizer_steps: int) -> LearnerGroup:
     agent, plan = config.agents[policy.number], places.plan.agents[policy.number]
-    name = ActorId("learner", policy)
     arguments = learner_arguments(config, policy, plan.generator_gpus > 0, optimizer_steps)
     options = {
         "num_cpus": agent.learner.cpus,
         "num_gpus": plan.learner_gpus,
         "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(arguments.threads)}},
-        "scheduling_strategy": places.of(name),
     }
-    recipe = Recipe(name, LearnerActor, (name, arguments), options)
-    return LearnerGroup(policy, [recipe], plan.transport, config.resources.deadlines, agent.learner.max_restarts)
+    names = [ActorId("learner", policy, rank) for rank in range(agent.learner.ranks)]
+    recipes = [
+        Recipe(name, LearnerActor, (name, arguments), options | {"scheduling_strategy": places.of(name)})
+        for name in names
+    ]
+    return LearnerGroup(policy, recipes, plan.transport, config.resources.deadlines, agent.learner.max_restarts)
 
 
 def sandbox_pool(config: Config, places: Places) -> SandboxPool:

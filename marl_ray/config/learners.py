@@ -93,6 +93,11 @@ def _check_critic(config: Config) -> None:
     )
     for number, agent in enumerate(config.agents):
         require(
+            agent.learner.ranks == 1,
+            f"{where(config, number, 'learner.ranks')} is {agent.learner.ranks}, and a critic has one rank: set it to "
+            f"1, or {section}.critic to none",
+        )
+        require(
             agent.estimator == section,
             f"{where(config, number, 'estimator')} {agent.estimator} compares siblings, and {section}.critic {critic} "
             "measures them against a value: leave one of them out",

@@ -14,6 +14,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.paths import expanded
 from marl_ray.core.words import counted
 from marl_ray.models.adapters import ADAPTER_FILE
+from marl_ray.models.folders import SHARDS
 from marl_ray.models.tokenization import says_base
 from marl_ray.runs.checkpoints import NAME, state_of
 from marl_ray.runs.folder import RunFolder
@@ -89,6 +90,11 @@ def _weights(folder: Path, run: RunFolder, config: Config) -> tuple[str, ...]:
         )
     if there != wanted:
         raise UserError(f"{folder} holds {', '.join(there) or 'no model'}, but its run has {', '.join(wanted)}")
+    if any((folder / name / SHARDS).is_dir() for name in wanted):
+        raise UserError(
+            f"{folder} holds the parts of a learner's ranks, which engines do not load: evaluate the run once it has "
+            "ended, when they are one model in its models/"
+        )
     if any((folder / name / ADAPTER_FILE).exists() for name in wanted):
         raise UserError(
             f"{folder} holds adapters, which engines do not load alone: evaluate the run once it has ended, when they "

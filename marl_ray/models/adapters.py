@@ -106,6 +106,15 @@ def load_adapter(model: Any, folder: Path) -> None:
     set_peft_model_state_dict(model, state, NAME)
 
 
+def adapter_weights(folder: Path) -> dict[str, Any]:
+    """The tensors of an adapter that `model.save_pretrained` wrote, under the names of the model's parameters."""
+    from safetensors.torch import load_file
+
+    stored = load_file(folder / ADAPTER_FILE).items()
+    own = (name.removeprefix("base_model.model.").rpartition(".") for name, _ in stored)
+    return {f"{layer}.{NAME}.{last}": tensor for (layer, _, last), (_, tensor) in zip(own, stored, strict=True)}
+
+
 def describe_adapter(model: Any) -> str:
     """How much of the model learns, in words."""
     own = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

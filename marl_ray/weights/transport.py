@@ -16,7 +16,7 @@ import torch
 
 from marl_ray.core.ids import ActorId
 from marl_ray.core.tree import WeightVersion
-from marl_ray.models.adapters import named_weights
+from marl_ray.learning.sharding import Gatherer
 from marl_ray.weights.checksum import Checksum
 from marl_ray.weights.receiving import Acknowledgement, Delivery
 
@@ -72,11 +72,17 @@ class Receivers(Protocol):
 class Publisher:
     """Pushes one agent's weights to its generators.
 
-    `model` is the learner's module; `wire_dtype` is the dtype of the engines' weights.
+    `model` is the learner's module; `wire_dtype` is the dtype of the engines' weights; `weights` see `CastSource`.
     """
 
-    def __init__(self, model: torch.nn.Module, wire_dtype: torch.dtype, transport: TransportName) -> None:
-        self.source = CastSource(model, wire_dtype)
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        wire_dtype: torch.dtype,
+        transport: TransportName,
+        weights: Gatherer | None = None,
+    ) -> None:
+        self.source = CastSource(model, wire_dtype, weights)
         self.transport = transport
         self.checksum: int | None = None
         """Of the weights last sent; None before that."""
@@ -198,15 +204,17 @@ class _Rendezvous:
 
 
 class CastSource:
-    """The parameters, adapters merged, cast to the wire dtype, in a fixed order (vLLM's `WeightSource`).
+    """The weights, cast to the wire dtype, in a fixed order (vLLM's `WeightSource`).
 
     Under the names of the model's files, which are those that engines load: transformers may have given them others
-    (gpt_neox), or have stacked them (experts).
+    (gpt_neox), or have stacked them (experts). `weights` gathers those of a model that several ranks share out; None:
+    nobody shares it.
     """
 
-    def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, model: torch.nn.Module, dtype: torch.dtype, weights: Gatherer | None = None) -> None:
         self.model, self.dtype = model, dtype
-        shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in named_weights(model)}
+        self.weights = weights or Gatherer(model)
+        shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in self.weights}
         self.shapes = self._as_in_files(shapes)
         self.same_names = set(self.shapes) == set(shapes)
 
@@ -217,10 +225,10 @@ class CastSource:
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         if self.same_names:
-            for name, weight in named_weights(self.model):
+            for name, weight in self.weights:
                 yield name, weight.to(self.dtype).contiguous()
         else:
-            cast = {name: weight.to(self.dtype) for name, weight in named_weights(self.model)}
+            cast = {name: weight.to(self.dtype) for name, weight in self.weights}
             for name, tensor in self._as_in_files(cast).items():
                 yield name, tensor.contiguous()
 

@@ -48,6 +48,8 @@ FIXED += (
     "alpha",
     "targets",
     "offload_reference",
+    "ranks",
+    "cpu_offload",
 )
 """Drawn with others that they have to fit."""
 
@@ -73,6 +75,7 @@ LOSSES: list[dict[str, Any]] = [
 ADAPTERS: list[dict[str, Any]] = [
     {},
     {"resources.learner.offload_reference": True},
+    {"resources.learner.ranks": 3, "resources.learner.cpu_offload": True},
     {"lora.rank": 8},
     {"lora.rank": 4, "lora.alpha": 2, "lora.targets": ["q_proj", "v_proj"]},
 ]
