@@ -20,6 +20,7 @@ from marl_ray.weights.receiving import Delivery
 
 if TYPE_CHECKING:  # they import torch, which the driver, who imports this module, does without
     from marl_ray.actors.generator import Generator
+    from marl_ray.learning.learner import Learner
     from marl_ray.learning.ranks import Meeting, Ranks
     from marl_ray.weights.transport import TransportName
 
@@ -59,11 +60,11 @@ class LearnerActor(Actor):
         self.id = id
         self._arguments = arguments
 
-    def start(self) -> list[str]:
-        """Load the model; with others, that is left to `join`."""
+    def start(self, beside: Learner | None = None) -> list[str]:
+        """Load the model, or share that of a learner `beside` this one; of several ranks, leave that to `join`."""
         from marl_ray.learning.ranks import ALONE
 
-        return self._load(ALONE) if self._arguments.agent.learner.ranks == 1 else []
+        return self._load(ALONE, beside) if self._arguments.agent.learner.ranks == 1 else []
 
     def invite(self, one_machine: bool, timeout_s: float) -> Meeting:
         """Where the ranks of this life are to meet, which rank 0 is asked: on this machine, or on its network. None
@@ -82,11 +83,12 @@ class LearnerActor(Actor):
         store = self._store if self.id.replica == 0 else None
         return self._load(join(meeting, self.id.replica, ray.util.get_node_ip_address(), store))
 
-    def _load(self, ranks: Ranks) -> list[str]:
+    def _load(self, ranks: Ranks, beside: Learner | None = None) -> list[str]:
         from marl_ray.learning.learner import Learner
         from marl_ray.learning.sharding import Gatherer
 
-        self.learner = Learner(*self._arguments, ranks=ranks)
+        assert self.id.policy is not None
+        self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=beside, ranks=ranks)
         self._weights = Gatherer(self.learner.policy, ranks)
         keep_what_is_loaded()
         notes = []

@@ -13,6 +13,7 @@ from marl_ray.learning.critic import Valued
 from marl_ray.learning.importance import Agreement, importance_factors
 from marl_ray.learning.measures import Distance
 from marl_ray.learning.policy import Scorer, chosen_logprobs, compute_in, token_scores
+from marl_ray.models.adapters import trainable
 
 
 class Gradient:
@@ -37,7 +38,8 @@ class Gradient:
     """
 
     def __init__(self, policy: Scorer, settings: OptimizerConfig) -> None:
-        policy.model.zero_grad()
+        for parameter in trainable(policy.model):
+            parameter.grad = None
         self.groups = 0
         self.loss = 0.0
         self.valued: list[Valued] = []
@@ -82,7 +84,7 @@ class Gradient:
         if not self._policy.ranks.alone:
             self._add_up()
         self.loss /= normalizer
-        for parameter in self._policy.model.parameters():
+        for parameter in trainable(self._policy.model):
             if parameter.grad is not None:
                 parameter.grad.div_(normalizer)
 

@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,12 @@ from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, Optim
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.disk import sync, sync_tree
 from marl_ray.learning.batching import Layout, PromptRow, rows_of, whole_row
-from marl_ray.learning.critic import Critic, Valued, critic_stats
+from marl_ray.learning.critic import Critic, Valued
 from marl_ray.learning.gradient import Gradient
 from marl_ray.learning.iac import own_critic
 from marl_ray.learning.importance import Agreement
 from marl_ray.learning.maac import central_critic
-from marl_ray.learning.measures import Distance
+from marl_ray.learning.mini_batch import MiniBatchDone, stats_of
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
 from marl_ray.learning.persistence import (
     CRITIC_FILE,
@@ -44,24 +44,20 @@ from marl_ray.learning.policy import Scorer, choose_layout, load_policy
 from marl_ray.learning.ranks import ALONE, Ranks
 from marl_ray.learning.reference import Reference
 from marl_ray.learning.sharding import copy_from_first, load_to_shard, shard, whole
-from marl_ray.models.adapters import adapter_weights, add_adapter, has_adapter, load_adapter, named_weights
+from marl_ray.models.adapters import (
+    NAME,
+    adapter_weights,
+    add_adapter,
+    has_adapter,
+    load_adapter,
+    named_weights,
+    trainable,
+    use_adapter,
+)
 from marl_ray.models.folders import check_folder
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 
 NO_ADAPTER = LoraConfig()
-
-
-@dataclass(frozen=True, slots=True)
-class MiniBatchDone:
-    """What became of one mini-batch: an optimizer step was taken, or skipped for a loss or gradient that is not finite,
-    or there was nothing to learn from. What `gradient` says of its tokens is of before the step."""
-
-    loss: float
-    grad_norm: float
-    taken: bool
-    skipped: bool
-    gradient: Gradient
-    critic_loss: float
 
 
 class Learner:
@@ -69,7 +65,10 @@ class Learner:
 
     `model_path` is a local folder or hub id, of the start and of the reference policy, if the agent has one;
     `wire_dtype` the dtype of the engines' weights; `total_steps` the number of optimizer steps that the schedule spans;
-    `seed` is what an adapter's first weights follow from; `ranks` are those that learn together, of which this is one.
+    `seed` is what an adapter's first weights follow from. `beside`, of another policy with an adapter, is a learner
+    whose model this one shares: it has an adapter of its own there, `name`, and `activate` goes before all that it is
+    asked for.
+    `ranks` are those that learn together, of which this is one.
     `step` counts the batches that were applied, so it is the number of the next one.
     """
 
@@ -85,18 +84,27 @@ class Learner:
         threads: int,
         lora: LoraConfig = NO_ADAPTER,
         seed: int = 0,
+        name: str = NAME,
+        beside: Learner | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         torch.set_num_threads(threads)
         self.agent = agent
         self.model = model
         self.base = model_path
+        self.lora = lora
+        self.name = name
         self.settings = optimizer
         self.dtype = getattr(torch, wire_dtype)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tokenizer = load_tokenizer(model_path, model)
         self.ranks = ranks
-        self.policy, layout, self.why_padded = self._built(lora, seed)
+        layout: Layout
+        if beside is None:
+            self.policy, layout, self.why_padded = self._built(lora, seed)
+        else:
+            self.policy, layout, self.why_padded = beside.policy, beside.scorer.layout, beside.why_padded
+            add_adapter(self.policy, lora, seed, name)
         self.scorer = Scorer(self.policy, layout, agent.temperature, self.dtype, ranks)
         self.reference: Reference | None = None
         if agent.reference_kl_coef:
@@ -104,7 +112,7 @@ class Learner:
             self.reference = Reference(model_path, trust, self.scorer, agent, credit, optimizer)
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
-        own = list(learned(self.policy).values())
+        own = list(trainable(self.policy))
         self.optimizer, self.schedule = make_optimizer([(own, agent.learning_rate)], optimizer, total_steps)
         self.critic: Critic | None = None
         if credit.critic == "iac":
@@ -125,12 +133,19 @@ class Learner:
         if ranks.rank == 0:
             chosen = choose_layout(policy, policy.device, self.model.max_length)
         layout, why = ranks.told(chosen)
-        policy.set_attn_implementation(ranks.told(policy.config._attn_implementation))
+        if not ranks.alone:
+            policy.set_attn_implementation(ranks.told(policy.config._attn_implementation))
         if lora.rank:
-            add_adapter(policy, lora, seed)
+            add_adapter(policy, lora, seed, self.name)
         if not ranks.alone:
             shard(policy, ranks, self.device, self.dtype, self.agent.learner.cpu_offload)
         return policy, layout, why
+
+    def activate(self) -> None:
+        """The model is this learner's from now on, where it shares one: the others' adapters rest, with what they have
+        accumulated."""
+        if has_adapter(self.policy):
+            use_adapter(self.policy, self.name)
 
     def accumulate(self, step: int, start: int, groups: Sequence[Group]) -> None:
         """Learn from groups number `start` and after of the first mini-batch of batch number `step`; 0 begins anew.
@@ -172,7 +187,7 @@ class Learner:
             gradient.close(mini_batch.normalizer)
             done.append(self._optimizer_step(gradient))
         self.step += 1
-        return _stats(done, learning_rate)
+        return stats_of(done, learning_rate)
 
     def logprob_gap(self, groups: Sequence[Group]) -> float:
         """Mean absolute difference to the sampler's log-probabilities of the groups' completions, nats a token; one of
@@ -231,19 +246,16 @@ class Learner:
         self.step, self._open = step, None
 
     def export(self, folder: str, texts: list[str]) -> None:
-        """Write the model in the engines' dtype, and the tokenizer: whole, or not there.
+        """Write the model in the engines' dtype, or its adapter, and the tokenizer: whole, or not there.
 
         Raises RuntimeError if the saved tokenizer, loaded again, gives other ids of `texts` than the one trained with.
         """
-        whole = self._whole()
+        final, hidden = Path(folder), Path(folder).with_name(f".{Path(folder).name}")
+        adapter = self.lora.export == "adapter"
+        policy = self._unshared(merged=not adapter)
         if self.ranks.rank:
             return
-        weights = {
-            name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
-            for name, tensor in whole.state_dict().items()
-        }
-        final, hidden = Path(folder), Path(folder).with_name(f".{Path(folder).name}")
-        whole.save_pretrained(hidden, state_dict=weights)
+        policy.save_pretrained(hidden, state_dict=None if adapter else self._cast(policy))
         self.tokenizer.save_pretrained(hidden)
         saved = load_tokenizer(str(hidden), ModelConfig(model_kwargs=self.model.model_kwargs))
         if fingerprint(saved, texts) != fingerprint(self.tokenizer, texts):
@@ -269,18 +281,29 @@ class Learner:
         weights = None
         if self.ranks.rank == 0:
             adapter = has_adapter(self.policy)
-            weights = adapter_weights(folder) if adapter else dict(self._load(str(folder)).named_parameters())
+            weights = (
+                adapter_weights(self.policy, folder) if adapter else dict(self._load(str(folder)).named_parameters())
+            )
         copy_from_first(learned(self.policy), weights)
 
-    def _whole(self) -> Any:
-        """The policy, or one like it, on the CPU of rank 0, that has what ranks share out, and what an adapter adds, in
-        its weights."""
-        if self.ranks.alone and not has_adapter(self.policy):
+    def _cast(self, policy: Any) -> dict[str, torch.Tensor]:
+        """Its tensors, numbers in the engines' dtype."""
+        return {
+            name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in policy.state_dict().items()
+        }
+
+    def _unshared(self, merged: bool) -> Any:
+        """The policy, or one like it, on the CPU of rank 0, with what ranks share out, and, `merged`, with what an
+        adapter adds in its weights."""
+        if self.ranks.alone and not (merged and has_adapter(self.policy)):
             return self.policy
         model = self._load(self.base) if self.ranks.rank == 0 else None
+        if model is not None and not merged:
+            add_adapter(model, self.lora, 0, self.name)
         with torch.no_grad():
-            for name, merged in named_weights(self.policy):
-                weight = whole(merged)
+            for name, tensor in named_weights(self.policy) if merged else learned(self.policy).items():
+                weight = whole(tensor.detach())
                 if model is not None:
                     model.get_parameter(name).copy_(weight)
         return model
@@ -319,7 +342,7 @@ class Learner:
         loss, norm = gradient.loss, 0.0
         critic_loss = self.critic.backward(gradient.valued) if self.critic is not None else 0.0
         if gradient.agreement.tokens or gradient.valued:
-            norm = clip_gradients(self.policy.parameters(), self.settings)
+            norm = clip_gradients(trainable(self.policy), self.settings)
         finite = math.isfinite(loss) and math.isfinite(critic_loss) and math.isfinite(norm)
         taken = finite and norm > 0  # it is 0 too where all tokens were masked
         if taken:
@@ -328,29 +351,3 @@ class Learner:
         if self.critic is not None and finite and gradient.valued:
             self.critic.step()
         return MiniBatchDone(loss, norm, taken, not finite, gradient, critic_loss)
-
-
-def _stats(done: Sequence[MiniBatchDone], learning_rate: float) -> UpdateStats:
-    """Of a batch's mini-batches; `learning_rate` is that of the first optimizer step."""
-    finite = [one for one in done if not one.skipped]
-    first = next((one.gradient for one in done if one.gradient.agreement.tokens), None)
-    distance = Distance()
-    for one in done:
-        distance += one.gradient.distance
-    return UpdateStats(
-        loss=_mean([one.loss for one in finite]) if done else 0.0,
-        grad_norm=_mean([one.grad_norm for one in finite]) if done else 0.0,
-        learning_rate=learning_rate,
-        logprob_gap=None if first is None else first.agreement.logprob_gap,
-        ratios=None if first is None else first.agreement.ratios,
-        optimizer_steps=sum(one.taken for one in done),
-        skipped_steps=sum(one.skipped for one in done),
-        entropy=None if first is None else first.entropy,
-        drift=distance.drift,
-        reference_kl=None if first is None else first.reference_kl,
-        critic=critic_stats([one.critic_loss for one in done], [v for one in done for v in one.gradient.valued]),
-    )
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else math.nan

@@ -129,4 +129,4 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
         }
         for number, values in saved["state"].items()
     }
-    optimizer.load_state_dict({"state": state, "param_groups": saved["param_groups"]})
+    optimizer.load_state_dict({**saved, "state": state})
