@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import ray
 
-from marl_ray.actors.handle import Actor, Handle, keep_what_is_loaded
+from marl_ray.actors.handle import Actor, Handle, loading
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.arguments import LearnerArguments
@@ -37,10 +37,10 @@ class LearnerActor(Actor):
 
     def start(self) -> list[str]:
         """Load the model."""
-        from marl_ray.learning.learner import Learner
+        with loading():
+            from marl_ray.learning.learner import Learner
 
-        self.learner = Learner(*self._arguments)
-        keep_what_is_loaded()
+            self.learner = Learner(*self._arguments)
         notes = []
         if has_adapter(self.learner.policy):
             notes.append(f"{self.id.policy}: {describe_adapter(self.learner.policy)}")
@@ -79,7 +79,8 @@ class LearnerActor(Actor):
 
         self._client = partial(GeneratorClient, ranks_each=ranks_each, life=life, deadline_s=deadline_s)
         self._client(generators).meet()
-        self.publisher = Publisher(self.learner.policy, self.learner.dtype, transport)
+        sparse = self._arguments.agent.learner.sparse_push
+        self.publisher = Publisher(self.learner.policy, self.learner.dtype, transport, sparse)
 
     def publish(self, generators: list[Handle[Generator]], changed: bool) -> Delivery:
         """Let these generators serve the weights as version `Learner.step`; unless they have `changed`, those that
