@@ -20,6 +20,7 @@ from marl_ray.weights.receiving import Delivery
 
 if TYPE_CHECKING:  # they import torch, which the driver, who imports this module, does without
     from marl_ray.actors.generator import Generator
+    from marl_ray.learning.learner import Learner
     from marl_ray.weights.transport import TransportName
 
 
@@ -35,12 +36,13 @@ class LearnerActor(Actor):
         self.id = id
         self._arguments = arguments
 
-    def start(self) -> list[str]:
-        """Load the model."""
+    def start(self, beside: Learner | None = None) -> list[str]:
+        """Load the model, or share that of a learner `beside` this one."""
+        assert self.id.policy is not None
         with loading():
             from marl_ray.learning.learner import Learner
 
-            self.learner = Learner(*self._arguments)
+            self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=beside)
         notes = []
         if has_adapter(self.learner.policy):
             notes.append(f"{self.id.policy}: {describe_adapter(self.learner.policy)}")

@@ -17,9 +17,10 @@ from marl_ray.actors.learner import LearnerActor
 from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.actors.sandbox_settings import sandbox_settings
+from marl_ray.actors.shared_learner import SharedLearner, shared_ranks
 from marl_ray.actors.supervisor import Recipe
 from marl_ray.cluster.placement import Places, reserve
-from marl_ray.cluster.plan import make_plan
+from marl_ray.cluster.plan import learner_id, make_plan
 from marl_ray.config.schema import Config
 from marl_ray.core.ids import ActorId, Policy
 from marl_ray.core.waiting import together
@@ -89,7 +90,7 @@ async def start_team(
     of_policy = {policy: generator_group(config, policy.number, places) for policy in config.policies}
     team = Team(
         [of_policy[config.policy_of(agent)] for agent in range(config.num_agents)],
-        [_learner(config, policy, places, optimizer_steps) for policy in config.policies],
+        _learners(config, places, optimizer_steps),
         sandbox_pool(config, places),
         places,
     )
@@ -152,18 +153,30 @@ def generator_group(config: Config, number: int, places: Places) -> GeneratorGro
     )
 
 
-def _learner(config: Config, policy: Policy, places: Places, optimizer_steps: int) -> LearnerGroup:
-    agent, plan = config.agents[policy.number], places.plan.agents[policy.number]
-    name = ActorId("learner", policy)
-    arguments = learner_arguments(config, policy, plan.generator_gpus > 0, optimizer_steps)
-    options = {
-        "num_cpus": agent.learner.cpus,
-        "num_gpus": plan.learner_gpus,
-        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(arguments.threads)}},
-        "scheduling_strategy": places.of(name),
-    }
-    recipe = Recipe(name, LearnerActor, (name, arguments), options)
-    return LearnerGroup(policy, [recipe], plan.transport, config.resources.deadlines, agent.learner.max_restarts)
+def _learners(config: Config, places: Places, optimizer_steps: int) -> list[LearnerGroup]:
+    """One a policy, not yet started."""
+    groups: dict[Policy, LearnerGroup] = {}
+    deadlines = config.resources.deadlines
+    for policies in config.learners:
+        first = policies[0]
+        agent, plan = config.agents[first.number], places.plan.agents[first.number]
+        name, on_gpus = learner_id(config, first), plan.generator_gpus > 0
+        arguments = {policy: learner_arguments(config, policy, on_gpus, optimizer_steps) for policy in policies}
+        options = {
+            "num_cpus": agent.learner.cpus,
+            "num_gpus": plan.learner_gpus,
+            "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(arguments[first].threads)}},
+            "scheduling_strategy": places.of(name),
+        }
+        restarts = agent.learner.max_restarts
+        if len(policies) == 1:
+            recipe = Recipe(name, LearnerActor, (name, arguments[first]), options)
+            groups[first] = LearnerGroup(first, [recipe], plan.transport, deadlines, restarts)
+            continue
+        shared = Recipe(name, SharedLearner, (name, arguments), options)
+        for policy, ranks in shared_ranks(policies, shared, deadlines, restarts).items():
+            groups[policy] = LearnerGroup(policy, [], plan.transport, deadlines, shared=ranks)
+    return [groups[policy] for policy in config.policies]
 
 
 def sandbox_pool(config: Config, places: Places) -> SandboxPool:
