@@ -173,12 +173,18 @@ def changes(config: Config, has_gpus: bool) -> list[Change]:
         agent.generator.tensor_parallel == 1 and agent.generator.gpus is None for agent in config.agents
     ):
         found.append(("resources.generator.tensor_parallel", "2", _generators(tensor_parallel=2)))
+    if has_gpus:
+        found += [("resources.learner.ranks", str(n), _learners(ranks=n)) for n in (2, 4, 8) if n > _ranks(config)]
     smaller = {"adamw": ("adamw_8bit", "adafactor"), "adamw_8bit": ("adafactor",)}
     for name in smaller.get(optimizer.optimizer, ()):
         found.append((f"{section}.optimizer", name, _optimizer(optimizer=name)))
     if not config.lora.rank and not any(agent.learner.offload_reference for agent in config.agents):
         found.append(("lora.rank", "16", lambda c: replace(c, lora=replace(c.lora, rank=16))))
     return found
+
+
+def _ranks(config: Config) -> int:
+    return max(agent.learner.ranks for agent in config.agents)
 
 
 def _optimizer(**values: object) -> Callable[[Config], Config]:
@@ -255,7 +261,9 @@ def speeds(config: Config, models: Models, found: Forecast) -> dict[Policy, Esti
             ITEM[wire_dtype(agent, on_gpu)],
             engine.max_num_seqs * engine.replicas,
             device,
-            (of_agent.learner_gpus if on_gpu else max(1, round(agent.learner.cpus))) / _together(config, policy.number),
+            agent.learner.ranks
+            * (of_agent.learner_gpus if on_gpu else max(1, round(agent.learner.cpus)))
+            / _together(config, policy.number),
             flops,
         )
     return estimates

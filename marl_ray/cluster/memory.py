@@ -84,18 +84,12 @@ class Need:
 
 
 def learner_need(
-    size: LearnerSize,
-    config: Config,
-    agent: AgentConfig,
-    on_gpu: bool,
-    wire: str,
-    nccl: bool,
-    ranks: int = 1,
-    policies: int = 1,
+    size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: bool, wire: str, nccl: bool, policies: int = 1
 ) -> Need:
-    """Of each of a learner's `ranks`, which share out weights, gradients and the optimizer's numbers; `wire` is the
+    """Of each of a learner's ranks, which share out weights, gradients and the optimizer's numbers; `wire` is the
     type in which weights travel, with buffers of `nccl`. `policies` learn in one process, on one model that is frozen,
     and have adapters of their own."""
+    ranks = agent.learner.ranks
     state = optimizer_state(config.optimizer.optimizer, size.trained, size.rows)
     parts = {
         "weights": FLOAT * (size.parameters + (policies * size.trained if config.lora.rank else 0)) / ranks,
@@ -114,10 +108,19 @@ def learner_need(
         parts["reference"] = reference
     if not on_gpu:
         parts["allocator"] = min(KEPT * (size.activations + size.logits), KEPT_MOST)
-        published = policies * ITEM[wire] * float(size.parameters)
-        return Need({"process": LEARNER_PROCESS, **parts, "published": published}, {})
+        parts["published"] = policies * ITEM[wire] * float(size.parameters)
+        return Need({"process": LEARNER_PROCESS, **parts, **_copy(agent, wire, size.parameters)}, {})
     host = {"process": LEARNER_PROCESS + CUDA_HOST} | ({"reference": reference} if reference and offloaded else {})
+    if agent.learner.cpu_offload:
+        host |= {name: parts.pop(name) for name in ("weights", "gradients", "optimizer")}
     return Need(host, {"CUDA": CUDA_CONTEXT, **parts} | ({"buffers": NCCL_BUFFERS} if nccl else {}))
+
+
+def _copy(agent: AgentConfig, wire: str, parameters: int) -> dict[str, float]:
+    """What learner and engine keep of the weights as they were sent, where only what has changed is sent."""
+    sparse = agent.learner.sparse_push
+    keeps = ITEM[wire] == 2 if sparse is None else sparse
+    return {"sent before": ITEM[wire] * float(parameters)} if keeps else {}
 
 
 def optimizer_state(name: str, trained: int, rows: int) -> float:
@@ -142,7 +145,8 @@ def generator_need(size: ModelSize, agent: AgentConfig, max_length: int, on_gpu:
     sampling = SAMPLER_COPIES * FLOAT * float(settings.max_num_seqs * size.vocabulary)
     if not on_gpu:
         parts = {"process": GENERATOR_PROCESS, "weights": weights, "reload": RELOAD * weights, "KV cache": room}
-        return Need({**parts, "activations": batch, "logits": sampling, "published": weights}, {})
+        parts |= {"activations": batch, "logits": sampling, "published": weights}
+        return Need({**parts, **_copy(agent, wire, size.parameters)}, {})
     share = settings.gpu_memory_utilization * on_gpu
     own = {"weights": weights / settings.tensor_parallel, "activations": batch, "logits": sampling}
     cache = share - CUDA_CONTEXT - sum(own.values())

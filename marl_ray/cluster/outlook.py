@@ -15,7 +15,7 @@ from marl_ray.core.ids import Policy
 NAME, COLUMN = 22, 12
 PARTS = (
     *("process", "programs", "CUDA", "weights", "gradients", "optimizer", "gathered", "reference", "critic"),
-    *("activations", "logits", "allocator", "reload", "KV cache", "buffers", "published"),
+    *("activations", "logits", "allocator", "reload", "KV cache", "buffers", "published", "sent before"),
 )
 """In the order of the columns."""
 

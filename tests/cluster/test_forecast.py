@@ -68,8 +68,8 @@ def test_policies_on_one_model_have_adapters_of_their_own() -> None:
 
 
 def test_ranks_share_out_all_but_what_they_compute() -> None:
-    of = config()
-    need = learner_need(SIZE, of, of.agents[0], False, "float32", False, ranks=4).host
+    of = config(resources={"learner": {"ranks": 4}})
+    need = learner_need(SIZE, of, of.agents[0], False, "float32", False).host
     assert (need["weights"], need["gradients"], need["optimizer"]) == (1000, 1000, 2000)
     assert (need["gathered"], need["activations"], need["logits"]) == (2 * 4 * 300, 5000, 700)
 
