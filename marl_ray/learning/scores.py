@@ -45,9 +45,11 @@ class _Chosen(torch.autograd.Function):
         normalizers, logprobs, entropies = [], [], []
         for part, column in _portions(logits, columns):
             scores = _scores(part, temperature)
-            normalizer = scores.logsumexp(-1, keepdim=True)
-            own = scores - normalizer
-            normalizers.append(normalizer)
+            top = scores.amax(-1, keepdim=True)
+            own = scores - top  # in two steps, so that no digits are lost to scores that are large
+            rest = own.exp().sum(-1, keepdim=True).log()
+            own.sub_(rest)
+            normalizers.append(torch.cat([top, rest], 1))
             logprobs.append(own.gather(1, column).squeeze(1))
             finite = own.clamp(min=torch.finfo(own.dtype).min)  # so that 0 times it is 0
             entropies.append(-own.exp_().mul_(finite).sum(-1))
@@ -63,7 +65,8 @@ class _Chosen(torch.autograd.Function):
         factors = (gradients[0].where(there, 0.0) / ctx.temperature).unsqueeze(1)
         found = torch.empty_like(logits)
         for part, column, normalizer, factor, into in _portions(logits, columns, normalizers, factors, found):
-            own = (_scores(part, ctx.temperature) - normalizer).exp_().mul_(-factor)
+            own = _scores(part, ctx.temperature) - normalizer[:, :1]
+            own.sub_(normalizer[:, 1:]).exp_().mul_(-factor)
             into.copy_(own.scatter_add_(1, column, factor))
         return found, None, None
 

@@ -82,7 +82,9 @@ def assert_same(found: Learned, expected: Learned, case: str = "") -> None:
     assert found.weights.keys() == expected.weights.keys()
     for name, tensor in expected.weights.items():
         difference = (found.weights[name] - tensor).abs().max()
-        assert difference <= SAME * max(1.0, float(tensor.abs().max())), f"{case} {name}: {difference}"
+        # A key's bias changes no attention, so its gradient is rounding, which AdamW makes steps of.
+        bound = 3 * SAME if name.endswith("k_proj.bias") else SAME
+        assert difference <= bound * max(1.0, float(tensor.abs().max())), f"{case} {name}: {difference}"
 
 
 def flat(stats: UpdateStats) -> dict[str, float]:
