@@ -123,9 +123,9 @@ def _take(free: list[float], amount: float) -> tuple[int, ...]:
 
 def need_of(config: Config, models: Models, plan: Plan, owner: ActorId, machine: Machine) -> Need | None:
     """Of one actor on that machine; None where its model is not known."""
-    if owner.policy is None:
+    if owner.kind == "sandbox":
         return Need({"process": SANDBOX_PROCESS, "programs": config.sandbox.memory_mb * 2.0**20}, {})
-    number = owner.policy.number
+    number = owner.replica if owner.policy is None else owner.policy.number
     agent, of_agent = config.agents[number], plan.agents[number]
     model = models.get(agent.name)
     if model is None:
@@ -134,7 +134,8 @@ def need_of(config: Config, models: Models, plan: Plan, owner: ActorId, machine:
     wire = wire_dtype(agent, on_gpu)
     if owner.kind == "learner":
         size, _ = model.learner(config, agent, on_gpu)
-        return learner_need(size, config, agent, on_gpu, wire, nccl)
+        policies = len(config.learning_with(config.policy_of(number)))
+        return learner_need(size, config, agent, on_gpu, wire, nccl, policies)
     memory = (machine.device.memory if machine.device else 0.0) if on_gpu else 0.0
     if on_gpu and not memory:
         return None
@@ -162,6 +163,8 @@ def changes(config: Config) -> list[Change]:
     if any(agent.generator.tensor_parallel == 1 and agent.generator.gpus is None for agent in config.agents):
         found.append(("resources.generator.tensor_parallel: 2", _generators(tensor_parallel=2)))
     if optimizer.optimizer == "adamw":
+        if all(agent.learner.ranks == 1 for agent in config.agents):
+            found.append((f"{section}.optimizer: adamw_8bit", _optimizer(optimizer="adamw_8bit")))
         found.append((f"{section}.optimizer: adafactor", _optimizer(optimizer="adafactor")))
     if not config.lora.rank and not any(agent.learner.offload_reference for agent in config.agents):
         found.append(("lora.rank: 16", lambda c: replace(c, lora=replace(c.lora, rank=16))))
@@ -230,7 +233,7 @@ def speeds(config: Config, models: Models, found: Forecast) -> dict[Policy, Esti
         rollout = config.rollout
         groups = rollout.rollout_buffer_size * nodes_of(config)
         load = Load(groups, rollout.num_turns, model.prompt, rollout.num_generations, agent.max_new_tokens)
-        engine = agent.generator
+        engine, turns = agent.generator, len(config.learning_with(policy))
         estimates[policy] = estimate(
             model.engine(config),
             load,
@@ -239,7 +242,7 @@ def speeds(config: Config, models: Models, found: Forecast) -> dict[Policy, Esti
             ITEM[wire_dtype(agent, on_gpu)],
             engine.max_num_seqs * engine.replicas,
             device,
-            agent.learner.ranks * (of_agent.learner_gpus if on_gpu else max(1, round(agent.learner.cpus))),
+            agent.learner.ranks * (of_agent.learner_gpus if on_gpu else max(1, round(agent.learner.cpus))) / turns,
             flops,
         )
     return estimates

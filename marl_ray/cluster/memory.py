@@ -77,13 +77,16 @@ class Need:
         return sum(self.device.values())
 
 
-def learner_need(size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: bool, wire: str, nccl: bool) -> Need:
-    """Of one rank of a learner; `wire` is the type in which weights travel, with buffers of `nccl`."""
-    ranks = agent.learner.ranks
-    state = optimizer_state(config.optimizer.optimizer, size.trained, size.rows)
+def learner_need(
+    size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: bool, wire: str, nccl: bool, policies: int = 1
+) -> Need:
+    """Of one rank of a learner, of so many `policies` on one model; `wire` is the type in which weights travel, with
+    buffers of `nccl`."""
+    ranks, trained = agent.learner.ranks, size.trained * policies
+    state = optimizer_state(config.optimizer.optimizer, trained, size.rows * policies)
     parts = {
-        "weights": FLOAT * (size.parameters + (size.trained if config.lora.rank else 0)) / ranks,
-        "gradients": FLOAT * size.trained / ranks,
+        "weights": FLOAT * (size.parameters + (trained if config.lora.rank else 0)) / ranks,
+        "gradients": FLOAT * trained / ranks,
         "optimizer": state / ranks,
         "activations": float(size.activations),
         "logits": float(size.logits),
@@ -98,7 +101,9 @@ def learner_need(size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: 
         parts["reference"] = reference
     if not on_gpu:
         published = {"published": ITEM[wire] * float(size.parameters)}
-        return Need({"process": LEARNER_PROCESS, **parts, **published, **_copy(agent, wire, size.parameters)}, {})
+        return Need(
+            {"process": LEARNER_PROCESS, **parts, **published, **_copy(agent, wire, size.parameters * policies)}, {}
+        )
     host = {"process": LEARNER_PROCESS + CUDA_HOST} | ({"reference": reference} if offloaded and reference else {})
     if agent.learner.cpu_offload:
         host |= {name: parts.pop(name) for name in ("weights", "gradients", "optimizer")}
@@ -114,7 +119,9 @@ def _copy(agent: AgentConfig, wire: str, parameters: int) -> dict[str, float]:
 
 def optimizer_state(name: str, trained: int, rows: int) -> float:
     """Bytes of the optimizer's numbers."""
-    return FLOAT * float(rows) if name == "adafactor" else 2 * FLOAT * float(trained)
+    if name == "adafactor":
+        return FLOAT * float(rows)
+    return 2 * float(trained) * (1 + FLOAT / 256 if name == "adamw_8bit" else FLOAT)
 
 
 def generator_need(size: ModelSize, agent: AgentConfig, max_length: int, on_gpu: float, wire: str, nccl: bool) -> Need:

@@ -88,7 +88,7 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
 
 def learner_id(config: Config, policy: Policy) -> ActorId:
     """The actor that a policy learns in: its own, or one that it shares with others."""
-    first, *others = next(policies for policies in config.learners if policy in policies)
+    first, *others = config.learning_with(policy)
     return ActorId("learner", None, first.number) if others else ActorId("learner", policy)
 
 

@@ -78,6 +78,8 @@ def test_policies_that_share_a_model_learn_in_one_place() -> None:
         tree = {"model": {"name": "m"}, "dataset": {"name": "humaneval"}}
         return make_plan(from_tree(tree, "magrpo", sharing | changes), cluster_has_gpus=gpus)
 
+    config = from_tree({"model": {"name": "m"}, "dataset": {"name": "humaneval"}}, "magrpo", sharing)
+    assert config.learning_with(Policy((1,))) == config.policies
     both = [owner for slot in plan().slots for owner in slot.owners if owner.kind == "learner"]
     assert both == [ActorId("learner", None)]
     assert str(both[0]) == "learner 0"
