@@ -67,7 +67,7 @@ class LearnerGroup:
         self._generators: GeneratorGroup | None = None
         self._history: History | None = None
         self._loaded: tuple[int, str] | None = None
-        self._gathering = _Gathering(len(recipes))
+        self._gathering = _Gathering(self._size)
         self._notes: list[str] = []
         self._publishing = asyncio.Lock()
 
