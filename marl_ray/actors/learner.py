@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import ray
 
-from marl_ray.actors.handle import Actor, ActorBroken, Handle, keep_what_is_loaded
+from marl_ray.actors.handle import Actor, ActorBroken, Handle, loading
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.arguments import LearnerArguments
@@ -62,9 +62,12 @@ class LearnerActor(Actor):
 
     def start(self, beside: Learner | None = None) -> list[str]:
         """Load the model, or share that of a learner `beside` this one; of several ranks, leave that to `join`."""
-        from marl_ray.learning.ranks import ALONE
+        if self._arguments.agent.learner.ranks > 1:
+            return []
+        with loading():
+            from marl_ray.learning.ranks import ALONE
 
-        return self._load(ALONE, beside) if self._arguments.agent.learner.ranks == 1 else []
+        return self._load(ALONE, beside)
 
     def invite(self, one_machine: bool, timeout_s: float) -> Meeting:
         """Where the ranks of this life are to meet, which rank 0 is asked: on this machine, or on its network. None
@@ -84,13 +87,13 @@ class LearnerActor(Actor):
         return self._load(join(meeting, self.id.replica, ray.util.get_node_ip_address(), store))
 
     def _load(self, ranks: Ranks, beside: Learner | None = None) -> list[str]:
-        from marl_ray.learning.learner import Learner
-        from marl_ray.learning.sharding import Gatherer
-
         assert self.id.policy is not None
-        self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=beside, ranks=ranks)
-        self._weights = Gatherer(self.learner.policy, ranks)
-        keep_what_is_loaded()
+        with loading():
+            from marl_ray.learning.learner import Learner
+            from marl_ray.learning.sharding import Gatherer
+
+            self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=beside, ranks=ranks)
+            self._weights = Gatherer(self.learner.policy, ranks)
         notes = []
         if has_adapter(self.learner.policy):
             notes.append(f"{self.id.policy}: {describe_adapter(self.learner.policy)}")
@@ -131,7 +134,8 @@ class LearnerActor(Actor):
 
         def meet() -> Publisher:
             self._client(generators).meet()
-            return Publisher(self.learner.policy, self.learner.dtype, transport, self._weights)
+            sparse = self._arguments.agent.learner.sparse_push
+            return Publisher(self.learner.policy, self.learner.dtype, transport, self._weights, sparse)
 
         self._publisher = self._weights.lead(meet)
 

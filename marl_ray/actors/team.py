@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import ray
 
@@ -26,9 +26,11 @@ from marl_ray.core.ids import ActorId, Policy
 from marl_ray.core.waiting import together
 from marl_ray.learning.arguments import learner_arguments, wire_dtype
 from marl_ray.models.names import resolve_model
+from marl_ray.telemetry.startup import StartUp
 
 MANY_CALLS = 100_000
 """Ray would let 1000 calls into an asynchronous actor at a time; the engine has a queue of its own."""
+PARTS: dict[type[Any], str] = {GeneratorGroup: "generators", LearnerGroup: "learners", SandboxPool: "sandbox"}
 TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
 
 
@@ -72,14 +74,19 @@ class Team:
         self.places.free()
 
 
-async def start_team(config: Config, optimizer_steps: int, say: Callable[[str], None]) -> Team:
-    """Start every actor; returns when each has answered. `say` is told what people should know of them.
+async def start_team(
+    config: Config, optimizer_steps: int, say: Callable[[str], None], startup: StartUp | None = None
+) -> Team:
+    """Start every actor; returns when each has answered. `say` is told what people should know of them, and `startup`
+    how long each kind took.
 
     `optimizer_steps` are what the learners' schedules span. Raises UserError before any actor is created when the
     cluster cannot hold them, and what an actor raises that does not start.
     """
     plan = make_plan(config, cluster_has_gpus=ray.cluster_resources().get("GPU", 0) > 0)
-    places = await reserve(plan, config.resources.deadlines.placement_s)
+    startup = StartUp() if startup is None else startup
+    with startup.part("placement"):
+        places = await reserve(plan, config.resources.deadlines.placement_s)
     of_policy = {policy: generator_group(config, policy.number, places) for policy in config.policies}
     team = Team(
         [of_policy[config.policy_of(agent)] for agent in range(config.num_agents)],
@@ -87,8 +94,13 @@ async def start_team(config: Config, optimizer_steps: int, say: Callable[[str], 
         sandbox_pool(config, places),
         places,
     )
+
+    async def start(group: ActorGroup) -> list[str]:
+        with startup.part(PARTS[type(group)]):
+            return await group.start()
+
     try:
-        for notes in await together(*(group.start() for group in team.groups)):
+        for notes in await together(*map(start, team.groups)):
             for note in notes:
                 say(note)
     except BaseException:

@@ -48,6 +48,10 @@ class LearnerResources:
     offload_reference: bool = False
     """Keep the reference policy in the host's memory, and bring it to the GPU where it is asked: less of the GPU's
     memory, more time. Where there is no reference, or no GPU, it changes nothing."""
+    sparse_push: bool | None = None
+    """Send generators only what has changed in the weights, where that is less. For that the learner and each engine
+    keep a copy of the weights as sent in the host's memory. null: where weights are sent as messages (without GPUs)
+    and have 16 bits. Between GPUs everything is sent."""
     max_restarts: NotNegativeInt = 10
     """How often within an hour one that was lost is started again, from the last checkpoint and the batch log."""
 
