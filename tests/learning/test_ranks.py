@@ -172,7 +172,6 @@ WAYS: list[dict[str, Any]] = [
     {"kl": 0.3, "layout": "padded", "settings": {"reference_kl": "k3_in_loss", "loss": "gspo"}},
     {"settings": {"loss": "m2po", "m2_bound": 0.5}},
     {"settings": {"gradient_checkpointing": True, "max_grad_norm": 0.1}},
-    {"settings": {"optimizer": "adafactor"}},
     {"lora": LoraConfig(rank=2), "kl": 0.3},
 ]
 
