@@ -105,7 +105,7 @@ class Learner:
         else:
             self.policy, layout, self.why_padded = beside.policy, beside.scorer.layout, beside.why_padded
             add_adapter(self.policy, lora, seed, name)
-        self.scorer = Scorer(self.policy, layout, agent.temperature, self.dtype, ranks)
+        self.scorer: Scorer = Scorer(self.policy, layout, agent.temperature, self.dtype, ranks)
         self.reference: Reference | None = None
         if agent.reference_kl_coef:
             trust = model.model_kwargs.trust_remote_code
