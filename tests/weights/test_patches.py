@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.core.ids import ActorId, Policy
@@ -33,6 +33,7 @@ def same(a: Weights, b: Weights) -> bool:
     return [(n, t.shape, t.dtype, bits(t)) for n, t in a] == [(n, t.shape, t.dtype, bits(t)) for n, t in b]
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),
