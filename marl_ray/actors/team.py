@@ -160,22 +160,26 @@ def _learners(config: Config, places: Places, optimizer_steps: int) -> list[Lear
     for policies in config.learners:
         first = policies[0]
         agent, plan = config.agents[first.number], places.plan.agents[first.number]
-        name, on_gpus = learner_id(config, first), plan.generator_gpus > 0
+        on_gpus = plan.generator_gpus > 0
         arguments = {policy: learner_arguments(config, policy, on_gpus, optimizer_steps) for policy in policies}
         options = {
             "num_cpus": agent.learner.cpus,
             "num_gpus": plan.learner_gpus,
             "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(arguments[first].threads)}},
-            "scheduling_strategy": places.of(name),
         }
         restarts = agent.learner.max_restarts
         if len(policies) == 1:
-            recipe = Recipe(name, LearnerActor, (name, arguments[first]), options)
-            groups[first] = LearnerGroup(first, [recipe], plan.transport, deadlines, restarts)
+            ranks = [ActorId("learner", first, rank) for rank in range(agent.learner.ranks)]
+            recipes = [
+                Recipe(rank, LearnerActor, (rank, arguments[first]), options | {"scheduling_strategy": places.of(rank)})
+                for rank in ranks
+            ]
+            groups[first] = LearnerGroup(first, recipes, plan.transport, deadlines, restarts)
             continue
-        shared = Recipe(name, SharedLearner, (name, arguments), options)
-        for policy, ranks in shared_ranks(policies, shared, deadlines, restarts).items():
-            groups[policy] = LearnerGroup(policy, [], plan.transport, deadlines, shared=ranks)
+        name = learner_id(config, first)
+        shared = Recipe(name, SharedLearner, (name, arguments), options | {"scheduling_strategy": places.of(name)})
+        for policy, view in shared_ranks(policies, shared, deadlines, restarts).items():
+            groups[policy] = LearnerGroup(policy, [], plan.transport, deadlines, shared=view)
     return [groups[policy] for policy in config.policies]
 
 

@@ -79,7 +79,7 @@ class Need:
 
 def learner_need(size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: bool, wire: str, nccl: bool) -> Need:
     """Of one rank of a learner; `wire` is the type in which weights travel, with buffers of `nccl`."""
-    ranks = 1
+    ranks = agent.learner.ranks
     state = optimizer_state(config.optimizer.optimizer, size.trained, size.rows)
     parts = {
         "weights": FLOAT * (size.parameters + (size.trained if config.lora.rank else 0)) / ranks,
@@ -100,6 +100,8 @@ def learner_need(size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: 
         published = {"published": ITEM[wire] * float(size.parameters)}
         return Need({"process": LEARNER_PROCESS, **parts, **published, **_copy(agent, wire, size.parameters)}, {})
     host = {"process": LEARNER_PROCESS + CUDA_HOST} | ({"reference": reference} if offloaded and reference else {})
+    if agent.learner.cpu_offload:
+        host |= {name: parts.pop(name) for name in ("weights", "gradients", "optimizer")}
     return Need(host, {"CUDA": CUDA_CONTEXT, **parts} | ({"buffers": NCCL_BUFFERS} if nccl else {}))
 
 

@@ -16,7 +16,7 @@ import torch
 
 from marl_ray.core.ids import ActorId
 from marl_ray.core.tree import WeightVersion
-from marl_ray.models.adapters import named_weights
+from marl_ray.learning.sharding import Gatherer
 from marl_ray.weights.checksum import Checksum
 from marl_ray.weights.patches import Base, Message, whole
 from marl_ray.weights.receiving import Acknowledgement, Delivery
@@ -73,9 +73,9 @@ class Receivers(Protocol):
 class Publisher:
     """Pushes one agent's weights to its generators.
 
-    `model` is the learner's module; `wire_dtype` is the dtype of the engines' weights. `sparse`: what has changed is
-    sent, where that is less; for that this process and each worker of the generators keep a copy of the weights. None:
-    with 16 bits a weight. With more nearly all of them change in a step.
+    `model` is the learner's module; `wire_dtype` is the dtype of the engines' weights; `weights` see `CastSource`.
+    `sparse`: what has changed is sent, where that is less; for that this process and each worker of the generators keep
+    a copy of the weights. None: with 16 bits a weight. With more nearly all of them change in a step.
     """
 
     def __init__(
@@ -83,9 +83,10 @@ class Publisher:
         model: torch.nn.Module,
         wire_dtype: torch.dtype,
         transport: TransportName,
+        weights: Gatherer | None = None,
         sparse: bool | None = None,
     ) -> None:
-        self.source = CastSource(model, wire_dtype)
+        self.source = CastSource(model, wire_dtype, weights)
         self.transport = transport
         self.sparse = transport == "store" and (wire_dtype.itemsize == 2 if sparse is None else sparse)
         self.checksum: int | None = None
@@ -224,15 +225,17 @@ class _Rendezvous:
 
 
 class CastSource:
-    """The parameters, adapters merged, cast to the wire dtype, in a fixed order (vLLM's `WeightSource`).
+    """The weights, cast to the wire dtype, in a fixed order (vLLM's `WeightSource`).
 
     Under the names of the model's files, which are those that engines load: transformers may have given them others
-    (gpt_neox), or have stacked them (experts).
+    (gpt_neox), or have stacked them (experts). `weights` gathers those of a model that several ranks share out; None:
+    nobody shares it.
     """
 
-    def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, model: torch.nn.Module, dtype: torch.dtype, weights: Gatherer | None = None) -> None:
         self.model, self.dtype = model, dtype
-        shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in named_weights(model)}
+        self.weights = weights or Gatherer(model)
+        shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in self.weights}
         self.shapes = self._as_in_files(shapes)
         self.same_names = set(self.shapes) == set(shapes)
 
@@ -243,10 +246,10 @@ class CastSource:
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         if self.same_names:
-            for name, weight in named_weights(self.model):
+            for name, weight in self.weights:
                 yield name, weight.to(self.dtype).contiguous()
         else:
-            cast = {name: weight.to(self.dtype) for name, weight in named_weights(self.model)}
+            cast = {name: weight.to(self.dtype) for name, weight in self.weights}
             for name, tensor in self._as_in_files(cast).items():
                 yield name, tensor.contiguous()
 
