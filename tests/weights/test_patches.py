@@ -154,7 +154,7 @@ def test_changes_are_sent_to_those_that_hold_what_they_change() -> None:
 )
 def test_who_looks_for_changes(dtype: torch.dtype, sparse: bool | None, looks: bool) -> None:
     model = load_policy(str(BASE_PATH), False, torch.device("cpu"))
-    publisher = Publisher(model, dtype, "store", sparse)
+    publisher = Publisher(model, dtype, "store", sparse=sparse)
     receivers: Any = Generators({member(0, 1): Base()})
     for version in (0, 1):
         publisher.publish(version, receivers)
