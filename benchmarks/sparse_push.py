@@ -32,7 +32,7 @@ from marl_ray.weights.patches import Base, Message
 from marl_ray.weights.transport import CastSource
 
 PROMPT = "def is_prime(number):\n    "
-SAMPLES, TOKENS = 8, 48
+SAMPLES, TOKENS = 4, 32
 DTYPES = (torch.bfloat16, torch.float32)
 
 
