@@ -146,7 +146,8 @@ class Trainer:
         learned = sum(stats.optimizer_steps for stats in updates.values())
         self.state = self.state.after(rollout.joint_samples, learned, rollout.draws)
         self.health.check_updates(list(updates.values()), self.state.step)
-        self.rows.step(step_row(self.state, rollout.row, updates, self.timeline.row(step)), rollout.episodes)
+        times, memory = self.timeline.row(step), self.team.take_memory(step)
+        self.rows.step(step_row(self.state, rollout.row, updates, times | memory), rollout.episodes)
         self.changes.tell()
 
     async def complete_checkpoint(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -24,22 +25,26 @@ if TYPE_CHECKING:  # they import torch, which the driver, who imports this modul
 
 
 class LearnerActor(Actor):
-    """Ray actor: one rank of a policy's learner. `arguments` are those of `Learner`.
+    """Ray actor: one rank of a policy's learner. `arguments` are those of `Learner`. One that `takes_turns` is on its
+    device while it computes, and else in the host's memory.
 
     One thread does everything in the order it was asked for, but for signs of life, which have another.
     """
 
     concurrency_groups = MappingProxyType({"signs": 1})
 
-    def __init__(self, id: ActorId, arguments: LearnerArguments) -> None:
+    def __init__(self, id: ActorId, arguments: LearnerArguments, takes_turns: bool = False) -> None:
         self.id = id
         self._arguments = arguments
+        self._takes_turns = takes_turns
 
     def start(self) -> list[str]:
         """Load the model."""
         from marl_ray.learning.learner import Learner
+        from marl_ray.learning.parking import Parking
 
         self.learner = Learner(*self._arguments)
+        self.parking = Parking(self.learner) if self._takes_turns else None
         keep_what_is_loaded()
         notes = []
         if has_adapter(self.learner.policy):
@@ -79,7 +84,7 @@ class LearnerActor(Actor):
 
         self._client = partial(GeneratorClient, ranks_each=ranks_each, life=life, deadline_s=deadline_s)
         self._client(generators).meet()
-        self.publisher = Publisher(self.learner.policy, self.learner.dtype, transport)
+        self.publisher = Publisher(self.learner.policy, self.learner.dtype, transport, self.learner.device)
 
     def publish(self, generators: list[Handle[Generator]], changed: bool) -> Delivery:
         """Let these generators serve the weights as version `Learner.step`; unless they have `changed`, those that
@@ -93,15 +98,29 @@ class LearnerActor(Actor):
 
     def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
         """See `Learner.finish`."""
-        return self.learner.finish(batch, accumulated)
+        with self._on_device():
+            return self.learner.finish(batch, accumulated)
 
     def update(self, batch: Batch) -> UpdateStats:
         """See `Learner.update`."""
-        return self.learner.update(batch)
+        with self._on_device():
+            return self.learner.update(batch)
 
     def logprob_gap(self, groups: Sequence[Group]) -> float:
         """See `Learner.logprob_gap`."""
-        return self.learner.logprob_gap(groups)
+        with self._on_device():
+            return self.learner.logprob_gap(groups)
+
+    @ray.method(concurrency_group="signs")
+    def memory(self) -> tuple[int, int]:
+        """Bytes in use now, and when it last was about to leave its device; see `memory_in_use`. Of one that takes
+        turns."""
+        from marl_ray.learning.parking import memory_in_use
+
+        return memory_in_use(self.learner.device), self.parking.most if self.parking else 0
+
+    def _on_device(self) -> AbstractContextManager[None]:
+        return self.parking.on_device() if self.parking else nullcontext()
 
     def save(self, folder: str) -> None:
         """See `Learner.save`."""

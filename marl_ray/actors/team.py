@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import ray
 
+from marl_ray.actors.device import OWN, SharedDevice
 from marl_ray.actors.engine import EngineSpec, engine_environment
 from marl_ray.actors.generator import Generator
 from marl_ray.actors.generators import GeneratorGroup
@@ -19,7 +21,7 @@ from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.actors.supervisor import Recipe
 from marl_ray.cluster.placement import Places, reserve
-from marl_ray.cluster.plan import make_plan
+from marl_ray.cluster.plan import Plan, make_plan
 from marl_ray.config.schema import Config
 from marl_ray.core.ids import ActorId, Policy
 from marl_ray.core.waiting import together
@@ -28,6 +30,7 @@ from marl_ray.models.names import resolve_model
 
 MANY_CALLS = 100_000
 """Ray would let 1000 calls into an asynchronous actor at a time; the engine has a queue of its own."""
+NO_TURNS: Mapping[int | None, SharedDevice] = MappingProxyType({})
 TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
 
 
@@ -49,6 +52,8 @@ class Team:
     """By policy."""
     sandbox: SandboxPool
     places: Places
+    devices: Sequence[SharedDevice] = ()
+    """Those where generators and learners take turns."""
 
     @property
     def groups(self) -> list[ActorGroup]:
@@ -63,6 +68,10 @@ class Team:
     def learner_of(self, agent: int) -> LearnerGroup:
         """The one of the agent's policy."""
         return next(learner for learner in self.learners if agent in learner.policy.agents)
+
+    def take_memory(self, step: int) -> dict[str, float]:
+        """Metrics of the devices in a step; they are forgotten."""
+        return {name: value for device in self.devices for name, value in device.take_memory(step).items()}
 
     async def close(self) -> None:
         """End all actors and free their places."""
@@ -79,12 +88,14 @@ async def start_team(config: Config, optimizer_steps: int, say: Callable[[str], 
     """
     plan = make_plan(config, cluster_has_gpus=ray.cluster_resources().get("GPU", 0) > 0)
     places = await reserve(plan, config.resources.deadlines.placement_s)
-    of_policy = {policy: generator_group(config, policy.number, places) for policy in config.policies}
+    devices = _devices(config, plan)
+    of_policy = {policy: generator_group(config, policy.number, places, devices) for policy in config.policies}
     team = Team(
         [of_policy[config.policy_of(agent)] for agent in range(config.num_agents)],
-        [_learner(config, policy, places, optimizer_steps) for policy in config.policies],
+        [_learner(config, policy, places, optimizer_steps, devices) for policy in config.policies],
         sandbox_pool(config, places),
         places,
+        list(devices.values()),
     )
     try:
         for notes in await together(*(group.start() for group in team.groups)):
@@ -96,8 +107,18 @@ async def start_team(config: Config, optimizer_steps: int, say: Callable[[str], 
     return team
 
 
-def generator_group(config: Config, number: int, places: Places) -> GeneratorGroup:
+def _devices(config: Config, plan: Plan) -> dict[int | None, SharedDevice]:
+    """Those where generators and learners take turns, by number."""
+    shared = {of_agent.device: of_agent.generator_gpus > 0 for of_agent in plan.agents if of_agent.device is not None}
+    patience = Deadline(config.resources.deadlines.sync_s, "sync_s", "to make room on its device")
+    return {number: SharedDevice(number, gpu, patience) for number, gpu in shared.items()}
+
+
+def generator_group(
+    config: Config, number: int, places: Places, devices: Mapping[int | None, SharedDevice] = NO_TURNS
+) -> GeneratorGroup:
     """The generators of an agent's policy, not yet started."""
+    device = devices.get(places.plan.agents[number].device)
     agent, gpus, policy = config.agents[number], places.plan.agents[number].generator_gpus, config.policy_of(number)
     spec = EngineSpec(
         model=resolve_model(agent.name),
@@ -111,6 +132,7 @@ def generator_group(config: Config, number: int, places: Places) -> GeneratorGro
         max_num_seqs=agent.generator.max_num_seqs,
         transport=places.plan.agents[number].transport,
         drain=config.rollout.inflight == "drain",
+        takes_turns=device is not None,
     )
     environment = engine_environment(
         agent.generator.cpus, spec.on_gpu, Path(spec.model).is_dir(), config.output.verbose
@@ -130,17 +152,22 @@ def generator_group(config: Config, number: int, places: Places) -> GeneratorGro
         await places.add(name, config.resources.deadlines.placement_s)
         return recipe(name)
 
-    return GeneratorGroup(
+    group = GeneratorGroup(
         [recipe(ActorId("generator", policy, replica)) for replica in range(agent.generator.replicas)],
         agent.generator.tensor_parallel,
         config.resources.deadlines,
         agent.generator.max_restarts,
-        None if spec.transport == "ipc" else place,
+        None if spec.transport == "ipc" or device else place,
         places.drop,
     )
+    if device is not None and device.gpu:
+        group.replicas.turn = device.alone
+    return group
 
 
-def _learner(config: Config, policy: Policy, places: Places, optimizer_steps: int) -> LearnerGroup:
+def _learner(
+    config: Config, policy: Policy, places: Places, optimizer_steps: int, devices: Mapping[int | None, SharedDevice]
+) -> LearnerGroup:
     agent, plan = config.agents[policy.number], places.plan.agents[policy.number]
     name = ActorId("learner", policy)
     arguments = learner_arguments(config, policy, plan.generator_gpus > 0, optimizer_steps)
@@ -150,8 +177,13 @@ def _learner(config: Config, policy: Policy, places: Places, optimizer_steps: in
         "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(arguments.threads)}},
         "scheduling_strategy": places.of(name),
     }
-    recipe = Recipe(name, LearnerActor, (name, arguments), options)
-    return LearnerGroup(policy, [recipe], plan.transport, config.resources.deadlines, agent.learner.max_restarts)
+    device = devices.get(plan.device, OWN)
+    recipe = Recipe(name, LearnerActor, (name, arguments, device.by_turns), options)
+    deadlines, restarts = config.resources.deadlines, agent.learner.max_restarts
+    group = LearnerGroup(policy, [recipe], plan.transport, deadlines, restarts, device)
+    if plan.device is not None and plan.learner_gpus:
+        group.ranks.turn = device.borrowed
+    return group
 
 
 def sandbox_pool(config: Config, places: Places) -> SandboxPool:

@@ -45,14 +45,18 @@ class Reference:
         self._policy, self._agent, self._credit, self._settings = policy, agent, credit, optimizer
         self._itself = has_adapter(policy.model)
         """Whether it is the policy without its adapter."""
+        self._offloaded = agent.learner.offload_reference
         if self._itself:
             self._reference = policy
             return
-        offloaded = agent.learner.offload_reference
-        home = torch.device("cpu") if offloaded else policy.model.device
+        home = torch.device("cpu") if self._offloaded else policy.model.device
         model = load_policy(model_path, trust_remote_code, home).requires_grad_(False).eval()
         model.set_attn_implementation(policy.model.config._attn_implementation)
         self._reference = replace(policy, model=model)
+
+    def modules(self) -> list[torch.nn.Module]:
+        """What it keeps on the policy's device: nothing where it is off-loaded."""
+        return [] if self._offloaded else [self._reference.model]
 
     def rows(self, groups: Sequence[Group]) -> list[PromptRow]:
         """What of these groups is learned from, with what the reference says of it."""

@@ -72,11 +72,18 @@ class Receivers(Protocol):
 class Publisher:
     """Pushes one agent's weights to its generators.
 
-    `model` is the learner's module; `wire_dtype` is the dtype of the engines' weights.
+    `model` is the learner's module; `wire_dtype` is the dtype of the engines' weights; `device` the learner's, which
+    weights leave from, wherever they are; None: from where they are.
     """
 
-    def __init__(self, model: torch.nn.Module, wire_dtype: torch.dtype, transport: TransportName) -> None:
-        self.source = CastSource(model, wire_dtype)
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        wire_dtype: torch.dtype,
+        transport: TransportName,
+        device: torch.device | None = None,
+    ) -> None:
+        self.source = CastSource(model, wire_dtype, device)
         self.transport = transport
         self.checksum: int | None = None
         """Of the weights last sent; None before that."""
@@ -96,6 +103,9 @@ class Publisher:
             for _, tensor in checksum.watch(self.source):
                 sent_bytes += tensor.nbytes
             self._send_in_stages(receivers)
+            if self.transport == "ipc":  # an engine on this device may need the memory of what was sent, to serve
+                torch.cuda.ipc_collect()
+                torch.cuda.empty_cache()
             acknowledgements = receivers.commit(version)
         self.checksum = checksum.value
         return self._checked(version, self.checksum, acknowledgements, receivers, sent_bytes)
@@ -204,8 +214,8 @@ class CastSource:
     (gpt_neox), or have stacked them (experts).
     """
 
-    def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
-        self.model, self.dtype = model, dtype
+    def __init__(self, model: torch.nn.Module, dtype: torch.dtype, device: torch.device | None = None) -> None:
+        self.model, self.dtype, self.device = model, dtype, device
         shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in named_weights(model)}
         self.shapes = self._as_in_files(shapes)
         self.same_names = set(self.shapes) == set(shapes)
@@ -218,11 +228,14 @@ class CastSource:
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         if self.same_names:
             for name, weight in named_weights(self.model):
-                yield name, weight.to(self.dtype).contiguous()
+                yield name, self._cast(weight).contiguous()
         else:
-            cast = {name: weight.to(self.dtype) for name, weight in named_weights(self.model)}
+            cast = {name: self._cast(weight) for name, weight in named_weights(self.model)}
             for name, tensor in self._as_in_files(cast).items():
                 yield name, tensor.contiguous()
+
+    def _cast(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.to(self.dtype).to(weight.device if self.device is None else self.device)
 
     def _as_in_files(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         from transformers.core_model_loading import revert_weight_conversion

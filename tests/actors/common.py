@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from marl_ray.actors.device import OWN, Device
 from marl_ray.actors.engine import EngineSpec, engine_environment
 from marl_ray.actors.generator import Generator
 from marl_ray.actors.generators import GeneratorGroup
@@ -65,14 +66,15 @@ def learner(
     deadlines: Deadlines = DEADLINES,
     agent: int = 0,
     restarts: int = 0,
+    device: Device = OWN,
 ) -> LearnerGroup:
     policy = Policy((agent,))
     name = ActorId("learner", policy)
     settings = AgentConfig(name=folder, learning_rate=learning_rate, temperature=SAMPLING.temperature)
     optimizer = OptimizerConfig(importance="none")
     arguments = LearnerArguments(folder, settings, MODEL, CreditConfig(), optimizer, "float32", 10, 1)
-    recipe = Recipe(name, LearnerActor, (name, arguments), {"num_cpus": 0})
-    return LearnerGroup(policy, [recipe], "store", deadlines, restarts)
+    recipe = Recipe(name, LearnerActor, (name, arguments, device.by_turns), {"num_cpus": 0})
+    return LearnerGroup(policy, [recipe], "store", deadlines, restarts, device)
 
 
 @dataclass(frozen=True)
