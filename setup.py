@@ -18,6 +18,7 @@ RUNTIME = [
 ]
 SMOLLM2 = ["gguf==0.19.0", "accelerate==1.15.0"]
 LORA = ["peft==0.21.2"]
+ADAMW_8BIT = ["bitsandbytes==0.50.2"]
 DEV = [
     "pytest==9.2.0",
     "hypothesis==6.170.15",
@@ -44,6 +45,7 @@ setup(
         "gpu": [f"vllm=={VLLM}"],
         "smollm2": SMOLLM2,
         "lora": LORA,
+        "adamw-8bit": ADAMW_8BIT,
         "dev": DEV,
     },
     entry_points={"console_scripts": ["marl-ray = marl_ray.cli.main:main"]},

@@ -61,6 +61,7 @@ def make_config(workload: Workload, folder: Path) -> Config:
                 "name": workload.model,
                 "temperature": workload.temperature,
                 "max_length": MAX_LENGTH,
+                "use_chat_template": False,  # CoMLRL has none
                 "model_kwargs": {"torch_dtype": "float32"},
             },
             "dataset": {"name": workload.dataset, "train_split": "train"},

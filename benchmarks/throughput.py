@@ -2,11 +2,14 @@
 
     python -m benchmarks.throughput                     # all, taking turns, some minutes
     python -m benchmarks.throughput --without comlrl --steps 10 --json result.json
+    python -m benchmarks.throughput --model bundled:smollm2-135m --dataset mbpp.jsonl --generations 4 \\
+        --new-tokens 128 --tasks-per-step 2 --without bare --warmup 0 --steps 1 --repeats 1 --comlrl-threads 1
 
-Both sides train two agents of a tiny, randomly initialised Qwen2 on the same prompts, with the same reward, for
-the same number of steps. Bare vLLM and the bare learners do again what marl_ray's engines and learners did, without the
-loop (`bare.py`). See README.md beside this file for what is and what is not measured. Each side has processes of its
-own that start once and then wait; they take turns, a block of steps each, and whoever does not have the turn is idle.
+Both sides train two agents of a tiny, randomly initialised Qwen2, or of `--model`, on the same prompts, with the same
+reward, for the same number of steps. Bare vLLM and the bare learners do again what marl_ray's engines and learners did,
+without the loop (`bare.py`). See README.md beside this file for what is and what is not measured. Each side has
+processes of its own that start once and then wait; they take turns, a block of steps each, and whoever does not have
+the turn is idle.
 """
 
 from __future__ import annotations
@@ -87,9 +90,11 @@ def make_workload(arguments: argparse.Namespace, folder: Path) -> Workload:
     """Model, tokenizer and prompts, in `folder`."""
     from marl_ray.data.loading import load_tasks
     from marl_ray.environments.code_generation import CodeGeneration
+    from marl_ray.models.names import resolve_model
     from marl_ray.toy import BASE_PATH
 
-    dataset = str(HUMANEVAL) if HUMANEVAL.exists() and not arguments.real_reward else "bundled:toy"
+    ours = str(HUMANEVAL) if HUMANEVAL.exists() and not arguments.real_reward else "bundled:toy"
+    dataset = arguments.dataset or ours
     tasks = load_tasks(dataset, "train")
     tasks = tasks[: len(tasks) - len(tasks) % arguments.tasks_per_step]
     prompts = [CodeGeneration(2).first_prompts(task) for task in tasks]
@@ -98,6 +103,8 @@ def make_workload(arguments: argparse.Namespace, folder: Path) -> Workload:
         if not (BASE_PATH / "config.json").exists():
             sys.exit(f"--real-reward needs the bundled base policy, and {BASE_PATH} is not there")
         model = BASE_PATH
+    elif arguments.model:
+        model = Path(resolve_model(arguments.model))
     else:
         model = folder / "model"
         make_model([text for row in prompts for text in row], model)
@@ -109,6 +116,8 @@ def make_workload(arguments: argparse.Namespace, folder: Path) -> Workload:
         real_reward=arguments.real_reward,
         tasks_per_step=arguments.tasks_per_step,
         max_steps=arguments.warmup + arguments.steps * arguments.repeats + 3,
+        num_generations=arguments.generations,
+        max_new_tokens=arguments.new_tokens,
     )
 
 
@@ -169,9 +178,9 @@ def report(blocks: dict[str, list[Block]], agents: int) -> dict[str, Any]:
             "shares": shares,
             "blocks": [asdict(turn) for turn in turns],
         }
-        spread = f"({min(rates):.1f}-{max(rates):.1f})"
+        spread = f"({min(rates):.3g}-{max(rates):.3g})"
         print(
-            f"{side:10} {statistics.median(rates):6.1f}   {spread:14} {tokens_per_s:9.0f}  {length:9.1f}    "
+            f"{side:10} {statistics.median(rates):6.3g}   {spread:14} {tokens_per_s:9.0f}  {length:9.1f}    "
             + "  ".join(f"{shares[p]:7.1%}" for p in PHASES)
         )
     if len(sides) == len(SIDES):
@@ -212,7 +221,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="steps in one turn (default 3)")
     parser.add_argument("--repeats", type=int, default=5, help="turns of each side (default 5)")
     parser.add_argument("--warmup", type=int, default=1, help="steps before the first turn, not counted (default 1)")
-    parser.add_argument("--tasks-per-step", type=int, default=16, help="tasks in a step; G is 8 (default 16)")
+    parser.add_argument("--tasks-per-step", type=int, default=16, help="tasks in a step (default 16)")
+    parser.add_argument("--generations", type=int, default=8, metavar="G", help="answers an agent and task (default 8)")
+    parser.add_argument("--new-tokens", type=int, default=64, help="of an answer, at most (default 64)")
+    parser.add_argument("--model", help="a bundled model or a folder, in place of a random one that is made here")
+    parser.add_argument("--dataset", metavar="FILE", help="HumanEval or MBPP rows, in place of what is found")
     parser.add_argument("--without", choices=("comlrl", "bare"), nargs="+", default=[], help="leave out")
     parser.add_argument("--real-reward", action="store_true", help="toy tasks and bundled base, marl_ray's own reward")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
@@ -221,6 +234,8 @@ def main() -> None:
         "--comlrl-threads", type=int, default=0, help="of torch there (default: the faster of 1 and all)"
     )
     arguments = parser.parse_args()
+    if arguments.real_reward and (arguments.model or arguments.dataset):
+        parser.error("--real-reward has a model and tasks of its own: leave --model and --dataset out")
     names = [OURS, *([] if "bare" in arguments.without else KINDS), *([] if THEIRS in arguments.without else [THEIRS])]
     pythons = {OURS: sys.executable}
     if THEIRS in names:
@@ -237,13 +252,14 @@ def main() -> None:
                 sides.append(side)
                 print(f"{name}: started in {side.start_s:.0f} s, not counted", flush=True)
                 side.threads = arguments.comlrl_threads or 1
-                side.run(arguments.warmup)
+                if arguments.warmup:
+                    side.run(arguments.warmup)
                 if isinstance(side, Side) and name == THEIRS and not arguments.comlrl_threads:
                     choose_threads(side)
             for turn in range(arguments.repeats):
                 for side in sides:
                     blocks[side.name].append(side.run(arguments.steps))
-                rates = ", ".join(f"{name} {blocks[name][-1].rate:.1f}" for name in SIDES if name in names)
+                rates = ", ".join(f"{name} {blocks[name][-1].rate:.3g}" for name in SIDES if name in names)
                 print(f"turn {turn + 1} of {arguments.repeats}: {rates} joint samples/s", flush=True)
         finally:
             for side in sides:

@@ -1,27 +1,31 @@
-"""benchmarks/learning.py: arms that can run, intervals of the textbook, a page that is up to date."""
+"""benchmarks/learning: arms that can run, intervals of the textbook, a page that is up to date."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import matplotlib.image
 import pytest
 import yaml
 
-from benchmarks.learning import ARMS, COMMON, CONFIG, GROUPS, JOINT, RESULTS, current
-from benchmarks.learning_report import interval, table
+from benchmarks.learning.__main__ import RESULTS, current
+from benchmarks.learning.report import draw, interval, table
+from benchmarks.learning.studies import JOINT, STUDIES, TOY_HARD, Study
 from marl_ray.config import from_tree, parse_overrides
 from marl_ray.config.arithmetic import arithmetic
 
-TITLES = {group: {name: arm.title for name, arm in of.items()} for group, of in GROUPS.items()}
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "learning.md"
+CASES = [(study, arm) for study in STUDIES.values() for arm in study.arms]
 
 
-@pytest.mark.parametrize("name", ARMS)
-def test_an_arm_is_a_config_of_as_many_steps_and_about_as_many_answers_as_the_joint_one(name: str) -> None:
+@pytest.mark.parametrize(("study", "name"), CASES, ids=[f"{study.name}-{arm}" for study, arm in CASES])
+def test_an_arm_is_a_config_of_as_many_steps_and_about_as_many_answers_as_the_joint_one(
+    study: Study, name: str
+) -> None:
     def answers(arm: str) -> tuple[int, int]:
-        settings = {**COMMON, **ARMS[arm].overrides}
+        settings = {**study.common, **study.arms[arm].overrides}
         overrides = parse_overrides([f"{key}={value}" for key, value in settings.items()])
-        config = from_tree(yaml.safe_load(CONFIG.read_text()), "magrpo", overrides)
+        config = from_tree(yaml.safe_load(study.config.read_text()), "magrpo", overrides)
         found = arithmetic(config, 214)
         return found.total_steps, found.groups_per_step * config.rollout.num_generations * config.num_agents
 
@@ -42,10 +46,20 @@ def test_differences_are_paired_by_seed() -> None:
         return {"arm": arm, "seed": seed, "before": {"passed": 0.1}, "after": {"passed": passed}}
 
     lines = [line(JOINT, 1, 0.5), line(JOINT, 2, 0.9), line("only_main", 2, 0.8), line("only_main", 1, 0.4)]
-    *_, last = table([*lines, line("only_main", 3, 0.9)], TITLES, JOINT).splitlines()
+    *_, last = table([*lines, line("only_main", 3, 0.9)], TOY_HARD).splitlines()
     assert last.startswith("| only main | 3 |")
     assert last.endswith("| -0.10 ± 0.00 |")
 
 
-def test_the_page_has_the_table_of_its_results() -> None:
-    assert table(current(RESULTS / "results.jsonl"), TITLES, JOINT) in PAGE.read_text()
+def test_every_group_of_arms_has_its_panel_and_every_arm_its_colour(tmp_path: Path) -> None:
+    for study in STUDIES.values():
+        curve = [[100 * step, 1.0, 0.1 * step] for step in range(1, 4)]
+        draw([{"arm": arm, "seed": 1, "curve": curve} for arm in study.arms], study, tmp_path / "drawn.png")
+        height, width = matplotlib.image.imread(tmp_path / "drawn.png").shape[:2]
+        assert width / height == pytest.approx((1.0 + 4.2 * len(study.groups)) / 4.2, rel=0.02)
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))
+def test_the_page_has_the_table_of_its_results(study: Study) -> None:
+    lines = current(study, RESULTS)
+    assert not lines or table(lines, study) in PAGE.read_text()

@@ -21,6 +21,7 @@ from marl_ray.weights.receiving import Delivery
 
 if TYPE_CHECKING:  # they import torch, which the driver, who imports this module, does without
     from marl_ray.actors.generator import Generator
+    from marl_ray.learning.learner import Learner
     from marl_ray.weights.transport import TransportName
 
 
@@ -38,12 +39,13 @@ class LearnerActor(Actor):
         self._arguments = arguments
         self._takes_turns = takes_turns
 
-    def start(self) -> list[str]:
-        """Load the model."""
+    def start(self, beside: Learner | None = None) -> list[str]:
+        """Load the model, or share that of a learner `beside` this one."""
         from marl_ray.learning.learner import Learner
         from marl_ray.learning.parking import Parking
 
-        self.learner = Learner(*self._arguments)
+        assert self.id.policy is not None
+        self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=beside)
         self.parking = Parking(self.learner) if self._takes_turns else None
         keep_what_is_loaded()
         notes = []

@@ -17,6 +17,7 @@ from marl_ray.actors.generator import Generator
 from marl_ray.actors.generators import GeneratorGroup
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
 from marl_ray.actors.learner import LearnerActor
+from marl_ray.actors.shared_learner import SharedRanks
 from marl_ray.actors.supervisor import Care, Recipe, Supervisor
 from marl_ray.cluster.plan import Transport
 from marl_ray.config.resources import Deadlines
@@ -37,6 +38,7 @@ before that."""
 class LearnerGroup:
     """The ranks of one policy's learner: each call goes to all of them, and the first rank's answer counts.
 
+    `recipes` are those of the ranks, of which there are none where its process is `shared` with other policies.
     `restarts`: see `Care`; `device`: where it may have to wait for its engines, and they for it. Every method waits no
     longer than `resources.deadlines` says, and raises what `marl_ray.actors.handle` lists.
     """
@@ -48,13 +50,14 @@ class LearnerGroup:
         transport: Transport,
         deadlines: Deadlines,
         restarts: int = 0,
+        shared: SharedRanks | None = None,
         device: Device = OWN,
     ) -> None:
         self.policy = policy
         self.device = device
         device.join(self)
         start = Deadline(deadlines.start_s, "start_s", "to start")
-        self.ranks = Supervisor(recipes, Care(start, restarts, deadlines.heartbeat_s))
+        self.ranks = shared or Supervisor(recipes, Care(start, restarts, deadlines.heartbeat_s))
         self.ranks.fit = self._restore
         self.transport = transport
         self.clock = 0

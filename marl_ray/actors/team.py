@@ -19,14 +19,16 @@ from marl_ray.actors.learner import LearnerActor
 from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.actors.sandbox_settings import sandbox_settings
+from marl_ray.actors.shared_learner import SharedLearner, shared_ranks
 from marl_ray.actors.supervisor import Recipe
 from marl_ray.cluster.placement import Places, reserve
-from marl_ray.cluster.plan import Plan, make_plan
+from marl_ray.cluster.plan import Plan, learner_id, make_plan
 from marl_ray.config.schema import Config
 from marl_ray.core.ids import ActorId, Policy
 from marl_ray.core.waiting import together
 from marl_ray.learning.arguments import learner_arguments, wire_dtype
 from marl_ray.models.names import resolve_model
+from marl_ray.telemetry.rows import Row
 
 MANY_CALLS = 100_000
 """Ray would let 1000 calls into an asynchronous actor at a time; the engine has a queue of its own."""
@@ -69,7 +71,7 @@ class Team:
         """The one of the agent's policy."""
         return next(learner for learner in self.learners if agent in learner.policy.agents)
 
-    def take_memory(self, step: int) -> dict[str, float]:
+    def take_memory(self, step: int) -> Row:
         """Metrics of the devices in a step; they are forgotten."""
         return {name: value for device in self.devices for name, value in device.take_memory(step).items()}
 
@@ -92,7 +94,7 @@ async def start_team(config: Config, optimizer_steps: int, say: Callable[[str], 
     of_policy = {policy: generator_group(config, policy.number, places, devices) for policy in config.policies}
     team = Team(
         [of_policy[config.policy_of(agent)] for agent in range(config.num_agents)],
-        [_learner(config, policy, places, optimizer_steps, devices) for policy in config.policies],
+        _learners(config, places, optimizer_steps, devices),
         sandbox_pool(config, places),
         places,
         list(devices.values()),
@@ -165,25 +167,35 @@ def generator_group(
     return group
 
 
-def _learner(
-    config: Config, policy: Policy, places: Places, optimizer_steps: int, devices: Mapping[int | None, SharedDevice]
-) -> LearnerGroup:
-    agent, plan = config.agents[policy.number], places.plan.agents[policy.number]
-    name = ActorId("learner", policy)
-    arguments = learner_arguments(config, policy, plan.generator_gpus > 0, optimizer_steps)
-    options = {
-        "num_cpus": agent.learner.cpus,
-        "num_gpus": plan.learner_gpus,
-        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(arguments.threads)}},
-        "scheduling_strategy": places.of(name),
-    }
-    device = devices.get(plan.device, OWN)
-    recipe = Recipe(name, LearnerActor, (name, arguments, device.by_turns), options)
-    deadlines, restarts = config.resources.deadlines, agent.learner.max_restarts
-    group = LearnerGroup(policy, [recipe], plan.transport, deadlines, restarts, device)
-    if plan.device is not None and plan.learner_gpus:
-        group.ranks.turn = device.borrowed
-    return group
+def _learners(
+    config: Config, places: Places, optimizer_steps: int, devices: Mapping[int | None, SharedDevice]
+) -> list[LearnerGroup]:
+    """One a policy, not yet started."""
+    groups: dict[Policy, LearnerGroup] = {}
+    deadlines = config.resources.deadlines
+    for policies in config.learners:
+        first = policies[0]
+        agent, plan = config.agents[first.number], places.plan.agents[first.number]
+        name, on_gpus = learner_id(config, first), plan.generator_gpus > 0
+        arguments = {policy: learner_arguments(config, policy, on_gpus, optimizer_steps) for policy in policies}
+        options = {
+            "num_cpus": agent.learner.cpus,
+            "num_gpus": plan.learner_gpus,
+            "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(arguments[first].threads)}},
+            "scheduling_strategy": places.of(name),
+        }
+        restarts = agent.learner.max_restarts
+        if len(policies) == 1:
+            device = devices.get(plan.device, OWN)
+            recipe = Recipe(name, LearnerActor, (name, arguments[first], device.by_turns), options)
+            groups[first] = LearnerGroup(first, [recipe], plan.transport, deadlines, restarts, device=device)
+            if plan.device is not None and plan.learner_gpus:
+                groups[first].ranks.turn = devices[plan.device].borrowed
+            continue
+        shared = Recipe(name, SharedLearner, (name, arguments), options)
+        for policy, ranks in shared_ranks(policies, shared, deadlines, restarts).items():
+            groups[policy] = LearnerGroup(policy, [], plan.transport, deadlines, shared=ranks)
+    return [groups[policy] for policy in config.policies]
 
 
 def sandbox_pool(config: Config, places: Places) -> SandboxPool:

@@ -6,7 +6,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from marl_ray.cli.parser import Parser, did_you_mean
+from marl_ray.cli.parser import Parser
+from marl_ray.core.words import did_you_mean
 
 COMMANDS = {
     "train": "train the agents",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from marl_ray.core.errors import Terminated, UserError
+from marl_ray.core.words import did_you_mean
 
 FAILED, MISUSED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 OLDEST = (3, 11)
@@ -61,12 +61,6 @@ class Parser(argparse.ArgumentParser):
 def add_quiet(parser: Parser) -> None:
     """The flag `--quiet`."""
     parser.add_argument("--quiet", action="store_true", help="say nothing but warnings and errors")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`: did you mean X?`, or nothing where nothing is near."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f": did you mean {near[0]}?" if near else ""
 
 
 def guarded(command: Callable[[], None]) -> int:

@@ -1,35 +1,48 @@
-"""`marl-ray plan ALGORITHM`: all that can be said and checked without a download and without starting anything."""
+"""`marl-ray plan ALGORITHM`: all that can be said and checked before anything is started."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marl_ray.cli.parser import Parser, guarded
 from marl_ray.cli.settings import EXAMPLES, add_settings, algorithm, read
 
 if TYPE_CHECKING:
+    from marl_ray.cluster.machines import Machine
+    from marl_ray.cluster.sizes import Model
     from marl_ray.config import Config
+    from marl_ray.runs.check import Problem
     from marl_ray.runs.resume import SavedRun
+
+PROMPTS = 32
+"""Tasks whose prompts are counted."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command. Returns the exit code."""
+    """The command. Returns the exit code: 1 where the run does not fit."""
     parser = Parser(
         prog="marl-ray plan",
-        description="Check a config and start nothing. The resolved config goes to standard output; its arithmetic,\n"
-        "and what it asks of a cluster, to standard error.",
+        description="Check a config and start nothing. The resolved config goes to standard output; to standard error\n"
+        "its arithmetic, the memory of each actor, where it goes, and how long a step may take.",
         epilog=EXAMPLES.format(prog="marl-ray plan magrpo", section="magrpo"),
     )
     parser.add_argument("algorithm", type=algorithm, help="magrpo, or grpo for a single agent")
+    parser.add_argument(
+        "--cluster",
+        metavar="NODES",
+        help="what to plan for: NODESxGPUSxTYPE, as 2x8xH100-80GB, or a YAML file; without it the cluster that "
+        "RAY_ADDRESS names, or this machine",
+    )
     add_settings(parser)
     options = parser.parse_args(argv)
-    return guarded(lambda: show(*read(options.algorithm, options)))
+    return guarded(lambda: _plan(*read(options.algorithm, options), options.cluster))
 
 
-def show(config: Config, saved: SavedRun | None) -> None:
-    """Check and print. Raises UserError."""
+def show(config: Config, saved: SavedRun | None) -> Problem | None:
+    """Check and print. None where the run is done. Raises UserError."""
     from marl_ray.cluster.plan import demands
     from marl_ray.config import to_yaml
     from marl_ray.config.arithmetic import describe
@@ -42,7 +55,74 @@ def show(config: Config, saved: SavedRun | None) -> None:
         if config.output.resume == "never":
             raise
         sys.stderr.write(f"{done}\n")
-        return
+        return None
     facts = [describe(config, len(problem.train_tasks) or None), *problem.prompt_notes, demands(config)]
     sys.stdout.write(to_yaml(config))
     sys.stderr.write("\n".join(facts) + "\n")
+    return problem
+
+
+def _plan(config: Config, saved: SavedRun | None, cluster: str | None) -> None:
+    """Also say what it takes. Raises UserError for what does not fit."""
+    from marl_ray.cluster.forecast import forecast
+    from marl_ray.cluster.machines import described
+    from marl_ray.cluster.outlook import lines_of, verdict
+    from marl_ray.core.errors import UserError
+
+    machines = described(cluster) if cluster else None
+    problem = show(config, saved)
+    if problem is None:
+        return
+    machines = machines or _machines()
+    models = _models(config, problem)
+    found = forecast(config, models, machines)
+    for line in lines_of(config, models, found):
+        sys.stderr.write(line + "\n")
+    if short := verdict(config, models, found):
+        raise UserError(short)
+
+
+def _machines() -> list[Machine]:
+    """Of the cluster that RAY_ADDRESS names, which is asked and left again, or this one."""
+    from marl_ray.cluster.local import cluster_address, connect, disconnect
+    from marl_ray.cluster.machines import machines_of_cluster, this_machine
+
+    if not cluster_address():
+        return [this_machine()]
+    connect(verbose=False)
+    try:
+        return machines_of_cluster()
+    finally:
+        disconnect()
+
+
+def _models(config: Config, problem: Problem) -> dict[str, Model]:
+    """By name; those that cannot be read are said and left out."""
+    from marl_ray.cluster.sizes import Model, read_settings
+    from marl_ray.core.errors import UserError
+
+    trust = config.model.model_kwargs.trust_remote_code
+    models = {}
+    for name in dict.fromkeys(agent.name for agent in config.agents):
+        try:
+            settings = read_settings(name, trust, fetch=True)
+        except UserError as error:
+            sys.stderr.write(f"{error}\n")
+            continue
+        models[name] = Model(settings, trust, **_prompt(config, problem, name))
+    return models
+
+
+def _prompt(config: Config, problem: Problem, name: str) -> dict[str, int]:
+    """Tokens of a typical first prompt, where tasks and tokenizer are here."""
+    from statistics import median
+
+    from marl_ray.models.names import resolve_model
+    from marl_ray.models.tokenization import load_tokenizer
+
+    place = resolve_model(name, fetch=False)
+    if not problem.train_tasks or not Path(place).is_dir():
+        return {}
+    tokenizer = load_tokenizer(place, config.model)
+    texts = [text for task in problem.train_tasks[:PROMPTS] for text in problem.environment.first_prompts(task)]
+    return {"prompt": round(median(len(ids) for ids in tokenizer(texts).input_ids))}

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_ray.cli.parser import Parser, did_you_mean
+from marl_ray.cli.parser import Parser
 from marl_ray.core.errors import UserError
+from marl_ray.core.words import did_you_mean
 
 if TYPE_CHECKING:
     from marl_ray.config import Config

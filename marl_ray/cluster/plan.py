@@ -71,7 +71,16 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
         plan = _agent_plan(agent, cluster_has_gpus, f"agents.{policy.number}." if own else "")
         generators = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
         learner = ActorId("learner", policy)
-        if plan.transport == "ipc":
+        if (shared := learner_id(config, policy)) != learner:
+            if plan.transport == "ipc":
+                raise PlacementError(
+                    "lora.share_base: a learner of several policies has a GPU of its own, and resources.generator.gpus "
+                    f"{plan.generator_gpus:g} would share it with one policy's generator: set it to 1 or more"
+                )
+            slots += [Slot((generator,), agent.generator.cpus, plan.generator_gpus) for generator in generators]
+            if shared.replica == policy.number:
+                slots.append(Slot((shared,), agent.learner.cpus, plan.learner_gpus))
+        elif plan.transport == "ipc":
             cpus, gpus = agent.generator.cpus + agent.learner.cpus, plan.generator_gpus + plan.learner_gpus
             slots.append(Slot((*generators, learner), cpus, gpus))
         else:
@@ -79,6 +88,12 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
             slots.append(Slot((learner,), agent.learner.cpus, plan.learner_gpus))
         plans |= dict.fromkeys(policy.agents, plan)
     return Plan((*slots, *_sandbox_slots(config)), tuple(plan for _, plan in sorted(plans.items())))
+
+
+def learner_id(config: Config, policy: Policy) -> ActorId:
+    """The actor that a policy learns in: its own, or one that it shares with others."""
+    first, *others = next(policies for policies in config.learners if policy in policies)
+    return ActorId("learner", None, first.number) if others else ActorId("learner", policy)
 
 
 def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> Plan:
@@ -173,19 +188,27 @@ def _agent_plan(agent: AgentConfig, cluster_has_gpus: bool, where: str) -> Agent
     return AgentPlan(generator_gpus, learner_gpus, "store" if generator_gpus == 0 else "ipc" if shared else "nccl")
 
 
-def fits(slots: Sequence[Slot], nodes: Sequence[Mapping[str, float]]) -> bool:
-    """Whether the slots fit the nodes' free resources, largest first, each on the first node with room."""
+def place(slots: Sequence[Slot], nodes: Sequence[Mapping[str, float]]) -> list[int] | None:
+    """The node of each slot, largest first, each on the first node with room; None where one finds none. About what
+    Ray's strategy PACK does."""
     free = [dict(node) for node in nodes]
-    for slot in sorted(slots, key=lambda s: (s.gpus, s.cpus), reverse=True):
-        for node in free:
-            need = slot.resources()
+    found = [0] * len(slots)
+    for number, slot in sorted(enumerate(slots), key=lambda pair: (pair[1].gpus, pair[1].cpus), reverse=True):
+        need = slot.resources()
+        for index, node in enumerate(free):
             if all(node.get(kind, 0.0) + 1e-9 >= amount for kind, amount in need.items()):
                 for kind, amount in need.items():
                     node[kind] -= amount
+                found[number] = index
                 break
         else:
-            return False
-    return True
+            return None
+    return found
+
+
+def fits(slots: Sequence[Slot], nodes: Sequence[Mapping[str, float]]) -> bool:
+    """Whether the slots fit the nodes' free resources."""
+    return place(slots, nodes) is not None
 
 
 def shortage(plan: Plan, nodes: Sequence[Mapping[str, float]]) -> str:

@@ -218,6 +218,11 @@ def _check_colocation(config: Config, number: int) -> None:
     generator, learner = config.agents[number].generator, config.agents[number].learner
     section, staleness = config.algorithm, config.rollout.max_staleness
     _require(
+        not config.lora.share_base,
+        "resources.colocate: a learner takes turns with its own engine, and with lora.share_base several are one "
+        "process: set one of them to false",
+    )
+    _require(
         staleness == 0,
         f"resources.colocate: engines sleep while learners learn, so nothing can be played ahead, and "
         f"{section}.max_staleness is {staleness}: set it to 0, or colocate to false",

@@ -112,13 +112,18 @@ def _check_optimizer(config: Config) -> None:
         f"{section}.learning_rate is 0 for every agent, so nothing would be learned: raise one of them",
     )
     require(
-        optimizer.optimizer == "adamw" or (optimizer.adam_beta1, optimizer.adam_beta2) == (0.9, 0.999),
+        optimizer.optimizer != "adafactor" or (optimizer.adam_beta1, optimizer.adam_beta2) == (0.9, 0.999),
         f"{section}.adam_beta1 and adam_beta2 are AdamW's, and {section}.optimizer is {optimizer.optimizer}: leave "
         "them out",
     )
     require(
         bool(config.lora.rank) or config.lora == LoraConfig(),
-        "lora.alpha and lora.targets are for adapters, and lora.rank is 0: set it, or leave them out",
+        "lora.rank is 0, so there are no adapters, and other settings of lora are for those: set it, or leave them out",
+    )
+    require(
+        not config.lora.share_base or len(config.learners) < len(config.policies),
+        "lora.share_base is for policies that begin at the same model with the same resources.learner, and no two of "
+        "this run do: leave it out, or name one model for them",
     )
     require(
         not config.lora.rank or not any(agent.learner.offload_reference for agent in config.agents),

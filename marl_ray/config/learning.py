@@ -58,6 +58,14 @@ class LoraConfig:
     targets: tuple[str, ...] = ()
     """Names of the layers that get one, as [q_proj, v_proj]; []: all linear layers but the output's."""
 
+    export: Literal["merged", "adapter"] = "merged"
+    """What a run leaves in models/ at its end. merged: whole models, as transformers and engines load them; adapter:
+    adapters alone, as peft loads them beside the model that they are for."""
+
+    share_base: bool = False
+    """Whether policies that begin at the same model and ask the same of the cluster for their learners learn in one
+    process, in turns, each with an adapter of its own: the model is in memory once."""
+
     @property
     def scale(self) -> float:
         """What an adapter's product is multiplied with."""
@@ -68,9 +76,10 @@ class LoraConfig:
 class OptimizerConfig:
     """The optimizer and its batches. The learning rate is the agent's."""
 
-    optimizer: Literal["adamw", "adafactor"] = "adamw"
-    """adafactor keeps row and column means of squared gradients in place of AdamW's two numbers a weight, so that a
-    weight costs 8 bytes, not 16. Its learning_rate is relative to the size of a weight matrix: 1e-3 is a start."""
+    optimizer: Literal["adamw", "adamw_8bit", "adafactor"] = "adamw"
+    """adamw_8bit keeps AdamW's two numbers a weight in a byte each, so that a weight costs 10 bytes, not 16; it needs
+    the extra `adamw-8bit`. adafactor keeps row and column means of squared gradients instead, so that it costs 8. Its
+    learning_rate is relative to the size of a weight matrix: 1e-3 is a start."""
     lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate falls from its peak over the run."""
     warmup_steps: NotNegativeInt = 0

@@ -44,7 +44,7 @@ class AgentDefaults:
     """Nucleus mass. Below 1 the sampler's distribution is not the learner's; `importance` makes up for it."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32
-    master copy and, on a GPU, computes in this type."""
+    master copy and computes in this type on a GPU, and in bfloat16 on a CPU with matrix units for it (AMX)."""
     learning_rate: NotNegative = 2e-5
     """AdamW's peak learning rate; `agent_learning_rate` is the same setting. 0 leaves an agent as it is."""
     max_new_tokens: PositiveInt = 256
@@ -303,6 +303,18 @@ class Config:
         """The sets of weights, in the order of the first agents that play with them."""
         whose = [number if agent.policy is None else agent.policy for number, agent in enumerate(self.agents)]
         return tuple(Policy(tuple(n for n, first in enumerate(whose) if first == p)) for p in sorted(set(whose)))
+
+    @property
+    def learners(self) -> tuple[tuple[Policy, ...], ...]:
+        """The policies that learn in one process: each alone, or with `lora.share_base` those that begin at the same
+        model and ask the same of the cluster."""
+        if not self.lora.share_base:
+            return tuple((policy,) for policy in self.policies)
+        places: dict[tuple[str, LearnerResources], list[Policy]] = {}
+        for policy in self.policies:
+            agent = self.agents[policy.number]
+            places.setdefault((agent.name, agent.learner), []).append(policy)
+        return tuple(map(tuple, places.values()))
 
     def policy_of(self, agent: int) -> Policy:
         """The one that an agent plays with."""

@@ -42,9 +42,10 @@ class Policy:
 @dataclass(frozen=True, slots=True, order=True)
 class ActorId:
     """One actor of a run. `policy` is the one that it samples from or trains; None for sandbox workers, which serve
-    all of them.
+    all of them, and for a learner's process that several policies share.
 
-    `replica` counts a policy's generators, the ranks of its learner, or the sandbox workers, from 0.
+    `replica` counts a policy's generators, the ranks of its learner, or the sandbox workers, from 0; of a process that
+    policies share it is the number of the first.
 
     Example:
         >>> str(ActorId("generator", Policy((1,)), 0)), str(ActorId("sandbox", None, 3))

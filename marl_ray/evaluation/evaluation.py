@@ -27,6 +27,7 @@ from marl_ray.core.tree import Episode, Task
 from marl_ray.core.words import counted
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
+from marl_ray.evaluation.adapters import check_adapter, merged
 from marl_ray.evaluation.measures import Summary, TaskMeasure, measure, plain, summarise
 from marl_ray.evaluation.protocols import PROTOCOLS, REORDERING, SINGLE
 from marl_ray.evaluation.session import Evaluation, evaluate
@@ -72,7 +73,8 @@ def run(config: Config, request: Wanted) -> Iterator[str]:
 
     write_atomically(folder / "config.yaml", to_yaml(config).encode())
     try:
-        evaluate(asked, hear)
+        with merged(asked) as playing:
+            evaluate(playing, hear)
     except BaseException as end:
         if not measured:
             _remove(folder)
@@ -97,7 +99,8 @@ def check(config: Config, request: Wanted) -> Evaluation:
         raise UserError(f"pass@{max(request.ks)} needs as many samples, there are {request.samples}: raise --samples")
     if config.evaluation.eval_temperature == 0 and request.samples > 1:
         raise UserError("eval_temperature is 0, so all samples of a task are alike: set --samples 1, or raise it")
-    playing = contenders(find_sources(request.models, config), config, request.swap)
+    sources = find_sources(request.models, config)
+    playing = contenders(sources, config, request.swap)
     if request.protocol == SINGLE:
         if request.swap:
             raise UserError("--swap needs several agents, and protocol single has one: leave one of them away")
@@ -108,7 +111,11 @@ def check(config: Config, request: Wanted) -> Evaluation:
     for environment in environments:
         Transition(config.external, environment)
     check_sandbox(config)
-    for name in dict.fromkeys(agent.name for contender in playing for agent in contender.config.agents):
+    names = list(dict.fromkeys(agent.name for contender in playing for agent in contender.config.agents))
+    adapters = {name: source.adapters[name] for source in sources for name in names if name in source.adapters}
+    for name in adapters:
+        check_adapter(name)
+    for name in dict.fromkeys(adapters.get(name, name) for name in names):
         check_model(name, config.model)
     tasks = _tasks(config, request.split)
     for environment, task in product(environments, tasks):
@@ -119,7 +126,7 @@ def check(config: Config, request: Wanted) -> Evaluation:
                 f"{config.environment} has an order of its own: use parallel, which keeps to it"
             )
     check_this_machine(config)
-    return Evaluation(config, playing, tasks, request.samples, request.protocol)
+    return Evaluation(config, playing, tasks, request.samples, request.protocol, adapters)
 
 
 def _tasks(config: Config, split: str | None) -> list[Task]:

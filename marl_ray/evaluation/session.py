@@ -8,8 +8,8 @@ independent from the first turn on, as pass@k wants them, and the first of them 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tqdm import tqdm
 
@@ -33,13 +33,17 @@ AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What is to be played: `samples` episodes of each task by each contender, by one of PROTOCOLS."""
+    """What is to be played: `samples` episodes of each task by each contender, by one of PROTOCOLS.
+
+    `adapters`: those of the contenders' models that are one, and the models that they are for.
+    """
 
     config: Config
     contenders: Sequence[Contender]
     tasks: Sequence[Task]
     samples: int
     protocol: str
+    adapters: Mapping[str, str] = field(default_factory=dict)
 
 
 def evaluate(evaluation: Evaluation, hear: Callable[[Contender, list[list[Episode]]], None]) -> None:

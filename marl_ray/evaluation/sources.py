@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,14 @@ BASE = "base"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model as it was asked for: a label, and the weights of each agent, as names of models."""
+    """A model as it was asked for: a label, and the weights of each agent, as names of models.
+
+    `adapters`: folders among them that hold an adapter alone, and the name of the model that each is for.
+    """
 
     label: str
     weights: tuple[str, ...]
+    adapters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +70,21 @@ def _source(name: str, config: Config) -> Source:
     path = expanded(Path(name)).resolve()
     if NAME.fullmatch(path.name) and path.is_dir():
         state_of(path)  # whole, or a UserError
-        return Source(f"{path.parent.parent.name}/{path.name}", _weights(path, RunFolder(path.parent.parent), config))
+        return _kept(f"{path.parent.parent.name}/{path.name}", path, RunFolder(path.parent.parent), config)
     folder = RunFolder(path)
     if not folder.config.exists():
         raise UserError(f"--model {name} is neither {BASE} nor the folder of a run or of a checkpoint (step_000010)")
     if folder.models.is_dir():
-        return Source(path.name, _weights(folder.models, folder, config))
+        return _kept(path.name, folder.models, folder, config)
     newest = folder.checkpoints.latest()
     if newest is None:
         raise UserError(f"--model {name} has neither trained models nor a checkpoint yet")
-    return Source(path.name, _weights(newest[0], folder, config))
+    return _kept(path.name, newest[0], folder, config)
 
 
-def _weights(folder: Path, run: RunFolder, config: Config) -> tuple[str, ...]:
-    """The folder of each agent's policy. The run's own config says which agents share one, whoever plays them here."""
+def _kept(label: str, folder: Path, run: RunFolder, config: Config) -> Source:
+    """What a run has left in `folder` of each agent's policy. Its own config says which agents share one, whoever plays
+    them here."""
     own = SavedRun.read(run.path).config()
     there = sorted(path.name for path in folder.iterdir() if re.fullmatch(r"(agent|policy)_\d+", path.name))
     wanted = sorted(policy.key for policy in own.policies)
@@ -89,12 +94,10 @@ def _weights(folder: Path, run: RunFolder, config: Config) -> tuple[str, ...]:
         )
     if there != wanted:
         raise UserError(f"{folder} holds {', '.join(there) or 'no model'}, but its run has {', '.join(wanted)}")
-    if any((folder / name / ADAPTER_FILE).exists() for name in wanted):
-        raise UserError(
-            f"{folder} holds adapters, which engines do not load alone: evaluate the run once it has ended, when they "
-            "are merged in its models/"
-        )
-    return tuple(str(folder / own.policy_of(agent).key) for agent in range(config.num_agents))
+    weights = tuple(str(folder / own.policy_of(agent).key) for agent in range(config.num_agents))
+    players = zip(weights, own.agents, strict=True)
+    adapters = {path: agent.name for path, agent in players if (Path(path) / ADAPTER_FILE).exists()}
+    return Source(label, weights, adapters)
 
 
 def contenders(sources: Sequence[Source], config: Config, swap: bool) -> list[Contender]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from typing import NamedTuple
 
 from marl_ray.config.schema import AgentConfig, Config, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
+from marl_ray.core.errors import UserError
 from marl_ray.core.ids import Policy
 from marl_ray.core.streams import stream_seed
 from marl_ray.models.names import resolve_model
@@ -48,6 +50,15 @@ def arguments_here(config: Config, policy: Policy, total_steps: int) -> LearnerA
     import torch  # here: see above
 
     return learner_arguments(config, policy, torch.cuda.is_available(), total_steps)
+
+
+def require_optimizer(optimizer: OptimizerConfig) -> None:
+    """Raises UserError where the library that the optimizer comes from is not installed."""
+    if optimizer.optimizer == "adamw_8bit" and importlib.util.find_spec("bitsandbytes") is None:
+        raise UserError(
+            "optimizer adamw_8bit comes from bitsandbytes, which is not installed: pip install "
+            "'marl-ray[adamw-8bit]', or set optimizer to adamw"
+        )
 
 
 def wire_dtype(agent: AgentConfig, generators_have_gpus: bool) -> str:

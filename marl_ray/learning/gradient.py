@@ -13,6 +13,7 @@ from marl_ray.learning.critic import Valued
 from marl_ray.learning.importance import Agreement, importance_factors
 from marl_ray.learning.measures import Distance
 from marl_ray.learning.policy import Scorer, chosen_logprobs, compute_in, token_scores
+from marl_ray.models.adapters import trainable
 
 
 class Gradient:
@@ -34,7 +35,8 @@ class Gradient:
     """
 
     def __init__(self, policy: Scorer, settings: OptimizerConfig) -> None:
-        policy.model.zero_grad()
+        for parameter in trainable(policy.model):
+            parameter.grad = None
         self.groups = 0
         self.loss = 0.0
         self.valued: list[Valued] = []
@@ -77,7 +79,7 @@ class Gradient:
         for micro_batch in self._cutter.rest():
             self._backward(micro_batch)
         self.loss /= normalizer
-        for parameter in self._policy.model.parameters():
+        for parameter in trainable(self._policy.model):
             if parameter.grad is not None:
                 parameter.grad.div_(normalizer)
 

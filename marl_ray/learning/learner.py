@@ -30,7 +30,7 @@ from marl_ray.learning.measures import Distance
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
 from marl_ray.learning.policy import Scorer, choose_layout, load_policy
 from marl_ray.learning.reference import Reference
-from marl_ray.models.adapters import add_adapter, has_adapter, load_adapter, named_weights
+from marl_ray.models.adapters import NAME, add_adapter, has_adapter, load_adapter, named_weights, trainable, use_adapter
 from marl_ray.models.folders import check_folder
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 
@@ -58,7 +58,9 @@ class Learner:
 
     `model_path` is a local folder or hub id, of the start and of the reference policy, if the agent has one;
     `wire_dtype` the dtype of the engines' weights; `total_steps` the number of optimizer steps that the schedule spans;
-    `seed` is what an adapter's first weights follow from.
+    `seed` is what an adapter's first weights follow from. `beside`, of another policy with an adapter, is a learner
+    whose model this one shares: it has an adapter of its own there, `name`, and `activate` goes before all that it is
+    asked for.
     `step` counts the batches that were applied, so it is the number of the next one.
     """
 
@@ -74,19 +76,26 @@ class Learner:
         threads: int,
         lora: LoraConfig = NO_ADAPTER,
         seed: int = 0,
+        name: str = NAME,
+        beside: Learner | None = None,
     ) -> None:
         torch.set_num_threads(threads)
         self.agent = agent
         self.model = model
         self.base = model_path
+        self.lora = lora
+        self.name = name
         self.settings = optimizer
         self.dtype = getattr(torch, wire_dtype)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tokenizer = load_tokenizer(model_path, model)
-        self.policy = load_policy(model_path, model.model_kwargs.trust_remote_code, self.device)
-        layout, self.why_padded = choose_layout(self.policy, self.device, model.max_length)
+        if beside is None:
+            self.policy = load_policy(model_path, model.model_kwargs.trust_remote_code, self.device)
+            layout, self.why_padded = choose_layout(self.policy, self.device, model.max_length)
+        else:
+            self.policy, layout, self.why_padded = beside.policy, beside.scorer.layout, beside.why_padded
         if lora.rank:
-            add_adapter(self.policy, lora, seed)
+            add_adapter(self.policy, lora, seed, name)
         self.scorer = Scorer(self.policy, layout, agent.temperature, self.dtype)
         self.reference: Reference | None = None
         if agent.reference_kl_coef:
@@ -94,7 +103,7 @@ class Learner:
             self.reference = Reference(model_path, trust, self.scorer, agent, credit, optimizer)
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
-        own = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        own = list(trainable(self.policy))
         self.optimizer, self.schedule = make_optimizer([(own, agent.learning_rate)], optimizer, total_steps)
         self.critic: Critic | None = None
         if credit.critic == "iac":
@@ -106,6 +115,12 @@ class Learner:
             self.critic = central_critic(body, self.scorer, agent, credit, optimizer, total_steps)
         self.step = 0
         self._open: Gradient | None = None  # of the next batch's first mini-batch
+
+    def activate(self) -> None:
+        """The model is this learner's from now on, where it shares one: the others' adapters rest, with what they have
+        accumulated."""
+        if has_adapter(self.policy):
+            use_adapter(self.policy, self.name)
 
     def accumulate(self, step: int, start: int, groups: Sequence[Group]) -> None:
         """Learn from groups number `start` and after of the first mini-batch of batch number `step`; 0 begins anew.
@@ -203,17 +218,15 @@ class Learner:
         self.step, self._open = step, None
 
     def export(self, folder: str, texts: list[str]) -> None:
-        """Write the model in the engines' dtype, and the tokenizer: whole, or not there.
+        """Write the model in the engines' dtype, or its adapter, and the tokenizer: whole, or not there.
 
         Raises RuntimeError if the saved tokenizer, loaded again, gives other ids of `texts` than the one trained with.
         """
-        whole = self._whole()
-        weights = {
-            name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
-            for name, tensor in whole.state_dict().items()
-        }
         final, hidden = Path(folder), Path(folder).with_name(f".{Path(folder).name}")
-        whole.save_pretrained(hidden, state_dict=weights)
+        if self.lora.export == "adapter":
+            self.policy.save_pretrained(hidden)
+        else:
+            self._save_whole(hidden)
         self.tokenizer.save_pretrained(hidden)
         saved = load_tokenizer(str(hidden), ModelConfig(model_kwargs=self.model.model_kwargs))
         if fingerprint(saved, texts) != fingerprint(self.tokenizer, texts):
@@ -235,6 +248,14 @@ class Learner:
     def _load(self, path: str) -> Any:
         """A model on the CPU."""
         return load_policy(path, self.model.model_kwargs.trust_remote_code, torch.device("cpu"))
+
+    def _save_whole(self, folder: Path) -> None:
+        whole = self._whole()
+        weights = {
+            name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in whole.state_dict().items()
+        }
+        whole.save_pretrained(folder, state_dict=weights)
 
     def _whole(self) -> Any:
         """The policy, or one like it that has what an adapter adds in its weights."""
@@ -280,7 +301,7 @@ class Learner:
         loss, norm = gradient.loss, 0.0
         critic_loss = self.critic.backward(gradient.valued) if self.critic is not None else 0.0
         if gradient.agreement.tokens or gradient.valued:
-            norm = clip_gradients(self.policy.parameters(), self.settings)
+            norm = clip_gradients(trainable(self.policy), self.settings)
         finite = math.isfinite(loss) and math.isfinite(critic_loss) and math.isfinite(norm)
         taken = finite and norm > 0  # it is 0 too where all tokens were masked
         if taken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 import torch
 
 from marl_ray.config.learning import OptimizerConfig
+from marl_ray.learning.arguments import require_optimizer
+
+# On import it warns that kernels for 4 bits, which nobody here uses, are not installed.
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 Schedule = torch.optim.lr_scheduler.LambdaLR
 
@@ -19,11 +24,13 @@ def make_optimizer(
     """The optimizer over groups of parameters, each with its peak learning rate; the schedule spans `total_steps`
     optimizer steps.
 
-    AdamW keeps two numbers for each of a matrix' n * m weights, Adafactor (Shazeer and Stern, 2018) n + m in all.
+    AdamW keeps two numbers for each of a matrix' n * m weights, in 4 bytes or (Dettmers et al., 2022; bitsandbytes) in
+    1, with a scale for every 256 of them; Adafactor (Shazeer and Stern, 2018) keeps n + m in all. Raises UserError
+    where bitsandbytes is not installed.
     """
+    require_optimizer(settings)
     given = [{"params": parameters, "lr": peak} for parameters, peak in groups]
-    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adafactor
-    optimizer: torch.optim.Optimizer = kind(given, **_own_settings(settings))
+    optimizer: torch.optim.Optimizer = _kind(settings.optimizer)(given, **_own_settings(settings))
     return optimizer, Schedule(optimizer, schedule_factor(settings.lr_scheduler, settings.warmup_steps, total_steps))
 
 
@@ -38,6 +45,15 @@ def apply_settings(
         group["lr"] = peak * schedule.lr_lambdas[0](schedule.last_epoch)
         group |= _own_settings(settings)
     schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
+
+
+def _kind(name: str) -> Any:
+    """The class of this name."""
+    if name == "adamw_8bit":
+        from bitsandbytes.optim import AdamW8bit
+
+        return AdamW8bit
+    return {"adamw": torch.optim.AdamW, "adafactor": torch.optim.Adafactor}[name]
 
 
 def _own_settings(settings: OptimizerConfig) -> dict[str, Any]:

@@ -39,10 +39,15 @@ def remove_noise(config: Any) -> None:
 
 
 def compute_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager:
-    """Autocast to `dtype` on a GPU; on a CPU compute in float32."""
-    if device.type == "cuda" and dtype != torch.float32:
-        return torch.autocast("cuda", dtype=dtype)
+    """Autocast to `dtype` on a GPU, and to bfloat16 on a CPU that has units for it; else compute in float32."""
+    if dtype != torch.float32 and (device.type == "cuda" or _multiplies(dtype)):
+        return torch.autocast(device.type, dtype=dtype)
     return nullcontext()
+
+
+def _multiplies(dtype: torch.dtype) -> bool:
+    """Whether this CPU has matrix units for `dtype`. Without them it would be slower than float32."""
+    return dtype == torch.bfloat16 and torch.cpu.get_capabilities().get("amx_bf16", False)
 
 
 @dataclass(frozen=True, slots=True)

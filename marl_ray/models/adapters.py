@@ -17,20 +17,28 @@ from marl_ray.config.learning import LoraConfig
 from marl_ray.core.errors import UserError
 
 NAME = "default"
-"""Of the adapter in the model; peft's name for one that has none."""
+"""Of the adapter of a model that has one; peft's name for one that has none."""
 ADAPTER_FILE = "adapter_model.safetensors"
 """In the folder of an adapter, which holds no other weights."""
 
 
+def peft_installed() -> bool:
+    """Whether the package that makes adapters is there."""
+    return importlib.util.find_spec("peft") is not None
+
+
 def require_peft(lora: LoraConfig) -> None:
     """Raises UserError where adapters are asked for and the package that makes them is not installed."""
-    if lora.rank and importlib.util.find_spec("peft") is None:
+    if lora.rank and not peft_installed():
         raise UserError("lora.rank is set, but peft is not installed: pip install 'marl-ray[lora]', or set it to 0")
 
 
-def add_adapter(model: Any, lora: LoraConfig, seed: int) -> None:
+def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> None:
     """Beside the layers that `lora` names, which alone learn from now on. An adapter's A is drawn from `seed`, its B is
-    0: the model computes what it did. Raises UserError for layers that it has not, and for tied ones."""
+    0: the model computes what it did. Raises UserError for layers that it has not, and for tied ones.
+
+    A model may have several; the last one that was added or chosen by `use_adapter` is the one that all else here
+    means by "the adapter"."""
     import torch
     from peft import LoraConfig as Settings
 
@@ -45,13 +53,23 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         try:
-            model.add_adapter(settings, adapter_name=NAME)
+            model.add_adapter(settings, adapter_name=name)
         except ValueError as error:
             raise UserError(f"lora.targets does not fit {type(model).__name__}: {str(error)[:300]}") from None
     ends = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings()) if layer}
-    for name, layer in adapted(model).items():
+    for place, layer in adapted(model).items():
         if id(layer.base_layer.weight) in ends:
-            raise UserError(f"lora.targets names {name}, whose weights are the embeddings: leave it out")
+            raise UserError(f"lora.targets names {place}, whose weights are the embeddings: leave it out")
+
+
+def use_adapter(model: Any, name: str) -> None:
+    """This one computes and learns from now on; the others keep their weights and gradients."""
+    model.set_adapter(name)
+
+
+def trainable(model: Any) -> Iterator[Any]:
+    """The parameters that learn: all, or those of the adapter."""
+    return (parameter for parameter in model.parameters() if parameter.requires_grad)
 
 
 def adapted(model: Any) -> dict[str, Any]:
@@ -70,14 +88,14 @@ def has_adapter(model: Any) -> bool:
 
 def named_weights(model: Any) -> Iterator[tuple[str, Any]]:
     """Name and tensor of every parameter, detached, as a model without adapters has them; merged one at a time."""
-    layers = adapted(model)
+    layers, own = adapted(model), _active(model)
     narrow = tuple(f"{layer}.lora_" for layer in layers)
     for name, parameter in model.named_parameters():
         before, inside, last = name.rpartition(".base_layer.")
         if inside and before in layers:
             value = parameter.detach()
             if last == "weight":
-                value = value + layers[before].get_delta_weight(NAME).detach()
+                value = value + layers[before].get_delta_weight(own).detach()
             yield f"{before}.{last}", value
         elif not name.startswith(narrow):
             yield name, parameter.detach()
@@ -100,18 +118,33 @@ def load_adapter(model: Any, folder: Path) -> None:
 
     prefix = "base_model.model."
     state = {name.removeprefix(prefix): tensor for name, tensor in load_file(folder / ADAPTER_FILE).items()}
-    there = model.get_adapter_state_dict(NAME)
+    there = model.get_adapter_state_dict(_active(model))
     if {name: tensor.shape for name, tensor in state.items()} != {name: tensor.shape for name, tensor in there.items()}:
         raise ValueError("it is the adapter of other layers or of another rank")
-    set_peft_model_state_dict(model, state, NAME)
+    set_peft_model_state_dict(model, state, _active(model))
+
+
+def merge_adapter(model: Any) -> None:
+    """What its adapter adds goes into its weights, and it has none any more."""
+    for name, layer in adapted(model).items():
+        above, _, last = name.rpartition(".")
+        layer.merge()
+        setattr(model.get_submodule(above), last, layer.get_base_layer())
+    model._hf_peft_config_loaded = False
+    del model.peft_config
 
 
 def describe_adapter(model: Any) -> str:
     """How much of the model learns, in words."""
-    own = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    whole = sum(parameter.numel() for parameter in model.parameters()) - own
-    rank = next(iter(adapted(model).values())).r[NAME]
+    own = sum(parameter.numel() for parameter in trainable(model))
+    whole = sum(parameter.numel() for name, parameter in model.named_parameters() if ".lora_" not in name)
+    rank = next(iter(adapted(model).values())).r[_active(model)]
     return (
         f"learns adapters of rank {rank} beside {len(adapted(model))} layers: {own / 1e6:.2f} M numbers, and "
         f"{whole / 1e6:.2f} M stay as they are"
     )
+
+
+def _active(model: Any) -> str:
+    """The name of the adapter; nobody asks for that of none."""
+    return model.active_adapters()[0] if has_adapter(model) else NAME

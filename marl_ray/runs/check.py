@@ -24,6 +24,7 @@ from marl_ray.data.tables import check_dataset, needs_download
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
+from marl_ray.learning.arguments import require_optimizer
 from marl_ray.models.adapters import require_peft
 from marl_ray.models.names import check_model, describe_prompts, resolve_model
 from marl_ray.models.tokenization import load_tokenizer
@@ -60,6 +61,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> P
     require_wandb(config)
     require_tensorboard(config)
     require_peft(config.lora)
+    require_optimizer(config.optimizer)
     check_sandbox(config)
     demands(config)
     templates = _check_models(config, dry)

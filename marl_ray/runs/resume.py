@@ -10,6 +10,7 @@ from typing import Any
 
 from marl_ray.config import Config, from_tree
 from marl_ray.config.arithmetic import arithmetic
+from marl_ray.config.learning import LoraConfig
 from marl_ray.config.reading import read_yaml
 from marl_ray.config.resources import GeneratorResources, LearnerResources
 from marl_ray.config.schema import ALGORITHMS
@@ -119,6 +120,11 @@ def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
         )
 
 
+def _adapters(config: Config) -> LoraConfig:
+    """What adapters are, wherever they learn and whatever is written of them at the end."""
+    return replace(config.lora, export="merged", share_base=False)
+
+
 def learns_alike(config: Config, saved: SavedRun, num_tasks: int) -> bool:
     """Whether batches in the log can be learned from again as they were then.
 
@@ -155,7 +161,7 @@ def _check_same_run(config: Config, saved: Config) -> None:
         ("policies", config.policies, saved.policies),
         ("models", [agent.name for agent in config.agents], [agent.name for agent in saved.agents]),
         ("critic", config.credit.critic, saved.credit.critic),
-        ("lora", config.lora, saved.lora),
+        ("lora", _adapters(config), _adapters(saved)),
         ("optimizer", config.optimizer.optimizer, saved.optimizer.optimizer),
         ("run_name", config.output.run_name, saved.output.run_name),
     ):

@@ -133,4 +133,4 @@ def _is_an_actor(process: psutil.Process) -> bool:
         title = process.cmdline()[0]
     except (psutil.Error, IndexError):
         return False
-    return title.startswith(("ray::Generator", "ray::LearnerActor", "ray::SandboxWorker"))
+    return title.startswith(("ray::Generator", "ray::LearnerActor", "ray::SharedLearner", "ray::SandboxWorker"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from marl_ray.cluster.plan import PlacementError, demands, fits, generator_plan, make_plan, shortage
+from marl_ray.cluster.plan import PlacementError, Plan, demands, fits, generator_plan, make_plan, shortage
 from marl_ray.config import Config, from_tree
 from marl_ray.core.ids import ActorId, Policy
 
@@ -54,6 +54,23 @@ def test_agents_of_one_policy_have_one_learner_and_one_group_of_generators() -> 
     ]
     assert list(map(str, owners[1:4])) == ["policy 0 generator 1", "policy 0 learner", "agent 1 generator 0"]
     assert len(plan.agents) == 3
+
+
+def test_policies_that_share_a_model_learn_in_one_place() -> None:
+    sharing = {"magrpo.num_agents": 3, "lora.rank": 4, "lora.share_base": True}
+
+    def plan(gpus: bool = False, **changes: Any) -> Plan:
+        tree = {"model": {"name": "m"}, "dataset": {"name": "humaneval"}}
+        return make_plan(from_tree(tree, "magrpo", sharing | changes), cluster_has_gpus=gpus)
+
+    both = [owner for slot in plan().slots for owner in slot.owners if owner.kind == "learner"]
+    assert both == [ActorId("learner", None)]
+    assert str(both[0]) == "learner 0"
+    some = plan(gpus=True, **{"magrpo.num_agents": None, "agents": ["n", "m", "m"]})
+    learners = [(str(owner), slot.gpus) for slot in some.slots for owner in slot.owners if owner.kind == "learner"]
+    assert learners == [("agent 0 learner", 1), ("learner 1", 1)]
+    with pytest.raises(PlacementError, match=r"a learner of several policies has a GPU of its own"):
+        plan(gpus=True, **{"resources.generator.gpus": 0.5, "resources.learner.gpus": 0.5})
 
 
 def test_agents_have_resources_of_their_own() -> None:

@@ -27,6 +27,8 @@ from tests.config.test_loading import tree
             {"magrpo": {"optimizer": "adafactor", "adam_beta1": 0.5}},
             "adam_beta2 are AdamW's, and magrpo.optimizer is ada",
         ),
+        ({"lora": {"export": "adapter"}}, "lora.rank is 0, so there are no adapters"),
+        ({"lora": {"rank": 4, "share_base": True}, "agents": ["a", "b"]}, "and no two of this run do: leave it out"),
         ({"magrpo": {"max_extra_draws": 8}}, "is for dynamic_sampling: set magrpo.dynamic_sampling to true"),
         ({"magrpo": {"dynamic_sampling": True, "estimator": "reinforce_pp"}}, "learns from groups of equal returns"),
         ({"resources": {"generator": {"gpus": 0.5, "tensor_parallel": 2}}}, "make them equal"),

@@ -47,6 +47,8 @@ FIXED += (
     "rank",
     "alpha",
     "targets",
+    "lora.export",
+    "share_base",
     "offload_reference",
 )
 """Drawn with others that they have to fit."""
@@ -66,6 +68,7 @@ LOSSES: list[dict[str, Any]] = [
     {"loss": "m2po", "max_staleness": 1, "overlong": "penalty", "overlong_buffer": 1},
     {"reference_kl": "k3_in_loss", "reference_kl_coef": 0.01},
     {"optimizer": "adafactor", "adam_beta1": 0.9, "adam_beta2": 0.999},
+    {"optimizer": "adamw_8bit", "adam_beta1": 0.8},
     {"dynamic_sampling": True, "max_extra_draws": 0, "max_grad_norm": None},
 ]
 
@@ -74,7 +77,7 @@ ADAPTERS: list[dict[str, Any]] = [
     {},
     {"resources.learner.offload_reference": True},
     {"lora.rank": 8},
-    {"lora.rank": 4, "lora.alpha": 2, "lora.targets": ["q_proj", "v_proj"]},
+    {"lora.rank": 4, "lora.alpha": 2, "lora.targets": ["q_proj", "v_proj"], "lora.export": "adapter"},
 ]
 
 

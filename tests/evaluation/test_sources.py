@@ -67,10 +67,14 @@ def test_a_shared_policy_plays_each_of_its_agents(tmp_path: Path, config: Config
         assert apart.policies == (Policy((0,)), Policy((1,))), "whoever learned together plays apart"
 
 
-def test_adapters_are_not_evaluated_alone(run: RunFolder, config: Config) -> None:
-    (run.checkpoints.all()[1] / "agent_0" / "adapter_model.safetensors").touch()
-    with pytest.raises(UserError, match="holds adapters, which engines do not load alone"):
-        find_sources([str(run)], config)
+def test_adapters_are_told_from_models_and_have_to_be_whole(run: RunFolder, config: Config) -> None:
+    adapter = run.checkpoints.all()[1] / "agent_0"
+    (adapter / "adapter_model.safetensors").touch()
+    (adapter / "tokenizer.json").touch()
+    (newest,) = find_sources([str(run)], config)
+    assert newest.adapters == {str(adapter): "bundled:toy-base"}
+    with pytest.raises(UserError, match=r"agent_0 cannot be loaded: adapter_model.safetensors is cut off"):
+        check(config, request(models=[str(run)]))
 
 
 def test_models_that_are_none_are_refused(run: RunFolder, config: Config, tmp_path: Path) -> None:

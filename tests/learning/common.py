@@ -75,12 +75,12 @@ def micro_batches(rows: Sequence[PromptRow], max_tokens: int, layout: Layout) ->
     return [*cutter.add(rows), *cutter.rest()]
 
 
-def save_tiny_policy(folder: Path) -> None:
+def save_tiny_policy(folder: Path, width: int = WIDTH) -> None:
     """A random model of two layers, its weights large enough for its choices to differ, and a tokenizer beside it."""
     torch.manual_seed(0)
-    shape = {"num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS, "head_dim": WIDTH}
+    shape = {"num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS, "head_dim": width}
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=HEADS * WIDTH, intermediate_size=48, num_hidden_layers=LAYERS, **shape
+        vocab_size=VOCABULARY, hidden_size=HEADS * width, intermediate_size=48, num_hidden_layers=LAYERS, **shape
     )
     model = LlamaForCausalLM(config)
     for parameter in model.parameters():

@@ -131,6 +131,22 @@ def test_both_layouts_take_the_same_step() -> None:
         assert (a - b).abs().mean() < 1e-5, "AdamW's first step is the gradient's sign, so that rounding shows"
 
 
+@pytest.mark.parametrize("units", [False, True])
+def test_bfloat16_is_computed_where_a_cpu_has_units_for_it(units: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": units})
+    moved = []
+    for dtype in (torch.float32, torch.bfloat16):
+        one = learner()
+        one.scorer = replace(one.scorer, dtype=dtype)
+        before = state(one)
+        update(one, group(1.0, 2.0, 4.0))
+        assert {parameter.dtype for parameter in one.policy.parameters()} == {torch.float32}
+        moved.append(torch.cat([(b - a).flatten() for a, b in zip(before, state(one), strict=True)]))
+    exact, rounded = moved
+    assert torch.equal(exact, rounded) is not units
+    assert torch.nn.functional.cosine_similarity(exact, rounded, dim=0) > 0.9
+
+
 def cut(file: Path) -> None:
     """As a copy that did not end."""
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])

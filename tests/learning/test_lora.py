@@ -11,11 +11,14 @@ import torch
 
 from marl_ray.config.learning import CreditConfig, LoraConfig, OptimizerConfig
 from marl_ray.config.schema import AgentConfig, ModelConfig
+from marl_ray.core.batch import Batch
 from marl_ray.core.errors import UserError
 from marl_ray.learning.batching import whole_row
 from marl_ray.learning.learner import Learner
+from marl_ray.learning.merging import save_merged
 from marl_ray.learning.policy import Scorer, load_policy
-from marl_ray.models.adapters import ADAPTER_FILE, adapted, describe_adapter, named_weights
+from marl_ray.models.adapters import ADAPTER_FILE, NAME, adapted, describe_adapter, named_weights
+from marl_ray.models.tokenization import fingerprint, load_tokenizer
 from marl_ray.weights.checksum import Checksum
 from marl_ray.weights.transport import CastSource
 from tests.learning.common import batch_of, save_tiny_policy
@@ -33,10 +36,19 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def learner(base: Path, lora: LoraConfig = LORA, seed: int = 3, kl: float = 0.0, **settings: Any) -> Learner:
+def learner(
+    base: Path,
+    lora: LoraConfig = LORA,
+    seed: int = 3,
+    kl: float = 0.0,
+    name: str = NAME,
+    beside: Learner | None = None,
+    **settings: Any,
+) -> Learner:
     agent = AgentConfig(name="tiny", temperature=0.7, learning_rate=1e-2, reference_kl_coef=kl)
     optimizer = OptimizerConfig(**({"importance": "none"} | settings))
-    return Learner(str(base), agent, ModelConfig(), CreditConfig(), optimizer, "float32", 10, 1, lora, seed)
+    arguments = (agent, ModelConfig(), CreditConfig(), optimizer, "float32", 10, 1, lora, seed)
+    return Learner(str(base), *arguments, name=name, beside=beside)
 
 
 def learn(of: Learner, steps: int = 2) -> None:
@@ -92,6 +104,23 @@ def test_what_is_published_and_exported_computes_what_learns(base: Path, tmp_pat
     assert not list((tmp_path / "agent_0").glob("adapter*"))
 
 
+def test_an_adapter_that_is_exported_alone_is_merged_by_others(base: Path, tmp_path: Path) -> None:
+    agent = learner(base, replace(LORA, export="adapter"))
+    learn(agent)
+    agent.export(str(tmp_path / "agent_0"), ["def f(x):"])
+    assert [file.name for file in (tmp_path / "agent_0").glob("*.safetensors")] == [ADAPTER_FILE]
+    save_merged(str(base), tmp_path / "agent_0", tmp_path / "merged", ModelConfig())
+    whole = load_policy(str(tmp_path / "merged"), False, torch.device("cpu"))
+    assert checksum(whole) == checksum(agent.policy), "to the bit what is published"
+    assert fingerprint(load_tokenizer(str(tmp_path / "merged"), ModelConfig()), ["def f(x):"]) == fingerprint(
+        agent.tokenizer, ["def f(x):"]
+    )
+    wider = tmp_path / "wider"
+    save_tiny_policy(wider, width=16)
+    with pytest.raises(UserError, match=r"agent_0 cannot be merged into .*wider: .*of other layers or of another rank"):
+        save_merged(str(wider), tmp_path / "agent_0", tmp_path / "none", ModelConfig())
+
+
 def checksum(model: Any) -> int:
     found = Checksum()
     for _ in found.watch(CastSource(model, torch.float32)):
@@ -123,6 +152,44 @@ def test_the_adapter_of_another_rank_is_refused(base: Path, tmp_path: Path) -> N
     learner(base).save(str(tmp_path / "step" / "agent_0"))
     with pytest.raises(UserError, match=r"is damaged .it is the adapter of other layers or of another rank"):
         learner(base, LoraConfig(rank=2)).load(str(tmp_path / "step" / "agent_0"), 0)
+
+
+def test_learners_that_share_a_model_learn_as_those_with_one_each(base: Path, tmp_path: Path) -> None:
+    """Their groups come in turns, and their steps at other times."""
+    apart = {seed: learner(base, seed=seed, kl=0.5) for seed in (3, 4)}
+    first = learner(base, seed=3, kl=0.5, name="agent_1")
+    sharing = {3: first, 4: learner(base, seed=4, kl=0.5, name="agent_10", beside=first)}
+    weights = {id(p): p.numel() for of in sharing.values() for p in of.policy.parameters()}
+    untouched = load_policy(str(base), False, torch.device("cpu"))
+    adapters = sum(p.numel() for of in apart.values() for p in of.policy.parameters() if p.requires_grad)
+    assert sum(weights.values()) == adapters + sum(p.numel() for p in untouched.parameters())
+
+    batches = {
+        3: batch_of([group(1.0, 0.0, 0.5), group(0.0, 2.0)], 9),
+        4: batch_of([group(0.0, 1.0), group(3.0, 2.0)], 9),
+    }
+    for step in range(2):
+        for start in range(2):
+            for seed, of in sharing.items():
+                of.activate()
+                of.accumulate(step, start, batches[seed].mini_batches[0].groups[start : start + 1])
+        for seed, of in sharing.items():
+            of.activate()
+            mini_batch = replace(batches[seed].mini_batches[0], groups=())
+            found = of.finish(Batch(step, (mini_batch,)), 2)
+            assert found == apart[seed].update(replace(batches[seed], step=step))
+    for seed, of in sharing.items():
+        of.activate()
+        assert checksum(of.policy) == checksum(apart[seed].policy)
+        of.save(str(tmp_path / f"of_{seed}"))
+        alone = learner(base, seed=9, kl=0.5)
+        alone.load(str(tmp_path / f"of_{seed}"), 2)
+        assert checksum(alone.policy) == checksum(of.policy)
+    first.activate()
+    first.load(str(tmp_path / "of_4"), 2)
+    assert checksum(first.policy) == checksum(apart[4].policy)
+    sharing[4].activate()
+    assert checksum(first.policy) == checksum(apart[4].policy)
 
 
 @pytest.mark.parametrize("place", ["k1_in_reward", "k3_in_loss"])

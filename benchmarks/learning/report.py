@@ -1,4 +1,4 @@
-"""The table and the curves of benchmarks/learning.py, from the lines of its results. Pure, but for the drawing."""
+"""The table and the curves of a study, from the lines of its results. Pure, but for the drawing."""
 
 from __future__ import annotations
 
@@ -10,24 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.learning.studies import JOINT, Study
+
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t, 97.5 %, for 1 to 9 degrees of freedom; above that the normal's 1.960 is taken to be near enough."""
-COLUMNS = {
-    "reward": "reward",
-    "passed": "passed",
-    "passed_eval": "of known families",
-    "passed_unseen": "of unseen",
-    "first_passed": "in turn 1",
-    "needs_aux": "needs aux",
-    "agree": "agree",
-    "both_first": "both first",
-}
 WINDOW = 8
 """Steps that a point of a curve is the mean of."""
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#c77c11", "#8e6bbf")
 
 Line = Mapping[str, Any]
-Titles = Mapping[str, Mapping[str, str]]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
@@ -39,25 +30,25 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
     return mean, t * statistics.stdev(values) / math.sqrt(n)
 
 
-def table(lines: Sequence[Line], titles: Titles, reference: str) -> str:
-    """Markdown: the untrained base, then a row an arm; the last column is paired by seed against `reference`."""
-    head = ["", "seeds", *COLUMNS.values(), "passed, less joint"]
+def table(lines: Sequence[Line], study: Study) -> str:
+    """Markdown: the untrained base, then a row an arm; the last column is paired by seed against the joint arm."""
+    head = ["", "seeds", *study.columns.values(), f"{study.columns[study.compared]}, less joint"]
     rows = [head, ["---"] * len(head)]
-    before = [line["before"] for line in lines if line["arm"] == reference]
+    before = [line["before"] for line in lines if line["arm"] == JOINT]
     if before:
-        rows.append(["before training", str(len(before)), *_cells(before), ""])
-    theirs = {line["seed"]: line["after"]["passed"] for line in lines if line["arm"] == reference}
-    for arm, title in (pair for of in titles.values() for pair in of.items()):
-        own = {line["seed"]: line["after"] for line in lines if line["arm"] == arm}
+        rows.append(["before training", str(len(before)), *_cells(before, study), ""])
+    theirs = {line["seed"]: line["after"][study.compared] for line in lines if line["arm"] == JOINT}
+    for name, arm in study.arms.items():
+        own = {line["seed"]: line["after"] for line in lines if line["arm"] == name}
         if own:
-            pairs = [after["passed"] - theirs[seed] for seed, after in own.items() if seed in theirs]
-            difference = "" if arm == reference or not pairs else _cell(pairs, signed=True)
-            rows.append([title, str(len(own)), *_cells(list(own.values())), difference])
+            pairs = [after[study.compared] - theirs[seed] for seed, after in own.items() if seed in theirs]
+            difference = "" if name == JOINT or not pairs else _cell(pairs, signed=True)
+            rows.append([arm.title, str(len(own)), *_cells(list(own.values()), study), difference])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _cells(found: Sequence[Mapping[str, float]]) -> Iterator[str]:
-    for column in COLUMNS:
+def _cells(found: Sequence[Mapping[str, float]], study: Study) -> Iterator[str]:
+    for column in study.columns:
         values = [numbers[column] for numbers in found if column in numbers]
         yield _cell(values) if values else ""
 
@@ -67,44 +58,42 @@ def _cell(values: Sequence[float], signed: bool = False) -> str:
     return f"{mean:{'+' if signed else ''}.2f}" + ("" if half is None else f" ± {half:.2f}")
 
 
-def draw(lines: Sequence[Line], titles: Titles, reference: str, path: Path) -> None:
-    """A panel a group of arms that has lines: the share of training programs that pass all tests in the last turn, over
-    sampled tokens; the mean over seeds, and all seeds between the edges. The reference is in every panel."""
+def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
+    """A panel a group of arms that has lines: what the study draws of training, over sampled tokens; the mean over
+    seeds, and all seeds between the edges. The joint arm is in every panel."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    curves = {arm: _curves(lines, arm) for of in titles.values() for arm in of}
-    groups = {
-        group: {arm: title for arm, title in of.items() if curves[arm] and arm != reference}
-        for group, of in titles.items()
-    }
-    groups = {group: of for group, of in groups.items() if of} or {next(iter(titles)): {}}
-    if not curves[reference]:
+    curves = {arm: _curves(lines, arm) for arm in study.arms}
+    if not curves[JOINT]:
         return
+    found = {group: [arm for arm in of if curves[arm] and arm != JOINT] for group, of in study.groups.items()}
+    groups = {group: of for group, of in found.items() if of} or {next(iter(found)): []}
     figure, grid = plt.subplots(
         1, len(groups), figsize=(1.0 + 4.2 * len(groups), 4.2), sharey=True, layout="constrained", squeeze=False
     )
-    name = next(of[reference] for of in titles.values() if reference in of)
+    number, label = study.drawn
     for axis, (group, of) in zip(grid[0], groups.items(), strict=True):
-        _draw(axis, curves[reference], "black", name)
-        for (arm, title), colour in zip(of.items(), COLOURS, strict=False):
-            _draw(axis, curves[arm], colour, title)
+        _draw(axis, curves[JOINT], "black", study.arms[JOINT].title)
+        for arm, colour in zip(of, COLOURS[: len(of)], strict=True):
+            _draw(axis, curves[arm], colour, study.arms[arm].title)
         axis.set_title(group, loc="left", fontsize=11)
         axis.set_xlabel("sampled tokens, thousands")
         axis.set_ylim(bottom=0)
-        axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
+        if number.endswith("passed"):
+            axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, loc="upper left", fontsize=9)
-    grid[0][0].set_ylabel("programs that pass all tests, last turn")
+    grid[0][0].set_ylabel(label)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
 def _curves(lines: Sequence[Line], arm: str) -> list[np.ndarray[Any, Any]]:
-    """One [points, 2] a seed: tokens, and the share that passed, a trailing mean of WINDOW steps."""
+    """One [points, 2] a seed: tokens, and what is drawn, a trailing mean of WINDOW steps."""
     found = []
     for line in lines:
         if line["arm"] == arm:

@@ -1,0 +1,163 @@
+"""What is compared: two studies, their arms, and what is said of each run."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.learning.measures import agreement
+from marl_ray.toy import HARD_BASE_PATH, HARD_TASKS_PATH
+
+CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
+FROZEN = "{learning_rate: 0}"
+JOINT = "joint"
+"""The arm with which all others of its study are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A way to train: what it is called in the table, and the settings in which it differs from the joint arm."""
+
+    title: str
+    overrides: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Ways to train one base policy on one set. All take the same number of steps, of about as many answers.
+
+    `common`: settings of all arms beside the config's. `groups`: arms of one are drawn together. `files`: what the arms
+    share beside their settings. `columns`: of the table, by the names of numbers in a run's line; the last column is
+    the difference in `compared`. `drawn`: which number of a step is a curve's, and what it is called.
+    `also`: more numbers of an evaluation, from (run folder, step, last turn).
+    """
+
+    name: str
+    config: Path
+    common: Mapping[str, Any]
+    groups: Mapping[str, Mapping[str, Arm]]
+    files: tuple[Path, ...]
+    columns: Mapping[str, str]
+    compared: str
+    drawn: tuple[str, str]
+    also: Callable[[Path, int, int], dict[str, float]]
+
+    @property
+    def arms(self) -> dict[str, Arm]:
+        return {name: arm for group in self.groups.values() for name, arm in group.items()}
+
+    def digest(self, arm: str) -> str:
+        """Of all that makes an arm's numbers but the seed and the code."""
+        settings = json.dumps({**self.common, **self.arms[arm].overrides}, sort_keys=True)
+        return hashlib.sha256((_material(self.config, self.files) + settings).encode()).hexdigest()[:8]
+
+
+@functools.cache
+def _material(config: Path, files: tuple[Path, ...]) -> str:
+    """A digest of what all arms of a study share."""
+    digest = hashlib.sha256(json.dumps(yaml.safe_load(config.read_text()), sort_keys=True).encode())
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+_TREE = {"magrpo.handoff": "all", "magrpo.num_generations": 4, "magrpo.rollout_buffer_size": 6}
+TOY_HARD = Study(
+    name="toy-hard",
+    config=CONFIGS / "toy_hard.yaml",
+    common={"magrpo.num_train_epochs": 100, "magrpo.max_steps": 60, "output.episodes_per_step": 64},
+    groups={
+        "who learns": {
+            JOINT: Arm("both agents", {}),
+            "only_main": Arm("only main", {"agents": f"[{FROZEN}, {{}}]"}),
+            "only_aux": Arm("only aux", {"agents": f"[{{}}, {FROZEN}]"}),
+            "shared": Arm("both, with one policy", {"magrpo.policy": 0}),
+            "single": Arm("one agent, twice the answers", {"magrpo.num_agents": 1, "magrpo.num_generations": 16}),
+        },
+        "turns": {
+            "one_turn": Arm("one turn, twice the tasks", {"magrpo.num_turns": 1, "magrpo.rollout_buffer_size": 16}),
+            "level_passed": Arm("told level_passed", {"external.mode": "level_passed"}),
+            "passed": Arm("told passed", {"external.mode": "passed"}),
+            "plain": Arm("told nothing", {"external.mode": "plain"}),
+        },
+        "handoff and joint mode": {
+            "best": Arm("handoff best", {"magrpo.handoff": "best"}),
+            "all": Arm("handoff all, G = 4, 6 tasks", _TREE),
+            "cross": Arm("cross", {"magrpo.joint_mode": "cross"}),
+        },
+        "estimator": {
+            "marloo": Arm("marloo", {"magrpo.estimator": "marloo"}),
+            "maremax": Arm("maremax", {"magrpo.estimator": "maremax"}),
+            "mareinforce": Arm("mareinforce", {"magrpo.estimator": "mareinforce"}),
+            "remax": Arm("remax", {"magrpo.estimator": "remax"}),
+            "reinforce_pp": Arm("reinforce_pp", {"magrpo.estimator": "reinforce_pp"}),
+        },
+        "credit and sampling": {
+            "difference": Arm("difference", {"magrpo.estimator": "difference"}),
+            "whitened": Arm("magrpo, whitened", {"magrpo.normalize_advantages": True}),
+            "dynamic": Arm("magrpo, dynamic sampling", {"magrpo.dynamic_sampling": True}),
+            "iac": Arm(
+                "critic iac, handoff all, G = 4, 6 tasks",
+                {"magrpo.critic": "iac", "magrpo.critic_learning_rate": 1e-2, **_TREE},
+            ),
+        },
+    },
+    files=(HARD_TASKS_PATH, HARD_BASE_PATH / "model.safetensors"),
+    columns={
+        "reward": "reward",
+        "passed": "passed",
+        "passed_eval": "of known families",
+        "passed_unseen": "of unseen",
+        "first_passed": "in turn 1",
+        "needs_aux": "needs aux",
+        "agree": "agree",
+        "both_first": "both first",
+    },
+    compared="passed",
+    drawn=("all_passed", "programs that pass all tests, last turn"),
+    also=agreement,
+)
+
+MBPP = Study(
+    name="mbpp",
+    config=CONFIGS / "magrpo_mbpp_smollm2.yaml",
+    common={
+        "model.model_kwargs.torch_dtype": "bfloat16",
+        "dataset.eval_split": "validation[:64]",
+        "magrpo.num_train_epochs": 100,
+        "magrpo.max_steps": 100,
+        "magrpo.rollout_buffer_size": 2,
+        "magrpo.eval_interval": 50,
+        "magrpo.save_steps": 20,
+        "output.save_final_model": False,
+        "output.probe_helpers": "eval",
+    },
+    groups={
+        "who learns": {
+            JOINT: Arm("both agents", {}),
+            "only_main": Arm("only main", {"agents": f"[{FROZEN}, {{}}]"}),
+        }
+    },
+    files=(),
+    columns={
+        "reward": "reward",
+        "aux_defined": "aux defined",
+        "main_defined": "main defined",
+        "syntax": "parses",
+        "tests": "tests passed",
+        "passed": "all passed",
+        "aux_called": "main calls aux",
+        "needs_aux": "needs aux",
+    },
+    compared="reward",
+    drawn=("reward_mean", "reward, mean of a step's answers"),
+    also=lambda run, step, last: {},
+)
+STUDIES = {study.name: study for study in (TOY_HARD, MBPP)}
