@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MEGABYTE = 2**20
 
 
-class Device:
+class OwnDevice:
     """One where nobody waits for another."""
 
     by_turns = False
@@ -67,7 +67,7 @@ class Device:
         return {}
 
 
-class SharedDevice(Device):
+class SharedDevice(OwnDevice):
     """One where engines and learners take turns. `gpu`: whether it is one, else it is the memory of a node."""
 
     by_turns = True
@@ -167,4 +167,4 @@ class SharedDevice(Device):
         return [engine for learner in self._learners for engine in learner.engines()]
 
 
-OWN = Device()
+OWN = OwnDevice()

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
-from marl_ray.actors.device import OWN, Device
+from marl_ray.actors.device import OWN, OwnDevice
 from marl_ray.actors.generator import Generator
 from marl_ray.actors.generators import GeneratorGroup
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
@@ -51,7 +51,7 @@ class LearnerGroup:
         deadlines: Deadlines,
         restarts: int = 0,
         shared: SharedRanks | None = None,
-        device: Device = OWN,
+        device: OwnDevice = OWN,
     ) -> None:
         self.policy = policy
         self.device = device

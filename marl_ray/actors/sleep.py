@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-Part = Literal["weights", "kv_cache"]
-PARTS: tuple[Part, ...] = ("weights", "kv_cache")
+Tag = Literal["weights", "kv_cache"]
+TAGS: tuple[Tag, ...] = ("weights", "kv_cache")
+"""vLLM's names for what can be awake by itself."""
 
 
 class Sleep:
@@ -21,25 +22,25 @@ class Sleep:
     def __init__(self, engine: Any, on_gpu: bool) -> None:
         self._engine = engine
         self._on_gpu = on_gpu
-        self._asleep: list[Part] = []
+        self._asleep: list[Tag] = []
 
     def begin(self) -> None:
         """From wherever it is, an update that was broken off included. It may be asleep already."""
-        if len(self._asleep) == len(PARTS):
+        if len(self._asleep) == len(TAGS):
             return
         self._engine.collective_rpc("abandon_weight_update")
-        for part in tuple(self._asleep):  # vLLM puts all to sleep, or nothing
-            self.wake(part)
+        for tag in tuple(self._asleep):  # vLLM puts all to sleep, or nothing
+            self.wake(tag)
         self._engine.sleep(level=2 if self._on_gpu else 1, mode="keep")
         if not self._on_gpu:
             self._engine.collective_rpc("free_kv_cache")
-        self._asleep = list(PARTS)
+        self._asleep = list(TAGS)
 
-    def wake(self, part: Part) -> None:
+    def wake(self, tag: Tag) -> None:
         """Its memory is there again, with nothing in it. Nothing happens where it is awake."""
-        if part not in self._asleep:
+        if tag not in self._asleep:
             return
-        if part == "kv_cache" and not self._on_gpu:
+        if tag == "kv_cache" and not self._on_gpu:
             self._engine.collective_rpc("restore_kv_cache")
-        self._engine.wake_up([part])
-        self._asleep.remove(part)
+        self._engine.wake_up([tag])
+        self._asleep.remove(tag)

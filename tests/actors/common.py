@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from marl_ray.actors.device import OWN, Device
+from marl_ray.actors.device import OWN, OwnDevice
 from marl_ray.actors.engine import EngineSpec, engine_environment
 from marl_ray.actors.generator import Generator
 from marl_ray.actors.generators import GeneratorGroup
@@ -66,7 +66,7 @@ def learner(
     deadlines: Deadlines = DEADLINES,
     agent: int = 0,
     restarts: int = 0,
-    device: Device = OWN,
+    device: OwnDevice = OWN,
 ) -> LearnerGroup:
     policy = Policy((agent,))
     name = ActorId("learner", policy)
