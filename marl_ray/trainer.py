@@ -40,6 +40,7 @@ from marl_ray.telemetry.records import record_of
 from marl_ray.telemetry.rows import Row, evaluation_row, step_row
 from marl_ray.telemetry.stream import RowStream
 from marl_ray.telemetry.timeline import Timeline
+from marl_ray.weights.receiving import Delivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class Trainer:
         self.rollouts = Rollouts(common, problem.train_tasks, self.player, team.sandbox, standing, folder.log)
         self.updates: dict[int, dict[Policy, UpdateStats]] = {}
         """By step and policy, of steps not yet recorded."""
+        self.deliveries: dict[int, dict[Policy, Delivery]] = {}
+        """By the same, of weights that were sent."""
         self.unsent = dict.fromkeys(config.policies, False)
         """Whether a policy's weights have changed since they were sent last."""
         self.saved: set[tuple[int, Policy]] = set()
@@ -120,7 +123,9 @@ class Trainer:
         learned = now()
         self.unsent[policy] |= stats.optimizer_steps > 0
         if step + 1 >= self.logged - self.config.rollout.max_staleness or step + 1 in self.evaluations:
-            await learner.publish(self.unsent[policy])
+            delivery = await learner.publish(self.unsent[policy])
+            if delivery is not None:
+                self.deliveries.setdefault(step, {})[policy] = delivery
             self.unsent[policy] = False
         waited, done = stream.waited_s, now()
         self.timeline.learned(step, policy, learn=learned - begun - waited, wait=waited, sync=done - learned)
@@ -146,8 +151,9 @@ class Trainer:
         learned = sum(stats.optimizer_steps for stats in updates.values())
         self.state = self.state.after(rollout.joint_samples, learned, rollout.draws)
         self.health.check_updates(list(updates.values()), self.state.step)
-        times, memory = self.timeline.row(step), self.team.take_memory(step)
-        self.rows.step(step_row(self.state, rollout.row, updates, times | memory), rollout.episodes)
+        deliveries, memory = self.deliveries.pop(step, {}), self.team.take_memory(step)
+        row = step_row(self.state, rollout.row, updates, deliveries, self.timeline.row(step))
+        self.rows.step(row | memory, rollout.episodes)
         self.changes.tell()
 
     async def complete_checkpoint(self) -> None:

@@ -15,7 +15,7 @@ get the weights that they had before they go on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,7 @@ class OwnDevice:
     def learned(self) -> None:
         """A learner has applied a batch."""
 
-    def take_memory(self, step: int) -> dict[str, float]:
+    def take_memory(self, step: int) -> Mapping[str, float]:
         """Its metrics of a step, MB; they are forgotten."""
         return {}
 
@@ -130,7 +130,7 @@ class SharedDevice(OwnDevice):
     def learned(self) -> None:
         self._changes.tell()
 
-    def take_memory(self, step: int) -> dict[str, float]:
+    def take_memory(self, step: int) -> Mapping[str, float]:
         return self._memory.pop(step, {})
 
     async def _put_to_sleep(self) -> dict[Handle[Generator], Supervisor[Generator]]:

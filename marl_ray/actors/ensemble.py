@@ -37,6 +37,7 @@ class Ensemble:
     def __init__(self, config: Config, say: Callable[[str], None]) -> None:
         self._config = config
         self._say = say
+        self._said: set[str] = set()
         self._policies: dict[Hashable, _Policy] = {}
         self._places: Places | None = None
         self.sandbox: SandboxPool
@@ -81,7 +82,9 @@ class Ensemble:
             raise
         self._policies[key] = policy
         for note in notes:
-            self._say(note)
+            if note not in self._said:
+                self._said.add(note)
+                self._say(note)
 
 
 def _key(config: Config, agent: int) -> Hashable:

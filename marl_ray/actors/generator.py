@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from marl_ray.actors.engine import Engine, EngineSpec
-from marl_ray.actors.handle import Actor, keep_what_is_loaded
+from marl_ray.actors.handle import Actor, loading
 from marl_ray.cluster.temporary import use_session_folder
 from marl_ray.config.schema import ModelConfig
 from marl_ray.core.errors import UserError
@@ -34,13 +34,13 @@ class Generator(Actor):
     async def start(self) -> list[str]:
         """Load tokenizer and engine. Raises UserError for settings that the engine refuses."""
         use_session_folder()
-        self.tokenizer = load_tokenizer(self.spec.model, self.model)
-        self.through_template, why = decide_template(self.spec.model, self.tokenizer, self.model)
-        try:
-            self.engine = Engine(self.spec, self.tokenizer.eos_token_id)
-        except ValueError as error:  # vLLM's word for settings that do not go together
-            raise UserError(f"vLLM refuses {self.spec.model} with these settings: {str(error)[:500]}") from None
-        keep_what_is_loaded()
+        with loading():
+            self.tokenizer = load_tokenizer(self.spec.model, self.model)
+            self.through_template, why = decide_template(self.spec.model, self.tokenizer, self.model)
+            try:
+                self.engine = Engine(self.spec, self.tokenizer.eos_token_id)
+            except ValueError as error:  # vLLM's word for settings that do not go together
+                raise UserError(f"vLLM refuses {self.spec.model} with these settings: {str(error)[:500]}") from None
         if self.spec.takes_turns:
             await self.engine.sleep()
         if self.id.replica > 0:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import ray
 
-from marl_ray.actors.handle import Actor, Handle, keep_what_is_loaded
+from marl_ray.actors.handle import Actor, ActorBroken, Handle, loading
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.arguments import LearnerArguments
@@ -22,14 +22,38 @@ from marl_ray.weights.receiving import Delivery
 if TYPE_CHECKING:  # they import torch, which the driver, who imports this module, does without
     from marl_ray.actors.generator import Generator
     from marl_ray.learning.learner import Learner
+    from marl_ray.learning.ranks import Meeting, Ranks
     from marl_ray.weights.transport import TransportName
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Self = TypeVar("Self")
+
+
+def jointly(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
+    """What all ranks do together. Where another is gone or late, this one is of no use either: raises ActorBroken."""
+
+    @wraps(method)
+    def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException as error:  # PyTorch's error of a checkpoint is no Exception
+            from marl_ray.learning.ranks import lost_another
+
+            if not lost_another(error):
+                raise
+            raise ActorBroken(f"it lost another rank ({next(iter(str(error).splitlines()), '')[:200]})") from None
+
+    return call
 
 
 class LearnerActor(Actor):
     """Ray actor: one rank of a policy's learner. `arguments` are those of `Learner`. One that `takes_turns` is on its
     device while it computes, and else in the host's memory.
 
-    One thread does everything in the order it was asked for, but for signs of life, which have another.
+    One thread does everything in the order it was asked for, but for signs of life, which have another. So ranks that
+    are asked the same in one order do it together.
     """
 
     concurrency_groups = MappingProxyType({"signs": 1})
@@ -40,24 +64,50 @@ class LearnerActor(Actor):
         self._takes_turns = takes_turns
 
     def start(self, beside: Learner | None = None) -> list[str]:
-        """Load the model, or share that of a learner `beside` this one."""
-        from marl_ray.learning.learner import Learner
-        from marl_ray.learning.parking import Parking
+        """Load the model, or share that of a learner `beside` this one; of several ranks, leave that to `join`."""
+        if self._arguments.agent.learner.ranks > 1:
+            return []
+        with loading():
+            from marl_ray.learning.ranks import ALONE
 
+        return self._load(ALONE, beside)
+
+    def invite(self, one_machine: bool, timeout_s: float) -> Meeting:
+        """Where the ranks of this life are to meet, which rank 0 is asked: on this machine, or on its network. None
+        waits longer than `timeout_s` for another."""
+        from marl_ray.learning.ranks import LOOPBACK, open_meeting
+
+        host = LOOPBACK if one_machine else ray.util.get_node_ip_address()
+        self._store, meeting = open_meeting(host, self._arguments.agent.learner.ranks, timeout_s)
+        return meeting
+
+    @jointly
+    def join(self, meeting: Meeting) -> list[str]:
+        """Meet the other ranks, and load the model's part; returns what people should know, rank 0 for all."""
+        from marl_ray.learning.ranks import join
+
+        store = self._store if self.id.replica == 0 else None
+        return self._load(join(meeting, self.id.replica, ray.util.get_node_ip_address(), store))
+
+    def _load(self, ranks: Ranks, beside: Learner | None = None) -> list[str]:
         assert self.id.policy is not None
-        self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=beside)
-        self.parking = Parking(self.learner) if self._takes_turns else None
-        keep_what_is_loaded()
+        with loading():
+            from marl_ray.learning.learner import Learner
+            from marl_ray.learning.parking import Parking
+            from marl_ray.learning.sharding import Gatherer
+
+            self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=beside, ranks=ranks)
+            self._weights = Gatherer(self.learner.policy, ranks)
+            self.parking = Parking(self.learner) if self._takes_turns else None
         notes = []
         if has_adapter(self.learner.policy):
             notes.append(f"{self.id.policy}: {describe_adapter(self.learner.policy)}")
-        if self.learner.scorer.layout == "packed":
-            return notes
-        return [
-            *notes,
-            f"{self.id.policy}: learns in padded batches with the model's own attention, which takes longer: "
-            f"{self.learner.why_padded}",
-        ]
+        if self.learner.scorer.layout == "padded":
+            notes.append(
+                f"{self.id.policy}: learns in padded batches with the model's own attention, which takes longer: "
+                f"{self.learner.why_padded}"
+            )
+        return notes
 
     def fingerprint(self, texts: list[str]) -> str:
         """See `marl_ray.models.tokenization.fingerprint`."""
@@ -71,6 +121,7 @@ class LearnerActor(Actor):
     def alive(self) -> None:  # type: ignore[override]
         """Answers, whatever the learner does."""
 
+    @jointly
     def connect(
         self,
         generators: list[Handle[Generator]],
@@ -85,29 +136,45 @@ class LearnerActor(Actor):
         from marl_ray.weights.transport import Publisher
 
         self._client = partial(GeneratorClient, ranks_each=ranks_each, life=life, deadline_s=deadline_s)
-        self._client(generators).meet()
-        self.publisher = Publisher(self.learner.policy, self.learner.dtype, transport, self.learner.device)
 
-    def publish(self, generators: list[Handle[Generator]], changed: bool) -> Delivery:
+        def meet() -> Publisher:
+            self._client(generators).meet()
+            policy, sparse = self.learner.policy, self._arguments.agent.learner.sparse_push
+            return Publisher(policy, self.learner.dtype, transport, self._weights, sparse, self.learner.device)
+
+        self._publisher = self._weights.lead(meet)
+
+    @jointly
+    def publish(self, generators: list[Handle[Generator]], changed: bool) -> Delivery | None:
         """Let these generators serve the weights as version `Learner.step`; unless they have `changed`, those that
-        were sent last are only given the new version. Raises SyncError, Outdated."""
-        send = self.publisher.publish if changed else self.publisher.relabel
-        return send(self.learner.step, self._client(generators))
+        were sent last are only given the new version. Rank 0 sends them, and says what came of it. Raises SyncError,
+        Outdated."""
 
+        def send() -> Delivery:
+            assert self._publisher is not None, "rank 0 has connected"
+            publish = self._publisher.publish if changed else self._publisher.relabel
+            return publish(self.learner.step, self._client(generators))
+
+        return self._weights.lead(send)
+
+    @jointly
     def accumulate(self, step: int, start: int, groups: Sequence[Group]) -> None:
         """See `Learner.accumulate`."""
         self.learner.accumulate(step, start, groups)
 
+    @jointly
     def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
         """See `Learner.finish`."""
         with self._on_device():
             return self.learner.finish(batch, accumulated)
 
+    @jointly
     def update(self, batch: Batch) -> UpdateStats:
         """See `Learner.update`."""
         with self._on_device():
             return self.learner.update(batch)
 
+    @jointly
     def logprob_gap(self, groups: Sequence[Group]) -> float:
         """See `Learner.logprob_gap`."""
         with self._on_device():
@@ -124,14 +191,17 @@ class LearnerActor(Actor):
     def _on_device(self) -> AbstractContextManager[None]:
         return self.parking.on_device() if self.parking else nullcontext()
 
+    @jointly
     def save(self, folder: str) -> None:
         """See `Learner.save`."""
         self.learner.save(folder)
 
+    @jointly
     def load(self, folder: str, step: int) -> None:
         """See `Learner.load`."""
         self.learner.load(folder, step)
 
+    @jointly
     def export(self, folder: str, texts: list[str]) -> None:
         """See `Learner.export`."""
         self.learner.export(folder, texts)

@@ -3,12 +3,16 @@
 A learner's state is a function of the batches that it has learned from. One that is lost is made again in its next
 life, from the last checkpoint and the batch log up to the group's clock, and what it was asked is asked again: whether
 it had died before or after it was done, each batch is applied once.
+
+Ranks work together, so they live together: where one is lost all are, and those of the next lives meet, load and learn
+again as one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -23,8 +27,8 @@ from marl_ray.cluster.plan import Transport
 from marl_ray.config.resources import Deadlines
 from marl_ray.core.batch import Batch, BatchStream, Group, History, UpdateStats
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import Policy
-from marl_ray.core.waiting import WaitExpired, together
+from marl_ray.core.ids import ActorId, Policy
+from marl_ray.core.waiting import Changes, WaitExpired, together, within
 from marl_ray.weights.receiving import Delivery
 
 P = ParamSpec("P")
@@ -58,7 +62,8 @@ class LearnerGroup:
         device.join(self)
         start = Deadline(deadlines.start_s, "start_s", "to start")
         self.ranks = shared or Supervisor(recipes, Care(start, restarts, deadlines.heartbeat_s))
-        self.ranks.fit = self._restore
+        self.ranks.fit = self._fit_rank
+        self._size = max(1, len(recipes))
         self.transport = transport
         self.clock = 0
         """Batches applied, of which the answer has come; so the version of the weights."""
@@ -66,11 +71,14 @@ class LearnerGroup:
         self._generators: GeneratorGroup | None = None
         self._history: History | None = None
         self._loaded: tuple[int, str] | None = None
+        self._gathering = _Gathering(len(recipes))
+        self._notes: list[str] = []
         self._publishing = asyncio.Lock()
 
     async def start(self) -> list[str]:
         """Start all ranks; returns what people should know of them."""
-        return [note for notes in await self.ranks.start() for note in notes]
+        notes = [note for notes in await self.ranks.start() for note in notes]
+        return notes + self._notes
 
     async def close(self) -> None:
         """End all ranks."""
@@ -133,9 +141,9 @@ class LearnerGroup:
         await self._survive(lambda ranks: self._all(ranks, deadline, LearnerActor.export, folder, texts))
 
     async def sees(self, path: str) -> bool:
-        """Whether the learner's node sees `path` of the driver's file system."""
+        """Whether the node of every rank sees `path` of the driver's file system."""
         deadline = Deadline(self._deadlines.start_s, "start_s", "to look at the run folder")
-        return await self._survive(lambda ranks: self._all(ranks, deadline, LearnerActor.sees, path))
+        return all(await self._survive(lambda ranks: self._answers(ranks, deadline, LearnerActor.sees, path)))
 
     async def fingerprint(self, texts: list[str]) -> str:
         """The fingerprint of its tokenizer."""
@@ -156,11 +164,12 @@ class LearnerGroup:
         """To these generators; those that do not take the weights are lost."""
         deadline = Deadline(self._deadlines.sync_s + GRACE_S, "sync_s", "to publish its weights")
 
-        async def send(ranks: Sequence[Handle[LearnerActor]]) -> Delivery:
+        async def send(ranks: Sequence[Handle[LearnerActor]]) -> Delivery | None:
             async with self.device.sending(generators, self._connected.replicas) as asleep:
                 return await self._all(ranks, deadline, LearnerActor.publish, list(generators), changed or asleep)
 
         delivery = await self._survive(send)
+        assert delivery is not None, "rank 0 sends"
         for generator in generators:
             if generator.id in delivery.failed:
                 self._connected.replicas.lose(generator, delivery.failed[generator.id])
@@ -173,35 +182,55 @@ class LearnerGroup:
             if generator.id in delivery.failed:
                 raise UserError(delivery.failed[generator.id])
 
-    async def _restore(self, rank: Handle[LearnerActor]) -> None:
-        """Give a rank the group's state: the last checkpoint, then the log's batches up to the clock."""
+    async def _fit_rank(self, rank: Handle[LearnerActor]) -> None:
+        """Give a rank the group's state, together with all others of its lives: the last to have started does it."""
+        for other in self.ranks.serving():
+            self.ranks.lose(other, f"it works with {rank.id}, which begins anew")
+        gathering = self._gathering
+        async with gathering.entered(rank, self._deadlines.start_s) as last:
+            if last:
+                self._gathering = _Gathering(self._size)  # for those of later lives
+                await self._restore([gathering.ranks[id] for id in sorted(gathering.ranks)])
+
+    async def _restore(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
+        """The last checkpoint, then the log's batches up to the clock."""
+        if self._size > 1:
+            await self._meet(ranks)
         checkpoint = (self._history.checkpoint() if self._history else None) or self._loaded
         step = 0
         if checkpoint is not None:
             step, folder = checkpoint
-            await rank.call(LearnerActor.load, folder, step).within(self._files("to load its checkpoint"))
+            await self._each(ranks, self._files("to load its checkpoint"), LearnerActor.load, folder, step)
         if step < self.clock:
             async with self.device.borrowed():
-                await self._replay(rank, step)
+                await self._replay(ranks, step)
         if self._generators is not None:
-            await self._introduce([rank])
+            await self._introduce(ranks)
 
-    async def _replay(self, rank: Handle[LearnerActor], step: int) -> None:
+    async def _replay(self, ranks: Sequence[Handle[LearnerActor]], step: int) -> None:
         """Learn again from batches number `step` and after."""
         for number in range(step, self.clock):
             if self._history is None:
                 raise UserError(f"{self.policy} learner: there is no log of its batches")
             batch = await asyncio.to_thread(self._history.batch, number)
-            await rank.call(LearnerActor.update, batch).within(self._learn())
+            await self._each(ranks, self._learn(), LearnerActor.update, batch)
+
+    async def _meet(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
+        """The ranks find each other at rank 0's node, and load the model."""
+        deadline, limits = Deadline(self._deadlines.start_s, "start_s", "to meet its ranks"), self._deadlines
+        nodes = {rank.location.ip for rank in ranks if rank.location is not None}
+        # Within a call, one may wait for another as long as the call may take.
+        timeout_s = max(limits.start_s, limits.learn_s, limits.sync_s, limits.checkpoint_s)
+        meeting = await ranks[0].call(LearnerActor.invite, len(nodes) == 1, timeout_s).within(deadline)
+        self._notes, *_ = await self._each(ranks, deadline, LearnerActor.join, meeting)
 
     async def _introduce(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
         """To the generators, which refuse earlier lives from now on."""
         generators = self._connected
         deadline = Deadline(self._deadlines.sync_s + GRACE_S, "sync_s", "to meet its generators")
         handles, sync_s, ranks_each = generators.replicas.serving(), self._deadlines.sync_s, generators.ranks_each
-        for rank in ranks:
-            call = rank.call(LearnerActor.connect, handles, rank.life, ranks_each, self.transport, sync_s)
-            await call.within(deadline)
+        arguments = (handles, ranks[0].life, ranks_each, self.transport, sync_s)
+        await self._each(ranks, deadline, LearnerActor.connect, *arguments)
 
     @property
     def _connected(self) -> GeneratorGroup:
@@ -238,14 +267,73 @@ class LearnerGroup:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """The first rank's answer. Where one is lost all are: they work together. Raises _RankLost."""
+        """The first rank's answer. Raises as `_answers`."""
+        return (await self._answers(ranks, deadline, method, *args, **kwargs))[0]
+
+    async def _answers(
+        self,
+        ranks: Sequence[Handle[LearnerActor]],
+        deadline: Deadline,
+        method: Callable[Concatenate[LearnerActor, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> list[R]:
+        """All ranks' answers. Where one is lost all are: they work together. Raises _RankLost."""
         try:
-            answers = await together(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
+            return await self._each(ranks, deadline, method, *args, **kwargs)
         except (ActorDied, WaitExpired) as error:
             for rank in ranks:
                 self.ranks.lose(rank, str(error))
             raise _RankLost from error
-        return answers[0]
+
+    @staticmethod
+    async def _each(
+        ranks: Sequence[Handle[LearnerActor]],
+        deadline: Deadline,
+        method: Callable[Concatenate[LearnerActor, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> list[R]:
+        """All ranks' answers. They are asked before anything else runs, so all of them in one order."""
+        return await together(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
+
+
+class _Gathering:
+    """Ranks that have started their next lives, to be fitted by the last of them."""
+
+    def __init__(self, size: int) -> None:
+        self.ranks: dict[ActorId, Handle[LearnerActor]] = {}
+        self._size = size
+        self._over = False
+        self._failure: str | None = None
+        self._changes = Changes()
+
+    @asynccontextmanager
+    async def entered(self, rank: Handle[LearnerActor], deadline_s: float) -> AsyncIterator[bool]:
+        """Whether this rank is the last; it goes on at once, the others when it has left. Raises WaitExpired where it
+        does not come, and UserError where it fails."""
+        self.ranks[rank.id] = rank
+        if len(self.ranks) == self._size:
+            self._changes.tell()
+            try:
+                yield True
+            except BaseException as error:
+                self._failure = str(error) or type(error).__name__
+                raise
+            finally:
+                self._over = True
+                self._changes.tell()
+            return
+        try:
+            whole = self._changes.until(lambda: len(self.ranks) == self._size)
+            await within(deadline_s, f"the ranks beside {rank.id} to start", "start_s", whole)
+        except BaseException:
+            del self.ranks[rank.id]
+            raise
+        await self._changes.until(lambda: self._over)
+        if self._failure is not None:
+            raise UserError(f"{rank.id} starts with all its ranks, or not: {self._failure}")
+        yield False
 
 
 class _RankLost(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import ray
 
@@ -29,10 +29,12 @@ from marl_ray.core.waiting import together
 from marl_ray.learning.arguments import learner_arguments, wire_dtype
 from marl_ray.models.names import resolve_model
 from marl_ray.telemetry.rows import Row
+from marl_ray.telemetry.startup import StartUp
 
 MANY_CALLS = 100_000
 """Ray would let 1000 calls into an asynchronous actor at a time; the engine has a queue of its own."""
 NO_TURNS: Mapping[int | None, SharedDevice] = MappingProxyType({})
+PARTS: dict[type[Any], str] = {GeneratorGroup: "generators", LearnerGroup: "learners", SandboxPool: "sandbox"}
 TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
 
 
@@ -82,14 +84,19 @@ class Team:
         self.places.free()
 
 
-async def start_team(config: Config, optimizer_steps: int, say: Callable[[str], None]) -> Team:
-    """Start every actor; returns when each has answered. `say` is told what people should know of them.
+async def start_team(
+    config: Config, optimizer_steps: int, say: Callable[[str], None], startup: StartUp | None = None
+) -> Team:
+    """Start every actor; returns when each has answered. `say` is told what people should know of them, and `startup`
+    how long each kind took.
 
     `optimizer_steps` are what the learners' schedules span. Raises UserError before any actor is created when the
     cluster cannot hold them, and what an actor raises that does not start.
     """
     plan = make_plan(config, cluster_has_gpus=ray.cluster_resources().get("GPU", 0) > 0)
-    places = await reserve(plan, config.resources.deadlines.placement_s)
+    startup = StartUp() if startup is None else startup
+    with startup.part("placement"):
+        places = await reserve(plan, config.resources.deadlines.placement_s)
     devices = _devices(config, plan)
     of_policy = {policy: generator_group(config, policy.number, places, devices) for policy in config.policies}
     team = Team(
@@ -99,8 +106,13 @@ async def start_team(config: Config, optimizer_steps: int, say: Callable[[str], 
         places,
         list(devices.values()),
     )
+
+    async def start(group: ActorGroup) -> list[str]:
+        with startup.part(PARTS[type(group)]):
+            return await group.start()
+
     try:
-        for notes in await together(*(group.start() for group in team.groups)):
+        for notes in await together(*map(start, team.groups)):
             for note in notes:
                 say(note)
     except BaseException:
@@ -176,25 +188,34 @@ def _learners(
     for policies in config.learners:
         first = policies[0]
         agent, plan = config.agents[first.number], places.plan.agents[first.number]
-        name, on_gpus = learner_id(config, first), plan.generator_gpus > 0
+        on_gpus = plan.generator_gpus > 0
         arguments = {policy: learner_arguments(config, policy, on_gpus, optimizer_steps) for policy in policies}
         options = {
             "num_cpus": agent.learner.cpus,
             "num_gpus": plan.learner_gpus,
             "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(arguments[first].threads)}},
-            "scheduling_strategy": places.of(name),
         }
         restarts = agent.learner.max_restarts
         if len(policies) == 1:
             device = devices.get(plan.device, OWN)
-            recipe = Recipe(name, LearnerActor, (name, arguments[first], device.by_turns), options)
-            groups[first] = LearnerGroup(first, [recipe], plan.transport, deadlines, restarts, device=device)
+            ranks = [ActorId("learner", first, rank) for rank in range(agent.learner.ranks)]
+            recipes = [
+                Recipe(
+                    rank,
+                    LearnerActor,
+                    (rank, arguments[first], device.by_turns),
+                    options | {"scheduling_strategy": places.of(rank)},
+                )
+                for rank in ranks
+            ]
+            group = groups[first] = LearnerGroup(first, recipes, plan.transport, deadlines, restarts, device=device)
             if plan.device is not None and plan.learner_gpus:
-                groups[first].ranks.turn = devices[plan.device].borrowed
+                group.ranks.turn = devices[plan.device].borrowed
             continue
-        shared = Recipe(name, SharedLearner, (name, arguments), options)
-        for policy, ranks in shared_ranks(policies, shared, deadlines, restarts).items():
-            groups[policy] = LearnerGroup(policy, [], plan.transport, deadlines, shared=ranks)
+        name = learner_id(config, first)
+        shared = Recipe(name, SharedLearner, (name, arguments), options | {"scheduling_strategy": places.of(name)})
+        for policy, view in shared_ranks(policies, shared, deadlines, restarts).items():
+            groups[policy] = LearnerGroup(policy, [], plan.transport, deadlines, shared=view)
     return [groups[policy] for policy in config.policies]
 
 

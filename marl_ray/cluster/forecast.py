@@ -243,7 +243,7 @@ def speeds(config: Config, models: Models, found: Forecast) -> dict[Policy, Esti
             ITEM[wire_dtype(agent, on_gpu)],
             engine.max_num_seqs * engine.replicas,
             device,
-            of_agent.learner_gpus if on_gpu else max(1, round(agent.learner.cpus)),
+            agent.learner.ranks * (of_agent.learner_gpus if on_gpu else max(1, round(agent.learner.cpus))),
             flops,
         )
     return estimates

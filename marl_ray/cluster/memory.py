@@ -79,7 +79,7 @@ class Need:
 
 def learner_need(size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: bool, wire: str, nccl: bool) -> Need:
     """Of one rank of a learner; `wire` is the type in which weights travel, with buffers of `nccl`."""
-    ranks = 1
+    ranks = agent.learner.ranks
     state = optimizer_state(config.optimizer.optimizer, size.trained, size.rows)
     parts = {
         "weights": FLOAT * (size.parameters + (size.trained if config.lora.rank else 0)) / ranks,
@@ -97,9 +97,19 @@ def learner_need(size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: 
     if reference:
         parts["reference"] = reference
     if not on_gpu:
-        return Need({"process": LEARNER_PROCESS, **parts, "published": ITEM[wire] * float(size.parameters)}, {})
+        published = {"published": ITEM[wire] * float(size.parameters)}
+        return Need({"process": LEARNER_PROCESS, **parts, **published, **_copy(agent, wire, size.parameters)}, {})
     host = {"process": LEARNER_PROCESS + CUDA_HOST} | ({"reference": reference} if offloaded and reference else {})
+    if agent.learner.cpu_offload:
+        host |= {name: parts.pop(name) for name in ("weights", "gradients", "optimizer")}
     return Need(host, {"CUDA": CUDA_CONTEXT, **parts} | ({"buffers": NCCL_BUFFERS} if nccl else {}))
+
+
+def _copy(agent: AgentConfig, wire: str, parameters: int) -> dict[str, float]:
+    """What learner and engine keep of the weights as they were sent, where only what has changed is sent."""
+    sparse = agent.learner.sparse_push
+    keeps = ITEM[wire] == 2 if sparse is None else sparse
+    return {"sent before": ITEM[wire] * float(parameters)} if keeps else {}
 
 
 def optimizer_state(name: str, trained: int, rows: int) -> float:
@@ -125,6 +135,7 @@ def generator_need(size: ModelSize, agent: AgentConfig, max_length: int, on_gpu:
                 "activations": float(batch),
                 "logits": sampling,
                 "published": weights,
+                **_copy(agent, wire, size.parameters),
             },
             {},
         )

@@ -9,7 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+import ray
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from marl_ray.cluster.local import cluster_address
@@ -17,6 +23,7 @@ from marl_ray.cluster.plan import Plan, Slot, fits, shortage
 from marl_ray.cluster.ray_private import free_resources
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
+from marl_ray.telemetry.console import say
 
 
 class Places:
@@ -45,6 +52,8 @@ class Places:
         none = UserError(f"the cluster has no place for {owner}: it needs {need} on one node, free")
         if not _can_ever_fit([slot]):
             raise none
+        if not fits([slot], free_resources()):
+            say(f"the cluster has no room for {owner} now: waiting {deadline_s:g} s for {need} (placement_s)")
         group = placement_group([slot.resources()])
         if not await _ready(group, deadline_s):
             raise none
@@ -74,7 +83,20 @@ async def reserve(plan: Plan, deadline_s: float) -> Places:
 
 def _can_ever_fit(slots: Sequence[Slot]) -> bool:
     """False where waiting is of no use: a Ray of our own cannot grow."""
-    return bool(cluster_address()) or fits(slots, free_resources())
+    return bool(cluster_address()) or fits(slots, [_not_reserved()])
+
+
+def _not_reserved() -> dict[str, float]:
+    """What no place holds on the one node of a Ray of our own. Ray counts that of places that were just given back as
+    free only a moment later."""
+    (node,) = ray.nodes()
+    left = dict(node["Resources"])
+    for group in placement_group_table().values():
+        if group["state"] != "REMOVED":
+            for bundle in group["bundles"].values():
+                for kind, amount in bundle.items():
+                    left[kind] = left.get(kind, 0.0) - amount
+    return left
 
 
 async def _ready(group: PlacementGroup, deadline_s: float) -> bool:

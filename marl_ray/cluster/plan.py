@@ -33,8 +33,9 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class AgentPlan:
-    """GPUs of each of the generators of an agent's policy and of its learner, and how weights travel between them.
-    `device`: the number of the slot where they take turns; None: nobody has to wait for another's memory."""
+    """GPUs of each of the generators of an agent's policy and of each rank of its learner, and how weights travel
+    between them. `device`: the number of the slot where they take turns; None: nobody has to wait for another's
+    memory."""
 
     generator_gpus: float
     learner_gpus: float
@@ -70,8 +71,8 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
         own = (agent.generator, agent.learner) != (config.resources.generator, config.resources.learner)
         plan = _agent_plan(agent, cluster_has_gpus, f"agents.{policy.number}." if own else "")
         generators = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
-        learner = ActorId("learner", policy)
-        if (shared := learner_id(config, policy)) != learner:
+        ranks = [ActorId("learner", policy, rank) for rank in range(agent.learner.ranks)]
+        if (shared := learner_id(config, policy)) != ranks[0]:
             if plan.transport == "ipc":
                 raise PlacementError(
                     "lora.share_base: a learner of several policies has a GPU of its own, and resources.generator.gpus "
@@ -82,10 +83,10 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
                 slots.append(Slot((shared,), agent.learner.cpus, plan.learner_gpus))
         elif plan.transport == "ipc":
             cpus, gpus = agent.generator.cpus + agent.learner.cpus, plan.generator_gpus + plan.learner_gpus
-            slots.append(Slot((*generators, learner), cpus, gpus))
+            slots.append(Slot((*generators, *ranks), cpus, gpus))
         else:
             slots += [Slot((generator,), agent.generator.cpus, plan.generator_gpus) for generator in generators]
-            slots.append(Slot((learner,), agent.learner.cpus, plan.learner_gpus))
+            slots += [Slot((rank,), agent.learner.cpus, plan.learner_gpus) for rank in ranks]
         plans |= dict.fromkeys(policy.agents, plan)
     return Plan((*slots, *_sandbox_slots(config)), tuple(plan for _, plan in sorted(plans.items())))
 
@@ -180,10 +181,11 @@ def _agent_plan(agent: AgentConfig, cluster_has_gpus: bool, where: str) -> Agent
             "to 1, or run on a cluster that has some"
         )
     shared = 0 < generator_gpus < 1
-    if shared and (learner_gpus + generator_gpus > 1 or generator.replicas > 1):
+    if shared and (learner_gpus + generator_gpus > 1 or generator.replicas > 1 or learner.ranks > 1):
         raise PlacementError(
             f"a generator with a fraction of a GPU shares it with its learner: {where}resources.generator.gpus and "
-            f"{where}resources.learner.gpus should sum to at most 1, with {where}resources.generator.replicas 1"
+            f"{where}resources.learner.gpus should sum to at most 1, with {where}resources.generator.replicas and "
+            f"{where}resources.learner.ranks 1"
         )
     return AgentPlan(generator_gpus, learner_gpus, "store" if generator_gpus == 0 else "ipc" if shared else "nccl")
 
@@ -217,7 +219,7 @@ def shortage(plan: Plan, nodes: Sequence[Mapping[str, float]]) -> str:
     return (
         f"the cluster cannot place this run: asked for {demand(plan)}; free on {counted(len(nodes), 'node')}: "
         f"{have or 'nothing'}. Lower resources.generator.cpus/gpus/replicas, resources.learner.cpus/"
-        "gpus or resources.sandbox.workers/cpus, or add nodes"
+        "gpus/ranks or resources.sandbox.workers/cpus, or add nodes"
     )
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import ray
-from ray._private import accelerators, ray_constants, services, utils, worker
+from ray._private import accelerators, node, ray_constants, services, utils, worker
 from ray._private.grpc_utils import init_grpc_channel
 from ray._private.state import available_resources_per_node
 from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest  # type: ignore[attr-defined]
@@ -32,15 +32,40 @@ def init_on_localhost(**options: Any) -> None:
 
     Ray binds to every interface unless it believes that clusters are off, as on a Mac. Its helper processes read the
     variable; this one has read it already. Raises TimeoutError for a Ray that is not up in the 30 s it gives itself.
+
+    It has no helper processes that nobody here asks for anything: the autoscaler's, which has nothing to scale, the
+    dashboard's server, which is there without a dashboard too and is waited for, and, where no logs are to be shown,
+    the one that reads them. That saves about 3 s of one core, and of the wait.
     """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
+    unused = ["start_monitor", "start_api_server"]
+    if not options.get("log_to_driver", True):
+        unused.append("start_log_monitor")
     try:
-        ray.init(address="local", _node_ip_address="127.0.0.1", **options)
+        with _without(unused):
+            ray.init(address="local", _node_ip_address="127.0.0.1", **options)
     except Exception as error:
         if TOO_SLOW not in str(error):
             raise
         raise TimeoutError("Ray was not up after 30 s") from None
+
+
+@contextmanager
+def _without(helpers: Sequence[str]) -> Iterator[None]:
+    """A node that is started within has not these of its helper processes."""
+    own = {name: getattr(node.Node, name) for name in helpers}
+
+    def leave_out(self: Any, **options: Any) -> None:
+        self._webui_url = ""  # which the dashboard's start would set
+
+    for name in helpers:
+        setattr(node.Node, name, leave_out)
+    try:
+        yield
+    finally:
+        for name, method in own.items():
+            setattr(node.Node, name, method)
 
 
 @contextmanager
@@ -111,7 +136,7 @@ def ask_head(address: str, deadline_s: float) -> None:
 def free_resources() -> list[dict[str, float]]:
     """What each live node has free, in Ray's spelling (`ray.available_resources` has their sum only)."""
     free = available_resources_per_node()
-    return [dict(free.get(node["NodeID"], {})) for node in ray.nodes() if node["Alive"]]
+    return [dict(free.get(each["NodeID"], {})) for each in ray.nodes() if each["Alive"]]
 
 
 def gpus_here() -> int:

@@ -198,10 +198,21 @@ def _check_resources(config: Config, number: int) -> None:
     generator, learner = config.agents[number].generator, config.agents[number].learner
     gpus, parallel = generator.gpus, _where(config, number, "generator.tensor_parallel")
     key = _where(config, number, "generator.gpus")
+    ranks, learner_gpus = _where(config, number, "learner.ranks"), _where(config, number, "learner.gpus")
     _require(
         learner.gpus is None or learner.gpus <= 1,
-        f"{_where(config, number, 'learner.gpus')} is {learner.gpus}: a learner uses at most one GPU (sharded "
-        "learners are not available yet)",
+        f"{learner_gpus} is {learner.gpus}, and a rank of a learner uses one GPU at most: set it to 1, and {ranks} to "
+        "the number of GPUs",
+    )
+    _require(
+        learner.ranks == 1 or learner.gpus in (None, 0, 1),
+        f"{learner_gpus} is {learner.gpus} for each of {learner.ranks} ranks, and ranks do not share a GPU: set it to "
+        f"1, or {ranks} to 1",
+    )
+    _require(
+        learner.ranks > 1 or not learner.cpu_offload,
+        f"{_where(config, number, 'learner.cpu_offload')} is for weights that ranks share out, and {ranks} is 1: set "
+        "it to 2 or more, or leave cpu_offload out",
     )
     _require(
         gpus is None or gpus in (0, generator.tensor_parallel) or (gpus < 1 and generator.tensor_parallel == 1),
@@ -230,6 +241,7 @@ def _check_colocation(config: Config, number: int) -> None:
     for field, given in (
         ("generator.replicas", generator.replicas),
         ("generator.tensor_parallel", generator.tensor_parallel),
+        ("learner.ranks", learner.ranks),
     ):
         _require(
             given == 1,

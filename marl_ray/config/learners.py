@@ -93,6 +93,11 @@ def _check_critic(config: Config) -> None:
     )
     for number, agent in enumerate(config.agents):
         require(
+            agent.learner.ranks == 1,
+            f"{where(config, number, 'learner.ranks')} is {agent.learner.ranks}, and a critic has one rank: set it to "
+            f"1, or {section}.critic to none",
+        )
+        require(
             agent.estimator == section,
             f"{where(config, number, 'estimator')} {agent.estimator} compares siblings, and {section}.critic {critic} "
             "measures them against a value: leave one of them out",
@@ -120,6 +125,18 @@ def _check_optimizer(config: Config) -> None:
         bool(config.lora.rank) or config.lora == LoraConfig(),
         "lora.rank is 0, so there are no adapters, and other settings of lora are for those: set it, or leave them out",
     )
+    for number, agent in enumerate(config.agents):
+        ranks = where(config, number, "learner.ranks")
+        require(
+            agent.learner.ranks == 1 or optimizer.optimizer != "adamw_8bit",
+            f"{section}.optimizer adamw_8bit works on whole weights, and {ranks} is {agent.learner.ranks}: set it to "
+            "1, or the optimizer to adamw",
+        )
+        require(
+            agent.learner.ranks == 1 or not config.lora.share_base,
+            f"lora.share_base is for learners in one process, and {ranks} is {agent.learner.ranks}: leave one of them "
+            "out",
+        )
     require(
         not config.lora.share_base or len(config.learners) < len(config.policies),
         "lora.share_base is for policies that begin at the same model with the same resources.learner, and no two of "

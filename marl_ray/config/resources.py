@@ -32,16 +32,26 @@ class GeneratorResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerResources:
-    """One learner actor a policy."""
+    """One learner a policy, of one actor or several."""
 
+    ranks: PositiveInt = 1
+    """Actors that share out one policy's weights, gradients and optimizer, and the tokens that are learned from; each
+    has the cpus and gpus below, on any node. 1: one actor has all."""
     cpus: Positive = 0.25
-    """Cores Ray sets aside for it, and (rounded, at least 1) its threads."""
+    """Cores Ray sets aside for one rank, and (rounded, at least 1) its threads."""
     gpus: NotNegative | None = None
-    """GPUs of the learner; null: 1 if the cluster has GPUs, else 0. A fraction shares one GPU with the agent's
-    generator."""
+    """GPUs of one rank; null: 1 if the cluster has GPUs, else 0. A fraction shares one GPU with the agent's
+    generator, and needs ranks 1."""
+    cpu_offload: bool = False
+    """Keep weights, gradients and the optimizer's numbers in the host's memory, where the optimizer works; the GPU has
+    a layer at a time, which takes longer. Needs ranks above 1; where there is no GPU, it changes nothing."""
     offload_reference: bool = False
     """Keep the reference policy in the host's memory, and bring it to the GPU where it is asked: less of the GPU's
     memory, more time. Where there is no reference, or no GPU, it changes nothing."""
+    sparse_push: bool | None = None
+    """Send generators only what has changed in the weights, where that is less. For that the learner and each engine
+    keep a copy of the weights as sent in the host's memory. null: where weights are sent as messages (without GPUs)
+    and have 16 bits. Between GPUs everything is sent."""
     max_restarts: NotNegativeInt = 10
     """How often within an hour one that was lost is started again, from the last checkpoint and the batch log."""
 

@@ -50,6 +50,8 @@ class ActorId:
     Example:
         >>> str(ActorId("generator", Policy((1,)), 0)), str(ActorId("sandbox", None, 3))
         ('agent 1 generator 0', 'sandbox 3')
+        >>> str(ActorId("learner", Policy((1,)))), str(ActorId("learner", Policy((1,)), 2))  # rank 0 speaks for all
+        ('agent 1 learner', 'agent 1 learner rank 2')
     """
 
     kind: Kind
@@ -59,4 +61,6 @@ class ActorId:
     def __str__(self) -> str:
         if self.policy is None:
             return f"{self.kind} {self.replica}"
-        return f"{self.policy} {self.kind}" + (f" {self.replica}" if self.kind == "generator" else "")
+        if self.kind == "generator":
+            return f"{self.policy} generator {self.replica}"
+        return f"{self.policy} learner" + (f" rank {self.replica}" if self.replica else "")

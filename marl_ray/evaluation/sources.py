@@ -14,6 +14,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.paths import expanded
 from marl_ray.core.words import counted
 from marl_ray.models.adapters import ADAPTER_FILE
+from marl_ray.models.folders import SHARDS
 from marl_ray.models.tokenization import says_base
 from marl_ray.runs.checkpoints import NAME, state_of
 from marl_ray.runs.folder import RunFolder
@@ -94,6 +95,11 @@ def _kept(label: str, folder: Path, run: RunFolder, config: Config) -> Source:
         )
     if there != wanted:
         raise UserError(f"{folder} holds {', '.join(there) or 'no model'}, but its run has {', '.join(wanted)}")
+    if any((folder / name / SHARDS).is_dir() for name in wanted):
+        raise UserError(
+            f"{folder} holds the parts of a learner's ranks, which engines do not load: evaluate the run once it has "
+            "ended, when they are one model in its models/"
+        )
     weights = tuple(str(folder / own.policy_of(agent).key) for agent in range(config.num_agents))
     players = zip(weights, own.agents, strict=True)
     adapters = {path: agent.name for path, agent in players if (Path(path) / ADAPTER_FILE).exists()}

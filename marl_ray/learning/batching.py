@@ -19,6 +19,7 @@ import torch
 
 from marl_ray.core.batch import Group
 from marl_ray.learning.attention import PackedGroup
+from marl_ray.learning.ranks import ALONE, Ranks
 
 Layout = Literal["packed", "padded"]
 NO_TOKEN = -100
@@ -120,31 +121,89 @@ class Cutter:
     many tokens as WINDOW micro-batches, laid out from the shortest completion to the longest, so that there is little
     to fill up. The price of not waiting for all rows, and sorting those, is one micro-batch a window that is not full,
     and rectangles of lengths a little less alike.
+
+    Several ranks have a cutter each, which hears of all rows and gives its own rank's micro-batches. A window is so
+    many times as large, and its rows are shared out by tokens. All ranks get as many micro-batches, since they compute
+    together; some of those who have less to do are `idle`.
     """
 
-    def __init__(self, max_tokens: int, layout: Layout) -> None:
-        self._max_tokens, self._layout = max_tokens, layout
-        self._window = max_tokens if layout == "packed" else WINDOW * max_tokens
+    def __init__(self, max_tokens: int, layout: Layout, ranks: Ranks = ALONE) -> None:
+        self._max_tokens, self._layout, self._ranks = max_tokens, layout, ranks
+        self._window = ranks.size * (max_tokens if layout == "packed" else WINDOW * max_tokens)
         self._pending: list[PromptRow] = []
         self._size = 0
 
     def add(self, rows: Sequence[PromptRow]) -> list[MicroBatch]:
         """The micro-batches that are complete now."""
-        found = []
-        for row in rows:
-            for part in split_row(row, self._max_tokens) if self._layout == "packed" else single_rows(row):
-                if self._pending and self._size + part.size > self._window:
-                    found += self.rest()
-                self._pending.append(part)
-                self._size += part.size
-        return found
+        return [micro_batch for window in self._windows(rows) for micro_batch in self._cut(window)]
 
     def rest(self) -> list[MicroBatch]:
         """What was kept; the next row begins a window."""
+        return self._cut(self._taken())
+
+    def apart(self, rows: Sequence[PromptRow]) -> list[MicroBatch]:
+        """Micro-batches none of which has completions of two rows: what is computed of one does not depend, in any
+        bit, on the others. Each rank has whole rows."""
+        of_ranks = []
+        for share in share_out(rows, self._ranks.size):
+            of_one: list[list[PromptRow]] = []
+            for row in share:
+                for window in (*self._windows([row]), self._taken()):
+                    of_one += self._fitting(window)
+            of_ranks.append(of_one)
+        return self._laid_out(of_ranks)
+
+    def _windows(self, rows: Sequence[PromptRow]) -> Iterator[list[PromptRow]]:
+        """Those that are full now; their rows have one completion where completions are padded."""
+        for row in rows:
+            for part in split_row(row, self._max_tokens) if self._layout == "packed" else single_rows(row):
+                if self._pending and self._size + part.size > self._window:
+                    yield self._taken()
+                self._pending.append(part)
+                self._size += part.size
+
+    def _taken(self) -> list[PromptRow]:
         pending, self._pending, self._size = self._pending, [], 0
-        if self._layout == "padded":
-            return [pad(rows) for rows in rectangles(pending, self._max_tokens)]
-        return [pack(pending)] if pending else []
+        return pending
+
+    def _cut(self, window: list[PromptRow]) -> list[MicroBatch]:
+        return self._laid_out([self._fitting(share) for share in share_out(window, self._ranks.size)])
+
+    def _fitting(self, rows: Sequence[PromptRow]) -> list[list[PromptRow]]:
+        """The rows of each micro-batch."""
+        cut = rectangles if self._layout == "padded" else consecutive
+        return list(cut(rows, self._max_tokens))
+
+    def _laid_out(self, of_ranks: Sequence[Sequence[list[PromptRow]]]) -> list[MicroBatch]:
+        """This rank's micro-batches, of the rows of all."""
+        lay_out = pad if self._layout == "padded" else pack
+        own = [lay_out(rows) for rows in of_ranks[self._ranks.rank]]
+        return own + [idle(self._layout)] * (max(map(len, of_ranks)) - len(own))
+
+
+def share_out(rows: Sequence[PromptRow], ranks: int) -> list[list[PromptRow]]:
+    """The rows of each rank, in their order: from the largest on, each goes to the rank that has the fewest tokens."""
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    tokens = [0] * ranks
+    for number in sorted(range(len(rows)), key=lambda number: -rows[number].size):
+        rank = tokens.index(min(tokens))
+        tokens[rank] += rows[number].size
+        shares[rank].append(number)
+    return [[rows[number] for number in sorted(share)] for share in shares]
+
+
+def consecutive(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[list[PromptRow]]:
+    """Rows in their order, in parts that fit."""
+    pending: list[PromptRow] = []
+    size = 0
+    for row in rows:
+        if pending and size + row.size > max_tokens:
+            yield pending
+            pending, size = [], 0
+        pending.append(row)
+        size += row.size
+    if pending:
+        yield pending
 
 
 def rectangles(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[list[PromptRow]]:
@@ -223,6 +282,14 @@ def pad(rows: Sequence[PromptRow]) -> MicroBatch:
             found[name][real] = values
             found[name] = found[name].flatten()
     return MicroBatch(input_ids=input_ids, columns=torch.arange(first, width), **found)
+
+
+def idle(layout: Layout) -> MicroBatch:
+    """A sequence in which nothing is predicted, so that its gradient is 0: for a rank that has nothing to do while
+    others compute."""
+    row = PromptRow((PADDING,), (WeightedCompletion((PADDING,), (0.0,), 0.0),))
+    batch = pack([row]) if layout == "packed" else pad([row])
+    return replace(batch, tokens=torch.full_like(batch.tokens, NO_TOKEN), completions=())
 
 
 def _tokens_of(completions: Sequence[WeightedCompletion]) -> dict[str, Any]:

@@ -29,6 +29,9 @@ class Gradient:
     pass more, and the time in which it could have computed while others were played; where tokens are stale, batches
     are there before they are needed.
 
+    Ranks that share the policy have one each, and hear of all groups. Each computes its share of the tokens, and
+    `close` adds up what they found.
+
     groups: how many were added; loss: their sum, and after `close` the loss. Of the tokens that were learned from,
     agreement: of learner and sampler; distance: from where the loss's ratios start. valued: what a critic has said of
     the groups, for the gradient of its own loss, which is not computed here.
@@ -45,7 +48,7 @@ class Gradient:
         self._entropy = 0.0
         self._reference_kl: float | None = None
         self._policy, self._settings = policy, settings
-        self._cutter = Cutter(settings.microbatch_tokens, policy.layout)
+        self._cutter = Cutter(settings.microbatch_tokens, policy.layout, policy.ranks)
         self._waiting: list[PromptRow] = []
         """Of m2po: what has to be known first."""
         self._reach = 0.0
@@ -78,10 +81,24 @@ class Gradient:
                 self._backward(micro_batch)
         for micro_batch in self._cutter.rest():
             self._backward(micro_batch)
+        if not self._policy.ranks.alone:
+            self._add_up()
         self.loss /= normalizer
         for parameter in trainable(self._policy.model):
             if parameter.grad is not None:
                 parameter.grad.div_(normalizer)
+
+    def _add_up(self) -> None:
+        """What all ranks found, in their order, so that each has the same bits. Gradients are summed already."""
+        own = (self.loss, self._entropy, self._reference_kl, self.agreement, self.distance)
+        losses, entropies, divergences, agreements, distances = zip(*self._policy.ranks.gather(own), strict=True)
+        self.loss, self._entropy = sum(losses), sum(entropies)
+        known = [divergence for divergence in divergences if divergence is not None]
+        self._reference_kl = sum(known) if known else None
+        self.agreement, self.distance = agreements[0], distances[0]
+        for agreement, distance in zip(agreements[1:], distances[1:], strict=True):
+            self.agreement += agreement
+            self.distance += distance
 
     def _second_moment_reach(self) -> float:
         """Of all tokens that wait."""
@@ -91,10 +108,10 @@ class Gradient:
         return losses.second_moment_reach(torch.cat(ratios), self._settings.m2_bound)
 
     def _backward(self, micro_batch: MicroBatch) -> None:
-        model, settings = self._policy.model, self._settings
-        batch = micro_batch.to(model.device)
+        model, device, settings = self._policy.model, self._policy.device, self._settings
+        batch = micro_batch.to(device)
         real = batch.tokens != NO_TOKEN
-        with compute_in(self._policy.dtype, model.device):
+        with compute_in(self._policy.dtype, device):
             scores = token_scores(model, batch, self._policy.temperature)
             logprobs = chosen_logprobs(scores, batch.tokens)
             entropies = losses.entropies(scores)

@@ -45,6 +45,8 @@ class Agreement:
 
     def add(self, logprobs: torch.Tensor, behaviour_logprobs: torch.Tensor) -> None:
         """Of the same tokens, [S], without padding. In float64, where no ratio that is met overflows."""
+        if not len(logprobs):
+            return
         differences = logprobs.detach().double() - behaviour_logprobs.double()
         ratios = differences.exp()
         sums = [differences.abs().sum(), ratios.sum(), ratios.square().sum()]
@@ -56,6 +58,16 @@ class Agreement:
         self._squares += squares
         self._beyond += cut
         self._max = max(self._max, most)
+
+    def __iadd__(self, other: Agreement) -> Agreement:
+        """Its tokens too."""
+        self.tokens += other.tokens
+        self._gap += other._gap
+        self._sum += other._sum
+        self._squares += other._squares
+        self._beyond += other._beyond
+        self._max = max(self._max, other._max)
+        return self
 
     @property
     def logprob_gap(self) -> float:

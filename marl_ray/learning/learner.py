@@ -1,16 +1,18 @@
-"""One policy's learner: an optimizer on the policy gradient, a critic if there is one, and checkpoints. No Ray."""
+"""One policy's learner: an optimizer on the policy gradient, a critic if there is one, and checkpoints. No Ray.
+
+It may be one of several ranks that share the model out (`marl_ray.learning.sharding`). All of them are asked the same,
+in the same order; each learns from its share of the tokens, and all say the same of the whole.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -19,48 +21,55 @@ from marl_ray.config.learning import CLIP_RANGES, LoraConfig
 from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.disk import sync, sync_tree
-from marl_ray.core.errors import UserError
-from marl_ray.learning.batching import PromptRow, rows_of, whole_row
-from marl_ray.learning.critic import Critic, Valued, critic_stats
+from marl_ray.learning.batching import Layout, PromptRow, rows_of, whole_row
+from marl_ray.learning.critic import Critic, Valued
 from marl_ray.learning.gradient import Gradient
 from marl_ray.learning.iac import own_critic
 from marl_ray.learning.importance import Agreement
 from marl_ray.learning.maac import central_critic
-from marl_ray.learning.measures import Distance
+from marl_ray.learning.mini_batch import MiniBatchDone, stats_of
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
+from marl_ray.learning.persistence import (
+    CRITIC_FILE,
+    STATE_FILE,
+    is_sharded,
+    learned,
+    load_optimizer,
+    read,
+    read_shards,
+    reading,
+    write,
+    write_shards,
+)
 from marl_ray.learning.policy import Scorer, choose_layout, load_policy
+from marl_ray.learning.ranks import ALONE, Ranks
 from marl_ray.learning.reference import Reference
-from marl_ray.models.adapters import NAME, add_adapter, has_adapter, load_adapter, named_weights, trainable, use_adapter
+from marl_ray.learning.sharding import copy_from_first, load_to_shard, shard, whole
+from marl_ray.models.adapters import (
+    NAME,
+    adapter_weights,
+    add_adapter,
+    has_adapter,
+    load_adapter,
+    named_weights,
+    trainable,
+    use_adapter,
+)
 from marl_ray.models.folders import check_folder
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 
-STATE_FILE, CRITIC_FILE = "learner.pt", "critic.pt"
 NO_ADAPTER = LoraConfig()
-UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError, UnpicklingError, UserError)
-"""What reading files raises that are cut off, damaged, or of another model."""
-
-
-@dataclass(frozen=True, slots=True)
-class MiniBatchDone:
-    """What became of one mini-batch: an optimizer step was taken, or skipped for a loss or gradient that is not finite,
-    or there was nothing to learn from. What `gradient` says of its tokens is of before the step."""
-
-    loss: float
-    grad_norm: float
-    taken: bool
-    skipped: bool
-    gradient: Gradient
-    critic_loss: float
 
 
 class Learner:
-    """A fold over batches, on one device: state(s + 1) = update(state(s), batch s).
+    """A fold over batches, on one device a rank: state(s + 1) = update(state(s), batch s).
 
     `model_path` is a local folder or hub id, of the start and of the reference policy, if the agent has one;
     `wire_dtype` the dtype of the engines' weights; `total_steps` the number of optimizer steps that the schedule spans;
     `seed` is what an adapter's first weights follow from. `beside`, of another policy with an adapter, is a learner
     whose model this one shares: it has an adapter of its own there, `name`, and `activate` goes before all that it is
     asked for.
+    `ranks` are those that learn together, of which this is one.
     `step` counts the batches that were applied, so it is the number of the next one.
     """
 
@@ -78,6 +87,7 @@ class Learner:
         seed: int = 0,
         name: str = NAME,
         beside: Learner | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         torch.set_num_threads(threads)
         self.agent = agent
@@ -89,14 +99,14 @@ class Learner:
         self.dtype = getattr(torch, wire_dtype)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tokenizer = load_tokenizer(model_path, model)
+        self.ranks = ranks
+        layout: Layout
         if beside is None:
-            self.policy = load_policy(model_path, model.model_kwargs.trust_remote_code, self.device)
-            layout, self.why_padded = choose_layout(self.policy, self.device, model.max_length)
+            self.policy, layout, self.why_padded = self._built(lora, seed)
         else:
             self.policy, layout, self.why_padded = beside.policy, beside.scorer.layout, beside.why_padded
-        if lora.rank:
             add_adapter(self.policy, lora, seed, name)
-        self.scorer = Scorer(self.policy, layout, agent.temperature, self.dtype)
+        self.scorer = Scorer(self.policy, layout, agent.temperature, self.dtype, ranks)
         self.reference: Reference | None = None
         if agent.reference_kl_coef:
             trust = model.model_kwargs.trust_remote_code
@@ -115,6 +125,22 @@ class Learner:
             self.critic = central_critic(body, self.scorer, agent, credit, optimizer, total_steps)
         self.step = 0
         self._open: Gradient | None = None  # of the next batch's first mini-batch
+
+    def _built(self, lora: LoraConfig, seed: int) -> tuple[Any, Layout, str]:
+        """The policy with what `choose_layout` says of it, which rank 0 tries on the whole."""
+        trust, ranks = self.model.model_kwargs.trust_remote_code, self.ranks
+        policy = load_policy(self.base, trust, self.device) if ranks.alone else load_to_shard(self.base, trust, ranks)
+        chosen: tuple[Layout, str] = ("packed", "")
+        if ranks.rank == 0:
+            chosen = choose_layout(policy, policy.device, self.model.max_length)
+        layout, why = ranks.told(chosen)
+        if not ranks.alone:
+            policy.set_attn_implementation(ranks.told(policy.config._attn_implementation))
+        if lora.rank:
+            add_adapter(policy, lora, seed, self.name)
+        if not ranks.alone:
+            shard(policy, ranks, self.device, self.dtype, self.agent.learner.cpu_offload)
+        return policy, layout, why
 
     def activate(self) -> None:
         """The model is this learner's from now on, where it shares one: the others' adapters rest, with what they have
@@ -162,7 +188,7 @@ class Learner:
             gradient.close(mini_batch.normalizer)
             done.append(self._optimizer_step(gradient))
         self.step += 1
-        return _stats(done, learning_rate)
+        return stats_of(done, learning_rate)
 
     def logprob_gap(self, groups: Sequence[Group]) -> float:
         """Mean absolute difference to the sampler's log-probabilities of the groups' completions, nats a token; one of
@@ -179,41 +205,44 @@ class Learner:
         return self.finish(batch, 0)
 
     def save(self, folder: str) -> None:
-        """Write the model (as transformers loads it), or its adapter (as peft does), and everything needed to go on
-        exactly; when this returns, it is on disk. Where the disk refuses, raises what says so: OSError, or the error of
-        safetensors with its number."""
-        self.policy.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
-        state = {
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(),
-            "torch_rng": torch.get_rng_state(),
-        }
-        _write(state, Path(folder) / STATE_FILE)
-        if self.critic is not None:
-            _write(self.critic.state(), Path(folder) / CRITIC_FILE)
-        sync_tree(Path(folder))
+        """Write what `load` needs to go on exactly (`marl_ray.learning.persistence`); when this returns, it is on disk.
+        Where the disk refuses, raises what says so: OSError, or the error of safetensors with its number."""
+        path = Path(folder)
+        state: dict[str, Any] = {"schedule": self.schedule.state_dict(), "torch_rng": torch.get_rng_state()}
+        if self.ranks.alone:
+            self.policy.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            state["optimizer"] = self.optimizer.state_dict()
+        else:
+            write_shards(path, self.policy, self.optimizer)
+        if self.ranks.rank == 0:
+            write(state, path / STATE_FILE)
+            if self.critic is not None:
+                write(self.critic.state(), path / CRITIC_FILE)
+            sync_tree(path)
 
     def load(self, folder: str, step: int) -> None:
-        """Continue from what `save` wrote when `step` batches were applied. What was accumulated is dropped.
+        """Continue from what `save` wrote when `step` batches were applied, by however many ranks. What was accumulated
+        is dropped.
 
         Raises UserError, which names the file, for what is cut off, missing or not of this model.
         """
-        checkpoint = Path(folder).parent
-        with _reading(Path(folder), checkpoint):
-            check_folder(Path(folder), own_tokenizer=True)
-            if has_adapter(self.policy):
-                load_adapter(self.policy, Path(folder))
+        path = Path(folder)
+        sharded, checkpoint = is_sharded(path), path.parent
+        with reading(path, checkpoint):
+            if sharded:
+                read_shards(path, self.policy, self.optimizer)
             else:
-                self.policy.load_state_dict(self._load(folder).state_dict())
-        with _reading(Path(folder) / STATE_FILE, checkpoint):
-            state = torch.load(Path(folder) / STATE_FILE, map_location="cpu", weights_only=True)
-            self.optimizer.load_state_dict(state["optimizer"])
+                self._load_whole(path)
+        with reading(path / STATE_FILE, checkpoint):
+            state = read(path / STATE_FILE, mapped=not self.ranks.alone)
+            if not sharded:
+                load_optimizer(self.optimizer, state["optimizer"])
             self.schedule.load_state_dict(state["schedule"])
             torch.set_rng_state(state["torch_rng"])
         if self.critic is not None:
-            with _reading(Path(folder) / CRITIC_FILE, checkpoint):
-                self.critic.load(torch.load(Path(folder) / CRITIC_FILE, map_location="cpu", weights_only=True))
+            with reading(path / CRITIC_FILE, checkpoint):
+                self.critic.load(read(path / CRITIC_FILE))
         apply_settings(self.optimizer, self.schedule, [self.agent.learning_rate], self.settings)
         self.step, self._open = step, None
 
@@ -223,10 +252,11 @@ class Learner:
         Raises RuntimeError if the saved tokenizer, loaded again, gives other ids of `texts` than the one trained with.
         """
         final, hidden = Path(folder), Path(folder).with_name(f".{Path(folder).name}")
-        if self.lora.export == "adapter":
-            self.policy.save_pretrained(hidden)
-        else:
-            self._save_whole(hidden)
+        adapter = self.lora.export == "adapter"
+        policy = self._unshared(merged=not adapter)
+        if self.ranks.rank:
+            return
+        policy.save_pretrained(hidden, state_dict=None if adapter else self._cast(policy))
         self.tokenizer.save_pretrained(hidden)
         saved = load_tokenizer(str(hidden), ModelConfig(model_kwargs=self.model.model_kwargs))
         if fingerprint(saved, texts) != fingerprint(self.tokenizer, texts):
@@ -249,23 +279,44 @@ class Learner:
         """A model on the CPU."""
         return load_policy(path, self.model.model_kwargs.trust_remote_code, torch.device("cpu"))
 
-    def _save_whole(self, folder: Path) -> None:
-        whole = self._whole()
-        weights = {
-            name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
-            for name, tensor in whole.state_dict().items()
-        }
-        whole.save_pretrained(folder, state_dict=weights)
+    def _load_whole(self, folder: Path) -> None:
+        """The weights that a learner of one rank wrote."""
+        check_folder(folder, own_tokenizer=True)
+        if self.ranks.alone:
+            if has_adapter(self.policy):
+                load_adapter(self.policy, folder)
+            else:
+                self.policy.load_state_dict(self._load(str(folder)).state_dict())
+            return
+        weights = None
+        if self.ranks.rank == 0:
+            adapter = has_adapter(self.policy)
+            weights = (
+                adapter_weights(self.policy, folder) if adapter else dict(self._load(str(folder)).named_parameters())
+            )
+        copy_from_first(learned(self.policy), weights)
 
-    def _whole(self) -> Any:
-        """The policy, or one like it that has what an adapter adds in its weights."""
-        if not has_adapter(self.policy):
+    def _cast(self, policy: Any) -> dict[str, torch.Tensor]:
+        """Its tensors, numbers in the engines' dtype."""
+        return {
+            name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in policy.state_dict().items()
+        }
+
+    def _unshared(self, merged: bool) -> Any:
+        """The policy, or one like it, on the CPU of rank 0, with what ranks share out, and, `merged`, with what an
+        adapter adds in its weights."""
+        if self.ranks.alone and not (merged and has_adapter(self.policy)):
             return self.policy
-        whole = self._load(self.base)
+        model = self._load(self.base) if self.ranks.rank == 0 else None
+        if model is not None and not merged:
+            add_adapter(model, self.lora, 0, self.name)
         with torch.no_grad():
-            for name, merged in named_weights(self.policy):
-                whole.get_parameter(name).copy_(merged)
-        return whole
+            for name, tensor in named_weights(self.policy) if merged else learned(self.policy).items():
+                weight = whole(tensor.detach())
+                if model is not None:
+                    model.get_parameter(name).copy_(weight)
+        return model
 
     def _begun(self, step: int, start: int) -> Gradient:
         """The gradient of batch `step` whose next group is number `start`."""
@@ -310,54 +361,3 @@ class Learner:
         if self.critic is not None and finite and gradient.valued:
             self.critic.step()
         return MiniBatchDone(loss, norm, taken, not finite, gradient, critic_loss)
-
-
-def _write(state: dict[str, Any], path: Path) -> None:
-    """`torch.save`, which says what the disk said: given a path, it says that positions are unexpected."""
-    try:
-        with path.open("wb") as file:
-            torch.save(state, file)
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):
-            raise error.__context__ from None
-        raise
-
-
-@contextmanager
-def _reading(part: Path, checkpoint: Path) -> Iterator[None]:
-    """What fails in reading a part of a checkpoint is the part's fault: raises UserError, which names both."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except UNREADABLE as error:
-        why = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise UserError(
-            f"{part} is damaged ({why[:200]}): copy it again, or delete {checkpoint} to go on from before it"
-        ) from error
-
-
-def _stats(done: Sequence[MiniBatchDone], learning_rate: float) -> UpdateStats:
-    """Of a batch's mini-batches; `learning_rate` is that of the first optimizer step."""
-    finite = [one for one in done if not one.skipped]
-    first = next((one.gradient for one in done if one.gradient.agreement.tokens), None)
-    distance = Distance()
-    for one in done:
-        distance += one.gradient.distance
-    return UpdateStats(
-        loss=_mean([one.loss for one in finite]) if done else 0.0,
-        grad_norm=_mean([one.grad_norm for one in finite]) if done else 0.0,
-        learning_rate=learning_rate,
-        logprob_gap=None if first is None else first.agreement.logprob_gap,
-        ratios=None if first is None else first.agreement.ratios,
-        optimizer_steps=sum(one.taken for one in done),
-        skipped_steps=sum(one.skipped for one in done),
-        entropy=None if first is None else first.entropy,
-        drift=distance.drift,
-        reference_kl=None if first is None else first.reference_kl,
-        critic=critic_stats([one.critic_loss for one in done], [v for one in done for v in one.gradient.valued]),
-    )
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else math.nan

@@ -17,6 +17,8 @@ class Distance:
     def add(self, log_ratios: torch.Tensor, ratios: torch.Tensor, stopped: torch.Tensor) -> None:
         """Of the same tokens, [S], without padding: log pi - log old, the ratios of the loss, and which of them have no
         gradient. In float64, where no ratio that is met overflows."""
+        if not len(log_ratios):
+            return
         own = log_ratios.double()
         sums = [stopped.sum().double(), ratios.double().sum(), (own.exp() - 1 - own).sum(), ratios.double().max()]
         counted, total, kl, most = torch.stack(sums).tolist()  # at once: the device is waited for once

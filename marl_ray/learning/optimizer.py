@@ -11,6 +11,7 @@ import torch
 
 from marl_ray.config.learning import OptimizerConfig
 from marl_ray.learning.arguments import require_optimizer
+from marl_ray.learning.sharding import whole
 
 # On import it warns that kernels for 4 bits, which nobody here uses, are not installed.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
@@ -64,9 +65,10 @@ def _own_settings(settings: OptimizerConfig) -> dict[str, Any]:
 
 
 def clip_gradients(parameters: Iterable[torch.nn.Parameter], settings: OptimizerConfig) -> float:
-    """Scale gradients down to `max_grad_norm`. Returns their norm before."""
+    """Scale gradients down to `max_grad_norm`. Returns their norm before: of all ranks' parts together, where several
+    share the model."""
     bound = math.inf if settings.max_grad_norm is None else settings.max_grad_norm
-    return float(torch.nn.utils.clip_grad_norm_(parameters, bound))
+    return float(whole(torch.nn.utils.clip_grad_norm_(parameters, bound)))
 
 
 def schedule_factor(name: str, warmup_steps: int, total_steps: int) -> Callable[[int], float]:

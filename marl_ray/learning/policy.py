@@ -13,6 +13,7 @@ import torch
 from marl_ray.core.errors import UserError
 from marl_ray.learning.attention import PACKED
 from marl_ray.learning.batching import NO_TOKEN, Cutter, Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
+from marl_ray.learning.ranks import ALONE, Ranks
 
 
 def load_policy(name: str, trust_remote_code: bool, device: torch.device) -> Any:
@@ -25,6 +26,17 @@ def load_policy(name: str, trust_remote_code: bool, device: torch.device) -> Any
         name, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code
     )
     return model.to(device).train()
+
+
+def blank_policy(name: str, trust_remote_code: bool) -> Any:
+    """What `load_policy` makes, without memory for weights and buffers: all are on PyTorch's meta device."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+    remove_noise(config)
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
+    return model.train()
 
 
 def remove_noise(config: Any) -> None:
@@ -53,26 +65,37 @@ def _multiplies(dtype: torch.dtype) -> bool:
 @dataclass(frozen=True, slots=True)
 class Scorer:
     """A model, and how it scores tokens: at the sampling `temperature`, in micro-batches of `layout`, computed in
-    `dtype` where that is possible."""
+    `dtype` where that is possible; by all `ranks` that share the model."""
 
     model: Any
     layout: Layout
     temperature: float
     dtype: torch.dtype
+    ranks: Ranks = ALONE
 
-    def logprobs(self, rows: Sequence[PromptRow], max_tokens: int) -> list[torch.Tensor]:
+    @property
+    def device(self) -> torch.device:
+        """Where it computes. Weights that are shared out may be kept elsewhere, and are brought there."""
+        if self.ranks.alone:
+            return self.model.device
+        return torch.device(next(self.model.parameters()).device_mesh.device_type)
+
+    def logprobs(self, rows: Sequence[PromptRow], max_tokens: int, apart: bool = False) -> list[torch.Tensor]:
         """log pi of each token of the rows' completions, [K] each, on the CPU; no gradient. Micro-batches have at most
-        `max_tokens` tokens."""
-        found: dict[int, torch.Tensor] = {}
-        cutter = Cutter(max_tokens, self.layout)
-        with torch.no_grad(), compute_in(self.dtype, self.model.device):
-            for micro_batch in (*cutter.add([row for row in rows if row.completions]), *cutter.rest()):
-                batch = micro_batch.to(self.model.device)
+        `max_tokens` tokens, and are of one row each if rows are scored `apart`."""
+        rows = [row for row in rows if row.completions]
+        cutter = Cutter(max_tokens, self.layout, self.ranks)
+        numbers = {id(completion): number for number, completion in enumerate(c for r in rows for c in r.completions)}
+        own: dict[int, torch.Tensor] = {}
+        with torch.no_grad(), compute_in(self.dtype, self.device):
+            for micro_batch in cutter.apart(rows) if apart else (*cutter.add(rows), *cutter.rest()):
+                batch = micro_batch.to(self.device)
                 known = token_logprobs(self.model, batch, self.temperature)[batch.tokens != NO_TOKEN].cpu()
                 lengths = [len(completion.token_ids) for completion in batch.completions]
-                of_each = zip(batch.completions, known.split(lengths), strict=True)
-                found |= {id(completion): logprobs for completion, logprobs in of_each}
-        return [found[id(completion)] for row in rows for completion in row.completions]
+                of_each = zip(batch.completions, known.split(lengths), strict=False)  # nothing is split into one part
+                own |= {numbers[id(completion)]: logprobs for completion, logprobs in of_each}
+        found = {number: logprobs for part in self.ranks.gather(own) for number, logprobs in part.items()}
+        return [found[number] for number in range(len(numbers))]
 
 
 def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.Tensor:

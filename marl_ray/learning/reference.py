@@ -23,6 +23,7 @@ from marl_ray.credit.batches import shares_of, weighed
 from marl_ray.learning.batching import PromptRow, WeightedCompletion, whole_row
 from marl_ray.learning.losses import k1, k3
 from marl_ray.learning.policy import Scorer, load_policy
+from marl_ray.learning.sharding import load_to_shard, shard
 from marl_ray.models.adapters import has_adapter, without_adapter
 
 
@@ -49,9 +50,15 @@ class Reference:
         if self._itself:
             self._reference = policy
             return
-        home = torch.device("cpu") if self._offloaded else policy.model.device
-        model = load_policy(model_path, trust_remote_code, home).requires_grad_(False).eval()
+        offloaded, device = self._offloaded, policy.device
+        if policy.ranks.alone:
+            model = load_policy(model_path, trust_remote_code, torch.device("cpu") if offloaded else device)
+        else:
+            model = load_to_shard(model_path, trust_remote_code, policy.ranks)
+        model = model.requires_grad_(False).eval()
         model.set_attn_implementation(policy.model.config._attn_implementation)
+        if not policy.ranks.alone:
+            shard(model, policy.ranks, device, policy.dtype, offloaded)
         self._reference = replace(policy, model=model)
 
     def modules(self) -> list[torch.nn.Module]:
@@ -60,20 +67,19 @@ class Reference:
 
     def rows(self, groups: Sequence[Group]) -> list[PromptRow]:
         """What of these groups is learned from, with what the reference says of it."""
-        with self._on_the_device():
-            found = [self._row(group) for group in groups]
+        with self._on_the_device(), without_adapter(self._policy.model) if self._itself else nullcontext():
+            known = self._logprobs(self._reference, groups)
+        if self._settings.reference_kl != "k3_in_loss":
+            policy = self._logprobs(self._policy, groups)
+            groups = [self._punished(*of_one) for of_one in zip(groups, policy, known, strict=True)]
+        found = [self._row(group, reference) for group, reference in zip(groups, known, strict=True)]
         return [row for row in found if row.completions]
 
-    def _row(self, group: Group) -> PromptRow:
-        """Each group is scored by itself: in whatever portions they come, the bits are the same."""
-        with without_adapter(self._policy.model) if self._itself else nullcontext():
-            reference = self._logprobs(self._reference, group)
+    def _row(self, group: Group, reference: Sequence[torch.Tensor]) -> PromptRow:
         kl_weights = [0.0] * len(group.completions)
         if self._settings.reference_kl == "k3_in_loss":
             shares = shares_of(group.turn, group.completions, self._agent.max_new_tokens, self._credit)
             kl_weights = [self._agent.reference_kl_coef * share for share in shares]
-        else:
-            group = self._punished(group, reference)
         completions = (
             WeightedCompletion(c.token_ids, c.logprobs, weight, kl_weight, reference_logprobs=tuple(logprobs.tolist()))
             for c, weight, kl_weight, logprobs in zip(
@@ -83,25 +89,26 @@ class Reference:
         )
         return PromptRow(group.prompt_ids, tuple(completions))
 
-    def _punished(self, group: Group, reference: Sequence[torch.Tensor]) -> Group:
+    def _punished(self, group: Group, policy: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> Group:
         """The group with returns that are less by the coefficient times each completion's KL, summed over its tokens,
         and the weights that follow."""
         estimate = k1 if self._settings.reference_kl == "k1_in_reward" else k3
-        policy = self._logprobs(self._policy, group)
         divergences = [float(estimate(p.double(), r.double()).sum()) for p, r in zip(policy, reference, strict=True)]
         coefficient = self._agent.reference_kl_coef
         returns = [value - coefficient * kl for value, kl in zip(group.returns, divergences, strict=True)]
         return weighed(replace(group, returns=tuple(returns)), self._agent, self._credit)
 
-    def _logprobs(self, scorer: Scorer, group: Group) -> list[torch.Tensor]:
-        """Of each completion of the group; nothing of one without tokens."""
-        known = iter(scorer.logprobs([whole_row(group)], self._settings.microbatch_tokens))
-        return [next(known) if c.token_ids else torch.zeros(0) for c in group.completions]
+    def _logprobs(self, scorer: Scorer, groups: Sequence[Group]) -> list[list[torch.Tensor]]:
+        """Of each completion of each group; nothing of one without tokens. Each group is scored by itself: in whatever
+        portions they come, the bits are the same."""
+        rows = [whole_row(group) for group in groups]
+        known = iter(scorer.logprobs(rows, self._settings.microbatch_tokens, apart=True))
+        return [[next(known) if c.token_ids else torch.zeros(0) for c in group.completions] for group in groups]
 
     @contextmanager
     def _on_the_device(self) -> Iterator[None]:
         """The reference's weights are where the policy's are. They are not written back: nothing changes them."""
-        if self._itself:
+        if self._itself or not self._policy.ranks.alone:  # one that is shared out sees to that by itself
             yield
             return
         model, device = self._reference.model, self._policy.model.device

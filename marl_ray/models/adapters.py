@@ -134,6 +134,16 @@ def merge_adapter(model: Any) -> None:
     del model.peft_config
 
 
+def adapter_weights(model: Any, folder: Path) -> dict[str, Any]:
+    """The tensors of an adapter that `model.save_pretrained` wrote, under the names of the model's parameters."""
+    from safetensors.torch import load_file
+
+    stored = load_file(folder / ADAPTER_FILE)
+    own = (name.removeprefix("base_model.model.").rpartition(".") for name in stored)
+    names = (f"{layer}.{_active(model)}.{last}" for layer, _, last in own)
+    return dict(zip(names, stored.values(), strict=True))
+
+
 def describe_adapter(model: Any) -> str:
     """How much of the model learns, in words."""
     own = sum(parameter.numel() for parameter in trainable(model))

@@ -16,6 +16,8 @@ from marl_ray.core.errors import UserError
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 INDEX = "model.safetensors.index.json"
+SHARDS = "shards"
+"""In a checkpoint, the folder where the ranks of a learner write their parts of a model."""
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 """Files of which a tokenizer has one at least."""
 MOST_READ = 2 << 30

@@ -24,6 +24,7 @@ from marl_ray.runs.resume import RunIsDone, SavedRun, Standing, learns_alike
 from marl_ray.runs.session import Session
 from marl_ray.runs.stopping import Signals
 from marl_ray.telemetry.console import say, warn
+from marl_ray.telemetry.startup import StartUp
 from marl_ray.trainer import Result
 
 RAY_PACKAGE = "_ray_pkg_"
@@ -38,9 +39,10 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
     Any other exception is a bug: the run folder keeps its traceback, and a note on it says where.
     """
     with Signals() as signals:
-        begun = time.monotonic()
+        begun, startup = time.monotonic(), StartUp()
         try:
-            problem = check(config, saved)
+            with startup.part("checks"):
+                problem = check(config, saved)
         except RunIsDone as done:
             if config.output.resume == "never":
                 raise
@@ -49,11 +51,17 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
         folder = folder_of(config) if saved is None else saved.folder
         folder.make()
         with held(folder.lock, say):
-            _train(config, saved, problem, folder, begun, signals)
+            _train(config, saved, problem, folder, begun, signals, startup)
 
 
 def _train(
-    config: Config, saved: SavedRun | None, problem: Problem, folder: RunFolder, begun: float, signals: Signals
+    config: Config,
+    saved: SavedRun | None,
+    problem: Problem,
+    folder: RunFolder,
+    begun: float,
+    signals: Signals,
+    startup: StartUp,
 ) -> None:
     """The run, in a folder that is its own."""
     try:
@@ -66,7 +74,7 @@ def _train(
         folder.log.drop_from(standing.logged)  # what is left of another history
         _introduce(config, folder, len(problem.train_tasks))
         folder.error.unlink(missing_ok=True)
-        result = _on_ray(config, Session(config, problem, folder, standing), signals)
+        result = _on_ray(config, Session(config, problem, folder, standing, startup), signals)
         for line in conclude(config, folder, result, time.monotonic() - begun):
             say(line)
     except KeyboardInterrupt:
@@ -135,7 +143,8 @@ def _introduce(config: Config, folder: RunFolder, num_tasks: int) -> None:
 def _on_ray(config: Config, session: Session, signals: Signals) -> Result:
     """The loop, on the cluster or on this machine."""
     try:
-        say(connect(config.output.verbose))
+        with session.startup.part("Ray"):
+            say(connect(config.output.verbose))
         with head_watched(lambda line: _end_at_once(line, session.folder)):
             return signals.run(session.run)
     except ActorDied as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 from marl_ray.actors.team import Team, start_team
 from marl_ray.cluster.machine import describe_machine
@@ -21,6 +20,7 @@ from marl_ray.runs.resume import Standing
 from marl_ray.runs.scaling import serve_requests
 from marl_ray.telemetry.console import Console, say
 from marl_ray.telemetry.files import Files
+from marl_ray.telemetry.startup import StartUp
 from marl_ray.telemetry.stream import RowStream, Sink
 from marl_ray.telemetry.tensorboard import TensorBoard
 from marl_ray.telemetry.wandb import Wandb
@@ -28,21 +28,29 @@ from marl_ray.trainer import Result, Trainer
 
 
 class Session:
-    """`standing`: where the run goes on, or starts."""
+    """`standing`: where the run goes on, or starts. `startup` has the parts of the start that are done."""
 
-    def __init__(self, config: Config, problem: Problem, folder: RunFolder, standing: Standing) -> None:
+    def __init__(
+        self,
+        config: Config,
+        problem: Problem,
+        folder: RunFolder,
+        standing: Standing,
+        startup: StartUp | None = None,
+    ) -> None:
         self.config, self.problem, self.folder, self.standing = config, problem, folder, standing
+        self.startup = StartUp() if startup is None else startup
 
     async def run(self) -> Result:
         """Start the actors, train, and end them. Raises UserError."""
-        started = time.monotonic()
         numbers = arithmetic(self.config, len(self.problem.train_tasks))
         say(_starting(self.config))
-        team = await start_team(self.config, numbers.optimizer_steps, say)
+        team = await start_team(self.config, numbers.optimizer_steps, say, self.startup)
         try:
             await self._make_ready(team)
-            say(f"actors ready after {time.monotonic() - started:.0f} s; weights travel by {team.transport}")
-            write_atomically(self.folder.machine, json.dumps(describe_machine(), indent=1).encode())
+            say(f"ready after {self.startup}; weights travel by {team.transport}")
+            about = describe_machine() | {"startup_s": self.startup.as_json()}
+            write_atomically(self.folder.machine, json.dumps(about, indent=1).encode())
             rows = open_stream(self.config, self.folder, self.standing, numbers.total_steps)
             try:
                 trainer = Trainer(self.config, self.problem, self.folder, self.standing, team, rows)
@@ -54,17 +62,19 @@ class Session:
 
     async def _make_ready(self, team: Team) -> None:
         """What must hold before the first rollout: they fit together, and the generators have their weights."""
-        await check_team(self.config, team, self.problem.environment, self.problem.train_tasks, self.folder.path)
-        if (checkpoint := self.standing.checkpoint) is not None:
-            step, policy_folder = self.standing.state.step, self.folder.checkpoints.policy_folder
-            await together(*(x.load(str(policy_folder(checkpoint, x.policy)), step) for x in team.learners))
-        await together(
-            *(x.connect(team.generators[x.policy.number], PolicyHistory(self.folder, x.policy)) for x in team.learners)
-        )
-        await together(*(x.publish(changed=True) for x in team.learners))
-        await check_agreement(self.config, team, self.problem.environment, self.problem.train_tasks)
-        # Under a new label engines share no keys and values with what they were compared on.
-        await together(*(x.publish(changed=False) for x in team.learners))
+        with self.startup.part("tokenizers"):
+            await check_team(self.config, team, self.problem.environment, self.problem.train_tasks, self.folder.path)
+        with self.startup.part("weights"):
+            if (checkpoint := self.standing.checkpoint) is not None:
+                step, policy_folder = self.standing.state.step, self.folder.checkpoints.policy_folder
+                await together(*(x.load(str(policy_folder(checkpoint, x.policy)), step) for x in team.learners))
+            of_policy = {x.policy: PolicyHistory(self.folder, x.policy) for x in team.learners}
+            await together(*(x.connect(team.generators[x.policy.number], of_policy[x.policy]) for x in team.learners))
+            await together(*(x.publish(changed=True) for x in team.learners))
+        with self.startup.part("agreement"):
+            await check_agreement(self.config, team, self.problem.environment, self.problem.train_tasks)
+            # Under a new label engines share no keys and values with what they were compared on.
+            await together(*(x.publish(changed=False) for x in team.learners))
 
 
 def _starting(config: Config) -> str:

@@ -16,6 +16,7 @@ from marl_ray.core.batch import Batch, UpdateStats
 from marl_ray.core.ids import Policy
 from marl_ray.core.state import TrainerState
 from marl_ray.core.tree import Completion, Episode, JointAction, Node
+from marl_ray.weights.receiving import Delivery
 
 Row = dict[str, float | int | str]
 
@@ -35,12 +36,20 @@ def rollout_row(
     return row
 
 
-def step_row(state: TrainerState, rollout: Row, updates: Mapping[Policy, UpdateStats], times: Row) -> Row:
-    """One training step, all done, which led to `state`: its rollout's row, the policies' `updates`, and what
-    `marl_ray.telemetry.timeline` says of it."""
+def step_row(
+    state: TrainerState,
+    rollout: Row,
+    updates: Mapping[Policy, UpdateStats],
+    deliveries: Mapping[Policy, Delivery],
+    times: Row,
+) -> Row:
+    """One training step, all done, which led to `state`: its rollout's row, the policies' `updates`, what became of
+    their weights, and what `marl_ray.telemetry.timeline` says of it."""
     row: Row = {"step": state.step, "env_steps": state.env_steps, **rollout}
     for policy, stats in updates.items():
         row |= update_metrics(policy, stats, state.step)
+        if policy in deliveries:
+            row |= delivery_metrics(policy, deliveries[policy])
     return row | times
 
 
@@ -171,6 +180,14 @@ def update_metrics(policy: Policy, stats: UpdateStats, version: int) -> Row:
         row[f"{name}/value_mean"] = stats.critic.value
         if stats.critic.explained_variance is not None:
             row[f"{name}/explained_variance"] = stats.critic.explained_variance
+    return row
+
+
+def delivery_metrics(policy: Policy, delivery: Delivery) -> Row:
+    """What was sent of a policy's weights, and how many of them had changed, where somebody looked."""
+    row: Row = {f"{policy.key}/sent_bytes": delivery.sent_bytes}
+    if delivery.changed is not None:
+        row[f"{policy.key}/changed_share"] = delivery.changed
     return row
 
 

@@ -42,12 +42,14 @@ class Acknowledgement:
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """What became of a publication. `failed` are the generators that were lost in it, and why; `sent_bytes` the size of
-    the weights, which leave the learner once, 0 where generators were only told a version."""
+    what was sent of the weights, which leaves the learner once, 0 where generators were only told a version; `changed`
+    the share of values that differ from those sent before, None where nobody looked."""
 
     version: WeightVersion
     checksum: int
     failed: Mapping[ActorId, str]
     sent_bytes: int
+    changed: float | None = None
 
 
 def transfer(engine: Any, stage: Stage, info: dict[str, Any] | None = None) -> None:
@@ -58,7 +60,7 @@ def transfer(engine: Any, stage: Stage, info: dict[str, Any] | None = None) -> N
 
 
 def refit(engine: Any, generator: ActorId, version: WeightVersion, weights: Any) -> Acknowledgement:
-    """A whole update, from `StoreUpdateInfo.weights`. Raises as `commit`."""
+    """A whole update, from a `Message`. Raises as `commit`."""
     transfer(engine, "start_weight_update")
     transfer(engine, "update_weights", {"weights": weights})
     transfer(engine, "finish_weight_update")

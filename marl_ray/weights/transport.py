@@ -1,8 +1,8 @@
 """The sending side of weight sync, inside a learner.
 
 `Publisher` sends the policy to generators of the agent and returns when each of them has acknowledged version and
-checksum, or is lost. Transports: `store` (CPU) hands the arrays over in one message; `nccl` and `ipc` use vLLM's
-trainer-side engines, imported only then.
+checksum, or is lost. Transports: `store` (CPU) hands the arrays over in one message, to those that hold what was sent
+last only what has changed; `nccl` and `ipc` use vLLM's trainer-side engines, imported only then, and send everything.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import torch
 
 from marl_ray.core.ids import ActorId
 from marl_ray.core.tree import WeightVersion
-from marl_ray.models.adapters import named_weights
+from marl_ray.learning.sharding import Gatherer
 from marl_ray.weights.checksum import Checksum
+from marl_ray.weights.patches import Base, Message, whole
 from marl_ray.weights.receiving import Acknowledgement, Delivery
 
 TransportName = Literal["store", "nccl", "ipc"]
@@ -64,7 +65,7 @@ class Receivers(Protocol):
 
     def finish_weight_update(self, weight_version: str | None = None) -> None: ...
 
-    def refit(self, version: WeightVersion, weights: Any) -> list[Acknowledgement]: ...
+    def refit(self, version: WeightVersion, weights: Message) -> list[Acknowledgement]: ...
 
     def commit(self, version: WeightVersion) -> list[Acknowledgement]: ...
 
@@ -72,8 +73,10 @@ class Receivers(Protocol):
 class Publisher:
     """Pushes one agent's weights to its generators.
 
-    `model` is the learner's module; `wire_dtype` is the dtype of the engines' weights; `device` the learner's, which
-    weights leave from, wherever they are; None: from where they are.
+    `model` is the learner's module; `wire_dtype` is the dtype of the engines' weights; `weights` see `CastSource`.
+    `sparse`: what has changed is sent, where that is less; for that this process and each worker of the generators keep
+    a copy of the weights. None: with 16 bits a weight. With more nearly all of them change in a step. `device` is the
+    learner's, which weights leave from, wherever they are; None: from where they are.
     """
 
     def __init__(
@@ -81,24 +84,27 @@ class Publisher:
         model: torch.nn.Module,
         wire_dtype: torch.dtype,
         transport: TransportName,
+        weights: Gatherer | None = None,
+        sparse: bool | None = None,
         device: torch.device | None = None,
     ) -> None:
-        self.source = CastSource(model, wire_dtype, device)
+        self.source = CastSource(model, wire_dtype, weights, device)
         self.transport = transport
+        self.sparse = transport == "store" and (wire_dtype.itemsize == 2 if sparse is None else sparse)
         self.checksum: int | None = None
         """Of the weights last sent; None before that."""
         self._rendezvous: _Rendezvous | None = None
+        self._base = Base()
+        self._held: dict[Any, int] = {}
+        """The checksum of what a generator acknowledged last, by its name and life."""
 
     def publish(self, version: WeightVersion, receivers: Receivers) -> Delivery:
         """Send the weights as `version`. Raises SyncError."""
-        checksum, sent_bytes = Checksum(), 0
+        checksum, sent_bytes, changed = Checksum(), 0, None
         if self.transport == "store":
-            weights = [
-                (name, tensor.reshape(-1).view(torch.uint8).numpy(), _dtype_name(tensor), tuple(tensor.shape))
-                for name, tensor in checksum.watch(self.source)
-            ]
-            sent_bytes = sum(array.nbytes for _, array, _, _ in weights)
-            acknowledgements = receivers.refit(version, weights)
+            message = self._message(checksum, receivers)
+            sent_bytes, changed = message.nbytes, None if message.base is None else self._base.changed
+            acknowledgements = receivers.refit(version, message)
         else:
             for _, tensor in checksum.watch(self.source):
                 sent_bytes += tensor.nbytes
@@ -108,7 +114,22 @@ class Publisher:
                 torch.cuda.empty_cache()
             acknowledgements = receivers.commit(version)
         self.checksum = checksum.value
-        return self._checked(version, self.checksum, acknowledgements, receivers, sent_bytes)
+        delivery = self._checked(version, self.checksum, acknowledgements, receivers, sent_bytes, changed)
+        self._held |= dict.fromkeys(receivers.members, self.checksum)
+        return delivery
+
+    def _message(self, checksum: Checksum, receivers: Receivers) -> Message:
+        """All weights; or what has changed in them, where all that are to get it hold what was sent last."""
+        base = self._base.checksum
+        weights = checksum.watch(self.source)
+        if not self.sparse:
+            return Message([whole(name, tensor) for name, tensor in weights])
+        if base is not None and all(self._held.get(member) == base for member in receivers.members):
+            message = Message(list(self._base.rewritten(weights)), base, keep=True)
+        else:
+            message = Message([whole(name, tensor) for name, tensor in self._base.kept(weights)], keep=True)
+        self._base.checksum = checksum.value
+        return message
 
     def relabel(self, version: WeightVersion, receivers: Receivers) -> Delivery:
         """What was sent last is `version` too; it is sent if nothing was. Raises SyncError."""
@@ -123,6 +144,7 @@ class Publisher:
         acknowledgements: Sequence[Acknowledgement],
         receivers: Receivers,
         sent_bytes: int = 0,
+        changed: float | None = None,
     ) -> Delivery:
         for got in acknowledgements:
             if (got.version, got.checksum) != (version, checksum):
@@ -130,7 +152,7 @@ class Publisher:
                     f"{got.generator} acknowledged version {got.version} with checksum {got.checksum}, the learner "
                     f"sent version {version} with {checksum}"
                 )
-        return Delivery(version, checksum, dict(receivers.failed), sent_bytes)
+        return Delivery(version, checksum, dict(receivers.failed), sent_bytes, changed)
 
     def _send_in_stages(self, receivers: Receivers) -> None:
         """To all that are left; where one is lost, once more without it: those that have begun begin again."""
@@ -208,15 +230,23 @@ class _Rendezvous:
 
 
 class CastSource:
-    """The parameters, adapters merged, cast to the wire dtype, in a fixed order (vLLM's `WeightSource`).
+    """The weights, cast to the wire dtype, in a fixed order (vLLM's `WeightSource`).
 
     Under the names of the model's files, which are those that engines load: transformers may have given them others
-    (gpt_neox), or have stacked them (experts).
+    (gpt_neox), or have stacked them (experts). `weights` gathers those of a model that several ranks share out; None:
+    nobody shares it.
     """
 
-    def __init__(self, model: torch.nn.Module, dtype: torch.dtype, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        dtype: torch.dtype,
+        weights: Gatherer | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         self.model, self.dtype, self.device = model, dtype, device
-        shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in named_weights(model)}
+        self.weights = weights or Gatherer(model)
+        shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in self.weights}
         self.shapes = self._as_in_files(shapes)
         self.same_names = set(self.shapes) == set(shapes)
 
@@ -227,10 +257,10 @@ class CastSource:
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         if self.same_names:
-            for name, weight in named_weights(self.model):
+            for name, weight in self.weights:
                 yield name, self._cast(weight).contiguous()
         else:
-            cast = {name: self._cast(weight) for name, weight in named_weights(self.model)}
+            cast = {name: self._cast(weight) for name, weight in self.weights}
             for name, tensor in self._as_in_files(cast).items():
                 yield name, tensor.contiguous()
 
@@ -242,10 +272,6 @@ class CastSource:
 
         model: Any = self.model
         return revert_weight_conversion(model, tensors)
-
-
-def _dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _free_port() -> int:

@@ -8,7 +8,6 @@ importing this module in a worker registers the engines there.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +25,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from marl_ray.weights.checksum import Checksum
+from marl_ray.weights.patches import Base, Message, unpacked
 from marl_ray.weights.sleeping import SleepExtension
 
 BACKENDS = {"store": "marl_store", "nccl": "marl_nccl", "ipc": "marl_ipc"}
@@ -70,9 +70,9 @@ class StoreInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class StoreUpdateInfo(WeightTransferUpdateInfo):
-    """`weights`: (name, bytes [n] uint8, dtype name, shape) of every parameter."""
+    """A whole publication."""
 
-    weights: list[tuple[str, Any, str, tuple[int, ...]]] = field(default_factory=list)
+    weights: Message = field(default_factory=lambda: Message([]))
 
 
 class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
@@ -80,6 +80,10 @@ class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
 
     init_info_cls = StoreInitInfo
     update_info_cls = StoreUpdateInfo
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.base = Base()
 
     def init_transfer_engine(self, init_info: StoreInitInfo) -> None:
         pass
@@ -105,23 +109,27 @@ class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: StoreUpdateInfo) -> None:
-        self.model.load_weights(  # type: ignore[operator]
-            (name, _as_tensor(raw, dtype, shape)) for name, raw, dtype, shape in update_info.weights
-        )
+        message = update_info.weights
+        if message.base is not None:
+            if message.base != self.base.checksum:
+                raise ValueError(f"changes of weights {message.base}, and here are {self.base.checksum}")
+            weights = self.base.applied(message.pieces)
+        else:
+            weights = ((piece.name, unpacked(piece)) for piece in message.pieces)
+            if message.keep:
+                weights = self.base.kept(weights)
+        self.model.load_weights(weights)  # type: ignore[operator]
 
     def shutdown(self) -> None:
         pass
 
 
-def _as_tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """A view of the (read-only) array; loading copies it into the model."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(raw).view(getattr(torch, dtype)).reshape(shape)
-
-
 class SummedStoreEngine(_Summed, StoreEngine):
     """`store`, with a checksum."""
+
+    def receive_weights(self, update_info: StoreUpdateInfo) -> None:
+        super().receive_weights(update_info)
+        self.base.checksum = self.checksum.value if update_info.weights.keep else None
 
 
 class SummedNcclEngine(_Summed, NCCLWeightTransferEngine):

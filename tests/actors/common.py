@@ -14,7 +14,7 @@ from marl_ray.actors.generators import GeneratorGroup
 from marl_ray.actors.learner import LearnerActor
 from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.supervisor import Recipe
-from marl_ray.config.resources import Deadlines
+from marl_ray.config.resources import Deadlines, LearnerResources
 from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.ids import ActorId, Policy
@@ -66,15 +66,21 @@ def learner(
     deadlines: Deadlines = DEADLINES,
     agent: int = 0,
     restarts: int = 0,
+    ranks: int = 1,
     device: OwnDevice = OWN,
 ) -> LearnerGroup:
     policy = Policy((agent,))
-    name = ActorId("learner", policy)
-    settings = AgentConfig(name=folder, learning_rate=learning_rate, temperature=SAMPLING.temperature)
+    settings = AgentConfig(
+        name=folder,
+        learning_rate=learning_rate,
+        temperature=SAMPLING.temperature,
+        learner=LearnerResources(ranks=ranks),
+    )
     optimizer = OptimizerConfig(importance="none")
     arguments = LearnerArguments(folder, settings, MODEL, CreditConfig(), optimizer, "float32", 10, 1)
-    recipe = Recipe(name, LearnerActor, (name, arguments, device.by_turns), {"num_cpus": 0})
-    return LearnerGroup(policy, [recipe], "store", deadlines, restarts, device)
+    names = [ActorId("learner", policy, rank) for rank in range(ranks)]
+    recipes = [Recipe(name, LearnerActor, (name, arguments, device.by_turns), {"num_cpus": 0}) for name in names]
+    return LearnerGroup(policy, recipes, "store", deadlines, restarts, device=device)
 
 
 @dataclass(frozen=True)

@@ -224,6 +224,32 @@ def test_an_update_stage_by_stage_is_the_update_in_one_command(engine: Generator
     assert tokens[0] == tokens[1]
 
 
+def test_an_engine_that_gets_changes_alone_serves_what_one_serves_that_gets_everything(engine: GeneratorGroup) -> None:
+    policy = load_policy(str(BASE_PATH), False, torch.device("cpu"))
+    publisher = Publisher(policy, torch.float32, "store", sparse=True)
+    deliveries = []
+    for version in (30, 31):
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter[:2] *= 1.5
+        deliveries.append(publisher.publish(version, GeneratorClient(engine.replicas.serving(), 1, 1, 60.0)))
+    first, second = deliveries
+    assert first.changed is None
+    assert second.changed is not None
+    assert 0 < second.changed < 0.1
+    assert second.sent_bytes < first.sent_bytes / 5
+    served = run(sample(engine, PROMPTS[:2]))
+    assert {c.weight_version for g in served for c in g.completions} == {31}
+
+    whole = Publisher(policy, torch.float32, "store", sparse=False)
+    everything = whole.publish(32, GeneratorClient(engine.replicas.serving(), 1, 1, 60.0))
+    assert (everything.checksum, everything.sent_bytes) == (second.checksum, first.sent_bytes)
+    again = run(sample(engine, PROMPTS[:2]))
+    assert [(c.token_ids, c.logprobs) for g in again for c in g.completions] == [
+        (c.token_ids, c.logprobs) for g in served for c in g.completions
+    ]
+
+
 def test_an_error_in_an_actor_names_it_and_keeps_its_traceback(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
     with pytest.raises(
         ActorFailed, match=r"agent 0 learner \(process \d+ on [\d.]+\) failed in export: \w+Error: "

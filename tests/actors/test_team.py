@@ -12,11 +12,12 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
 
 from marl_ray.actors.handle import Handle
 from marl_ray.actors.team import Team, start_team
 from marl_ray.cluster.placement import reserve
-from marl_ray.cluster.plan import make_plan
+from marl_ray.cluster.plan import make_plan, sandbox_plan
 from marl_ray.cluster.ray_private import free_resources
 from marl_ray.config import Config, load
 from marl_ray.core.batch import Batch, MiniBatch
@@ -69,6 +70,22 @@ def test_a_further_replica_has_a_place_of_its_own(local_ray: None) -> None:
         await places.add(ActorId("generator", Policy((0,)), 2), 30)
         with pytest.raises(UserError, match=r"^the cluster has no place for agent 0 generator 3: it needs .*CPU"):
             await places.add(ActorId("generator", Policy((0,)), 3), 3)
+        places.free()
+
+    asyncio.run(scenario())
+
+
+def test_places_that_were_given_back_can_be_had_again_at_once(local_ray: None) -> None:
+    """Ray counts them as free only a moment later."""
+    cpus = ray.cluster_resources()["CPU"]
+    plan = sandbox_plan(config(**{"resources.sandbox.workers": 1, "resources.sandbox.cpus": cpus}))
+
+    async def scenario() -> None:
+        for _ in range(3):
+            (await reserve(plan, 30)).free()
+        places = await reserve(plan, 30)
+        with pytest.raises(UserError, match=r"^the cluster cannot place this run"):
+            await reserve(plan, 30)
         places.free()
 
     asyncio.run(scenario())

@@ -42,6 +42,21 @@ def test_a_fraction_puts_generator_and_learner_on_one_gpu() -> None:
     assert plan.slots[0].gpus == 1.0
 
 
+def test_each_rank_of_a_learner_has_a_place_of_its_own() -> None:
+    agents = [{"name": "m", "resources": {"learner": {"ranks": 3, "cpus": 2}}}, "m"]
+    plan = make_plan(config(agents), cluster_has_gpus=True)
+    ranks = [ActorId("learner", Policy((0,)), rank) for rank in range(3)]
+    assert [str(rank) for rank in ranks] == ["agent 0 learner", "agent 0 learner rank 1", "agent 0 learner rank 2"]
+    places = [plan.index(rank) for rank in ranks]
+    assert len(set(places)) == 3
+    assert all(plan.slots[place].resources() == {"CPU": 2, "GPU": 1} for place in places)
+    nodes = [{"CPU": 5, "GPU": 3}, {"CPU": 5, "GPU": 3}]
+    assert fits(plan.slots, nodes), "on several nodes too"
+    assert not fits(plan.slots, [{"CPU": 20, "GPU": 5}])
+    with pytest.raises(PlacementError, match=r"with resources.generator.replicas and resources.learner.ranks 1$"):
+        make_plan(config(generator={"gpus": 0.5}, learner={"ranks": 2}), cluster_has_gpus=True)
+
+
 def test_agents_of_one_policy_have_one_learner_and_one_group_of_generators() -> None:
     plan = make_plan(config([{}, {}, {"policy": 0}], generator={"replicas": 2}), cluster_has_gpus=False)
     both, own = Policy((0, 2)), Policy((1,))

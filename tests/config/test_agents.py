@@ -178,7 +178,39 @@ def test_an_override_of_one_agent_needs_no_list(tmp_path: Path) -> None:
             {"resources": {"generator": {"gpus": 0}}},
             "agents.0.resources.generator.tensor_parallel above 1 needs GPUs: set resources.generator.gpus to the same",
         ),
-        ([{"resources": {"learner": {"gpus": 2}}}], {}, "agents.0.resources.learner.gpus is 2.0: a learner uses"),
+        (
+            [{"resources": {"learner": {"gpus": 2}}}],
+            {},
+            "agents.0.resources.learner.gpus is 2.0, and a rank of a learner uses one GPU at most: set it to 1, and "
+            "resources.learner.ranks to the number of GPUs",
+        ),
+        (
+            [{"resources": {"learner": {"gpus": 0.5, "ranks": 2}}}],
+            {},
+            "agents.0.resources.learner.gpus is 0.5 for each of 2 ranks, and ranks do not share a GPU: set it to 1, or "
+            "agents.0.resources.learner.ranks to 1",
+        ),
+        (
+            [{}, {"resources": {"learner": {"cpu_offload": True}}}],
+            {},
+            "agents.1.resources.learner.cpu_offload is for weights that ranks share out, and resources.learner.ranks "
+            "is 1: set it to 2 or more",
+        ),
+        (
+            [{}, {"resources": {"learner": {"ranks": 2}}}],
+            {"magrpo": {"critic": "iac", "handoff": "all"}},
+            "agents.1.resources.learner.ranks is 2, and a critic has one rank: set it to 1, or magrpo.critic to none",
+        ),
+        (
+            [{}, {"resources": {"learner": {"ranks": 2}}}],
+            {"magrpo": {"optimizer": "adamw_8bit"}},
+            "agents.1.resources.learner.ranks is 2: set it to 1, or the optimizer to adamw",
+        ),
+        (
+            ["m", "m"],
+            {"lora": {"rank": 2, "share_base": True}, "resources": {"learner": {"ranks": 2}}},
+            "lora.share_base is for learners in one process, and resources.learner.ranks is 2: leave one of them out",
+        ),
         ([{"kl_coef": 0.1}], {}, "'agents.0.kl_coef': the KL term to the reference policy has its size in"),
         ([{}, {}, {}], {"magrpo": {"num_agents": 2}}, "agents names 3 models but magrpo.num_agents is 2"),
         (3.5, {}, "agents should be a list like [a, b], of names or of mappings, or null, got 3.5"),

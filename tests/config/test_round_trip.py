@@ -50,6 +50,8 @@ FIXED += (
     "lora.export",
     "share_base",
     "offload_reference",
+    "ranks",
+    "cpu_offload",
 )
 """Drawn with others that they have to fit."""
 
@@ -76,6 +78,7 @@ LOSSES: list[dict[str, Any]] = [
 ADAPTERS: list[dict[str, Any]] = [
     {},
     {"resources.learner.offload_reference": True},
+    {"resources.learner.ranks": 3, "resources.learner.cpu_offload": True},
     {"lora.rank": 8},
     {"lora.rank": 4, "lora.alpha": 2, "lora.targets": ["q_proj", "v_proj"], "lora.export": "adapter"},
 ]
@@ -136,6 +139,8 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
         flat.pop(f"{algorithm}.early_termination_threshold", None)
     flat |= {f"{algorithm}.{name}": value for name, value in draw(st.sampled_from(LOSSES)).items()}
     flat |= draw(st.sampled_from(ADAPTERS))
+    if flat.get(f"{algorithm}.optimizer") == "adamw_8bit":
+        flat = {key: value for key, value in flat.items() if not key.endswith(("learner.ranks", "cpu_offload"))}
     flat["dataset.name"] = draw(st.sampled_from(["bundled:toy", "a/HumanEval.jsonl"]))
     flat["model.name"] = draw(WORDS)
     flat["model.max_length"] = 1000

@@ -18,6 +18,7 @@ from marl_ray.credit.batches import batch_of as credited
 from marl_ray.credit.batches import group_of
 from marl_ray.learning.batching import Cutter, Layout, MicroBatch, PromptRow, rows_of
 from marl_ray.learning.learner import NO_ADAPTER, Learner
+from marl_ray.learning.ranks import ALONE, Ranks
 from marl_ray.learning.reference import Reference
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
@@ -97,12 +98,14 @@ def tiny_learner(
     kl: float = 0.0,
     credit: CreditConfig | None = None,
     lora: LoraConfig = NO_ADAPTER,
+    ranks: Ranks = ALONE,
     **settings: Any,
 ) -> Learner:
     """A learner of the policy in `folder`, which is the reference too; `kl` is its coefficient."""
     agent = AgentConfig(name="tiny", temperature=temperature, learning_rate=1e-2, reference_kl_coef=kl)
     optimizer = OptimizerConfig(**({"importance": "none"} | settings))
-    learner = Learner(str(folder), agent, ModelConfig(), credit or CreditConfig(), optimizer, "float32", 10, 1, lora)
+    arguments = (str(folder), agent, ModelConfig(), credit or CreditConfig(), optimizer, "float32", 10, 1, lora)
+    learner = Learner(*arguments, ranks=ranks)
     assert learner.scorer.layout == "packed"
     if layout == "padded":
         learner.scorer = replace(learner.scorer, layout=layout)

@@ -20,6 +20,7 @@ from marl_ray.telemetry.rows import (
     step_row,
     update_metrics,
 )
+from marl_ray.weights.receiving import Delivery
 from tests.trees import completion, episode, node, two_turns
 
 
@@ -167,7 +168,8 @@ def test_the_row_of_a_step_has_its_names_in_their_order() -> None:
     batches = [Batch(2, (MiniBatch(groups, 1),)), Batch(2, ())]
     rollout = rollout_row(two_turns(), [CHAIN], batches, 4.0, executions=6)
     of_policies = {Policy((n,)): stats for n, stats in enumerate(updates)}
-    row = step_row(TrainerState(3, 12, 1), rollout, of_policies, {"time/step": 8.0})
+    deliveries = {Policy((0,)): Delivery(3, 7, {}, 600, 0.25), Policy((1,)): Delivery(3, 7, {}, 0)}
+    row = step_row(TrainerState(3, 12, 1), rollout, of_policies, deliveries, {"time/step": 8.0})
     assert list(row)[:3] == ["step", "env_steps", "turn_1/reward_mean"]
     agent = ["loss", "grad_norm", "learning_rate", "optimizer_steps", "skipped_steps", "weight_version"]
     expected = [
@@ -187,12 +189,13 @@ def test_the_row_of_a_step_has_its_names_in_their_order() -> None:
         "sandbox/executions",
         "sandbox/executions_per_s",
         "time/rollout",
-        *(f"agent_0/{name}" for name in (*agent, "logprob_gap")),
-        *(f"agent_1/{name}" for name in agent),
+        *(f"agent_0/{name}" for name in (*agent, "logprob_gap", "sent_bytes", "changed_share")),
+        *(f"agent_1/{name}" for name in (*agent, "sent_bytes")),
         "time/step",
     ]
     assert list(row)[list(row).index("agent_0/staleness_mean") :] == expected
     assert (row["agent_0/staleness_mean"], row["agent_0/staleness_max"]) == (8 / 7, 2)
+    assert (row["agent_0/sent_bytes"], row["agent_0/changed_share"], row["agent_1/sent_bytes"]) == (600, 0.25, 0)
     assert (row["agent_0/loss"], row["agent_1/skipped_steps"], row["sandbox/executions_per_s"]) == (0.5, 1, 1.5)
 
 

@@ -28,7 +28,7 @@ RECORD = record_of(CHAIN)
 
 
 def row_of(step: int) -> Row:
-    return step_row(TrainerState(step, 4 * step, 0), rollout_row(CONFIG, [CHAIN], [], 4.0, 0), {}, TIMES)
+    return step_row(TrainerState(step, 4 * step, 0), rollout_row(CONFIG, [CHAIN], [], 4.0, 0), {}, {}, TIMES)
 
 
 def lines(path: Path) -> list[dict]:
@@ -148,7 +148,7 @@ def test_the_console_has_no_column_of_tests_where_there_are_none(capsys: pytest.
     chain = episode(node(0, [1.0, 3.0], {1: node(1, [4.0, 4.0])}))
     stream = RowStream([Console(1, 0, policies=(), num_turns=2, every=1)])
     stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [chain], {"eval": 1.0}), "before", [])
-    stream.step(step_row(TrainerState(1, 4, 0), rollout_row(CONFIG, [chain], [], 4.0, 0), {}, TIMES), [])
+    stream.step(step_row(TrainerState(1, 4, 0), rollout_row(CONFIG, [chain], [], 4.0, 0), {}, {}, TIMES), [])
     stream.close()
     legend, evaluation, step = capsys.readouterr().err.splitlines()
     assert legend == "reward: mean of each turn; loss: of each agent"

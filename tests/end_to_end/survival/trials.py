@@ -104,7 +104,7 @@ def wait(process: subprocess.Popen, folder: Path, steps: int) -> bool:
     """Until so many steps are done; False where the run ends before. Raises TimeoutError."""
     until = time.monotonic() + RUN_S
     while process.poll() is None:
-        if steps_done(folder) >= steps and "actors ready" in said(folder).read_text():
+        if steps_done(folder) >= steps and "ready after" in said(folder).read_text():
             return True
         if time.monotonic() > until:
             raise TimeoutError(f"{steps} steps were not done in {RUN_S:g} s: {said(folder).read_text()}")

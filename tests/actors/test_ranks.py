@@ -1,0 +1,86 @@
+"""The ranks of a learner as Ray actors: one is killed, all are replaced, and the same is learned."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from marl_ray.actors.learners import LearnerGroup
+from marl_ray.core.batch import Batch, Group
+from marl_ray.core.errors import UserError
+from marl_ray.learning.arguments import LearnerArguments
+from marl_ray.learning.learner import Learner
+from marl_ray.learning.ranks import Ranks
+from tests.actors.common import Log, Whole, generators, learner
+from tests.actors.echo import process_of
+from tests.learning.ranks import run_ranks
+from tests.learning.test_streaming import numbered, some_groups
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+TEXTS = ["def f(): pass"]
+
+
+class Deadly:
+    """A batch whose learner's rank 1 is killed, once, when its group number 2 is to come."""
+
+    def __init__(self, batch: Batch, trainer: LearnerGroup) -> None:
+        self.step = batch.step
+        self._whole, self._trainer = Whole(batch), trainer
+        self._faults = [signal.SIGKILL]
+
+    async def groups(self, start: int) -> Sequence[Group]:
+        if start == 2 and self._faults:
+            os.kill(process_of(self._trainer.ranks.serving()[1]), self._faults.pop())
+        return await self._whole.groups(start)
+
+    async def batch(self) -> Batch:
+        return await self._whole.batch()
+
+
+def undisturbed(ranks: Ranks, arguments: LearnerArguments, batches: Sequence[Batch], folder: str) -> list[str]:
+    found = Learner(*arguments, ranks=ranks)
+    stats = [repr(found.update(batch)) for batch in batches]
+    found.export(folder, TEXTS)
+    return stats
+
+
+def test_where_a_rank_is_killed_all_begin_anew_and_learn_the_same(tmp_path: Path) -> None:
+    batches = [numbered(step, some_groups(5, step), 3) for step in range(3)]
+
+    async def scenario() -> tuple[list[str], LearnerArguments]:
+        trainer, log = learner(ranks=2, restarts=1), Log()
+        try:
+            await trainer.start()
+            await trainer.connect(generators(), log)  # nobody serves, so nothing is sent
+            stats = []
+            for batch in batches:
+                log.batches[batch.step] = batch
+                stream = Deadly(batch, trainer) if batch.step == 2 else Whole(batch)
+                stats.append(repr(await trainer.learn(stream)))
+                if batch.step == 0:
+                    await trainer.save(str(tmp_path / "saved"))
+                    log.saved = (1, str(tmp_path / "saved"))
+            assert [rank.life for rank in trainer.ranks.serving()] == [2, 2]
+            await trainer.export(str(tmp_path / "found"), TEXTS)
+            os.kill(process_of(trainer.ranks.serving()[0]), signal.SIGKILL)
+            with pytest.raises(UserError, match=r"resources.learner.max_restarts allows 1 restarts within an hour"):
+                await trainer.learn(Whole(replace(batches[0], step=3)))
+            (recipe, *_) = (member.recipe for member in trainer.ranks._members.values())
+            return stats, recipe.arguments[1]
+        finally:
+            await trainer.close()
+
+    stats, arguments = asyncio.run(scenario())
+    wanted, _ = run_ranks(2, undisturbed, arguments, batches, str(tmp_path / "wanted"))
+    assert stats == wanted
+    found, expected = (load_file(tmp_path / name / "model.safetensors") for name in ("found", "wanted"))
+    assert found.keys() == expected.keys()
+    assert all((found[name] == tensor).all() for name, tensor in expected.items()), "in every bit"

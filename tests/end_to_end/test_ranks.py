@@ -1,0 +1,38 @@
+"""A run whose learner has two ranks, from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from marl_ray.core.ids import Policy
+from marl_ray.runs.folder import RunFolder
+from marl_ray.runs.replay import ROUNDING, Way, replay
+from marl_ray.runs.resume import SavedRun
+from tests.end_to_end.conftest import ALONE, QUICK, rows, train
+
+
+def test_a_learner_of_two_ranks_trains_and_one_rank_learns_the_same(tmp_path: Path) -> None:
+    result = train(
+        *QUICK,
+        *ALONE,
+        "resources.learner.ranks=2",
+        "magrpo.max_steps=3",
+        "magrpo.save_steps=2",
+        "magrpo.rollout_buffer_size=4",
+        "magrpo.max_logprob_gap=1e-3",
+        "dataset.eval_split=null",
+        "output.keep_batches=true",
+        f"output.base_dir={tmp_path}",
+        "output.run_name=r",
+    )
+    assert result.returncode == 0, result.stderr
+    trained = rows(tmp_path / "r", "step")
+    assert [row["agent_0/optimizer_steps"] for row in trained] == [1, 1, 1]
+    assert max(row["agent_0/logprob_gap"] for row in trained) < 1e-3, "the engine has what was gathered"
+
+    folder, policy = RunFolder(tmp_path / "r"), Policy((0,))
+    assert (folder.checkpoints.policy_folder(folder.checkpoints.all()[0], policy) / "shards").is_dir()
+    for first in (0, 2):  # from the base model, and from the checkpoint of two ranks
+        found = list(replay(folder, SavedRun.read(folder.path), policy, Way.through(folder, first, 3)))
+        assert [step.step for step in found] == list(range(first + 1, 4))
+        assert max(step.difference for step in found) < ROUNDING

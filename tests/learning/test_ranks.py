@@ -1,0 +1,287 @@
+"""Learners of several ranks, as processes with gloo: they learn what one rank learns."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from marl_ray.config.learning import LoraConfig
+from marl_ray.config.schema import ModelConfig
+from marl_ray.core.batch import Batch, UpdateStats
+from marl_ray.core.errors import UserError
+from marl_ray.learning.batching import NO_TOKEN, Cutter, Layout, share_out, whole_row
+from marl_ray.learning.learner import NO_ADAPTER
+from marl_ray.learning.ranks import ALONE, Ranks, interface_of, lost_another
+from marl_ray.learning.sharding import Gatherer
+from marl_ray.models.tokenization import load_tokenizer
+from marl_ray.toy import BASE_PATH
+from tests.learning.common import VOCABULARY, tiny_learner
+from tests.learning.ranks import run_ranks
+from tests.learning.test_streaming import numbered, some_groups, stream
+
+SAME = 1e-5
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a learner is made of, and learns: `batches` after `loaded` of them."""
+
+    folder: str
+    batches: tuple[Batch, ...]
+    layout: Layout = "packed"
+    kl: float = 0.0
+    lora: LoraConfig = NO_ADAPTER
+    settings: dict[str, Any] = field(default_factory=dict)
+    cuts: tuple[int, ...] = ()
+    load: str | None = None
+    save: str | None = None
+    export: str | None = None
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What came of it: the weights as they would be published."""
+
+    stats: list[UpdateStats]
+    gap: float
+    weights: dict[str, torch.Tensor]
+
+
+def learn(ranks: Ranks, lesson: Lesson) -> Learned:
+    options = {"microbatch_tokens": 24, "weight_decay": 0.1} | lesson.settings
+    learner = tiny_learner(Path(lesson.folder), lesson.layout, kl=lesson.kl, lora=lesson.lora, ranks=ranks, **options)
+    if lesson.load:
+        learner.load(lesson.load, lesson.batches[0].step)
+    gap = learner.logprob_gap(some_groups(3, 77))
+    stats = [stream(learner, batch, lesson.cuts) for batch in lesson.batches]
+    if lesson.save:
+        learner.save(lesson.save)
+    if lesson.export:
+        learner.export(lesson.export, ["def f(): pass"])
+    gatherer = Gatherer(learner.policy, ranks)
+    weights = gatherer.lead(lambda: {name: tensor.clone() for name, tensor in gatherer})
+    return Learned(stats, gap, weights or {})
+
+
+def assert_same(found: Learned, expected: Learned, case: str = "") -> None:
+    assert found.gap == pytest.approx(expected.gap, rel=SAME), case
+    for one, other in zip(found.stats, expected.stats, strict=True):
+        assert flat(one) == pytest.approx(flat(other), rel=1e-4, abs=1e-6), case
+    assert found.weights.keys() == expected.weights.keys()
+    for name, tensor in expected.weights.items():
+        difference = (found.weights[name] - tensor).abs().max()
+        assert difference <= SAME * max(1.0, float(tensor.abs().max())), f"{case} {name}: {difference}"
+
+
+def flat(stats: UpdateStats) -> dict[str, float]:
+    """The numbers that there are, by name."""
+    found: dict[str, float] = {}
+    for name in UpdateStats.__slots__:
+        value = getattr(stats, name)
+        parts = {f"{name}.{inner}": getattr(value, inner) for inner in getattr(value, "__slots__", ())}
+        found |= parts or ({} if value is None else {name: value})
+    return found
+
+
+def batches(count: int, size: int, seed: int = 0, first: int = 0, steps: int = 3) -> tuple[Batch, ...]:
+    return tuple(numbered(step, some_groups(count, seed + step), size) for step in range(first, first + steps))
+
+
+@pytest.fixture(scope="module")
+def tiny_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With biases, and its embeddings tied."""
+    folder = tmp_path_factory.mktemp("tiny_qwen")
+    torch.manual_seed(1)
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            tie_word_embeddings=True,
+        )
+    )
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(folder)
+    load_tokenizer(str(BASE_PATH), ModelConfig()).save_pretrained(folder)
+    return folder
+
+
+def learn_all(ranks: Ranks, lessons: Sequence[Lesson]) -> list[Learned]:
+    """One after another, each with a learner of its own."""
+    return [learn(ranks, lesson) for lesson in lessons]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    layout=st.sampled_from(["packed", "padded"]),
+    size=st.integers(1, 5),
+    max_tokens=st.integers(13, 60),
+    seed=st.integers(0, 1000),
+    apart=st.booleans(),
+)
+def test_rows_are_shared_out(layout: Layout, size: int, max_tokens: int, seed: int, apart: bool) -> None:
+    """Each completion has one rank, ranks take as many steps, and none has much more to do than another."""
+    rows = [whole_row(group) for group in some_groups(20, seed)]
+    shares = [sum(row.size for row in share) for share in share_out(rows, size)]
+    assert max(shares) - min(shares) <= max(row.size for row in rows)
+    of_ranks = []
+    for rank in range(size):
+        cutter = Cutter(max_tokens, layout, Ranks(rank, size))
+        found = cutter.apart(rows) if apart else [*cutter.add(rows[:7]), *cutter.add(rows[7:]), *cutter.rest()]
+        of_ranks.append(found)
+        assert all(batch.input_ids.numel() <= max_tokens for batch in found)
+        assert all(batch.completions or not (batch.tokens != NO_TOKEN).any() for batch in found)
+    assert len({len(found) for found in of_ranks}) == 1
+    there = [id(c) for found in of_ranks for batch in found for c in batch.completions]
+    assert sorted(there) == sorted(id(c) for row in rows for c in row.completions)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_several_ranks_learn_what_one_does(tiny_policy: Path, tiny_qwen: Path, size: int) -> None:
+    options: dict[str, Any] = {"cuts": (1, 3), "settings": {"loss": "clip", "importance": "truncate"}}
+    lessons = [Lesson(str(folder), batches(7, 4), **options) for folder in (tiny_policy, tiny_qwen)]
+    expected = learn_all(ALONE, lessons)
+    assert [sum(stats.optimizer_steps for stats in alone.stats) for alone in expected] == [6, 6]
+    first, *others = run_ranks(size, learn_all, lessons)
+    for found, alone in zip(first, expected, strict=True):
+        assert_same(found, alone)
+    for other in others:
+        assert [repr(found.stats) for found in other] == [repr(found.stats) for found in first], "all say the same"
+
+
+WAYS: list[dict[str, Any]] = [
+    {"layout": "padded"},
+    {"settings": {"microbatch_tokens": 200}},
+    {"kl": 0.3},
+    {"kl": 0.3, "layout": "padded", "settings": {"reference_kl": "k3_in_loss", "loss": "gspo"}},
+    {"settings": {"loss": "m2po", "m2_bound": 0.5}},
+    {"settings": {"gradient_checkpointing": True, "max_grad_norm": 0.1}},
+    {"settings": {"optimizer": "adafactor"}},
+    {"lora": LoraConfig(rank=2), "kl": 0.3},
+]
+
+
+def test_they_do_so_whatever_is_learned(tiny_qwen: Path) -> None:
+    lessons = [Lesson(str(tiny_qwen), batches(6, 3, seed=5, steps=2), **way) for way in WAYS]
+    of_ranks = run_ranks(2, learn_all, lessons)[0]
+    for way, found, alone in zip(WAYS, of_ranks, learn_all(ALONE, lessons), strict=True):
+        assert_same(found, alone, str(way))
+
+
+def test_ranks_without_rows(tiny_policy: Path) -> None:
+    """One group, none with a gradient, and mini-batches that are both."""
+    groups = some_groups(8, 3)
+    still = [replace(group, returns=(1.0,) * len(group.returns)) for group in groups]
+    steps = ([groups[0]], [still[0]], [*still[:2], groups[1], still[2]])
+    lesson = Lesson(str(tiny_policy), tuple(numbered(step, of_one, 2) for step, of_one in enumerate(steps)))
+    alone = learn(ALONE, lesson)
+    assert [stats.optimizer_steps for stats in alone.stats] == [1, 0, 1]
+    assert_same(run_ranks(4, learn, lesson)[0], alone)
+
+
+def test_the_same_ranks_learn_the_same_bits(tiny_policy: Path) -> None:
+    whole = Lesson(str(tiny_policy), batches(7, 4))
+    once, again = run_ranks(2, learn_all, [whole, replace(whole, cuts=(1, 2))])[0]
+    assert repr(once.stats) == repr(again.stats), "in whatever portions groups come"
+    assert all(torch.equal(tensor, again.weights[name]) for name, tensor in once.weights.items())
+
+
+@pytest.mark.parametrize("lora", [NO_ADAPTER, LoraConfig(rank=2)], ids=["all weights", "adapters"])
+def test_checkpoints_are_for_any_number_of_ranks(tiny_qwen: Path, tmp_path: Path, lora: LoraConfig) -> None:
+    """1, 2, 4 and 1 ranks, one after another, against one that learns all."""
+    lessons = Lesson(str(tiny_qwen), batches(5, 3, steps=4), lora=lora)
+    expected = learn(ALONE, lessons)
+    found: list[Learned] = []
+    for step, size in enumerate((1, 2, 4, 1)):
+        before, after = (tmp_path / str(number) / "agent_0" for number in (step, step + 1))
+        after.mkdir(parents=True)
+        part = replace(
+            lessons,
+            batches=lessons.batches[step : step + 1],
+            load=str(before) if step else None,
+            save=str(after),
+            export=str(tmp_path / f"model_{step}"),
+        )
+        found.append(learn(ALONE, part) if size == 1 else run_ranks(size, learn, part)[0])
+    learned = replace(found[-1], stats=[stats for part in found for stats in part.stats], gap=expected.gap)
+    assert_same(learned, expected)
+    for step, part in enumerate(found):
+        exported = AutoModelForCausalLM.from_pretrained(tmp_path / f"model_{step}")
+        assert type(exported) is Qwen2ForCausalLM
+        assert all(torch.equal(exported.get_parameter(name), tensor) for name, tensor in part.weights.items())
+
+
+def load_damaged(ranks: Ranks, folder: str, saved: str) -> str:
+    learner = tiny_learner(Path(folder), ranks=ranks)
+    with pytest.raises(UserError) as error:
+        learner.load(saved, 1)
+    return str(error.value)
+
+
+def test_damaged_shards_are_named(tiny_policy: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "step_000001" / "agent_0"
+    folder.mkdir(parents=True)
+    run_ranks(2, learn, Lesson(str(tiny_policy), batches(3, 3, steps=1), save=str(folder)))
+    shard = folder / "shards" / "__1_0.distcp"
+    shard.write_bytes(shard.read_bytes()[:100])
+    for line in (
+        *run_ranks(2, load_damaged, str(tiny_policy), str(folder)),
+        load_damaged(ALONE, str(tiny_policy), str(folder)),
+    ):
+        assert line.startswith(f"{folder} is damaged")
+
+
+def be_killed(ranks: Ranks, folder: str) -> float:
+    """Rank 1 dies; how long rank 0 goes on, in seconds."""
+    learner = tiny_learner(Path(folder), ranks=ranks)
+    if ranks.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    with pytest.raises(RuntimeError) as error:
+        learner.update(batches(3, 3, steps=1)[0])
+    assert lost_another(error.value), error.value
+    return time.monotonic() - begun
+
+
+def test_the_survivor_of_a_killed_rank_raises_soon(tiny_policy: Path) -> None:
+    seconds = run_ranks(2, be_killed, str(tiny_policy), mortal=True)[0]
+    assert seconds < 10
+
+
+def listened_on(ranks: Ranks) -> set[str]:
+    return {c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN}
+
+
+def test_nothing_is_listened_on_but_the_machine_itself() -> None:
+    assert set().union(*run_ranks(2, listened_on)) == {"127.0.0.1"}
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.1") is None
+
+
+def held(ranks: Ranks, folder: str) -> tuple[int, int]:
+    """Numbers of this rank's parts of the weights, and of all weights."""
+    learner = tiny_learner(Path(folder), ranks=ranks)
+    own = [parameter.to_local().untyped_storage() for parameter in learner.policy.parameters()]
+    kept = {storage.data_ptr(): storage.nbytes() // 4 for storage in own if storage.nbytes()}
+    return sum(kept.values()), sum(parameter.numel() for parameter in learner.policy.parameters())
+
+
+def test_a_rank_holds_its_part_alone(tiny_policy: Path) -> None:
+    (first, whole), (second, _) = run_ranks(2, held, str(tiny_policy))
+    assert max(first, second) <= whole / 2 + 100
