@@ -20,7 +20,7 @@ from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.actors.shared_learner import SharedLearner, shared_ranks
-from marl_ray.actors.supervisor import Recipe
+from marl_ray.actors.supervisor import Recipe, Supervisor
 from marl_ray.cluster.placement import Places, reserve
 from marl_ray.cluster.plan import Plan, learner_id, make_plan
 from marl_ray.config.schema import Config
@@ -209,7 +209,7 @@ def _learners(
                 for rank in ranks
             ]
             group = groups[first] = LearnerGroup(first, recipes, plan.transport, deadlines, restarts, device=device)
-            if plan.device is not None and plan.learner_gpus:
+            if plan.device is not None and plan.learner_gpus and isinstance(group.ranks, Supervisor):
                 group.ranks.turn = devices[plan.device].borrowed
             continue
         name = learner_id(config, first)
