@@ -55,10 +55,14 @@ class Forecast:
         return total + sum(shared.values())
 
     def gpu(self, node: int, number: int) -> float:
-        """Bytes of one GPU's memory."""
+        """Bytes of one GPU's memory; where actors take turns, of whoever needs the most: all engines, or a learner."""
         assert self.placed is not None
-        here = (one for one in self.placed if one.node == node and number in one.gpus and one.need is not None)
-        return sum(one.need.device_total for one in here if one.need is not None)
+        here = [one for one in self.placed if one.node == node and number in one.gpus]
+        needs = [(one.owner.kind, one.need.device_total) for one in here if one.need is not None]
+        if all(of_agent.device is None for of_agent in self.plan.agents):
+            return sum(need for _, need in needs)
+        engines = sum(need for kind, need in needs if kind == "generator")
+        return max([engines, *(need for kind, need in needs if kind == "learner")])
 
     @property
     def shortages(self) -> list[str]:

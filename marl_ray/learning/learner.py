@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,15 @@ class Learner:
         shutil.rmtree(final, ignore_errors=True)
         os.replace(hidden, final)
         sync(final.parent)
+
+    def modules(self) -> list[torch.nn.Module]:
+        """All whose weights it keeps on its device."""
+        others = [part.modules() for part in (self.reference, self.critic) if part is not None]
+        return list(dict.fromkeys([self.policy, *chain(*others)]))
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those of its policy and its critic."""
+        return [self.optimizer] if self.critic is None else [self.optimizer, self.critic.optimizer]
 
     def _load(self, path: str) -> Any:
         """A model on the CPU."""
