@@ -163,6 +163,7 @@ async def imagine(
         generators=[generators[config.policy_of(i)] for i in agents],
         learners=[Learner(p, case.paces[p.number], group, case.streams) for p, group in generators.items()],
         sandbox=Sandbox(case.workers, case.program_s),
+        take_memory=lambda step: {},
     )
     count = case.tasks * (1 if case.alike is None else 8)  # enough that some differ
     tasks = [Task(f"imagined/{i}", "Say something.", {}) for i in range(count)]

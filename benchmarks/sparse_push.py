@@ -2,11 +2,11 @@
 
     python -m benchmarks.sparse_push [--model bundled:smollm2-135m] [--steps 4] [--rates 1e-6 3e-5]
 
-A real learner (float32 weights, AdamW) learns from its own samples of one prompt with random advantages. After each
-step its weights are compared with those sent before, as numbers of 16 and of 32 bits: the share that changed, the bytes
-of the message beside those of all weights, the seconds of looking (`Base.rewritten`) beside those of a copy that is
-kept (`Base.kept`), and of the receiver's part (`Base.applied`). There is a line a step: AdamW's first one moves every
-weight by the whole learning rate, later ones move it by less.
+A real learner (float32 weights, AdamW) learns from the base model's answers to one prompt, with random advantages.
+After each step its weights are compared with those sent before, as numbers of 16 and of 32 bits: the share that
+changed, the bytes of the message beside those of all weights, the seconds of looking (`Base.rewritten`) beside those of
+a copy that is kept (`Base.kept`), and of the receiver's part (`Base.applied`). There is a line a step: AdamW's first
+one moves every weight by the whole learning rate, later ones move it by less.
 """
 
 from __future__ import annotations
@@ -15,19 +15,24 @@ import argparse
 import random
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from marl_ray.config import from_tree
+from marl_ray.config.schema import ModelConfig
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.tree import Completion
 from marl_ray.learning.arguments import arguments_here
 from marl_ray.learning.learner import Learner
+from marl_ray.learning.policy import load_policy
+from marl_ray.models.names import resolve_model
+from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.weights.patches import Base, Message
 from marl_ray.weights.transport import CastSource
 
 PROMPT = "def is_prime(number):\n    "
-SAMPLES, TOKENS = 8, 48
+SAMPLES, TOKENS = 4, 32
 DTYPES = (torch.bfloat16, torch.float32)
 
 
@@ -43,31 +48,33 @@ def make_learner(model: str, rate: float, steps: int) -> Learner:
     return Learner(*arguments_here(config, config.policies[0], steps))
 
 
-def batch(learner: Learner, step: int) -> Batch:
-    """A group of the policy's own samples, with advantages that mean nothing."""
-    draw = random.Random(step)
-    torch.manual_seed(step)
-    ids = learner.tokenizer(PROMPT, return_tensors="pt").input_ids
-    policy = learner.policy.eval()
+def batches(model: str, steps: int) -> Iterator[Batch]:
+    """Groups of the base model's answers to one prompt, a batch each, with advantages that mean nothing."""
+    path = resolve_model(model)
+    ids = load_tokenizer(path, ModelConfig())(PROMPT, return_tensors="pt").input_ids
+    prompt, draw = tuple(ids[0].tolist()), random.Random(0)
+    torch.manual_seed(0)
+    policy: Any = load_policy(path, False, torch.device("cpu"))
     with torch.no_grad():
-        sampled = policy.generate(ids, do_sample=True, max_new_tokens=TOKENS, num_return_sequences=SAMPLES)
-    prompt = tuple(ids[0].tolist())
-    answers = [tuple(row[len(prompt) :].tolist()) for row in sampled]
-    completions = tuple(Completion(a, "", (0.0,) * len(a), "length", ((step, len(a)),)) for a in answers)
-    advantages = tuple(draw.uniform(-1, 1) for _ in answers)
-    return Batch(step, (MiniBatch((Group(0, prompt, completions, advantages, advantages),), 1),))
+        sampled = policy.generate(ids, do_sample=True, max_new_tokens=TOKENS, num_return_sequences=SAMPLES * steps)
+    for step in range(steps):
+        rows = sampled[step * SAMPLES : (step + 1) * SAMPLES, len(prompt) :].tolist()
+        completions = tuple(Completion(tuple(row), "", (0.0,) * len(row), "length", ((0, len(row)),)) for row in rows)
+        advantages = tuple(draw.uniform(-1, 1) for _ in rows)
+        yield Batch(step, (MiniBatch((Group(0, prompt, completions, advantages, advantages),), 1),))
 
 
 def measure(model: str, rate: float, steps: int) -> Iterator[str]:
     """A line a step and dtype."""
+    given = list(batches(model, steps))
     learner = make_learner(model, rate, steps)
     sources = {dtype: CastSource(learner.policy, dtype) for dtype in DTYPES}
     bases = {dtype: (Base(), Base()) for dtype in DTYPES}
     for dtype, source in sources.items():
         for base in bases[dtype]:
             list(base.kept(source))
-    for step in range(steps):
-        learner.update(batch(learner, step))
+    for batch in given:
+        learner.update(batch)
         for dtype, source in sources.items():
             sender, receiver = bases[dtype]
             begun = time.perf_counter()
@@ -79,7 +86,7 @@ def measure(model: str, rate: float, steps: int) -> Iterator[str]:
                 pass
             done = time.perf_counter()
             yield (
-                f"{rate:>8.0e} {step + 1:>5} {str(dtype).removeprefix('torch.'):>9} {sender.changed:>9.2%} "
+                f"{rate:>8.0e} {batch.step + 1:>5} {str(dtype).removeprefix('torch.'):>9} {sender.changed:>9.2%} "
                 f"{message.nbytes / 1e6:>9.1f} {whole / 1e6:>9.1f} {message.nbytes / whole:>7.3f} "
                 f"{kept - begun:>7.2f} {looked - kept:>7.2f} {done - looked:>7.2f}"
             )

@@ -151,9 +151,9 @@ class Trainer:
         learned = sum(stats.optimizer_steps for stats in updates.values())
         self.state = self.state.after(rollout.joint_samples, learned, rollout.draws)
         self.health.check_updates(list(updates.values()), self.state.step)
-        deliveries = self.deliveries.pop(step, {})
+        deliveries, memory = self.deliveries.pop(step, {}), self.team.take_memory(step)
         row = step_row(self.state, rollout.row, updates, deliveries, self.timeline.row(step))
-        self.rows.step(row, rollout.episodes)
+        self.rows.step(row | memory, rollout.episodes)
         self.changes.tell()
 
     async def complete_checkpoint(self) -> None:

@@ -6,7 +6,8 @@ the throughput, and one actor is one engine anyway.
 
 New weights come between two steps. Requests in flight keep their keys and values and go on with the new weights
 (vLLM's spans say which token is of which version), or are finished first. What is asked for later shares no keys and
-values with what came before: the salt of vLLM's prefix cache counts the updates.
+values with what came before: the salt of vLLM's prefix cache counts the updates. An engine that sleeps wakes up for new
+weights (`marl_ray.actors.sleep`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 from marl_ray.actors.handle import ActorBroken
+from marl_ray.actors.sleep import Sleep
 from marl_ray.core.sampling import SamplingSpec
 from marl_ray.core.tree import Completion, WeightVersion
 
@@ -64,7 +66,8 @@ def engine_environment(cpus: float, on_gpu: bool, local_model: bool, verbose: bo
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
     """What an engine is made from. `transport` is the weight transport of `marl_ray.weights`; `drain`: requests in
-    flight are finished before new weights come."""
+    flight are finished before new weights come; `takes_turns`: it sleeps while a learner has its device, and from the
+    start on."""
 
     model: str
     dtype: str
@@ -77,6 +80,7 @@ class EngineSpec:
     max_num_seqs: int
     transport: str
     drain: bool = False
+    takes_turns: bool = False
 
 
 def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
@@ -102,6 +106,7 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
     }
     if spec.on_gpu:
         arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
+        arguments["enable_sleep_mode"] = spec.takes_turns
     else:
         # A prefill in pieces rewinds the requests' generators, which CPU generators cannot do. Blocks smaller
         # than vLLM's default let the G requests of a group share more of their prompt.
@@ -165,6 +170,7 @@ class Engine:
         self._core: Any = self._engine.engine_core.engine_core  # type: ignore[attr-defined]
         if spec.tensor_parallel > 1:
             _end_with(self._engine)
+        self._sleep = Sleep(self._engine, spec.on_gpu)
         self._drain = spec.drain
         self._stops = [] if eos is None else [eos]
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -172,7 +178,7 @@ class Engine:
         self._requests = 0
         self._updates = 0
         self._held = False
-        """During an update, and after one that failed: there is no step."""
+        """During an update, after one that failed, and asleep: there is no step."""
         self._failure: BaseException | None = None
         self._signs: queue.SimpleQueue[Future] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
@@ -212,10 +218,21 @@ class Engine:
             result = self._update(method)
             self._updates += 1
             self._salt_those_not_begun()
+            self._sleep.wake("kv_cache")
             self._held = False
             return result
 
         return self.call(update)
+
+    def sleep(self) -> asyncio.Future[None]:
+        """Give the device back, but for what a process without a model has of it. There is no step before the next
+        `refit`."""
+
+        def begin(engine: Any) -> None:
+            self._hold()
+            self._sleep.begin()
+
+        return self.call(begin)
 
     def alive(self) -> asyncio.Future[None]:
         """Resolves once the thread has done what it is at, one step or command; at once during an update, which has
@@ -267,12 +284,16 @@ class Engine:
         return ActorBroken(f"the engine failed in a step: {self._failure}")
 
     def _update(self, method: Callable[[Any], T]) -> T:
+        self._hold()
+        self._sleep.wake("weights")
+        return method(self._engine)
+
+    def _hold(self) -> None:
         if not self._held:
             self._settle()
             self._held = True
         if self._failure is not None:
             raise self._broken()
-        return method(self._engine)
 
     def _settle(self) -> None:
         """No step is under way, and where requests are drained none is in flight.

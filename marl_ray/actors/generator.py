@@ -41,6 +41,8 @@ class Generator(Actor):
                 self.engine = Engine(self.spec, self.tokenizer.eos_token_id)
             except ValueError as error:  # vLLM's word for settings that do not go together
                 raise UserError(f"vLLM refuses {self.spec.model} with these settings: {str(error)[:500]}") from None
+        if self.spec.takes_turns:
+            await self.engine.sleep()
         if self.id.replica > 0:
             return []
         return [prompt_note(str(self.id.policy), self.through_template, why)]
@@ -71,6 +73,14 @@ class Generator(Actor):
     async def alive(self) -> None:
         """See `Engine.alive`."""
         await self.engine.alive()
+
+    async def sleep(self) -> None:
+        """See `Engine.sleep`. It wakes up for the learner's next weights."""
+        await self.engine.sleep()
+
+    async def memory(self) -> int:
+        """Bytes in use; see `marl_ray.learning.parking.memory_in_use`."""
+        return sum(await self.engine.call(lambda engine: engine.collective_rpc("memory_in_use")))
 
     async def serve_own(self, version: WeightVersion) -> None:
         """Serve what the engine has loaded, as `version`: for evaluations, in which nobody learns."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
 from pathlib import Path
 from types import MappingProxyType
@@ -48,7 +49,8 @@ def jointly(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[S
 
 
 class LearnerActor(Actor):
-    """Ray actor: one rank of a policy's learner. `arguments` are those of `Learner`.
+    """Ray actor: one rank of a policy's learner. `arguments` are those of `Learner`. One that `takes_turns` is on its
+    device while it computes, and else in the host's memory.
 
     One thread does everything in the order it was asked for, but for signs of life, which have another. So ranks that
     are asked the same in one order do it together.
@@ -56,9 +58,10 @@ class LearnerActor(Actor):
 
     concurrency_groups = MappingProxyType({"signs": 1})
 
-    def __init__(self, id: ActorId, arguments: LearnerArguments) -> None:
+    def __init__(self, id: ActorId, arguments: LearnerArguments, takes_turns: bool = False) -> None:
         self.id = id
         self._arguments = arguments
+        self._takes_turns = takes_turns
 
     def start(self, beside: Learner | None = None) -> list[str]:
         """Load the model, or share that of a learner `beside` this one; of several ranks, leave that to `join`."""
@@ -90,10 +93,12 @@ class LearnerActor(Actor):
         assert self.id.policy is not None
         with loading():
             from marl_ray.learning.learner import Learner
+            from marl_ray.learning.parking import Parking
             from marl_ray.learning.sharding import Gatherer
 
             self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=beside, ranks=ranks)
             self._weights = Gatherer(self.learner.policy, ranks)
+            self.parking = Parking(self.learner) if self._takes_turns else None
         notes = []
         if has_adapter(self.learner.policy):
             notes.append(f"{self.id.policy}: {describe_adapter(self.learner.policy)}")
@@ -134,8 +139,8 @@ class LearnerActor(Actor):
 
         def meet() -> Publisher:
             self._client(generators).meet()
-            sparse = self._arguments.agent.learner.sparse_push
-            return Publisher(self.learner.policy, self.learner.dtype, transport, self._weights, sparse)
+            policy, sparse = self.learner.policy, self._arguments.agent.learner.sparse_push
+            return Publisher(policy, self.learner.dtype, transport, self._weights, sparse, self.learner.device)
 
         self._publisher = self._weights.lead(meet)
 
@@ -160,17 +165,31 @@ class LearnerActor(Actor):
     @jointly
     def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
         """See `Learner.finish`."""
-        return self.learner.finish(batch, accumulated)
+        with self._on_device():
+            return self.learner.finish(batch, accumulated)
 
     @jointly
     def update(self, batch: Batch) -> UpdateStats:
         """See `Learner.update`."""
-        return self.learner.update(batch)
+        with self._on_device():
+            return self.learner.update(batch)
 
     @jointly
     def logprob_gap(self, groups: Sequence[Group]) -> float:
         """See `Learner.logprob_gap`."""
-        return self.learner.logprob_gap(groups)
+        with self._on_device():
+            return self.learner.logprob_gap(groups)
+
+    @ray.method(concurrency_group="signs")
+    def memory(self) -> tuple[int, int]:
+        """Bytes in use now, and when it last was about to leave its device; see `memory_in_use`. Of one that takes
+        turns."""
+        from marl_ray.learning.parking import memory_in_use
+
+        return memory_in_use(self.learner.device), self.parking.most if self.parking else 0
+
+    def _on_device(self) -> AbstractContextManager[None]:
+        return self.parking.on_device() if self.parking else nullcontext()
 
     @jointly
     def save(self, folder: str) -> None:

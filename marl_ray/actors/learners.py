@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
+from marl_ray.actors.device import OWN, OwnDevice
 from marl_ray.actors.generator import Generator
 from marl_ray.actors.generators import GeneratorGroup
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
@@ -42,8 +43,8 @@ class LearnerGroup:
     """The ranks of one policy's learner: each call goes to all of them, and the first rank's answer counts.
 
     `recipes` are those of the ranks, of which there are none where its process is `shared` with other policies.
-    `restarts`: see `Care`. Every method waits no longer than `resources.deadlines` says, and raises what
-    `marl_ray.actors.handle` lists.
+    `restarts`: see `Care`; `device`: where it may have to wait for its engines, and they for it. Every method waits no
+    longer than `resources.deadlines` says, and raises what `marl_ray.actors.handle` lists.
     """
 
     def __init__(
@@ -54,8 +55,11 @@ class LearnerGroup:
         deadlines: Deadlines,
         restarts: int = 0,
         shared: SharedRanks | None = None,
+        device: OwnDevice = OWN,
     ) -> None:
         self.policy = policy
+        self.device = device
+        device.join(self)
         start = Deadline(deadlines.start_s, "start_s", "to start")
         self.ranks = shared or Supervisor(recipes, Care(start, restarts, deadlines.heartbeat_s))
         self.ranks.fit = self._fit_rank
@@ -67,7 +71,7 @@ class LearnerGroup:
         self._generators: GeneratorGroup | None = None
         self._history: History | None = None
         self._loaded: tuple[int, str] | None = None
-        self._gathering = _Gathering(len(recipes))
+        self._gathering = _Gathering(self._size)
         self._notes: list[str] = []
         self._publishing = asyncio.Lock()
 
@@ -94,11 +98,14 @@ class LearnerGroup:
             raise ValueError(f"{self.policy} has learned from {self.clock} batches, and gets number {stream.step}")
         stats = await self._survive(lambda ranks: self._fold(ranks, stream))
         self.clock += 1
+        self.device.learned()
         return stats
 
     async def publish(self, changed: bool) -> Delivery | None:
         """Let all generators serve the learner's weights as version `clock`; those that did not change since they were
-        sent last are not sent again. None where no generator serves: each gets them before it does again."""
+        sent last are not sent again, but to engines that sleep. None where no generator serves: each gets them before
+        it does again."""
+        await self.device.nobody_behind(self)
         async with self._publishing:
             handles = self._connected.replicas.serving()
             return await self._deliver(handles, changed) if handles else None
@@ -106,7 +113,16 @@ class LearnerGroup:
     async def logprob_gap(self, groups: Sequence[Group]) -> float:
         """Mean absolute difference between its log-probabilities and those that the groups come with, nats a token."""
         deadline = Deadline(self._deadlines.learn_s, "learn_s", "to score tokens")
-        return await self._survive(lambda ranks: self._all(ranks, deadline, LearnerActor.logprob_gap, groups))
+
+        async def compare(ranks: Sequence[Handle[LearnerActor]]) -> float:
+            async with self.device.learning(self):
+                return await self._all(ranks, deadline, LearnerActor.logprob_gap, groups)
+
+        return await self._survive(compare)
+
+    def engines(self) -> list[Handle[Generator]]:
+        """The generators that get the weights from here and serve."""
+        return [] if self._generators is None else self._generators.replicas.serving()
 
     async def save(self, folder: str) -> None:
         """Write model and optimizer, as `load` reads them."""
@@ -135,20 +151,24 @@ class LearnerGroup:
         return await self._survive(lambda ranks: self._all(ranks, deadline, LearnerActor.fingerprint, texts))
 
     async def _fold(self, ranks: Sequence[Handle[LearnerActor]], stream: BatchStream) -> UpdateStats:
-        """Each group is sent once: as it comes, or with the whole."""
+        """Each group is sent once: as it comes, or with the whole, if those who play need the device until then."""
         deadline, sent = self._learn(), 0
-        while groups := await stream.groups(sent):
+        while not self.device.by_turns and (groups := await stream.groups(sent)):
             await self._all(ranks, deadline, LearnerActor.accumulate, stream.step, sent, groups)
             sent += len(groups)
         rest = _without(await stream.batch(), sent)
-        return await self._all(ranks, deadline, LearnerActor.finish, rest, sent)
+        async with self.device.learning(self):
+            return await self._all(ranks, deadline, LearnerActor.finish, rest, sent)
 
     async def _deliver(self, generators: Sequence[Handle[Generator]], changed: bool) -> Delivery:
         """To these generators; those that do not take the weights are lost."""
         deadline = Deadline(self._deadlines.sync_s + GRACE_S, "sync_s", "to publish its weights")
-        delivery = await self._survive(
-            lambda ranks: self._all(ranks, deadline, LearnerActor.publish, list(generators), changed)
-        )
+
+        async def send(ranks: Sequence[Handle[LearnerActor]]) -> Delivery | None:
+            async with self.device.sending(generators, self._connected.replicas) as asleep:
+                return await self._all(ranks, deadline, LearnerActor.publish, list(generators), changed or asleep)
+
+        delivery = await self._survive(send)
         assert delivery is not None, "rank 0 sends"
         for generator in generators:
             if generator.id in delivery.failed:
@@ -181,13 +201,19 @@ class LearnerGroup:
         if checkpoint is not None:
             step, folder = checkpoint
             await self._each(ranks, self._files("to load its checkpoint"), LearnerActor.load, folder, step)
+        if step < self.clock:
+            async with self.device.borrowed():
+                await self._replay(ranks, step)
+        if self._generators is not None:
+            await self._introduce(ranks)
+
+    async def _replay(self, ranks: Sequence[Handle[LearnerActor]], step: int) -> None:
+        """Learn again from batches number `step` and after."""
         for number in range(step, self.clock):
             if self._history is None:
                 raise UserError(f"{self.policy} learner: there is no log of its batches")
             batch = await asyncio.to_thread(self._history.batch, number)
             await self._each(ranks, self._learn(), LearnerActor.update, batch)
-        if self._generators is not None:
-            await self._introduce(ranks)
 
     async def _meet(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
         """The ranks find each other at rank 0's node, and load the model."""

@@ -65,7 +65,7 @@ class SharedHandle(Handle[LearnerActor]):
 
     def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """As of a process of its own, but that nothing is asked before somebody waits for the answer."""
-        ask = super().call
+        ask: Any = super().call
         return _InTurn(self.turns, lambda: ask(SharedLearner.ask, self.id.policy, method.__name__, *args, **kwargs))
 
 

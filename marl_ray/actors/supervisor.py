@@ -14,6 +14,7 @@ What a start raises that is no loss, a bug or a file system's trouble, ends ever
 |---|---|---|
 | starting | `Care.start` | one more start; where nobody else serves, retired: there is no place for it |
 | fitting | of each call that it makes | one more start |
+| fitting again, after `unfit` | the same | lost |
 | serving | `Care.heartbeat_s` for a sign of life | lost |
 
 So `ready`, which waits for these, needs no deadline of its own.
@@ -25,6 +26,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
@@ -104,6 +106,8 @@ class Supervisor(Generic[A]):
     ) -> None:
         self.fit: Callable[[Handle[A]], Awaitable[None]] | None = None
         """Makes a started actor ready to serve; may be set later."""
+        self.turn: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
+        """What each start, without its fit, is done in; may be set later."""
         self.losses = 0
         """Actors that were lost."""
         self.last_failure = ""
@@ -173,12 +177,15 @@ class Supervisor(Generic[A]):
         """This life of the actor is over: end its process and start the next life, if that has not been done yet."""
         if self._closed or not self.serves(handle):
             return
-        self.losses += 1
-        self._say(f"{handle.id} is lost: {why}")
+        self._lost(self._members[handle.id], why)
+
+    def unfit(self, handle: Handle[A]) -> None:
+        """This life of the actor has not got any more what it was fitted with: it serves when it was fitted again."""
+        if self._closed or not self.serves(handle):
+            return
         member = self._members[handle.id]
-        self._end(member)
-        member.state = "lost"
-        self._spawn(self._replace(member, why))
+        member.state = "fitting"
+        self._spawn(self._fit_again(member, handle))
 
     def add(self, recipe: Recipe[A]) -> None:
         """One more actor: started now, and serving after it was fitted."""
@@ -211,6 +218,20 @@ class Supervisor(Generic[A]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._tell()
+
+    def _lost(self, member: _Member[A], why: str) -> None:
+        self.losses += 1
+        self._say(f"{member.recipe.id} is lost: {why}")
+        self._end(member)
+        member.state = "lost"
+        self._spawn(self._replace(member, why))
+
+    async def _fit_again(self, member: _Member[A], handle: Handle[A]) -> None:
+        try:
+            await self._fit(member, handle)
+        except (UserError, ActorFailed) as error:
+            if member.handle is handle:  # not taken away meanwhile
+                self._lost(member, str(error))
 
     async def _replace(self, member: _Member[A], why: str) -> None:
         """Start the next life, in as many tries as are allowed. `why` the last one ended."""
@@ -267,25 +288,30 @@ class Supervisor(Generic[A]):
         recipe, deadline = member.recipe, self._care.start
         member.state = "starting"
         member.life += 1
-        handle = Handle.create(recipe.id, member.life, recipe.actor_class, recipe.arguments, recipe.options)
-        member.handle = handle
-        begun = time.monotonic()
-        location = await handle.call(recipe.actor_class.location).within(deadline)
-        member.handle = handle = replace(handle, location=location)
-        left = replace(deadline, seconds=round(deadline.seconds - (time.monotonic() - begun), 1))
-        notes: list[str] = await handle.call(recipe.actor_class.start).within(left)
+        async with self.turn():
+            handle = Handle.create(recipe.id, member.life, recipe.actor_class, recipe.arguments, recipe.options)
+            member.handle = handle
+            begun = time.monotonic()
+            location = await handle.call(recipe.actor_class.location).within(deadline)
+            member.handle = handle = replace(handle, location=location)
+            left = replace(deadline, seconds=round(deadline.seconds - (time.monotonic() - begun), 1))
+            notes: list[str] = await handle.call(recipe.actor_class.start).within(left)
+        await self._fit(member, handle)
+        if self._care.heartbeat_s is not None:
+            self._spawn(self._watch(member, handle, self._care.heartbeat_s))
+        return notes
+
+    async def _fit(self, member: _Member[A], handle: Handle[A]) -> None:
+        """Fit it, and let it serve."""
         if self.fit is not None:
             member.state = "fitting"
             await self.fit(handle)
         # Nothing else has run since the fit was done, so that it is up to date.
         member.state = "serving"
-        if self._care.heartbeat_s is not None:
-            self._spawn(self._watch(member, handle, self._care.heartbeat_s))
         self._tell()
-        return notes
 
     async def _watch(self, member: _Member[A], handle: Handle[A], heartbeat_s: float) -> None:
-        """Ask for signs of life, as long as this life serves.
+        """Ask for signs of life, as long as this life serves, or is fitted again.
 
         Twice before it is lost: where this process itself stood still, the first answer may look late.
         """
@@ -297,7 +323,7 @@ class Supervisor(Generic[A]):
             except WaitExpired:
                 await handle.call(member.recipe.actor_class.alive).within(deadline)
 
-        while self.serves(handle):
+        while member.handle is handle:
             await asyncio.sleep(heartbeat_s / 4)
             sign = asyncio.ensure_future(ask())
             try:

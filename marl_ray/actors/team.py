@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import ray
 
+from marl_ray.actors.device import OWN, SharedDevice
 from marl_ray.actors.engine import EngineSpec, engine_environment
 from marl_ray.actors.generator import Generator
 from marl_ray.actors.generators import GeneratorGroup
@@ -18,18 +20,20 @@ from marl_ray.actors.learners import LearnerGroup
 from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.actors.shared_learner import SharedLearner, shared_ranks
-from marl_ray.actors.supervisor import Recipe
+from marl_ray.actors.supervisor import Recipe, Supervisor
 from marl_ray.cluster.placement import Places, reserve
-from marl_ray.cluster.plan import learner_id, make_plan
+from marl_ray.cluster.plan import Plan, learner_id, make_plan
 from marl_ray.config.schema import Config
 from marl_ray.core.ids import ActorId, Policy
 from marl_ray.core.waiting import together
 from marl_ray.learning.arguments import learner_arguments, wire_dtype
 from marl_ray.models.names import resolve_model
+from marl_ray.telemetry.rows import Row
 from marl_ray.telemetry.startup import StartUp
 
 MANY_CALLS = 100_000
 """Ray would let 1000 calls into an asynchronous actor at a time; the engine has a queue of its own."""
+NO_TURNS: Mapping[int | None, SharedDevice] = MappingProxyType({})
 PARTS: dict[type[Any], str] = {GeneratorGroup: "generators", LearnerGroup: "learners", SandboxPool: "sandbox"}
 TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
 
@@ -52,6 +56,8 @@ class Team:
     """By policy."""
     sandbox: SandboxPool
     places: Places
+    devices: Sequence[SharedDevice] = ()
+    """Those where generators and learners take turns."""
 
     @property
     def groups(self) -> list[ActorGroup]:
@@ -66,6 +72,10 @@ class Team:
     def learner_of(self, agent: int) -> LearnerGroup:
         """The one of the agent's policy."""
         return next(learner for learner in self.learners if agent in learner.policy.agents)
+
+    def take_memory(self, step: int) -> Row:
+        """Metrics of the devices in a step; they are forgotten."""
+        return {name: value for device in self.devices for name, value in device.take_memory(step).items()}
 
     async def close(self) -> None:
         """End all actors and free their places."""
@@ -87,12 +97,14 @@ async def start_team(
     startup = StartUp() if startup is None else startup
     with startup.part("placement"):
         places = await reserve(plan, config.resources.deadlines.placement_s)
-    of_policy = {policy: generator_group(config, policy.number, places) for policy in config.policies}
+    devices = _devices(config, plan)
+    of_policy = {policy: generator_group(config, policy.number, places, devices) for policy in config.policies}
     team = Team(
         [of_policy[config.policy_of(agent)] for agent in range(config.num_agents)],
-        _learners(config, places, optimizer_steps),
+        _learners(config, places, optimizer_steps, devices),
         sandbox_pool(config, places),
         places,
+        list(devices.values()),
     )
 
     async def start(group: ActorGroup) -> list[str]:
@@ -109,8 +121,18 @@ async def start_team(
     return team
 
 
-def generator_group(config: Config, number: int, places: Places) -> GeneratorGroup:
+def _devices(config: Config, plan: Plan) -> dict[int | None, SharedDevice]:
+    """Those where generators and learners take turns, by number."""
+    shared = {of_agent.device: of_agent.generator_gpus > 0 for of_agent in plan.agents if of_agent.device is not None}
+    patience = Deadline(config.resources.deadlines.sync_s, "sync_s", "to make room on its device")
+    return {number: SharedDevice(number, gpu, patience) for number, gpu in shared.items()}
+
+
+def generator_group(
+    config: Config, number: int, places: Places, devices: Mapping[int | None, SharedDevice] = NO_TURNS
+) -> GeneratorGroup:
     """The generators of an agent's policy, not yet started."""
+    device = devices.get(places.plan.agents[number].device)
     agent, gpus, policy = config.agents[number], places.plan.agents[number].generator_gpus, config.policy_of(number)
     spec = EngineSpec(
         model=resolve_model(agent.name),
@@ -124,6 +146,7 @@ def generator_group(config: Config, number: int, places: Places) -> GeneratorGro
         max_num_seqs=agent.generator.max_num_seqs,
         transport=places.plan.agents[number].transport,
         drain=config.rollout.inflight == "drain",
+        takes_turns=device is not None,
     )
     environment = engine_environment(
         agent.generator.cpus, spec.on_gpu, Path(spec.model).is_dir(), config.output.verbose
@@ -143,17 +166,22 @@ def generator_group(config: Config, number: int, places: Places) -> GeneratorGro
         await places.add(name, config.resources.deadlines.placement_s)
         return recipe(name)
 
-    return GeneratorGroup(
+    group = GeneratorGroup(
         [recipe(ActorId("generator", policy, replica)) for replica in range(agent.generator.replicas)],
         agent.generator.tensor_parallel,
         config.resources.deadlines,
         agent.generator.max_restarts,
-        None if spec.transport == "ipc" else place,
+        None if spec.transport == "ipc" or device else place,
         places.drop,
     )
+    if device is not None and device.gpu:
+        group.replicas.turn = device.alone
+    return group
 
 
-def _learners(config: Config, places: Places, optimizer_steps: int) -> list[LearnerGroup]:
+def _learners(
+    config: Config, places: Places, optimizer_steps: int, devices: Mapping[int | None, SharedDevice]
+) -> list[LearnerGroup]:
     """One a policy, not yet started."""
     groups: dict[Policy, LearnerGroup] = {}
     deadlines = config.resources.deadlines
@@ -169,12 +197,20 @@ def _learners(config: Config, places: Places, optimizer_steps: int) -> list[Lear
         }
         restarts = agent.learner.max_restarts
         if len(policies) == 1:
+            device = devices.get(plan.device, OWN)
             ranks = [ActorId("learner", first, rank) for rank in range(agent.learner.ranks)]
             recipes = [
-                Recipe(rank, LearnerActor, (rank, arguments[first]), options | {"scheduling_strategy": places.of(rank)})
+                Recipe(
+                    rank,
+                    LearnerActor,
+                    (rank, arguments[first], device.by_turns),
+                    options | {"scheduling_strategy": places.of(rank)},
+                )
                 for rank in ranks
             ]
-            groups[first] = LearnerGroup(first, recipes, plan.transport, deadlines, restarts)
+            group = groups[first] = LearnerGroup(first, recipes, plan.transport, deadlines, restarts, device=device)
+            if plan.device is not None and plan.learner_gpus and isinstance(group.ranks, Supervisor):
+                group.ranks.turn = devices[plan.device].borrowed
             continue
         name = learner_id(config, first)
         shared = Recipe(name, SharedLearner, (name, arguments), options | {"scheduling_strategy": places.of(name)})

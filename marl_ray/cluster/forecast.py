@@ -55,10 +55,14 @@ class Forecast:
         return total + sum(shared.values())
 
     def gpu(self, node: int, number: int) -> float:
-        """Bytes of one GPU's memory."""
+        """Bytes of one GPU's memory; where actors take turns, of whoever needs the most: all engines, or a learner."""
         assert self.placed is not None
-        here = (one for one in self.placed if one.node == node and number in one.gpus and one.need is not None)
-        return sum(one.need.device_total for one in here if one.need is not None)
+        here = [one for one in self.placed if one.node == node and number in one.gpus]
+        needs = [(one.owner.kind, one.need.device_total) for one in here if one.need is not None]
+        if all(of_agent.device is None for of_agent in self.plan.agents):
+            return sum(need for _, need in needs)
+        engines = sum(need for kind, need in needs if kind == "generator")
+        return max([engines, *(need for kind, need in needs if kind == "learner")])
 
     @property
     def shortages(self) -> list[str]:
@@ -138,16 +142,12 @@ def need_of(config: Config, models: Models, plan: Plan, owner: ActorId, machine:
             size, _ = model.learner(config, agent, on_gpu)
         except NotRehearsed:
             return None
-        return learner_need(size, config, agent, on_gpu, wire, nccl, policies=_together(config, number))
+        policies = len(config.learning_with(config.policy_of(number)))
+        return learner_need(size, config, agent, on_gpu, wire, nccl, policies)
     memory = (machine.device.memory if machine.device else 0.0) if on_gpu else 0.0
     if on_gpu and not memory:
         return None
     return generator_need(model.engine(), agent, config.model.max_length, memory, wire, nccl)
-
-
-def _together(config: Config, number: int) -> int:
-    """How many policies learn where that agent's does."""
-    return next(len(policies) for policies in config.learners if any(number in policy.agents for policy in policies))
 
 
 Change = tuple[str, str, Callable[[Config], Config]]
@@ -177,7 +177,7 @@ def changes(config: Config, has_gpus: bool) -> list[Change]:
         found += [("resources.learner.ranks", str(n), _learners(ranks=n)) for n in (2, 4, 8) if n > _ranks(config)]
     smaller = {"adamw": ("adamw_8bit", "adafactor"), "adamw_8bit": ("adafactor",)}
     for name in smaller.get(optimizer.optimizer, ()):
-        found.append((f"{section}.optimizer", name, _optimizer(optimizer=name)))
+        found.append((f"{section}.optimizer", name, _smaller(name)))
     if not config.lora.rank and not any(agent.learner.offload_reference for agent in config.agents):
         found.append(("lora.rank", "16", lambda c: replace(c, lora=replace(c.lora, rank=16))))
     return found
@@ -189,6 +189,12 @@ def _ranks(config: Config) -> int:
 
 def _optimizer(**values: object) -> Callable[[Config], Config]:
     return lambda config: replace(config, optimizer=replace(config.optimizer, **values))  # type: ignore[arg-type]
+
+
+def _smaller(name: str) -> Callable[[Config], Config]:
+    """Another optimizer; 8 bits are for one rank."""
+    change = _optimizer(optimizer=name)
+    return lambda config: config if name == "adamw_8bit" and _ranks(config) > 1 else change(config)
 
 
 def _learners(**values: object) -> Callable[[Config], Config]:
@@ -252,7 +258,7 @@ def speeds(config: Config, models: Models, found: Forecast) -> dict[Policy, Esti
         rollout = config.rollout
         groups = rollout.rollout_buffer_size * nodes_of(config)
         load = Load(groups, rollout.num_turns, model.prompt, rollout.num_generations, agent.max_new_tokens)
-        engine = agent.generator
+        engine, turns = agent.generator, len(config.learning_with(policy))
         estimates[policy] = estimate(
             model.engine(),
             load,
@@ -261,9 +267,7 @@ def speeds(config: Config, models: Models, found: Forecast) -> dict[Policy, Esti
             ITEM[wire_dtype(agent, on_gpu)],
             engine.max_num_seqs * engine.replicas,
             device,
-            agent.learner.ranks
-            * (of_agent.learner_gpus if on_gpu else max(1, round(agent.learner.cpus)))
-            / _together(config, policy.number),
+            agent.learner.ranks * (of_agent.learner_gpus if on_gpu else max(1, round(agent.learner.cpus))) / turns,
             flops,
         )
     return estimates

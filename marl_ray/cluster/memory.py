@@ -89,12 +89,12 @@ def learner_need(
     """Of each of a learner's ranks, which share out weights, gradients and the optimizer's numbers; `wire` is the
     type in which weights travel, with buffers of `nccl`. `policies` learn in one process, on one model that is frozen,
     and have adapters of their own."""
-    ranks = agent.learner.ranks
-    state = optimizer_state(config.optimizer.optimizer, size.trained, size.rows)
+    ranks, trained = agent.learner.ranks, size.trained * policies
+    state = optimizer_state(config.optimizer.optimizer, trained, size.rows * policies)
     parts = {
-        "weights": FLOAT * (size.parameters + (policies * size.trained if config.lora.rank else 0)) / ranks,
-        "gradients": policies * FLOAT * size.trained / ranks,
-        "optimizer": policies * state / ranks,
+        "weights": FLOAT * (size.parameters + (trained if config.lora.rank else 0)) / ranks,
+        "gradients": FLOAT * trained / ranks,
+        "optimizer": state / ranks,
         "activations": float(size.activations),
         "logits": float(size.logits),
     }
@@ -108,8 +108,8 @@ def learner_need(
         parts["reference"] = reference
     if not on_gpu:
         parts["allocator"] = min(KEPT * (size.activations + size.logits), KEPT_MOST)
-        parts["published"] = policies * ITEM[wire] * float(size.parameters)
-        return Need({"process": LEARNER_PROCESS, **parts, **_copy(agent, wire, size.parameters)}, {})
+        parts["published"] = ITEM[wire] * float(size.parameters)
+        return Need({"process": LEARNER_PROCESS, **parts, **_copy(agent, wire, size.parameters * policies)}, {})
     host = {"process": LEARNER_PROCESS + CUDA_HOST} | ({"reference": reference} if reference and offloaded else {})
     if agent.learner.cpu_offload:
         host |= {name: parts.pop(name) for name in ("weights", "gradients", "optimizer")}

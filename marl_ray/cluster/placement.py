@@ -53,7 +53,8 @@ class Places:
         if not _can_ever_fit([slot]):
             raise none
         if not fits([slot], free_resources()):
-            say(f"the cluster has no room for {owner} now: waiting {deadline_s:g} s for {need} (placement_s)")
+            wait = f"waiting {deadline_s:g} s for it (resources.deadlines.placement_s)"
+            say(f"the cluster has no room for {owner} now, which needs {need}: {wait}")
         group = placement_group([slot.resources()])
         if not await _ready(group, deadline_s):
             raise none

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from marl_ray.config.schema import AgentConfig, Config
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import ActorId, Policy
+from marl_ray.core.ids import ActorId, Kind, Policy
 from marl_ray.core.words import counted
 
 Transport = Literal["store", "nccl", "ipc"]
@@ -20,7 +20,7 @@ where both share one GPU, else by NCCL."""
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One bundle of the placement group. `owners` share it: a fractional GPU puts generator and learner
-    of a policy on one device."""
+    of a policy on one device, and so does `resources.colocate`."""
 
     owners: tuple[ActorId, ...]
     cpus: float
@@ -34,11 +34,13 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class AgentPlan:
     """GPUs of each of the generators of an agent's policy and of each rank of its learner, and how weights travel
-    between them."""
+    between them. `device`: the number of the slot where they take turns; None: nobody has to wait for another's
+    memory."""
 
     generator_gpus: float
     learner_gpus: float
     transport: Transport
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,10 @@ class PlacementError(UserError):
 
 
 def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
-    """Slots for every actor. Raises PlacementError for a combination of GPUs there is no transport for."""
+    """Slots for every actor. Raises PlacementError for a combination of GPUs there is no transport for, and for engines
+    of one device that ask for more memory than it has."""
+    if config.resources.colocate:
+        return _colocated_plan(config, cluster_has_gpus)
     slots: list[Slot] = []
     plans: dict[int, AgentPlan] = {}
     for policy in config.policies:
@@ -88,16 +93,19 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> Plan:
 
 def learner_id(config: Config, policy: Policy) -> ActorId:
     """The actor that a policy learns in: its own, or one that it shares with others."""
-    first, *others = next(policies for policies in config.learners if policy in policies)
+    first, *others = config.learning_with(policy)
     return ActorId("learner", None, first.number) if others else ActorId("learner", policy)
 
 
 def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> Plan:
     """Slots for the generators of one agent's policy alone: nobody learns. Raises PlacementError as `make_plan`."""
     whole, policy = make_plan(config, cluster_has_gpus), config.policy_of(number)
-    generator, gpus = config.agents[number].generator, whole.agents[number].generator_gpus
+    generator, agents = config.agents[number].generator, whole.agents
+    if config.resources.colocate:
+        alone = (replace(plan, generator_gpus=_share(config, n, cluster_has_gpus)) for n, plan in enumerate(agents))
+        agents = tuple(replace(plan, device=None) for plan in alone)
     owners = [ActorId("generator", policy, replica) for replica in range(generator.replicas)]
-    return Plan(tuple(Slot((owner,), generator.cpus, gpus) for owner in owners), whole.agents)
+    return Plan(tuple(Slot((o,), generator.cpus, agents[number].generator_gpus) for o in owners), agents)
 
 
 def sandbox_plan(config: Config) -> Plan:
@@ -108,6 +116,50 @@ def sandbox_plan(config: Config) -> Plan:
 def _sandbox_slots(config: Config) -> tuple[Slot, ...]:
     workers = range(config.resources.sandbox.workers)
     return tuple(Slot((ActorId("sandbox", None, worker),), config.resources.sandbox.cpus, 0.0) for worker in workers)
+
+
+def _colocated_plan(config: Config, cluster_has_gpus: bool) -> Plan:
+    """Slots of a run in which generators and learners take turns: one a device, for all actors that are on it.
+
+    Policies fill one GPU after another. Those without one share the memory of a node.
+    """
+    shares = {policy: _share(config, policy.number, cluster_has_gpus) for policy in config.policies}
+    devices: list[tuple[float, list[Policy]]] = []
+    taken = 1.0
+    for policy, share in shares.items():
+        if not share:
+            continue
+        if taken + share > 1 + 1e-9:
+            devices.append((1.0, []))
+            taken = 0.0
+        devices[-1][1].append(policy)
+        taken += share
+    if without := [policy for policy, share in shares.items() if not share]:
+        devices.append((0.0, without))
+    slots: list[Slot] = []
+    plans: dict[int, AgentPlan] = {}
+    for number, (gpus, policies) in enumerate(devices):
+        agents = [config.agents[policy.number] for policy in policies]
+        asked = sum(agent.generator.gpu_memory_utilization for agent in agents)
+        if gpus and asked > 1:
+            raise PlacementError(
+                f"resources.colocate: the engines of {' and '.join(map(str, policies))} play on one GPU at the same "
+                f"time, and their resources.generator.gpu_memory_utilization sum to {asked:g}: lower it to "
+                f"{int(95 / len(agents)) / 100:g}, or give each a GPU (resources.generator.gpus: 1)"
+            )
+        kinds: tuple[Kind, Kind] = ("generator", "learner")
+        owners = [ActorId(kind, policy) for policy in policies for kind in kinds]
+        slots.append(Slot(tuple(owners), sum(a.generator.cpus + a.learner.cpus for a in agents), gpus))
+        each = int(gpus / len(owners) * 1e4) / 1e4  # Ray counts in ten-thousandths
+        plan = AgentPlan(each, each, "ipc" if gpus else "store", number)
+        plans |= {agent: plan for policy in policies for agent in policy.agents}
+    return Plan((*slots, *_sandbox_slots(config)), tuple(plan for _, plan in sorted(plans.items())))
+
+
+def _share(config: Config, agent: int, cluster_has_gpus: bool) -> float:
+    """Of a GPU, for an agent's generator and learner together."""
+    given = config.agents[agent].generator.gpus
+    return float(cluster_has_gpus) if given is None else given
 
 
 def _agent_plan(agent: AgentConfig, cluster_has_gpus: bool, where: str) -> AgentPlan:

@@ -100,6 +100,8 @@ def check(config: Config) -> None:
     check_learning(config)
     for number in range(config.num_agents):
         _check_resources(config, number)
+        if config.resources.colocate:
+            _check_colocation(config, number)
     _require(
         config.reward_processor.scale_factor != 0 or not config.reward_processor.enabled,
         "reward_processor.scale_factor is 0, which makes all rewards equal: nothing would be learned",
@@ -219,6 +221,37 @@ def _check_resources(config: Config, number: int) -> None:
     _require(
         gpus is None or gpus > 0 or generator.tensor_parallel == 1,
         f"{parallel} above 1 needs GPUs: set {key} to the same number",
+    )
+
+
+def _check_colocation(config: Config, number: int) -> None:
+    """Engine and learner of one device: what they cannot have while they take turns."""
+    generator, learner = config.agents[number].generator, config.agents[number].learner
+    section, staleness = config.algorithm, config.rollout.max_staleness
+    _require(
+        not config.lora.share_base,
+        "resources.colocate: a learner takes turns with its own engine, and with lora.share_base several are one "
+        "process: set one of them to false",
+    )
+    _require(
+        staleness == 0,
+        f"resources.colocate: engines sleep while learners learn, so nothing can be played ahead, and "
+        f"{section}.max_staleness is {staleness}: set it to 0, or colocate to false",
+    )
+    for field, given in (
+        ("generator.replicas", generator.replicas),
+        ("generator.tensor_parallel", generator.tensor_parallel),
+        ("learner.ranks", learner.ranks),
+    ):
+        _require(
+            given == 1,
+            f"resources.colocate: an engine is on its learner's device, and {_where(config, number, field)} is "
+            f"{given}: set it to 1, or colocate to false",
+        )
+    _require(
+        learner.gpus is None,
+        f"resources.colocate: a learner has its engine's device, so {_where(config, number, 'learner.gpus')} says "
+        "nothing: leave it out",
     )
 
 

@@ -128,9 +128,9 @@ def _check_optimizer(config: Config) -> None:
     for number, agent in enumerate(config.agents):
         ranks = where(config, number, "learner.ranks")
         require(
-            agent.learner.ranks == 1 or optimizer.optimizer != "adamw_8bit",
-            f"{section}.optimizer adamw_8bit works on whole weights, and {ranks} is {agent.learner.ranks}: set it to "
-            "1, or the optimizer to adamw",
+            agent.learner.ranks == 1 or optimizer.optimizer == "adamw",
+            f"{section}.optimizer {optimizer.optimizer} works on whole weights, and {ranks} is {agent.learner.ranks}: "
+            "set it to 1, or the optimizer to adamw",
         )
         require(
             agent.learner.ranks == 1 or not config.lora.share_base,

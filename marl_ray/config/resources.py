@@ -93,6 +93,11 @@ class Deadlines:
 class ResourcesConfig:
     """What the run asks of the cluster: besides `model` and paths all that differs between machines."""
 
+    colocate: bool = False
+    """One device for an agent's generator and learner, by turns: the engine sleeps while the learner learns, whose
+    state is in the host's memory while the engine plays. For max_staleness 0. resources.generator.gpus is then the
+    share of a GPU that both have together (null: 1); agents whose shares make up a GPU are on one. Without GPUs all
+    share the memory of one node."""
     generator: GeneratorResources = field(default_factory=GeneratorResources)
     """Of agents that name none of their own."""
     learner: LearnerResources = field(default_factory=LearnerResources)

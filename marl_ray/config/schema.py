@@ -316,6 +316,10 @@ class Config:
             places.setdefault((agent.name, agent.learner), []).append(policy)
         return tuple(map(tuple, places.values()))
 
+    def learning_with(self, policy: Policy) -> tuple[Policy, ...]:
+        """The policies that learn in one process with this one, itself among them."""
+        return next(policies for policies in self.learners if policy in policies)
+
     def policy_of(self, agent: int) -> Policy:
         """The one that an agent plays with."""
         return next(policy for policy in self.policies if agent in policy.agents)

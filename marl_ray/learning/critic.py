@@ -69,6 +69,10 @@ class Critic:
         self._peaks = [peak for _, peak in groups]
         self.optimizer, self.schedule = make_optimizer(groups, settings, total_steps)
 
+    def modules(self) -> list[torch.nn.Module]:
+        """What it computes with; others may have the body too."""
+        return [self.head, self._body.model]
+
     def credited(self, groups: Sequence[Group]) -> tuple[list[Group], list[Valued]]:
         """The groups with weights that follow from their advantages, and what was found of them. Each state is read by
         itself: in whatever portions they come, the bits are the same."""

@@ -91,13 +91,13 @@ class Gradient:
 
     def _add_up(self) -> None:
         """What all ranks found, in their order, so that each has the same bits. Gradients are summed already."""
-        own = (self.loss, self._entropy, self._reference_kl, self.agreement, self.distance)
-        losses, entropies, divergences, agreements, distances = zip(*self._policy.ranks.gather(own), strict=True)
-        self.loss, self._entropy = sum(losses), sum(entropies)
-        known = [divergence for divergence in divergences if divergence is not None]
+        parts = self._policy.ranks.gather((self.loss, self._entropy, self._reference_kl, self.agreement, self.distance))
+        self.loss = sum(part[0] for part in parts)
+        self._entropy = sum(part[1] for part in parts)
+        known = [part[2] for part in parts if part[2] is not None]
         self._reference_kl = sum(known) if known else None
-        self.agreement, self.distance = agreements[0], distances[0]
-        for agreement, distance in zip(agreements[1:], distances[1:], strict=True):
+        _, _, _, self.agreement, self.distance = parts[0]
+        for _, _, _, agreement, distance in parts[1:]:
             self.agreement += agreement
             self.distance += distance
 

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class Learner:
         else:
             self.policy, layout, self.why_padded = beside.policy, beside.scorer.layout, beside.why_padded
             add_adapter(self.policy, lora, seed, name)
-        self.scorer = Scorer(self.policy, layout, agent.temperature, self.dtype, ranks)
+        self.scorer: Scorer = Scorer(self.policy, layout, agent.temperature, self.dtype, ranks)
         self.reference: Reference | None = None
         if agent.reference_kl_coef:
             trust = model.model_kwargs.trust_remote_code
@@ -264,6 +265,15 @@ class Learner:
         shutil.rmtree(final, ignore_errors=True)
         os.replace(hidden, final)
         sync(final.parent)
+
+    def modules(self) -> list[torch.nn.Module]:
+        """All whose weights it keeps on its device."""
+        others = [part.modules() for part in (self.reference, self.critic) if part is not None]
+        return list(dict.fromkeys([self.policy, *chain(*others)]))
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those of its policy and its critic."""
+        return [self.optimizer] if self.critic is None else [self.optimizer, self.critic.optimizer]
 
     def _load(self, path: str) -> Any:
         """A model on the CPU."""

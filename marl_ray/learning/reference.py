@@ -46,10 +46,11 @@ class Reference:
         self._policy, self._agent, self._credit, self._settings = policy, agent, credit, optimizer
         self._itself = has_adapter(policy.model)
         """Whether it is the policy without its adapter."""
+        self._offloaded = agent.learner.offload_reference
         if self._itself:
             self._reference = policy
             return
-        offloaded, device = agent.learner.offload_reference, policy.device
+        offloaded, device = self._offloaded, policy.device
         if policy.ranks.alone:
             model = load_policy(model_path, trust_remote_code, torch.device("cpu") if offloaded else device)
         else:
@@ -59,6 +60,10 @@ class Reference:
         if not policy.ranks.alone:
             shard(model, policy.ranks, device, policy.dtype, offloaded)
         self._reference = replace(policy, model=model)
+
+    def modules(self) -> list[torch.nn.Module]:
+        """What it keeps on the policy's device: nothing where it is off-loaded."""
+        return [] if self._offloaded else [self._reference.model]
 
     def rows(self, groups: Sequence[Group]) -> list[PromptRow]:
         """What of these groups is learned from, with what the reference says of it."""

@@ -110,10 +110,10 @@ def part_of(full: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def copy_from_first(parameters: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor] | None) -> None:
     """Give the parameters, some of which are shared out, rank 0's `weights`, one after another. Raises ValueError, on
     all ranks, where they are not the same."""
-    wrong = [None]
+    wrong: list[str | None] = [None]
     if weights is not None:
         shapes = {name: tensor.shape for name, tensor in weights.items()}
-        wrong = [name for name, p in parameters.items() if shapes.get(name) != p.shape][:1] or [None]
+        wrong = [next((name for name, p in parameters.items() if shapes.get(name) != p.shape), None)]
     dist.broadcast_object_list(wrong, 0)
     if wrong[0] is not None:
         raise ValueError(f"it has no {wrong[0]} of the model's shape")

@@ -26,6 +26,7 @@ INTERVAL = 1.96
 """Standard errors in half of a 95 % interval."""
 OF_A_TURN = re.compile(r"turn_(\d+)/(.+)")
 OF_AN_AGENT = re.compile(r"(agent|policy)_(\d+)/(.+)")
+OF_A_DEVICE = re.compile(r"memory/device_(\d+)/(.+)")
 DATED = ("step", "env_steps")
 
 
@@ -111,6 +112,8 @@ def _place(key: str) -> tuple[str, str, str]:
         if match := OF_AN_AGENT.fullmatch(name):
             return TIME, f"seconds a step: {match[3]}", f"{match[1]} {match[2]}"
         return TIME, name, ""
+    if match := OF_A_DEVICE.fullmatch(key):
+        return ROLLOUT, f"memory of device {match[1]}, MB", match[2]
     return ROLLOUT, key, ""
 
 

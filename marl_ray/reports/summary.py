@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
+from marl_ray.reports.memory import memory
 from marl_ray.reports.plots import plot_returns
 from marl_ray.reports.samples import write_samples
 from marl_ray.reports.waiting import waiting
@@ -44,7 +45,8 @@ def conclude(config: Config, folder: RunFolder, result: Result, seconds: float) 
             parts.append(f"turn {turn} {old}{result.after.get(key, float('nan')):.2f}")
         lines.append(f"Mean reward on held-out tasks: {', '.join(parts)}.")
         files.append(folder.samples.name)
-    lines += waiting(config, [row for row in rows if row["step"] > result.first_step])
+    since_then = [row for row in rows if row["step"] > result.first_step]
+    lines += [*waiting(config, since_then), *memory(since_then)]
     files.append(f"{folder.checkpoints.folder.name}/")
     if config.output.save_final_model:
         files.append(f"{folder.models.name}/")

@@ -69,7 +69,10 @@ async def check_agreement(config: Config, team: Team, environment: Environment, 
     bound = config.loop.max_logprob_gap
     if bound is None:
         return
-    gaps = await together(*(_logprob_gap(config, team, environment, tasks, n) for n in range(config.num_agents)))
+    agents = range(config.num_agents)
+    sampled = await together(*(_sampled(config, team, environment, tasks, n) for n in agents))
+    # Nobody plays any more: engines may have to sleep while learners compute.
+    gaps = await together(*(_logprob_gap(team, n, groups) for n, groups in zip(agents, sampled, strict=True)))
     for number, gap in enumerate(gaps):
         if not gap <= bound:  # it may be no number
             raise UserError(
@@ -79,10 +82,10 @@ async def check_agreement(config: Config, team: Team, environment: Environment, 
             )
 
 
-async def _logprob_gap(
+async def _sampled(
     config: Config, team: Team, environment: Environment, tasks: Sequence[Task], agent: int
-) -> float:
-    """On a few short completions; 0 where no prompt leaves room for one."""
+) -> list[Group]:
+    """A few short completions; none where no prompt leaves room for one."""
     settings = config.agents[agent]
     sampling = SamplingSpec(
         num_generations=1,
@@ -94,7 +97,10 @@ async def _logprob_gap(
     )
     prompts = probe_texts(environment, tasks, agent)[: max(COMPARED_PROMPTS, team.generators[agent].size)]
     generations = await together(*(team.generators[agent].generate(prompt, sampling) for prompt in prompts))
-    groups = [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]
+    return [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]
+
+
+async def _logprob_gap(team: Team, agent: int, groups: Sequence[Group]) -> float:
     return await team.learner_of(agent).logprob_gap(groups) if groups else 0.0
 
 

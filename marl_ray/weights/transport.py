@@ -75,7 +75,8 @@ class Publisher:
 
     `model` is the learner's module; `wire_dtype` is the dtype of the engines' weights; `weights` see `CastSource`.
     `sparse`: what has changed is sent, where that is less; for that this process and each worker of the generators keep
-    a copy of the weights. None: with 16 bits a weight. With more nearly all of them change in a step.
+    a copy of the weights. None: with 16 bits a weight. With more nearly all of them change in a step. `device` is the
+    learner's, which weights leave from, wherever they are; None: from where they are.
     """
 
     def __init__(
@@ -85,8 +86,9 @@ class Publisher:
         transport: TransportName,
         weights: Gatherer | None = None,
         sparse: bool | None = None,
+        device: torch.device | None = None,
     ) -> None:
-        self.source = CastSource(model, wire_dtype, weights)
+        self.source = CastSource(model, wire_dtype, weights, device)
         self.transport = transport
         self.sparse = transport == "store" and (wire_dtype.itemsize == 2 if sparse is None else sparse)
         self.checksum: int | None = None
@@ -107,6 +109,9 @@ class Publisher:
             for _, tensor in checksum.watch(self.source):
                 sent_bytes += tensor.nbytes
             self._send_in_stages(receivers)
+            if self.transport == "ipc":  # an engine on this device may need the memory of what was sent, to serve
+                torch.cuda.ipc_collect()
+                torch.cuda.empty_cache()
             acknowledgements = receivers.commit(version)
         self.checksum = checksum.value
         delivery = self._checked(version, self.checksum, acknowledgements, receivers, sent_bytes, changed)
@@ -232,8 +237,14 @@ class CastSource:
     nobody shares it.
     """
 
-    def __init__(self, model: torch.nn.Module, dtype: torch.dtype, weights: Gatherer | None = None) -> None:
-        self.model, self.dtype = model, dtype
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        dtype: torch.dtype,
+        weights: Gatherer | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.model, self.dtype, self.device = model, dtype, device
         self.weights = weights or Gatherer(model)
         shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in self.weights}
         self.shapes = self._as_in_files(shapes)
@@ -247,11 +258,14 @@ class CastSource:
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         if self.same_names:
             for name, weight in self.weights:
-                yield name, weight.to(self.dtype).contiguous()
+                yield name, self._cast(weight).contiguous()
         else:
-            cast = {name: weight.to(self.dtype) for name, weight in self.weights}
+            cast = {name: self._cast(weight) for name, weight in self.weights}
             for name, tensor in self._as_in_files(cast).items():
                 yield name, tensor.contiguous()
+
+    def _cast(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.to(self.dtype).to(weight.device if self.device is None else self.device)
 
     def _as_in_files(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         from transformers.core_model_loading import revert_weight_conversion

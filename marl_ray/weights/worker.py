@@ -26,6 +26,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 
 from marl_ray.weights.checksum import Checksum
 from marl_ray.weights.patches import Base, Message, unpacked
+from marl_ray.weights.sleeping import SleepExtension
 
 BACKENDS = {"store": "marl_store", "nccl": "marl_nccl", "ipc": "marl_ipc"}
 
@@ -147,7 +148,7 @@ for _backend, _engine in (
     WeightTransferEngineFactory.register_engine(BACKENDS[_backend], _engine)
 
 
-class UpdateExtension:
+class UpdateExtension(SleepExtension):
     """Methods that vLLM adds to its worker."""
 
     def abandon_weight_update(self) -> None:

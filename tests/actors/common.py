@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from marl_ray.actors.device import OWN, OwnDevice
 from marl_ray.actors.engine import EngineSpec, engine_environment
 from marl_ray.actors.generator import Generator
 from marl_ray.actors.generators import GeneratorGroup
@@ -66,6 +67,7 @@ def learner(
     agent: int = 0,
     restarts: int = 0,
     ranks: int = 1,
+    device: OwnDevice = OWN,
 ) -> LearnerGroup:
     policy = Policy((agent,))
     settings = AgentConfig(
@@ -77,8 +79,8 @@ def learner(
     optimizer = OptimizerConfig(importance="none")
     arguments = LearnerArguments(folder, settings, MODEL, CreditConfig(), optimizer, "float32", 10, 1)
     names = [ActorId("learner", policy, rank) for rank in range(ranks)]
-    recipes = [Recipe(name, LearnerActor, (name, arguments), {"num_cpus": 0}) for name in names]
-    return LearnerGroup(policy, recipes, "store", deadlines, restarts)
+    recipes = [Recipe(name, LearnerActor, (name, arguments, device.by_turns), {"num_cpus": 0}) for name in names]
+    return LearnerGroup(policy, recipes, "store", deadlines, restarts, device=device)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -183,5 +185,60 @@ def test_what_is_taken_away_while_it_is_being_replaced_stays_away(
             assert await supervisor.ready(everyone=True) == [second]
             await until(lambda: not supervisor._tasks, "the end of its replacement")
             assert lives == [2]
+
+    asyncio.run(scenario())
+
+
+def test_who_has_lost_what_it_was_fitted_with_serves_after_another_fit(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with echoes(tmp_path, restarts=1, heartbeat_s=20) as supervisor:
+            await supervisor.start()
+            (first,) = supervisor.serving()
+            may_go_on, fitted = asyncio.Event(), []
+
+            async def fit(handle: Handle[Echo]) -> None:
+                await may_go_on.wait()
+                fitted.append(handle.life)
+                if len(fitted) == 2:
+                    raise UserError("it does not take them")
+
+            supervisor.fit = fit
+            supervisor.unfit(first)
+            assert supervisor.serving() == []
+            supervisor.unfit(first)
+            supervisor.lose(first, "it serves nobody, so nobody can know")
+            may_go_on.set()
+            assert await supervisor.ready() == [first]
+            supervisor.unfit(first)
+            (second,) = await supervisor.ready()
+            assert second.life == 2, "one that cannot be fitted is lost"
+            assert fitted == [1, 1, 2]
+            supervisor.unfit(first)
+            assert supervisor.serving() == [second], "an old life"
+
+    asyncio.run(scenario())
+
+
+def test_starts_are_made_in_their_turn_and_fits_are_not(tmp_path: Path) -> None:
+    """A fit may wait for somebody who waits for the turn."""
+
+    async def scenario() -> None:
+        async with echoes(tmp_path, count=3) as supervisor:
+            turn = asyncio.Lock()
+            inside = []
+
+            @asynccontextmanager
+            async def alone() -> AsyncIterator[None]:
+                async with turn:
+                    inside.append(len(supervisor.serving()))
+                    yield
+
+            async def fit(handle: Handle[Echo]) -> None:
+                async with turn:
+                    await handle.call(Echo.say, "fitted").within(SOON)
+
+            supervisor.turn, supervisor.fit = alone, fit
+            await supervisor.start()
+            assert len(inside) == len(supervisor.serving()) == 3
 
     asyncio.run(scenario())

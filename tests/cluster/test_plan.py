@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from marl_ray.cluster.plan import PlacementError, Plan, demands, fits, make_plan, shortage
+from marl_ray.cluster.plan import PlacementError, Plan, demands, fits, generator_plan, make_plan, shortage
 from marl_ray.config import Config, from_tree
 from marl_ray.core.ids import ActorId, Policy
 
 LEARNERS = [ActorId("learner", Policy((0,))), ActorId("learner", Policy((1,)))]
 
 
-def config(agents: list[Any] | None = None, **resources: dict) -> Config:
+def config(agents: list[Any] | None = None, **resources: Any) -> Config:
     tree = {"model": {"name": "m"}, "dataset": {"name": "humaneval"}, "resources": resources, "agents": agents}
     return from_tree(tree, "magrpo")
 
@@ -78,6 +78,8 @@ def test_policies_that_share_a_model_learn_in_one_place() -> None:
         tree = {"model": {"name": "m"}, "dataset": {"name": "humaneval"}}
         return make_plan(from_tree(tree, "magrpo", sharing | changes), cluster_has_gpus=gpus)
 
+    config = from_tree({"model": {"name": "m"}, "dataset": {"name": "humaneval"}}, "magrpo", sharing)
+    assert config.learning_with(Policy((1,))) == config.policies
     both = [owner for slot in plan().slots for owner in slot.owners if owner.kind == "learner"]
     assert both == [ActorId("learner", None)]
     assert str(both[0]) == "learner 0"
@@ -116,6 +118,34 @@ def test_agents_have_resources_of_their_own() -> None:
 def test_gpu_settings_without_a_transport_are_refused(resources: dict) -> None:
     with pytest.raises(PlacementError, match=r"resources\.(generator|learner)\.gpus"):
         make_plan(config(**resources), cluster_has_gpus=True)
+
+
+def test_generators_and_learners_that_take_turns_have_one_device() -> None:
+    plan = make_plan(config(colocate=True), cluster_has_gpus=True)
+    assert [(of.transport, of.device) for of in plan.agents] == [("ipc", 0), ("ipc", 1)]
+    assert [slot.gpus for slot in plan.slots[:2]] == [1, 1]
+    assert [owner.kind for owner in plan.slots[1].owners] == ["generator", "learner"]
+
+    thirds = {"gpus": 1 / 3, "gpu_memory_utilization": 0.3, "cpus": 2}
+    plan = make_plan(config([{}] * 4, colocate=True, generator=thirds), cluster_has_gpus=True)
+    assert [of.device for of in plan.agents] == [0, 0, 0, 1]
+    assert [(len(slot.owners), slot.cpus, slot.gpus) for slot in plan.slots[:2]] == [(6, 6.75, 1), (2, 2.25, 1)]
+    assert sum(6 * [plan.agents[0].generator_gpus]) <= 1
+    alone = generator_plan(config([{}] * 4, colocate=True, generator=thirds), 1, cluster_has_gpus=True)
+    assert [(len(slot.owners), slot.gpus) for slot in alone.slots] == [(1, 1 / 3)]
+    assert alone.agents[1].device is None, "nobody learns"
+
+
+def test_without_gpus_all_take_turns_in_the_memory_of_a_node() -> None:
+    for has_gpus, resources in ((False, {}), (True, {"generator": {"gpus": 0}})):
+        plan = make_plan(config(colocate=True, **resources), has_gpus)
+        assert [(of.transport, of.device, of.generator_gpus) for of in plan.agents] == [("store", 0, 0)] * 2
+        assert [(len(slot.owners), slot.gpus) for slot in plan.slots] == [(4, 0), (1, 0), (1, 0)]
+
+
+def test_engines_of_one_device_share_its_memory() -> None:
+    with pytest.raises(PlacementError, match=r"agent 0 and agent 1 play on .* sum to 1\.7: lower it to 0\.47, or give"):
+        make_plan(config(colocate=True, generator={"gpus": 0.5}), cluster_has_gpus=True)
 
 
 def test_slots_do_not_span_nodes() -> None:

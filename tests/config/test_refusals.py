@@ -105,6 +105,13 @@ from tests.config.test_loading import tree
         ({"magrpo": {"max_new_tokens": 4096}}, "no room for a prompt"),
         ({"resources": {"learner": {"gpus": 2}}}, "at most one GPU"),
         ({"resources": {"generator": {"gpus": 2}}}, "make them equal"),
+        (
+            {"resources": {"colocate": True}, "magrpo": {"max_staleness": 1}},
+            "resources.colocate: engines sleep while learners learn, so nothing can be played ahead, and "
+            "magrpo.max_staleness is 1: set it to 0, or colocate to false",
+        ),
+        ({"resources": {"colocate": True, "generator": {"replicas": 2}}}, "resources.generator.replicas is 2: set it"),
+        ({"resources": {"colocate": True, "learner": {"gpus": 1}}}, "so resources.learner.gpus says nothing"),
         ({"resources": {"deadlines": {"sync_s": 0}}}, "resources.deadlines.sync_s should be above 0"),
         ({"model": "x"}, "'model' should be a section"),
         ({"model": {"temperature": 0}}, "model.temperature should be above 0"),

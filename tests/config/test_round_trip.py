@@ -139,7 +139,7 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
         flat.pop(f"{algorithm}.early_termination_threshold", None)
     flat |= {f"{algorithm}.{name}": value for name, value in draw(st.sampled_from(LOSSES)).items()}
     flat |= draw(st.sampled_from(ADAPTERS))
-    if flat.get(f"{algorithm}.optimizer") == "adamw_8bit":
+    if flat.get(f"{algorithm}.optimizer", "adamw") != "adamw":
         flat = {key: value for key, value in flat.items() if not key.endswith(("learner.ranks", "cpu_offload"))}
     flat["dataset.name"] = draw(st.sampled_from(["bundled:toy", "a/HumanEval.jsonl"]))
     flat["model.name"] = draw(WORDS)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
 from marl_ray.toy import BASE_PATH
-from tests.end_to_end.conftest import QUICK, ROOT, environment, rows, train
+from tests.end_to_end.conftest import QUICK, ROOT, environment, rows, timeless, train
 from tests.other_model import SIZE, other_model
 
 SHARED, OWN = "policy_0", "agent_1"
@@ -24,7 +24,16 @@ SHARED, OWN = "policy_0", "agent_1"
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two steps of two turns, every answer handed on."""
     base = tmp_path_factory.mktemp("runs")
-    other = other_model(base / "other")
+    other_model(base / "other")
+    result = of_two_policies(base, "r")
+    assert "policy 0 (agents 0, 2): one learner, one update from the groups of all" in result.stderr
+    assert "starting 2 generators, 2 learners" in result.stderr
+    assert "loss: of policy 0, agent 1" in result.stderr
+    return base / "r"
+
+
+def of_two_policies(base: Path, name: str, *further: str) -> subprocess.CompletedProcess[str]:
+    other = base / "other"
     result = train(
         *QUICK,
         f"agents=[{{}}, {{name: {other}, learning_rate: 1e-3, temperature: 1.3, max_new_tokens: 24}}, {{policy: 0}}]",
@@ -38,13 +47,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "dataset.eval_split=null",
         "output.keep_batches=true",
         f"output.base_dir={base}",
-        "output.run_name=r",
+        f"output.run_name={name}",
+        *further,
     )
     assert result.returncode == 0, result.stderr
-    assert "policy 0 (agents 0, 2): one learner, one update from the groups of all" in result.stderr
-    assert "starting 2 generators, 2 learners" in result.stderr
-    assert "loss: of policy 0, agent 1" in result.stderr
-    return base / "r"
+    return result
 
 
 def test_numbers_are_by_policy_and_by_agent(run: Path) -> None:
@@ -86,3 +93,24 @@ def test_it_is_learned_again_to_the_same_bits(run: Path) -> None:
     for line in ("policy 0 (agents 0, 2), from its base model", "policy 0: 2 of 2 steps were recorded; they agree to"):
         assert line in done.stdout
     assert "agent 1: 2 of 2 steps were recorded; they agree to the bit" in done.stdout
+
+
+def test_on_one_device_by_turns_it_is_the_same_to_the_bit(run: Path) -> None:
+    done = of_two_policies(run.parent, "by_turns", "resources.colocate=true")
+    assert "Memory of device 0: " in done.stderr
+    steps = rows(run.parent / "by_turns", "step")
+    assert [remembered(row) for row in steps] == [remembered(row) for row in rows(run, "step")]
+    phases = [f"memory/device_0/{phase}" for phase in ("play", "asleep", "learn", "awake")]
+    for row in steps:
+        play, asleep, learn, awake = (row[phase] for phase in phases)
+        # The two engines have 256 MB of keys and values each.
+        assert min(play, awake) > asleep + 450
+        assert asleep < learn < play
+    for policy in (SHARED, OWN):
+        weights = Path("checkpoints", "step_000002", policy, "model.safetensors")
+        assert (run / weights).read_bytes() == (run.parent / "by_turns" / weights).read_bytes()
+
+
+def remembered(row: dict) -> dict:
+    """The row without what depends on the machine."""
+    return {key: value for key, value in timeless(row).items() if not key.startswith("memory/")}

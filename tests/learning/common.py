@@ -99,10 +99,11 @@ def tiny_learner(
     credit: CreditConfig | None = None,
     lora: LoraConfig = NO_ADAPTER,
     ranks: Ranks = ALONE,
+    learning_rate: float = 1e-2,
     **settings: Any,
 ) -> Learner:
     """A learner of the policy in `folder`, which is the reference too; `kl` is its coefficient."""
-    agent = AgentConfig(name="tiny", temperature=temperature, learning_rate=1e-2, reference_kl_coef=kl)
+    agent = AgentConfig(name="tiny", temperature=temperature, learning_rate=learning_rate, reference_kl_coef=kl)
     optimizer = OptimizerConfig(**({"importance": "none"} | settings))
     arguments = (str(folder), agent, ModelConfig(), credit or CreditConfig(), optimizer, "float32", 10, 1, lora)
     learner = Learner(*arguments, ranks=ranks)

@@ -31,7 +31,9 @@ from tests.learning.common import VOCABULARY, tiny_learner
 from tests.learning.ranks import run_ranks
 from tests.learning.test_streaming import numbered, some_groups, stream
 
-SAME = 1e-5
+SAME, LEARNING_RATE = 1e-5, 1e-3
+"""AdamW moves a weight by the learning rate however small its gradient is, so where that is rounding, as of the biases
+of keys, a learning rate of 1e-2 shows differences of 4e-5."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Learned:
 
 
 def learn(ranks: Ranks, lesson: Lesson) -> Learned:
-    options = {"microbatch_tokens": 24, "weight_decay": 0.1} | lesson.settings
+    options = {"microbatch_tokens": 24, "weight_decay": 0.1, "learning_rate": LEARNING_RATE} | lesson.settings
     learner = tiny_learner(Path(lesson.folder), lesson.layout, kl=lesson.kl, lora=lesson.lora, ranks=ranks, **options)
     if lesson.load:
         learner.load(lesson.load, lesson.batches[0].step)
@@ -174,7 +176,6 @@ WAYS: list[dict[str, Any]] = [
     {"kl": 0.3, "layout": "padded", "settings": {"reference_kl": "k3_in_loss", "loss": "gspo"}},
     {"settings": {"loss": "m2po", "m2_bound": 0.5}},
     {"settings": {"gradient_checkpointing": True, "max_grad_norm": 0.1}},
-    {"settings": {"optimizer": "adafactor"}},
     {"lora": LoraConfig(rank=2), "kl": 0.3},
 ]
 

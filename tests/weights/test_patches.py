@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.core.ids import ActorId, Policy
@@ -33,6 +33,7 @@ def same(a: Weights, b: Weights) -> bool:
     return [(n, t.shape, t.dtype, bits(t)) for n, t in a] == [(n, t.shape, t.dtype, bits(t)) for n, t in b]
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),
@@ -153,7 +154,7 @@ def test_changes_are_sent_to_those_that_hold_what_they_change() -> None:
 )
 def test_who_looks_for_changes(dtype: torch.dtype, sparse: bool | None, looks: bool) -> None:
     model = load_policy(str(BASE_PATH), False, torch.device("cpu"))
-    publisher = Publisher(model, dtype, "store", sparse)
+    publisher = Publisher(model, dtype, "store", sparse=sparse)
     receivers: Any = Generators({member(0, 1): Base()})
     for version in (0, 1):
         publisher.publish(version, receivers)

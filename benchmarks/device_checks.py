@@ -1,0 +1,283 @@
+"""What `python -m benchmarks.gpu_check` checks, each in a process of its own: real actors, on this machine's devices.
+
+A check returns what it has measured, by name, and raises where something is not as it should be. Most of them do the
+same with other actors: an engine and a learner start, the weights travel and are counted, tokens are sampled and scored
+by both, an update changes the weights, and they travel again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marl_ray.actors.ensemble import Ensemble
+from marl_ray.actors.learners import LearnerGroup
+from marl_ray.actors.team import Team, start_team
+from marl_ray.config import Config, from_tree
+from marl_ray.config.keys import settings
+from marl_ray.core.batch import Batch, Group, MiniBatch
+from marl_ray.core.sampling import Generation, SamplingSpec
+from marl_ray.core.tree import Task
+from marl_ray.data.loading import load_tasks
+from marl_ray.environments import ENVIRONMENTS
+from marl_ray.runs.folder import RunFolder
+from marl_ray.runs.history import PolicyHistory
+
+Numbers = dict[str, float | str]
+
+PROMPTS, TOKENS, GROUP = 8, 64, 8
+GAPS = {"float32": 1e-3, "bfloat16": 0.05}
+"""Nats a token: how far engine and learner may be from each other, a mean of absolute differences."""
+RANKS = "resources.learner.ranks"
+
+
+class Skipped(Exception):
+    """This machine, or this version, has not what the check is of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where checks run: `gpus` of this node, 0: on the CPU alone; the `model` that they load."""
+
+    gpus: int
+    model: str
+
+    @property
+    def dtype(self) -> str:
+        return "bfloat16" if self.gpus else "float32"
+
+    def config(self, **resources: Any) -> Config:
+        """One agent on the toy tasks, with these resources."""
+        tree = {
+            "model": {
+                "name": self.model,
+                "max_length": 512,
+                "model_kwargs": {"torch_dtype": self.dtype},
+            },
+            "dataset": {"name": "bundled:toy"},
+            "grpo": {"num_generations": GROUP, "max_new_tokens": TOKENS, "learning_rate": 1e-4},
+            "resources": {"sandbox": {"workers": 1, "cpus": 0.1}, **resources},
+        }
+        return from_tree(tree, "grpo")
+
+
+def transfer_on_one_device(machine: Machine) -> Numbers:
+    """Engine and learner beside each other: weights by CUDA IPC; on a CPU by Ray's object store."""
+    if not machine.gpus:
+        return asyncio.run(_exercise(machine.config(), GAPS[machine.dtype]))
+    shares = {"generator": {"gpus": 0.5, "gpu_memory_utilization": 0.4}, "learner": {"gpus": 0.5}}
+    return asyncio.run(_exercise(machine.config(**shares), GAPS[machine.dtype]))
+
+
+def transfer_between_devices(machine: Machine) -> Numbers:
+    """Each has a GPU: weights by NCCL."""
+    _need(machine, 2)
+    return asyncio.run(_exercise(machine.config(), GAPS[machine.dtype]))
+
+
+def taking_turns(machine: Machine) -> Numbers:
+    """`resources.colocate`: the engine sleeps while the learner learns."""
+    found = asyncio.run(_exercise(machine.config(colocate=True), GAPS[machine.dtype]))
+    play, asleep, learn, awake = (float(found[f"{phase} MB"]) for phase in ("play", "asleep", "learn", "awake"))
+    if not asleep < min(play, awake) or not asleep <= learn:
+        raise RuntimeError(f"sleeping freed nothing: {play:g} MB, asleep {asleep:g}, learning {learn:g}, {awake:g}")
+    return found
+
+
+def learner_of_ranks(machine: Machine) -> Numbers:
+    """A learner over all devices but the engine's; on a CPU over two processes."""
+    if RANKS not in settings("grpo"):
+        raise Skipped(f"this version has no {RANKS}")
+    _need(machine, 3 if machine.gpus else 0)
+    ranks = machine.gpus - 1 if machine.gpus else 2
+    return {"ranks": ranks} | asyncio.run(_exercise(machine.config(learner={"ranks": ranks}), GAPS[machine.dtype]))
+
+
+def tensor_parallel(machine: Machine) -> Numbers:
+    """An engine over two GPUs that gets weights; without a third one for the learner, one that serves its own."""
+    _need(machine, 2)
+    config = machine.config(generator={"tensor_parallel": 2})
+    if machine.gpus > 2:
+        return asyncio.run(_exercise(config, GAPS[machine.dtype]))
+    return asyncio.run(_serve_own(config))
+
+
+def training(machine: Machine) -> Numbers:
+    """Two steps of the quickstart, two agents by turns on one device."""
+    from marl_ray.config import load
+    from marl_ray.core.errors import UserError
+    from marl_ray.runs.run import train
+    from marl_ray.telemetry.files import read_rows
+
+    share = {"resources.generator.gpus": 0.5, "resources.generator.gpu_memory_utilization": 0.4}
+    with tempfile.TemporaryDirectory() as folder:
+        overrides = {
+            "magrpo.max_steps": 2,
+            "magrpo.rollout_buffer_size": 4,
+            "dataset.eval_split": None,
+            "model.model_kwargs.torch_dtype": machine.dtype,
+            "resources.colocate": True,
+            "output.base_dir": folder,
+            "output.run_name": "check",
+        }
+        quickstart = Path(__file__).resolve().parent.parent / "configs" / "quickstart.yaml"
+        begun = time.perf_counter()
+        train(load(quickstart, "magrpo", overrides | (share if machine.gpus else {})))
+        seconds = time.perf_counter() - begun
+        rows = list(read_rows(Path(folder) / "check" / "metrics.jsonl"))
+    if len(rows) != 2:
+        raise UserError(f"the run has {len(rows)} steps, and should have 2")
+    last = rows[-1]
+    gap = max(float(last[f"agent_{agent}/logprob_gap"]) for agent in (0, 1))
+    return {
+        "seconds": seconds,
+        "step s": float(last["time/step"]),
+        "gap": _below(gap, GAPS[machine.dtype]),
+        **{name: float(last[f"memory/device_0/{phase}"]) for name, phase in _phases()},
+    }
+
+
+CHECKS: dict[str, tuple[Callable[[Machine], Numbers], str]] = {
+    "one_device": (transfer_on_one_device, "engine, CUDA IPC with checksums, agreement"),
+    "two_devices": (transfer_between_devices, "engine, NCCL with checksums, agreement"),
+    "turns": (taking_turns, "colocated sleep and wake"),
+    "ranks": (learner_of_ranks, "learner of several ranks"),
+    "tensor_parallel": (tensor_parallel, "engine over two GPUs"),
+    "training": (training, "two agents on one device, two steps"),
+}
+"""By name: the check, and what it is of."""
+
+
+async def _exercise(config: Config, bound: float) -> Numbers:
+    """Start, send, sample, compare, learn, send again, compare. The publisher compares checksums, and raises."""
+    begun = time.perf_counter()
+    team = await start_team(config, 4, lambda line: None)
+    try:
+        found: Numbers = {"start s": time.perf_counter() - begun}
+        [learner], generators = team.learners, team.generators[0]
+        with tempfile.TemporaryDirectory() as folder:
+            await learner.connect(generators, PolicyHistory(RunFolder(Path(folder)), learner.policy))
+            found["transport"] = team.transport
+            found |= await _send(learner)
+            sampled, rate = await _sample(config, team)
+            found["tokens/s"] = rate
+            found["gap"] = _below(await learner.logprob_gap(_groups(sampled)), bound)
+            await learner.publish(changed=False)
+            stats = await learner.learn(Whole(_batch(sampled)))
+            if not stats.optimizer_steps or not stats.grad_norm > 0:
+                raise RuntimeError(f"the update changed nothing: {stats}")
+            found |= await _send(learner)
+            again, _ = await _sample(config, team)
+            if {c.weight_version for g in again for c in g.completions} != {1}:
+                raise RuntimeError("tokens after the update are not of its weights")
+            found["gap after the update"] = _below(await learner.logprob_gap(_groups(again)), bound)
+            memory = team.take_memory(0)
+        return found | {name: memory[key] for name, key in _memory_keys() if key in memory}
+    finally:
+        await team.close()
+
+
+async def _serve_own(config: Config) -> Numbers:
+    """Start an engine alone, and sample."""
+    ensemble = Ensemble(config, lambda line: None)
+    begun = time.perf_counter()
+    await ensemble.start()
+    try:
+        [generators] = await ensemble.line_up([config])
+        found: Numbers = {"start s": time.perf_counter() - begun, "weights": "its own: a third GPU is needed for more"}
+        begun = time.perf_counter()
+        answers = [await generators.generate(prompt, _sampling(config, 0)) for prompt in _prompts(config)]
+        return found | {"tokens/s": _tokens(answers) / (time.perf_counter() - begun)}
+    finally:
+        await ensemble.close()
+
+
+async def _send(learner: LearnerGroup) -> Numbers:
+    begun = time.perf_counter()
+    delivery = await learner.publish(changed=True)
+    if delivery is None or delivery.failed:
+        raise RuntimeError(f"the weights did not arrive: {delivery}")
+    return {
+        "sent MB": delivery.sent_bytes / 2**20,
+        "sync s": time.perf_counter() - begun,
+        "checksum": f"{delivery.checksum:x}",
+    }
+
+
+async def _sample(config: Config, team: Team) -> tuple[list[Generation], float]:
+    """A group a prompt, and tokens a second."""
+    begun = time.perf_counter()
+    calls = (team.generators[0].generate(p, _sampling(config, i)) for i, p in enumerate(_prompts(config)))
+    answers = list(await asyncio.gather(*calls))
+    return answers, _tokens(answers) / (time.perf_counter() - begun)
+
+
+def _sampling(config: Config, seed: int) -> SamplingSpec:
+    return SamplingSpec(GROUP, TOKENS, config.agents[0].temperature, 1.0, None, seed)
+
+
+def _prompts(config: Config) -> list[str]:
+    environment = ENVIRONMENTS.get(config.environment).from_config(config)
+    tasks: list[Task] = load_tasks("bundled:toy", "train")[:PROMPTS]
+    return [environment.first_prompts(task)[0] for task in tasks]
+
+
+def _tokens(answers: list[Generation]) -> int:
+    return sum(len(completion.token_ids) for answer in answers for completion in answer.completions)
+
+
+def _groups(answers: list[Generation]) -> list[Group]:
+    """Longer answers are credited with more: any rule that tells siblings apart will do."""
+    groups = []
+    for answer in answers:
+        returns = tuple(float(len(set(c.token_ids))) for c in answer.completions)
+        mean = sum(returns) / len(returns)
+        weights = tuple((value - mean) / len(returns) for value in returns)
+        groups.append(Group(0, answer.prompt_ids, answer.completions, returns, weights))
+    return groups
+
+
+def _batch(answers: list[Generation]) -> Batch:
+    groups = tuple(_groups(answers))
+    return Batch(0, (MiniBatch(groups, len(groups)),))
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The `BatchStream` of a batch that is there."""
+
+    whole: Batch
+
+    @property
+    def step(self) -> int:
+        return self.whole.step
+
+    async def groups(self, start: int) -> tuple[Group, ...]:
+        return self.whole.mini_batches[0].groups[start:]
+
+    async def batch(self) -> Batch:
+        return self.whole
+
+
+def _phases() -> list[tuple[str, str]]:
+    return [(f"{phase} MB", phase) for phase in ("play", "asleep", "learn", "awake")]
+
+
+def _memory_keys() -> list[tuple[str, str]]:
+    return [(name, f"memory/device_0/{phase}") for name, phase in _phases()]
+
+
+def _below(gap: float, bound: float) -> float:
+    if not gap <= bound:
+        raise RuntimeError(f"engine and learner differ by {gap:.3g} nats a token, more than {bound:g}")
+    return gap
+
+
+def _need(machine: Machine, gpus: int) -> None:
+    if machine.gpus < gpus:
+        raise Skipped(f"needs {gpus} GPUs, and there are {machine.gpus}")

@@ -1,0 +1,46 @@
+"""benchmarks/gpu_check.py: what a CPU can do of it, and what it says of what it cannot, of failures and of time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu_check
+from benchmarks.device_checks import CHECKS, Machine
+from benchmarks.gpu_check import Result, main, report, run_apart, table
+
+CPU = Machine(0, "bundled:toy-base")
+
+
+def test_a_cpu_tries_its_part_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Engine, transfer with checksums, agreement, sleep and wake."""
+    page = tmp_path / "report.md"
+    status = main(["--cpu", "--only", "turns", "two_devices", "--out", str(page)])
+    said = capsys.readouterr().out
+    assert status == 0, said
+    text = page.read_text()
+    assert "1 of 2 checks passed, 0 failed." in text
+    assert "- GPUs: no GPU, on the CPU alone" in text
+    assert "| two_devices | engine, NCCL with checksums, agreement | skipped |" in text
+    assert "needs 2 GPUs, and there are 0" in text
+    for number in ("start s", "transport Ray's object store", "checksum", "gap after the update", "asleep MB"):
+        assert number in text
+    assert "the report is in" in said
+
+
+def test_what_fails_is_said_with_its_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = run_apart("turns", CPU, True, 0.2)
+    assert (late.name, late.outcome) == ("turns", "failed")
+    assert late.said.endswith("it was not done after 0.2 s")
+    results = [late, Result("ranks", "ok", 3.0, {"gap": 0.00123, "transport": "x"})]
+    assert "ranks  ok" in table(results)
+    assert "gap 0.00123, transport x" in report(results, CPU, [])
+    assert "## turns\n\n```" in report(results, CPU, [])
+    monkeypatch.setattr(gpu_check, "run_apart", lambda name, *_: late)
+    assert main(["--cpu", "--only", "turns"]) == 1
+
+
+def test_every_check_is_in_the_docs() -> None:
+    text = (Path(__file__).resolve().parent.parent / "docs" / "gpu.md").read_text()
+    assert all(f"| `{name}` |" in text for name in CHECKS)
