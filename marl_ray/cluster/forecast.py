@@ -11,7 +11,7 @@ from marl_ray.cluster.machines import CORE, GIB, Device, Machine
 from marl_ray.cluster.memory import ITEM, SANDBOX_PROCESS, Need, generator_need, learner_need
 from marl_ray.cluster.plan import Plan, make_plan, place
 from marl_ray.cluster.sizes import Model, NotRehearsed
-from marl_ray.cluster.speed import Estimate, Load, estimate
+from marl_ray.cluster.speed import Load, Pace, estimate
 from marl_ray.config.arithmetic import nodes as nodes_of
 from marl_ray.config.schema import AgentConfig, Config
 from marl_ray.core.ids import ActorId, Policy
@@ -24,7 +24,7 @@ RAY_PROCESSES, DRIVER_PROCESS = 450e6, 400e6
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Seat:
     """One actor: what it needs, its node, and its GPUs there; None where its model is not known."""
 
     owner: ActorId
@@ -39,7 +39,7 @@ class Forecast:
 
     machines: Sequence[Machine]
     plan: Plan
-    placed: tuple[Placed, ...] | None
+    placed: tuple[Seat, ...] | None
 
     def host(self, node: int) -> float:
         """Bytes of a node's memory. What learner and engines of a policy share of the object store is counted once."""
@@ -88,7 +88,7 @@ class Forecast:
         return found
 
 
-def _places(one: Placed) -> Iterator[tuple[int, int]]:
+def _places(one: Seat) -> Iterator[tuple[int, int]]:
     return ((one.node, number) for number in one.gpus)
 
 
@@ -108,7 +108,7 @@ def forecast(config: Config, models: Models, machines: Sequence[Machine]) -> For
     for slot, node in zip(plan.slots, where, strict=True):
         gpus = _take(free[node], slot.gpus)
         for owner in slot.owners:
-            placed.append(Placed(owner, need_of(config, models, plan, owner, machines[node]), node, gpus))
+            placed.append(Seat(owner, need_of(config, models, plan, owner, machines[node]), node, gpus))
     return Forecast(machines, plan, tuple(placed))
 
 
@@ -240,7 +240,7 @@ def _excess(found: Forecast) -> float:
     return total + sum(max(0.0, -one.need.device.get("KV cache", 0.0)) for one in found.placed if one.need)
 
 
-def speeds(config: Config, models: Models, found: Forecast) -> dict[Policy, Estimate]:
+def speeds(config: Config, models: Models, found: Forecast) -> dict[Policy, Pace]:
     """Of each policy whose model and devices are known."""
     estimates = {}
     for policy in config.policies if found.placed else ():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from marl_ray.cluster.forecast import Forecast, Models, Placed, remedies, speeds
+from marl_ray.cluster.forecast import Forecast, Models, Seat, remedies, speeds
 from marl_ray.cluster.machines import CORE, GIB
 from marl_ray.cluster.plan import shortage
-from marl_ray.cluster.speed import DECODE, PREFILL, PUBLISH, TRAIN, Estimate
+from marl_ray.cluster.speed import DECODE, PREFILL, PUBLISH, TRAIN, Pace
 from marl_ray.config.schema import Config
 from marl_ray.core.ids import Policy
 
@@ -57,11 +57,11 @@ def verdict(config: Config, models: Models, found: Forecast) -> str:
     )
 
 
-def _table(found: Forecast, rows: Sequence[Placed], on_gpu: bool) -> list[str]:
+def _table(found: Forecast, rows: Sequence[Seat], on_gpu: bool) -> list[str]:
     """An actor a line, a part a column; equal sandbox workers are one line."""
     there: set[str] = set()
     known: list[tuple[str, Mapping[str, float], str]] = []
-    sandboxes: dict[int, list[Placed]] = {}
+    sandboxes: dict[int, list[Seat]] = {}
     for one in rows:
         assert one.need is not None
         of_part = one.need.device if on_gpu else one.need.host
@@ -83,7 +83,7 @@ def _table(found: Forecast, rows: Sequence[Placed], on_gpu: bool) -> list[str]:
     return lines
 
 
-def _where(found: Forecast, one: Placed) -> str:
+def _where(found: Forecast, one: Seat) -> str:
     node = found.machines[one.node].name
     return f"{node}, GPU {' and '.join(map(str, one.gpus))}" if one.gpus else node
 
@@ -119,7 +119,7 @@ def _size(memory: float, whole: float) -> str:
     return f"{memory / GIB:.1f}{_of(whole / GIB, '{:.1f}')} GiB"
 
 
-def _speeds(estimates: Mapping[Policy, Estimate]) -> list[str]:
+def _speeds(estimates: Mapping[Policy, Pace]) -> list[str]:
     lines = []
     for policy, one in estimates.items():
         lines.append(

@@ -40,7 +40,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Pace:
     """Seconds of a step's parts for one policy, and tokens a second of each."""
 
     rollout_s: float
@@ -65,7 +65,7 @@ def estimate(
     learner: Device,
     learners: float,
     flops_per_token: float,
-) -> Estimate:
+) -> Pace:
     """`engines` devices hold `engines / replicas`... all replicas together; `in_flight`: sequences in all of them at
     most; `item`: bytes of an engine's numbers; `flops_per_token`: of forward and backward pass."""
     sequences = max(1, min(in_flight, load.groups * load.completions // load.turns))
@@ -77,7 +77,7 @@ def estimate(
     prefill = 2.0 * model.parameters * load.groups * load.prompt / (engine.flops * PREFILL * engines)
     learned = load.groups * (load.prompt + load.completions * load.new)
     learn = flops_per_token * learned / (learner.flops * TRAIN * learners)
-    return Estimate(
+    return Pace(
         rollout_s=decode + prefill,
         learn_s=learn,
         publish_s=model.parameters * item / PUBLISH,
