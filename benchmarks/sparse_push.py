@@ -28,7 +28,7 @@ from marl_ray.learning.learner import Learner
 from marl_ray.learning.policy import load_policy
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import load_tokenizer
-from marl_ray.weights.patches import Base, Message
+from marl_ray.weights.patches import Base, Parcel
 from marl_ray.weights.transport import CastSource
 
 PROMPT = "def is_prime(number):\n    "
@@ -80,7 +80,7 @@ def measure(model: str, rate: float, steps: int) -> Iterator[str]:
             begun = time.perf_counter()
             whole = sum(tensor.nbytes for _, tensor in Base().kept(source))
             kept = time.perf_counter()
-            message = Message(list(sender.rewritten(source)))
+            message = Parcel(list(sender.rewritten(source)))
             looked = time.perf_counter()
             for _ in receiver.applied(message.pieces):
                 pass

@@ -40,7 +40,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Parcel:
     """A publication. With a `base`, which is the checksum of weights, its patches change those and no others. Receivers
     `keep` what it makes, to be the next one's base."""
 

@@ -60,7 +60,7 @@ def transfer(engine: Any, stage: Stage, info: dict[str, Any] | None = None) -> N
 
 
 def refit(engine: Any, generator: ActorId, version: WeightVersion, weights: Any) -> Acknowledgement:
-    """A whole update, from a `Message`. Raises as `commit`."""
+    """A whole update, from a `Parcel`. Raises as `commit`."""
     transfer(engine, "start_weight_update")
     transfer(engine, "update_weights", {"weights": weights})
     transfer(engine, "finish_weight_update")

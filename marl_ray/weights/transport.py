@@ -18,7 +18,7 @@ from marl_ray.core.ids import ActorId
 from marl_ray.core.tree import WeightVersion
 from marl_ray.learning.sharding import Gatherer
 from marl_ray.weights.checksum import Checksum
-from marl_ray.weights.patches import Base, Message, whole
+from marl_ray.weights.patches import Base, Parcel, whole
 from marl_ray.weights.receiving import Acknowledgement, Delivery
 
 TransportName = Literal["store", "nccl", "ipc"]
@@ -65,7 +65,7 @@ class Receivers(Protocol):
 
     def finish_weight_update(self, weight_version: str | None = None) -> None: ...
 
-    def refit(self, version: WeightVersion, weights: Message) -> list[Acknowledgement]: ...
+    def refit(self, version: WeightVersion, weights: Parcel) -> list[Acknowledgement]: ...
 
     def commit(self, version: WeightVersion) -> list[Acknowledgement]: ...
 
@@ -118,16 +118,16 @@ class Publisher:
         self._held |= dict.fromkeys(receivers.members, self.checksum)
         return delivery
 
-    def _message(self, checksum: Checksum, receivers: Receivers) -> Message:
+    def _message(self, checksum: Checksum, receivers: Receivers) -> Parcel:
         """All weights; or what has changed in them, where all that are to get it hold what was sent last."""
         base = self._base.checksum
         weights = checksum.watch(self.source)
         if not self.sparse:
-            return Message([whole(name, tensor) for name, tensor in weights])
+            return Parcel([whole(name, tensor) for name, tensor in weights])
         if base is not None and all(self._held.get(member) == base for member in receivers.members):
-            message = Message(list(self._base.rewritten(weights)), base, keep=True)
+            message = Parcel(list(self._base.rewritten(weights)), base, keep=True)
         else:
-            message = Message([whole(name, tensor) for name, tensor in self._base.kept(weights)], keep=True)
+            message = Parcel([whole(name, tensor) for name, tensor in self._base.kept(weights)], keep=True)
         self._base.checksum = checksum.value
         return message
 

@@ -25,7 +25,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from marl_ray.weights.checksum import Checksum
-from marl_ray.weights.patches import Base, Message, unpacked
+from marl_ray.weights.patches import Base, Parcel, unpacked
 from marl_ray.weights.sleeping import SleepExtension
 
 BACKENDS = {"store": "marl_store", "nccl": "marl_nccl", "ipc": "marl_ipc"}
@@ -72,7 +72,7 @@ class StoreInitInfo(WeightTransferInitInfo):
 class StoreUpdateInfo(WeightTransferUpdateInfo):
     """A whole publication."""
 
-    weights: Message = field(default_factory=lambda: Message([]))
+    weights: Parcel = field(default_factory=lambda: Parcel([]))
 
 
 class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):

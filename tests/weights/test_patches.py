@@ -16,7 +16,7 @@ from marl_ray.core.ids import ActorId, Policy
 from marl_ray.learning.policy import load_policy
 from marl_ray.toy import BASE_PATH
 from marl_ray.weights.checksum import WORD_TYPES, Checksum
-from marl_ray.weights.patches import LONGEST_GAP, Base, Message, unpacked
+from marl_ray.weights.patches import LONGEST_GAP, Base, Parcel, unpacked
 from marl_ray.weights.receiving import Acknowledgement
 from marl_ray.weights.transport import Publisher, SyncError
 
@@ -61,7 +61,7 @@ def test_a_base_and_pieces_make_the_weights(
         ]
         pieces = list(sender.rewritten(weights))
         full = sum(tensor.nbytes for _, tensor in weights)
-        assert Message(pieces).nbytes <= full * 1.001 + 8 * len(pieces)
+        assert Parcel(pieces).nbytes <= full * 1.001 + 8 * len(pieces)
         assert share or sender.changed == 0
         assert same(list(receiver.applied(pieces)), weights)
         wholes = [(piece.name, unpacked(piece)) for piece in pieces if piece.gaps is None]
@@ -85,14 +85,14 @@ class Generators:
 
     bases: dict[tuple[ActorId, int], Base]
     failed: dict[ActorId, str] = field(default_factory=dict)
-    messages: list[Message] = field(default_factory=list)
+    messages: list[Parcel] = field(default_factory=list)
     lie: int = 0
 
     @property
     def members(self) -> tuple[tuple[ActorId, int], ...]:
         return tuple(self.bases)
 
-    def refit(self, version: int, message: Message) -> list[Acknowledgement]:
+    def refit(self, version: int, message: Parcel) -> list[Acknowledgement]:
         self.messages.append(message)
         acknowledgements = []
         for (name, _), base in self.bases.items():
