@@ -111,7 +111,7 @@ def read_shards(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> N
         prefix = f"{OPTIMIZER}{name}."
         for stored, size in sizes.items():
             if stored.startswith(prefix) and "." not in stored.removeprefix(prefix):
-                value = torch.zeros_like(parameter) if size == parameter.shape else torch.zeros(size)
+                value = torch.zeros_like(parameter) if size == parameter.shape else torch.zeros(size or ())
                 tensors[stored] = state.setdefault(number, {})[stored.removeprefix(prefix)] = value.detach()
     dcp.load(tensors, storage_reader=reader)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
