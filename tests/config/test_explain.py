@@ -123,7 +123,7 @@ def test_a_section_has_a_line_for_each_setting() -> None:
     assert explain("model.model_kwargs", "grpo")[0] == "model.model_kwargs: How the weights are loaded."
     said = " ".join(explain("agents", "grpo"))
     assert all(f"agents.{key}: one agent's {run}" in said for key, run in agent_keys("grpo").items())
-    assert len(explain("agents.resources.learner", "magrpo")) == 4
+    assert len(explain("agents.resources.learner", "magrpo")) == 7
 
 
 @pytest.mark.parametrize("key", ["agents.0", "agents.N"])

@@ -103,7 +103,7 @@ from tests.config.test_loading import tree
         ({"magrpo": {"estimator": "marloo", "normalize_advantages": True}}, "the same as magrpo"),
         ({"agents": ["a"], "magrpo": {"num_agents": 2}}, "agents names 1 models but magrpo.num_agents is 2"),
         ({"magrpo": {"max_new_tokens": 4096}}, "no room for a prompt"),
-        ({"resources": {"learner": {"gpus": 2}}}, "at most one GPU"),
+        ({"resources": {"learner": {"gpus": 2}}}, "uses one GPU at most"),
         ({"resources": {"generator": {"gpus": 2}}}, "make them equal"),
         (
             {"resources": {"colocate": True}, "magrpo": {"max_staleness": 1}},
