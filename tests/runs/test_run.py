@@ -23,6 +23,7 @@ from marl_ray.runs import run
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.lock import held
 from marl_ray.runs.resume import SavedRun
+from marl_ray.telemetry.startup import StartUp
 from tests.runs.logged import synthetic
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
@@ -34,8 +35,10 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     ends: list[BaseException] = []
 
     class Session:
-        def __init__(self, config: object, problem: object, folder: RunFolder, resumed: object) -> None:
-            self.folder = folder
+        def __init__(
+            self, config: object, problem: object, folder: RunFolder, standing: object, startup: StartUp
+        ) -> None:
+            self.folder, self.startup = folder, startup
 
         async def run(self) -> None:
             if not isinstance(ends[0], UserError) and not self.folder.metrics.exists():
