@@ -56,7 +56,7 @@ def test_every_group_of_arms_has_its_panel_and_every_arm_its_colour(tmp_path: Pa
         curve = [[100 * step, 1.0, 0.1 * step] for step in range(1, 4)]
         draw([{"arm": arm, "seed": 1, "curve": curve} for arm in study.arms], study, tmp_path / "drawn.png")
         height, width = matplotlib.image.imread(tmp_path / "drawn.png").shape[:2]
-        assert width / height == pytest.approx((1.0 + 4.2 * len(study.groups)) / 4.2, rel=0.02)
+        assert width / height == pytest.approx((1.0 + 4.2 * len(study.groups)) / 5.2, rel=0.02)
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))

@@ -72,7 +72,7 @@ def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
     found = {group: [arm for arm in of if curves[arm] and arm != JOINT] for group, of in study.groups.items()}
     groups = {group: of for group, of in found.items() if of} or {next(iter(found)): []}
     figure, grid = plt.subplots(
-        1, len(groups), figsize=(1.0 + 4.2 * len(groups), 4.2), sharey=True, layout="constrained", squeeze=False
+        1, len(groups), figsize=(1.0 + 4.2 * len(groups), 5.2), sharey=True, layout="constrained", squeeze=False
     )
     number, label = study.drawn
     for axis, (group, of) in zip(grid[0], groups.items(), strict=True):
@@ -81,12 +81,12 @@ def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
             _draw(axis, curves[arm], colour, study.arms[arm].title)
         axis.set_title(group, loc="left", fontsize=11)
         axis.set_xlabel("sampled tokens, thousands")
-        axis.set_ylim(bottom=0)
         if number.endswith("passed"):
             axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False, loc="upper left", fontsize=9)
+        axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), fontsize=9)  # below, on no curve
+    grid[0][0].set_ylim(bottom=0)  # of all panels, as their curves need it
     grid[0][0].set_ylabel(label)
     figure.savefig(path, dpi=110)
     plt.close(figure)
