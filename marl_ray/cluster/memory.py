@@ -25,7 +25,7 @@ KEPT, KEPT_MOST = 0.5, 500e6
 """What the C library's allocator holds beside a learner's activations on a CPU, as a part of them and in bytes:
 gradients lie where activations were, and those of the next micro-batch do not fit between them. Measured likewise, 0.48
 and 0.55 of 570 and 330 MB; the bound is a guess."""
-GENERATOR_PROCESS = 800e6
+GENERATOR_PROCESS = 980e6
 """A generator's, likewise."""
 RELOAD = 1.7
 """Of an engine's weights on a CPU: what a reload has beside them, and the allocator keeps after it; measured."""
