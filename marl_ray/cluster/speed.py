@@ -66,8 +66,9 @@ def estimate(
     learners: float,
     flops_per_token: float,
 ) -> Pace:
-    """`engines` devices hold `engines / replicas`... all replicas together; `in_flight`: sequences in all of them at
-    most; `item`: bytes of an engine's numbers; `flops_per_token`: of forward and backward pass."""
+    """`engines` and `learners`: how many devices there are of each, all replicas and ranks together; `in_flight`:
+    sequences in all engines at most; `item`: bytes of an engine's numbers; `flops_per_token`: of forward and backward
+    pass."""
     sequences = max(1, min(in_flight, load.groups * load.completions // load.turns))
     waves = -(-load.groups * load.completions // load.turns // sequences)
     seen = load.prompt + load.new / 2

@@ -19,10 +19,9 @@ from marl_ray.learning.scores import token_logprobs_and_entropies
 
 def load_policy(name: str, trust_remote_code: bool, device: torch.device) -> Any:
     """The model with float32 master weights and nothing random in it, so that it agrees with the sampler."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-    remove_noise(config)
+    config = _without_noise(name, trust_remote_code)
     model: Any = AutoModelForCausalLM.from_pretrained(
         name, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code
     )
@@ -31,13 +30,21 @@ def load_policy(name: str, trust_remote_code: bool, device: torch.device) -> Any
 
 def blank_policy(name: str, trust_remote_code: bool) -> Any:
     """What `load_policy` makes, without memory for weights and buffers: all are on PyTorch's meta device."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-    remove_noise(config)
+    config = _without_noise(name, trust_remote_code)
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
     return model.train()
+
+
+def _without_noise(name: str, trust_remote_code: bool) -> Any:
+    """The model's configuration, after `remove_noise`."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+    remove_noise(config)
+    return config
 
 
 def remove_noise(config: Any) -> None:

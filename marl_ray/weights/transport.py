@@ -102,9 +102,9 @@ class Publisher:
         """Send the weights as `version`. Raises SyncError."""
         checksum, sent_bytes, changed = Checksum(), 0, None
         if self.transport == "store":
-            message = self._message(checksum, receivers)
-            sent_bytes, changed = message.nbytes, None if message.base is None else self._base.changed
-            acknowledgements = receivers.refit(version, message)
+            parcel = self._packed(checksum, receivers)
+            sent_bytes, changed = parcel.nbytes, None if parcel.base is None else self._base.changed
+            acknowledgements = receivers.refit(version, parcel)
         else:
             for _, tensor in checksum.watch(self.source):
                 sent_bytes += tensor.nbytes
@@ -118,18 +118,18 @@ class Publisher:
         self._held |= dict.fromkeys(receivers.members, self.checksum)
         return delivery
 
-    def _message(self, checksum: Checksum, receivers: Receivers) -> Parcel:
+    def _packed(self, checksum: Checksum, receivers: Receivers) -> Parcel:
         """All weights; or what has changed in them, where all that are to get it hold what was sent last."""
         base = self._base.checksum
         weights = checksum.watch(self.source)
         if not self.sparse:
             return Parcel([whole(name, tensor) for name, tensor in weights])
         if base is not None and all(self._held.get(member) == base for member in receivers.members):
-            message = Parcel(list(self._base.rewritten(weights)), base, keep=True)
+            parcel = Parcel(list(self._base.rewritten(weights)), base, keep=True)
         else:
-            message = Parcel([whole(name, tensor) for name, tensor in self._base.kept(weights)], keep=True)
+            parcel = Parcel([whole(name, tensor) for name, tensor in self._base.kept(weights)], keep=True)
         self._base.checksum = checksum.value
-        return message
+        return parcel
 
     def relabel(self, version: WeightVersion, receivers: Receivers) -> Delivery:
         """What was sent last is `version` too; it is sent if nothing was. Raises SyncError."""

@@ -109,14 +109,14 @@ class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: StoreUpdateInfo) -> None:
-        message = update_info.weights
-        if message.base is not None:
-            if message.base != self.base.checksum:
-                raise ValueError(f"changes of weights {message.base}, and here are {self.base.checksum}")
-            weights = self.base.applied(message.pieces)
+        parcel = update_info.weights
+        if parcel.base is not None:
+            if parcel.base != self.base.checksum:
+                raise ValueError(f"changes of weights {parcel.base}, and here are {self.base.checksum}")
+            weights = self.base.applied(parcel.pieces)
         else:
-            weights = ((piece.name, unpacked(piece)) for piece in message.pieces)
-            if message.keep:
+            weights = ((piece.name, unpacked(piece)) for piece in parcel.pieces)
+            if parcel.keep:
                 weights = self.base.kept(weights)
         self.model.load_weights(weights)  # type: ignore[operator]
 
