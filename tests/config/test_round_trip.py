@@ -52,8 +52,11 @@ FIXED += (
     "offload_reference",
     "ranks",
     "cpu_offload",
+    "colocate",
 )
 """Drawn with others that they have to fit."""
+APART = ("replicas", "tensor_parallel", "learner.ranks", "learner.gpus", "max_staleness")
+"""Given only where engines and learners are not colocated."""
 
 
 LOSSES: list[dict[str, Any]] = [
@@ -135,6 +138,8 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
     known = known_settings(algorithm)
     flat = draw_some(draw, {key: key for key in known if key != "agents"}, algorithm)
     turns = flat.get(f"{algorithm}.num_turns", 1)
+    if turns > 4 or flat.get(f"{algorithm}.joint_mode") == "cross":
+        flat.pop(f"{algorithm}.handoff", None)  # a step of all branches would be too large
     if flat.get(f"{algorithm}.handoff") == "all" and turns > 2:
         flat.pop(f"{algorithm}.early_termination_threshold", None)
     flat |= {f"{algorithm}.{name}": value for name, value in draw(st.sampled_from(LOSSES)).items()}
@@ -156,6 +161,7 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
     number = draw(st.integers(1, 1 if algorithm == "grpo" else 3))
     if draw(st.booleans()):
         flat[f"{algorithm}.num_agents"] = number
+        flat["resources.colocate"] = draw(st.booleans()) and not any(key.endswith(APART) for key in flat)
     else:
         own = agent_keys(algorithm)
         flat["agents"] = [
