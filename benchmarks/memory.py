@@ -2,8 +2,9 @@
 
     python -m benchmarks.memory                     # three models, some minutes
     python -m benchmarks.memory --models llama-21m  # one of them
+    python -m benchmarks.memory --ranks 2           # learners that two processes share
 
-Real actors on a local Ray, one learner and one engine, as a run has them. The engine is given long prompts, as many as
+Real actors on a local Ray, one learner and one engine, as a run has them; of several ranks the largest counts. The engine is given long prompts, as many as
 it computes at a time, and samples; the learner gets two updates of several full micro-batches; weights are published
 after each. `measured` is the peak of each process' resident memory as the kernel keeps it (VmHWM), what both share of
 the object store included. `planned` is the plan's total for the same config, made before anything is started. The
@@ -68,7 +69,7 @@ def made(name: str, folder: Path) -> str:
     return str(folder)
 
 
-def config_of(model: str, lora: int) -> Config:
+def config_of(model: str, lora: int, ranks: int) -> Config:
     """One agent's."""
     settings = {
         "num_agents": 1,
@@ -85,7 +86,7 @@ def config_of(model: str, lora: int) -> Config:
             "lora": {"rank": lora},
             "resources": {
                 "generator": {"cpus": 0.9, "kv_cache_mb": 256, "max_num_seqs": 64},
-                "learner": {"cpus": 0.9},
+                "learner": {"cpus": 0.9 / ranks, "ranks": ranks},
                 "sandbox": {"workers": 1, "cpus": 0.1},
             },
         },
@@ -109,7 +110,7 @@ def peaks() -> dict[str, float]:
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except (ValueError, OSError):
             continue  # no process, or one that is gone
-    found = {}
+    found: dict[str, float] = {}
     for pid in parents:
         ancestor = pid
         while ancestor in parents and ancestor != os.getpid():
@@ -119,7 +120,8 @@ def peaks() -> dict[str, float]:
             for kind, title in KINDS.items():
                 if command.startswith(title):
                     status = Path(f"/proc/{pid}/status").read_text().splitlines()
-                    found[kind] = next(1024.0 * int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+                    peak = next(1024.0 * int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+                    found[kind] = max(peak, found.get(kind, 0.0))
     return found
 
 
@@ -185,13 +187,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="adapters of this rank learn")
+    parser.add_argument("--ranks", type=int, default=1, help="of the learner (default 1)")
     arguments = parser.parse_args()
     from marl_ray.cluster.local import connect, disconnect
 
     print(f"{'model':<14}{'actor':<11}{'planned MB':>11}{'measured MB':>13}{'planned / measured':>20}")
     for name in arguments.models:
         with tempfile.TemporaryDirectory() as folder:
-            config = config_of(made(name, Path(folder) / "model"), arguments.lora)
+            config = config_of(made(name, Path(folder) / "model"), arguments.lora, arguments.ranks)
             plan = planned(config)
             connect(verbose=False)
             try:

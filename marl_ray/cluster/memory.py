@@ -24,7 +24,8 @@ LEARNER_PROCESS = 535e6
 KEPT, KEPT_MOST = 0.5, 500e6
 """What the C library's allocator holds beside a learner's activations on a CPU, as a part of them and in bytes:
 gradients lie where activations were, and those of the next micro-batch do not fit between them. Measured likewise, 0.48
-and 0.55 of 570 and 330 MB; the bound is a guess."""
+and 0.55 of 570 and 330 MB; the bound is a guess. Of ranks it holds as much as the weights besides, as layers are
+gathered and freed again: measured 0.4, 1.1 to 2.0 and 0.3 of 84, 204 and 540 MB, of two ranks."""
 GENERATOR_PROCESS = 980e6
 """A generator's, likewise."""
 RELOAD = 1.7
@@ -107,7 +108,8 @@ def learner_need(
     if reference and not offloaded:
         parts["reference"] = reference
     if not on_gpu:
-        parts["allocator"] = min(KEPT * (size.activations + size.logits), KEPT_MOST)
+        gathered = FLOAT * float(size.parameters) if ranks > 1 else 0.0
+        parts["allocator"] = min(KEPT * (size.activations + size.logits), KEPT_MOST) + min(gathered, KEPT_MOST)
         parts["published"] = ITEM[wire] * float(size.parameters)
         return Need({"process": LEARNER_PROCESS, **parts, **_copy(agent, wire, size.parameters * policies)}, {})
     host = {"process": LEARNER_PROCESS + CUDA_HOST} | ({"reference": reference} if reference and offloaded else {})
