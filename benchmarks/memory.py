@@ -4,11 +4,12 @@
     python -m benchmarks.memory --models llama-21m  # one of them
     python -m benchmarks.memory --ranks 2           # learners that two processes share
 
-Real actors on a local Ray, one learner and one engine, as a run has them; of several ranks the largest counts. The engine is given long prompts, as many as
-it computes at a time, and samples; the learner gets two updates of several full micro-batches; weights are published
-after each. `measured` is the peak of each process' resident memory as the kernel keeps it (VmHWM), what both share of
-the object store included. `planned` is the plan's total for the same config, made before anything is started. The
-constants in `marl_ray.cluster.memory` come from here: what is left of `measured` without the parts that are arithmetic.
+Real actors on a local Ray, one learner and one engine, as a run has them; of several ranks the largest counts. The
+engine is given long prompts, as many as it computes at a time, and samples; the learner gets two updates of several
+full micro-batches; weights are published after each. `measured` is the peak of each process' resident memory as the
+kernel keeps it (VmHWM), what both share of the object store included. `planned` is the plan's total for the same
+config, made before anything is started. The constants in `marl_ray.cluster.memory` come from here: what is left of
+`measured` without the parts that are arithmetic.
 
 Models: SmolLM2-135M, and two of random weights with a vocabulary of 512 words.
 """

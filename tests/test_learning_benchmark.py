@@ -54,7 +54,9 @@ def test_differences_are_paired_by_seed() -> None:
 def test_every_group_of_arms_has_its_panel_and_every_arm_its_colour(tmp_path: Path) -> None:
     for study in STUDIES.values():
         curve = [[100 * step, 1.0, 0.1 * step] for step in range(1, 4)]
-        draw([{"arm": arm, "seed": 1, "curve": curve} for arm in study.arms], study, tmp_path / "drawn.png")
+        marks = [[0, 0, 0.5, 0.1, 0.0], [3, 300, 1.0, 0.2, 0.1]]
+        lines = [{"arm": arm, "seed": 1, "curve": curve, "evaluations": marks} for arm in study.arms]
+        draw(lines, study, tmp_path / "drawn.png")
         height, width = matplotlib.image.imread(tmp_path / "drawn.png").shape[:2]
         assert width / height == pytest.approx((1.0 + 4.2 * len(study.groups)) / 5.2, rel=0.02)
 

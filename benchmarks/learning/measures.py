@@ -23,8 +23,8 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def measure(run: Path, drawn: str, also: Also) -> dict[str, Any]:
-    """Held-out numbers `before` and `after`; `evaluations` between, [step, tokens so far, reward, share that passes];
-    and a point a step: [tokens so far, reward, `drawn`]."""
+    """Held-out numbers `before` and `after`; `evaluations` with these two and between, [step, tokens so far, reward,
+    half of its 95 % interval over tasks, share that passes]; and a point a step: [tokens so far, reward, `drawn`]."""
     rows = lines_of(run / "metrics.jsonl")
     steps = [row for row in rows if "turn_1/reward_mean" in row]
     evaluations = [row for row in rows if "eval/turn_1/reward_mean" in row]
@@ -34,17 +34,31 @@ def measure(run: Path, drawn: str, also: Also) -> dict[str, Any]:
         tokens += row["rollout/tokens"]
         spent[row["step"]] = tokens
         curve.append([tokens, round(row[f"turn_{last}/reward_mean"], 3), round(row[f"turn_{last}/{drawn}"], 3)])
-    first, final = evaluations[0], evaluations[-1]
+    first, final, spread = evaluations[0], evaluations[-1], _spread(run, last)
+
+    def evaluated(row: Mapping[str, Any]) -> list[float]:
+        held_out = _held_out(row, last)
+        return [row["step"], spent[row["step"]], held_out["reward"], spread[row["step"]], held_out["passed"]]
+
     return {
         "seconds": round(sum(row["time/step"] for row in steps)),
         "before": _held_out(first, last) | also(run, 0, last),
         "after": _held_out(final, last) | also(run, final["step"], last),
-        "evaluations": [
-            [row["step"], spent[row["step"]], *(_held_out(row, last)[name] for name in ("reward", "passed"))]
-            for row in evaluations
-        ],
+        "evaluations": [evaluated(row) for row in evaluations],
         "curve": curve,
     }
+
+
+def _spread(run: Path, last: int) -> dict[int, float]:
+    """By step of an evaluation: half of a 95 % interval of the last turn's mean reward, over tasks."""
+    of_tasks: dict[int, dict[str, list[float]]] = {}
+    for episode in lines_of(run / "episodes.jsonl"):
+        if episode["kind"] == "eval":
+            rewards = of_tasks.setdefault(episode["step"], {}).setdefault(episode["task"], [])
+            played = (node for node in episode["nodes"] if node["turn"] == last)
+            rewards += (action["reward"] for node in played for action in node["joint_actions"])
+    means = {step: [statistics.fmean(own) for own in tasks.values() if own] for step, tasks in of_tasks.items()}
+    return {step: round(1.96 * statistics.stdev(own) / len(own) ** 0.5, 4) for step, own in means.items()}
 
 
 def _held_out(row: Mapping[str, Any], last: int) -> dict[str, float]:

@@ -60,7 +60,7 @@ def _cell(values: Sequence[float], signed: bool = False) -> str:
 
 def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
     """A panel a group of arms that has lines: what the study draws of training, over sampled tokens; the mean over
-    seeds, and all seeds between the edges. The joint arm is in every panel."""
+    seeds, and all seeds between the edges. Marks are held-out tasks, a seed each. The joint arm is in every panel."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -76,9 +76,10 @@ def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
     )
     number, label = study.drawn
     for axis, (group, of) in zip(grid[0], groups.items(), strict=True):
-        _draw(axis, curves[JOINT], "black", study.arms[JOINT].title)
-        for arm, colour in zip(of, COLOURS[: len(of)], strict=True):
+        for arm, colour in zip([JOINT, *of], ["black", *COLOURS[: len(of)]], strict=True):
             _draw(axis, curves[arm], colour, study.arms[arm].title)
+            if study.marked:
+                _mark(axis, [line["evaluations"] for line in lines if line["arm"] == arm], colour)
         axis.set_title(group, loc="left", fontsize=11)
         axis.set_xlabel("sampled tokens, thousands")
         if number.endswith("passed"):
@@ -110,3 +111,10 @@ def _draw(axis: Any, curves: Sequence[np.ndarray[Any, Any]], colour: str, label:
     values = np.stack([np.interp(grid, c[:, 0], c[:, 1]) for c in curves])
     axis.fill_between(grid, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
     axis.plot(grid, values.mean(axis=0), color=colour, linewidth=2, label=label)
+
+
+def _mark(axis: Any, evaluations: Sequence[Sequence[Sequence[float]]], colour: str) -> None:
+    """Held-out rewards with their intervals over tasks; `evaluations` of each seed."""
+    for points in evaluations:
+        _, tokens, rewards, halves, _ = zip(*points, strict=True)
+        axis.errorbar(np.array(tokens) / 1000, rewards, halves, fmt="o", color=colour, capsize=3, markersize=5)

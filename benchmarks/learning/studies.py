@@ -35,8 +35,9 @@ class Study:
 
     `common`: settings of all arms beside the config's. `groups`: arms of one are drawn together. `files`: what the arms
     share beside their settings. `columns`: of the table, by the names of numbers in a run's line; the last column is
-    the difference in `compared`. `drawn`: which number of a step is a curve's, and what it is called.
-    `also`: more numbers of an evaluation, from (run folder, step, last turn).
+    the difference in `compared`. `drawn`: which number of a step is a curve's, and what it is called; `marked`: the
+    held-out tasks' rewards are marks in the same panels. `also`: more numbers of an evaluation, from (run folder, step,
+    last turn).
     """
 
     name: str
@@ -47,6 +48,7 @@ class Study:
     columns: Mapping[str, str]
     compared: str
     drawn: tuple[str, str]
+    marked: bool
     also: Callable[[Path, int, int], dict[str, float]]
 
     @property
@@ -122,6 +124,7 @@ TOY_HARD = Study(
     },
     compared="passed",
     drawn=("all_passed", "programs that pass all tests, last turn"),
+    marked=False,
     also=agreement,
 )
 
@@ -157,7 +160,8 @@ MBPP = Study(
         "needs_aux": "needs aux",
     },
     compared="reward",
-    drawn=("reward_mean", "reward, mean of a step's answers"),
+    drawn=("reward_mean", "reward: of a step's answers, and of held-out tasks"),
+    marked=True,
     also=lambda run, step, last: {},
 )
 STUDIES = {study.name: study for study in (TOY_HARD, MBPP)}

@@ -113,6 +113,9 @@ def learner_need(
         parts["published"] = ITEM[wire] * float(size.parameters)
         return Need({"process": LEARNER_PROCESS, **parts, **_copy(agent, wire, size.parameters * policies)}, {})
     host = {"process": LEARNER_PROCESS + CUDA_HOST} | ({"reference": reference} if reference and offloaded else {})
+    if config.resources.colocate:  # all that stays from one batch to the next, while the engine has the device
+        models = 2 if "critic" in parts else 1
+        host["parked"] = models * (parts["weights"] + parts["optimizer"]) + parts.get("reference", 0.0)
     if agent.learner.cpu_offload:
         host |= {name: parts.pop(name) for name in ("weights", "gradients", "optimizer")}
     return Need(host, {"CUDA": CUDA_CONTEXT, **parts} | ({"buffers": NCCL_BUFFERS} if nccl else {}))

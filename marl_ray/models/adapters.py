@@ -8,6 +8,7 @@ else than `named_weights`: the weights with the products added, under the names 
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,8 +51,9 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
         bias="none",
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings():
         torch.manual_seed(seed)
+        warnings.filterwarnings("ignore", "Already found a `peft_config`")  # several are meant
         try:
             model.add_adapter(settings, adapter_name=name)
         except ValueError as error:

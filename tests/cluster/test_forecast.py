@@ -72,6 +72,16 @@ def test_ranks_share_out_all_but_what_they_compute() -> None:
     need = learner_need(SIZE, of, of.agents[0], False, "float32", False).host
     assert (need["weights"], need["gradients"], need["optimizer"]) == (1000, 1000, 2000)
     assert (need["gathered"], need["activations"], need["logits"]) == (2 * 4 * 300, 5000, 700)
+    assert need["allocator"] == (5000 + 700) / 2 + 4000
+
+
+def test_a_colocated_learner_is_in_the_hosts_memory_while_its_engine_plays() -> None:
+    of = config(resources={"colocate": True}, reference_kl_coef=0.1)
+    need = learner_need(SIZE, of, of.agents[0], True, "bfloat16", False)
+    assert need.host["parked"] == 4000 + 8000 + 4000  # weights, AdamW's numbers, the reference; no gradients
+    assert (need.device["weights"], need.device["gradients"]) == (4000, 4000)
+    apart = config(reference_kl_coef=0.1)
+    assert "parked" not in learner_need(SIZE, apart, apart.agents[0], True, "bfloat16", False).host
 
 
 def test_only_adapters_have_gradients() -> None:
