@@ -14,7 +14,8 @@ Sides, each in a process of its own, of one model and the same groups of prompts
 A round is one update, optimizer step included. `tokens/s` are completion tokens that were learned from. `share` is what
 the matrix products of forward and backward pass would take by themselves, as a part of what the update took: those of
 every linear layer, in their shapes and with the same threads, timed in the same process before and after the update.
-FLOPs are those that `torch.utils.flop_counter` counts; attention's products are not among them, on neither side.
+FLOPs are those that `torch.utils.flop_counter` counts. `w. att.` is the same with attention's products among the FLOPs,
+as if they ran at the linear layers' rate: twice a forward pass' for a backward pass, half where a kernel is causal.
 """
 
 from __future__ import annotations
@@ -125,8 +126,8 @@ def trainer_side(workload: argparse.Namespace) -> tuple[Any, Callable[[int], Non
     return model, update
 
 
-def shapes_of(model: Any, work: Callable[[], None]) -> tuple[SHAPES, int]:
-    """What the linear layers meet, and the FLOPs of all, in a run of `work`."""
+def shapes_of(model: Any, work: Callable[[], None]) -> tuple[SHAPES, int, int]:
+    """What the linear layers meet, the FLOPs of all of them, and those of attention, in a run of `work`."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -136,11 +137,28 @@ def shapes_of(model: Any, work: Callable[[], None]) -> tuple[SHAPES, int]:
         found[inputs[0].numel() // layer.in_features, layer.in_features, layer.out_features] += 1
 
     hooks = [m.register_forward_hook(look) for m in model.modules() if isinstance(m, torch.nn.Linear)]
-    with FlopCounterMode(display=False) as flops:
+    kernels = {
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention_flops,
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: attention_backward_flops,
+    }
+    with FlopCounterMode(display=False, custom_mapping=kernels) as flops:
         work()
     for hook in hooks:
         hook.remove()
-    return found, flops.get_total_flops()
+    attention = sum(flops.get_flop_counts()["Global"].get(kernel, 0) for kernel in kernels)
+    return found, flops.get_total_flops() - attention, attention
+
+
+def attention_flops(query: Any, key: Any, value: Any, dropout: float = 0.0, causal: bool = False, **_: Any) -> int:
+    """Of a forward pass; the tensors' shapes."""
+    from torch.utils.flop_counter import sdpa_flop_count
+
+    return int(sdpa_flop_count(query, key, value)) // (2 if causal else 1)
+
+
+def attention_backward_flops(gradient: Any, query: Any, key: Any, value: Any, *others: Any, **_: Any) -> int:
+    """Without what the kernel computes again; `others`: output, normalizers, dropout, whether it is causal."""
+    return 2 * attention_flops(query, key, value, causal=others[3])
 
 
 def matmul_rate(shapes: SHAPES) -> float:
@@ -168,19 +186,19 @@ def serve(connection: Connection, side: str, workload: argparse.Namespace) -> No
     """One side, until the other end is closed: a round a message."""
     os.environ["OMP_NUM_THREADS"] = str(workload.threads)
     model, update = trainer_side(workload) if side == "trainer" else learner_side(side, workload)
-    shapes: dict[int, tuple[SHAPES, int]] = {}
+    shapes: dict[int, tuple[SHAPES, int, int]] = {}
     connection.send(None)
     try:
         while True:
             step = connection.recv()
             if step not in shapes:
                 shapes[step] = shapes_of(model, lambda step=step: update(step))  # type: ignore[misc]
-            found, flops = shapes[step]
+            found, flops, attention = shapes[step]
             before = matmul_rate(found)
             begun = time.perf_counter()
             update(step)
             seconds = time.perf_counter() - begun
-            connection.send((seconds, flops, (before + matmul_rate(found)) / 2))
+            connection.send((seconds, flops, attention, (before + matmul_rate(found)) / 2))
     except EOFError:
         pass
 
@@ -189,7 +207,7 @@ def measure(workload: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Medians over rounds, by side."""
     context = multiprocessing.get_context("spawn")
     connections: dict[str, Connection] = {}
-    rounds: dict[str, list[tuple[float, float, float]]] = {side: [] for side in workload.sides}
+    rounds: dict[str, list[tuple[float, float, float, float]]] = {side: [] for side in workload.sides}
     processes = []
     for side in workload.sides:
         ours, theirs = context.Pipe()
@@ -210,12 +228,16 @@ def measure(workload: argparse.Namespace) -> dict[str, dict[str, float]]:
     tokens = sum(len(ids) for _, completions in groups_of(workload, 0) for ids in completions)
     return {
         side: {
-            "tokens_per_s": tokens / statistics.median(seconds for seconds, _, _ in found),
-            "seconds": statistics.median(seconds for seconds, _, _ in found),
+            "tokens_per_s": tokens / statistics.median(seconds for seconds, *_ in found),
+            "seconds": statistics.median(seconds for seconds, *_ in found),
             "tflop": found[0][1] / 1e12,
-            "gflop_per_s": statistics.median(flops / seconds for seconds, flops, _ in found) / 1e9,
-            "matmul_gflop_per_s": statistics.median(rate for _, _, rate in found) / 1e9,
-            "share": statistics.median(flops / seconds / rate for seconds, flops, rate in found),
+            "attention_tflop": found[0][2] / 1e12,
+            "gflop_per_s": statistics.median(flops / seconds for seconds, flops, _, _ in found) / 1e9,
+            "matmul_gflop_per_s": statistics.median(rate for *_, rate in found) / 1e9,
+            "share": statistics.median(flops / seconds / rate for seconds, flops, _, rate in found),
+            "share_with_attention": statistics.median(
+                (flops + attention) / seconds / rate for seconds, flops, attention, rate in found
+            ),
         }
         for side, found in rounds.items()
     }
@@ -251,11 +273,14 @@ def main() -> None:
         profile(workload.profile, workload)
         return
     found = measure(workload)
-    print(f"{'side':<9}{'tokens/s':>10}{'seconds':>9}{'TFLOP':>7}{'GFLOP/s':>9}{'matmul GFLOP/s':>16}{'share':>7}")
+    print(
+        f"{'side':<9}{'tokens/s':>10}{'seconds':>9}{'TFLOP':>7}{'GFLOP/s':>9}{'matmul GFLOP/s':>16}{'share':>7}{'w. att.':>9}"
+    )
     for side, of_side in found.items():
         print(
             f"{side:<9}{of_side['tokens_per_s']:>10.1f}{of_side['seconds']:>9.2f}{of_side['tflop']:>7.2f}"
             f"{of_side['gflop_per_s']:>9.0f}{of_side['matmul_gflop_per_s']:>16.0f}{of_side['share']:>7.0%}"
+            f"{of_side['share_with_attention']:>9.0%}"
         )
     if workload.json:
         workload.json.write_text(json.dumps(found, indent=1))

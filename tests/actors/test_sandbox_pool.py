@@ -189,13 +189,13 @@ def test_a_stuck_worker_is_replaced() -> None:
 
 def test_a_slow_program_does_not_look_like_a_stuck_worker() -> None:
     async def scenario() -> None:
-        async with pool_of(deadline_s=4.0) as pool:
-            assert right(await asyncio.wait_for(pool.execute([numbered(1, 12.0)]), PATIENCE), [1])
+        async with pool_of(deadline_s=3.0) as pool:
+            assert right(await asyncio.wait_for(pool.execute([numbered(1, 7.0)]), PATIENCE), [1])
             assert pool.workers.losses == 0
-            running = asyncio.create_task(pool.execute([numbered(2, 12.0)]))
+            running = asyncio.create_task(pool.execute([numbered(2, 7.0)]))
             await until(lambda: pool._busy, "a worker that runs it")
             (worker,) = pool._busy
-            await asyncio.sleep(5.0)  # it has given signs of life
+            await asyncio.sleep(4.0)  # it has given signs of life
             assert worker.location is not None
             stopped = worker.location.process
             os.kill(stopped, signal.SIGSTOP)
