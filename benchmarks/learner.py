@@ -273,9 +273,8 @@ def main() -> None:
         profile(workload.profile, workload)
         return
     found = measure(workload)
-    print(
-        f"{'side':<9}{'tokens/s':>10}{'seconds':>9}{'TFLOP':>7}{'GFLOP/s':>9}{'matmul GFLOP/s':>16}{'share':>7}{'w. att.':>9}"
-    )
+    print(f"{'side':<9}{'tokens/s':>10}{'seconds':>9}{'TFLOP':>7}{'GFLOP/s':>9}{'matmul GFLOP/s':>16}", end="")
+    print(f"{'share':>7}{'w. att.':>9}")
     for side, of_side in found.items():
         print(
             f"{side:<9}{of_side['tokens_per_s']:>10.1f}{of_side['seconds']:>9.2f}{of_side['tflop']:>7.2f}"
