@@ -14,17 +14,18 @@ CPU = Machine(0, "bundled:toy-base")
 
 
 def test_a_cpu_tries_its_part_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Engine, transfer with checksums, agreement, sleep and wake."""
+    """Engine, transfer with checksums, agreement, sleep and wake, learners of two ranks, a short run. `one_device` is a
+    part of `turns`, so it is left out."""
     page = tmp_path / "report.md"
-    status = main(["--cpu", "--only", "turns", "two_devices", "--out", str(page)])
+    status = main(["--cpu", "--only", "turns", "two_devices", "ranks", "training", "--out", str(page)])
     said = capsys.readouterr().out
     assert status == 0, said
     text = page.read_text()
-    assert "1 of 2 checks passed, 0 failed." in text
+    assert "3 of 4 checks passed, 0 failed." in text
     assert "- GPUs: no GPU, on the CPU alone" in text
     assert "| two_devices | engine, NCCL with checksums, agreement | skipped |" in text
     assert "needs 2 GPUs, and there are 0" in text
-    for number in ("start s", "transport Ray's object store", "checksum", "gap after the update", "asleep MB"):
+    for number in ("transport Ray's object store", "checksum", "gap after the update", "ranks 2", "asleep MB"):
         assert number in text
     assert "the report is in" in said
 
