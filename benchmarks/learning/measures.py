@@ -24,7 +24,9 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 def measure(run: Path, drawn: str, also: Also) -> dict[str, Any]:
     """Held-out numbers `before` and `after`; `evaluations` with these two and between, [step, tokens so far, reward,
-    half of its 95 % interval over tasks, share that passes]; and a point a step: [tokens so far, reward, `drawn`]."""
+    half of its 95 % interval over tasks, share that passes]; and a point a step: [tokens so far, reward, `drawn`].
+
+    Raises ValueError where episodes.jsonl has not all that were evaluated."""
     rows = lines_of(run / "metrics.jsonl")
     steps = [row for row in rows if "turn_1/reward_mean" in row]
     evaluations = [row for row in rows if "eval/turn_1/reward_mean" in row]
@@ -34,7 +36,8 @@ def measure(run: Path, drawn: str, also: Also) -> dict[str, Any]:
         tokens += row["rollout/tokens"]
         spent[row["step"]] = tokens
         curve.append([tokens, round(row[f"turn_{last}/reward_mean"], 3), round(row[f"turn_{last}/{drawn}"], 3)])
-    first, final, spread = evaluations[0], evaluations[-1], _spread(run, last)
+    first, final = evaluations[0], evaluations[-1]
+    spread = _spread(run, last, first["eval/episodes"])
 
     def evaluated(row: Mapping[str, Any]) -> list[float]:
         held_out = _held_out(row, last)
@@ -49,7 +52,7 @@ def measure(run: Path, drawn: str, also: Also) -> dict[str, Any]:
     }
 
 
-def _spread(run: Path, last: int) -> dict[int, float]:
+def _spread(run: Path, last: int, tasks_played: int) -> dict[int, float]:
     """By step of an evaluation: half of a 95 % interval of the last turn's mean reward, over tasks."""
     of_tasks: dict[int, dict[str, list[float]]] = {}
     for episode in lines_of(run / "episodes.jsonl"):
@@ -57,6 +60,8 @@ def _spread(run: Path, last: int) -> dict[int, float]:
             rewards = of_tasks.setdefault(episode["step"], {}).setdefault(episode["task"], [])
             played = (node for node in episode["nodes"] if node["turn"] == last)
             rewards += (action["reward"] for node in played for action in node["joint_actions"])
+    if few := [step for step, tasks in of_tasks.items() if len(tasks) != tasks_played]:
+        raise ValueError(f"{run}: not all tasks of step {few[0]}'s evaluation are kept: raise output.episodes_per_step")
     means = {step: [statistics.fmean(own) for own in tasks.values() if own] for step, tasks in of_tasks.items()}
     return {step: round(1.96 * statistics.stdev(own) / len(own) ** 0.5, 4) for step, own in means.items()}
 

@@ -19,6 +19,8 @@ CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
 FROZEN = "{learning_rate: 0}"
 JOINT = "joint"
 """The arm with which all others of its study are compared."""
+FEWER = "single_tokens"
+"""The arm whose answers are fewer, as they are longer: an agent that writes the helper and the entry point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ TOY_HARD = Study(
             "only_aux": Arm("only aux", {"agents": f"[{{}}, {FROZEN}]"}),
             "shared": Arm("both, with one policy", {"magrpo.policy": 0}),
             "single": Arm("one agent, twice the answers", {"magrpo.num_agents": 1, "magrpo.num_generations": 16}),
+            FEWER: Arm("one agent, as many tokens", {"magrpo.num_agents": 1, "magrpo.num_generations": 11}),
         },
         "turns": {
             "one_turn": Arm("one turn, twice the tasks", {"magrpo.num_turns": 1, "magrpo.rollout_buffer_size": 16}),
@@ -136,10 +139,11 @@ MBPP = Study(
         "dataset.eval_split": "validation[:64]",
         "magrpo.num_train_epochs": 100,
         "magrpo.max_steps": 100,
-        "magrpo.rollout_buffer_size": 2,
         "magrpo.eval_interval": 50,
+        "magrpo.eval_num_generations": 2,
         "magrpo.save_steps": 20,
         "output.save_final_model": False,
+        "output.episodes_per_step": 64,
         "output.probe_helpers": "eval",
     },
     groups={
