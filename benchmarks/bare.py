@@ -24,7 +24,7 @@ Work = Callable[[int], Callable[[], int]]
 def vllm_work(workload: Workload, agent: int, folder: Path) -> Work:
     """The generator's engine, driven by the tightest loop there is. Its weights stay as they were in the beginning."""
     from benchmarks.loop import make_config, requests_of
-    from marl_ray.actors.engine import EngineSpec, engine_arguments, engine_environment, sampling_parameters
+    from marl_ray.actors.engine_settings import EngineSpec, engine_arguments, engine_environment, sampling_parameters
 
     config = make_config(workload, folder)
     settings = config.agents[agent]

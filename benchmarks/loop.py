@@ -111,7 +111,7 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
             self._play, self.rollouts.play = self.rollouts.play, self.play  # type: ignore[method-assign]
 
         async def play(self, step: int) -> None:
-            await self.changes.until(lambda: self.state.step == step)  # the step before is counted
+            await self.changes.until(lambda: self.ledger.state.step == step)  # the step before is counted
             await asyncio.to_thread(gate.pass_through)
             self.player.generators = noted = [Noted(generators) for generators in self.team.generators]
             await self._play(step)

@@ -155,7 +155,7 @@ async def measure(steps: int, folder: Path) -> dict[str, Figures]:
                 with mock.patch("marl_ray.trainer.PolicyStream", stream):
                     trainer = Trainer(config, problem, run, standing, team, RowStream([sink]))
                     await trainer.run()
-                state = trainer.state
+                state = trainer.ledger.state
                 found[name] = figures(sink.rows, sink.at, len(PACES))
         finally:
             await team.close()

@@ -1,8 +1,9 @@
 """Plug-ins by name: the package's own, or anybody's as `module:Attr`.
 
 The module of an own one is found as Python finds any (installed, or on PYTHONPATH), or in the current folder, which a
-console script would not look into. Only the process that a command starts imports plug-ins; on a cluster that is the
-driver, whose folder is the job's. docs/extending.md has an example of each kind.
+console script would not look into. The process that a command starts imports plug-ins; on a cluster that is the
+driver, whose folder is the job's. Where KL is part of rewards, learners import an estimator too. docs/extending.md has
+an example of each kind.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from marl_ray.core.errors import UserError
@@ -26,19 +27,15 @@ OWN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 class Registry:
     """What is known by name of one kind. Entries are `module:Attr` too, and are imported when they are asked for.
 
-    `kind` is how a config names it; `planned` are names that stand for nothing yet; `needs` is an attribute that every
-    plug-in of the kind has.
+    `kind` is how a config names it; `needs` is an attribute that every plug-in of the kind has.
 
     Example:
         >>> Registry("estimator", {"magrpo": "marl_ray.credit.estimators:magrpo"}).get("magrpo")
     """
 
-    def __init__(
-        self, kind: str, entries: Mapping[str, str], planned: Collection[str] = (), needs: str = "__call__"
-    ) -> None:
+    def __init__(self, kind: str, entries: Mapping[str, str], needs: str = "__call__") -> None:
         self.kind = kind
         self.entries = entries
-        self.planned = planned
         self.needs = needs
 
     def check(self, name: str) -> None:
@@ -46,8 +43,6 @@ class Registry:
         if name in self.entries or OWN.fullmatch(name):
             return
         known = ", ".join(self.entries)
-        if name in self.planned:
-            raise UserError(f"{self.kind} {name} is not available yet (available: {known})")
         near = difflib.get_close_matches(name, self.entries, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {known}"
         raise UserError(f"unknown {self.kind} {name!r}: {hint} (or module:Attr for one of your own)")

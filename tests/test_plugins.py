@@ -46,7 +46,6 @@ def test_unknown_names() -> None:
     assert said(MODES, "telepathy").startswith(
         "unknown external.mode 'telepathy': known: level_feedback, level_passed,"
     )
-    assert said(Registry("kind", {"a": "m:A"}, planned=("b",)), "b") == ("kind b is not available yet (available: a)")
     for name in ("", "a:b:c", "a b:c", ":c", "a.:c", "a:", "1a:b", "../a:b"):
         with pytest.raises(UserError, match="unknown estimator"):
             ESTIMATORS.check(name)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from marl_ray.actors.engine import Engine, EngineSpec
+from marl_ray.actors.engine import Engine
+from marl_ray.actors.engine_settings import EngineSpec
 from marl_ray.actors.handle import Actor, loading
 from marl_ray.cluster.temporary import use_session_folder
 from marl_ray.config.schema import ModelConfig

@@ -1,4 +1,4 @@
-"""An agent's generators as its learner's process talks to them during a publication: blocking, to all at once."""
+"""A policy's generators as its learner's process talks to them during a publication: blocking, to all at once."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ class GeneratorClient:
     publication as a whole, is not called again: it is among `failed`. Whatever else goes wrong is raised.
     """
 
-    def __init__(self, generators: Sequence[Handle[Generator]], ranks_each: int, life: int, deadline_s: float) -> None:
+    def __init__(
+        self, generators: Sequence[Handle[Generator]], workers_each: int, life: int, deadline_s: float
+    ) -> None:
         self.failed: dict[ActorId, str] = {}
         self._generators = list(generators)
-        self._ranks_each = ranks_each
+        self._workers_each = workers_each
         self._life = life
         self._deadline_s = deadline_s
         self._until = time.monotonic() + deadline_s
@@ -40,8 +42,8 @@ class GeneratorClient:
         return tuple((generator.id, generator.life) for generator in self._generators)
 
     @property
-    def ranks(self) -> int:
-        return len(self._generators) * self._ranks_each
+    def workers(self) -> int:
+        return len(self._generators) * self._workers_each
 
     @property
     def address(self) -> str:
@@ -61,7 +63,7 @@ class GeneratorClient:
         for index in range(len(self._generators)):
             info = dict(init_info)
             if "rank_offset" in info:
-                info["rank_offset"] += index * self._ranks_each
+                info["rank_offset"] += index * self._workers_each
             infos.append(info)
         self._stage("init_weight_transfer_engine", infos)
 

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class GeneratorGroup:
-    """The replicas of one policy. `ranks_each` are the workers of one replica's engine; `restarts`: see `Care`.
+    """The replicas of one policy. `workers_each` are the workers of one replica's engine; `restarts`: see `Care`.
 
     What a replica that is lost was asked is asked of another one, or of its next life: an answer depends on the seed
     and the weights, and on nothing else. `place` makes the recipe of a further replica, and `free` gives its place
@@ -31,7 +31,7 @@ class GeneratorGroup:
     def __init__(
         self,
         recipes: Sequence[Recipe[Generator]],
-        ranks_each: int,
+        workers_each: int,
         deadlines: Deadlines,
         restarts: int = 0,
         place: Callable[[int], Awaitable[Recipe[Generator]]] | None = None,
@@ -39,7 +39,7 @@ class GeneratorGroup:
     ) -> None:
         start = Deadline(deadlines.start_s, "start_s", "to start")
         self.replicas = Supervisor(recipes, Care(start, restarts, deadlines.heartbeat_s))
-        self.ranks_each = ranks_each
+        self.workers_each = workers_each
         self._names = [recipe.id for recipe in recipes]
         self._deadlines = deadlines
         self._place = place

@@ -126,16 +126,16 @@ class LearnerActor(Actor):
         self,
         generators: list[Handle[Generator]],
         life: int,
-        ranks_each: int,
+        workers_each: int,
         transport: TransportName,
         deadline_s: float,
     ) -> None:
         """Tell the policy's generators that this is its learner's life from now on. A publication has `deadline_s` of
-        resources.deadlines.sync_s; each generator has `ranks_each` workers. Raises Outdated."""
+        resources.deadlines.sync_s; each generator has `workers_each` workers. Raises Outdated."""
         from marl_ray.actors.generator_client import GeneratorClient
         from marl_ray.weights.transport import Publisher
 
-        self._client = partial(GeneratorClient, ranks_each=ranks_each, life=life, deadline_s=deadline_s)
+        self._client = partial(GeneratorClient, workers_each=workers_each, life=life, deadline_s=deadline_s)
 
         def meet() -> Publisher:
             self._client(generators).meet()

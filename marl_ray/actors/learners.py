@@ -228,8 +228,8 @@ class LearnerGroup:
         """To the generators, which refuse earlier lives from now on."""
         generators = self._connected
         deadline = Deadline(self._deadlines.sync_s + GRACE_S, "sync_s", "to meet its generators")
-        handles, sync_s, ranks_each = generators.replicas.serving(), self._deadlines.sync_s, generators.ranks_each
-        arguments = (handles, ranks[0].life, ranks_each, self.transport, sync_s)
+        handles, sync_s, workers_each = generators.replicas.serving(), self._deadlines.sync_s, generators.workers_each
+        arguments = (handles, ranks[0].life, workers_each, self.transport, sync_s)
         await self._each(ranks, deadline, LearnerActor.connect, *arguments)
 
     @property

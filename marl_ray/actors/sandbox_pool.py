@@ -98,8 +98,6 @@ class SandboxPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self.executions = 0
         """Reports made by workers."""
-        self.cache_hits = 0
-        """Programs that did not need a run of their own: known already, in flight, or twice in one call."""
         self._taken = 0
 
     async def start(self) -> list[str]:
@@ -137,7 +135,6 @@ class SandboxPool:
             known = self._cache.get(key)
             if known is not None:
                 self._cache.move_to_end(key)
-                self.cache_hits += 1
                 waiting.append(known)
                 continue
             item = self._open.get(key)
@@ -145,8 +142,6 @@ class SandboxPool:
                 item = _Item(key, program, asyncio.get_running_loop().create_future())
                 self._open[key] = item
                 self._fresh.append(item)
-            else:
-                self.cache_hits += 1
             waiting.append(item.future)
         self._dispatch()
         # Shielded: another caller may wait for the same program when this one is cancelled.
@@ -195,7 +190,7 @@ class SandboxPool:
         answer = asyncio.ensure_future(worker.call(SandboxWorker.run, programs).within(deadline))
         try:
             while not (await asyncio.wait({answer}, timeout=self._deadline_s))[0]:
-                alive = Deadline(self._deadline_s, "", "to give a sign of life")
+                alive = Deadline(self._deadline_s, "heartbeat_s", "to give a sign of life")
                 await worker.call(SandboxWorker.alive).within(alive)
             return answer.result()
         finally:

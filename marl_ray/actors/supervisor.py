@@ -7,7 +7,7 @@
 
 A life is counted from 1, and every life has a handle of its own: whoever still holds the handle of an earlier one can
 neither end nor replace the actor of a later one. Who notices a loss says so with `lose`; who needs an actor waits for
-it with `ready`. Before an actor serves again it is fitted: a generator gets its agent's weights, a learner its state.
+it with `ready`. Before an actor serves again it is fitted: a generator gets its policy's weights, a learner its state.
 What a start raises that is no loss, a bug or a file system's trouble, ends every wait.
 
 | phase | deadline | then |

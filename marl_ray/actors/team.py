@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import ray
 
 from marl_ray.actors.device import OWN, SharedDevice
-from marl_ray.actors.engine import EngineSpec, engine_environment
+from marl_ray.actors.engine_settings import EngineSpec, engine_environment
 from marl_ray.actors.generator import Generator
 from marl_ray.actors.generators import GeneratorGroup
 from marl_ray.actors.handle import Deadline

@@ -12,10 +12,10 @@ def main(argv: Sequence[str]) -> int:
     """The command. Returns the exit code."""
     parser = Parser(
         prog="marl-ray explain",
-        description="What a setting means, its type and its default; of a section, its settings.",
+        description="What a setting means, its type and its default; of a section, its settings; else sections.",
         epilog="examples:\n  marl-ray explain magrpo.num_turns\n  marl-ray explain sandbox",
     )
-    parser.add_argument("key", metavar="KEY", help="section.key, or a section")
+    parser.add_argument("key", metavar="KEY", nargs="?", default="", help="section.key, or a section")
     parser.add_argument(
         "--algorithm",
         type=algorithm,

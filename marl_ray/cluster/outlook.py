@@ -35,7 +35,7 @@ def lines_of(config: Config, models: Models, found: Forecast) -> list[str]:
     lines += ["on the nodes:", *_nodes(found)]
     estimates = speeds(config, models, found)
     if estimates:
-        lines += ["a step at most, roughly:", *_speeds(estimates), assumptions(config, models)]
+        lines += ["a step at most, roughly:", *_speeds(estimates), assumptions(models)]
     return lines
 
 
@@ -135,7 +135,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:,.0f} s"
 
 
-def assumptions(config: Config, models: Models) -> str:
+def assumptions(models: Models) -> str:
     """What the estimate takes for granted."""
     prompts = sorted({model.prompt for model in models.values()})
     return (

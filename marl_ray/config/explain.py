@@ -17,13 +17,13 @@ from marl_ray.config.schema import Config
 from marl_ray.config.spellings import kept_key
 from marl_ray.config.values import describe
 
-SENTENCE = re.compile(r"(?<=[^.][.])\s")
-"""Where a sentence ends: a full stop that is not the last of several."""
+SENTENCE = re.compile(r"(?<!Dr\.)(?<=[^.][.])\s")
+"""Where a sentence ends: a full stop that is not the last of several, nor of a title."""
 FLAT_SECTION = "How episodes are played and learned from."
 
 
 def explain(key: str, algorithm: str) -> list[str]:
-    """A setting's key, type, default and meaning; of a section, its settings, one a line.
+    """A setting's key, type, default and meaning; of a section, its settings, one a line; of "", all sections.
 
     An agent's setting is `agents.KEY` or, as in an override, `agents.0.KEY`. Raises UserError that names the nearest
     setting there is.
@@ -33,6 +33,9 @@ def explain(key: str, algorithm: str) -> list[str]:
         'magrpo.discount: a number that should not be negative and be at most 1; default 1.0'
     """
     known = settings(algorithm)
+    if not key:
+        every = dict.fromkeys(k.partition(".")[0] for k in known)
+        return [_of_section(k, algorithm) if k in sections(known) else _line(k, known) for k in every]
     kept = kept_key(key, algorithm)
     lines = [f"{key} is an older spelling: {kept} is kept"] if kept != key else []
     if kept == "agents":

@@ -34,6 +34,7 @@ AGENT_KEYS = {
 }
 """An agent's settings, and the run's of the same meaning. Its `resources` are called alike in both."""
 DERIVED = {
+    "agents": None,
     "environment": None,
     "dataset.type": None,
     "{algorithm}.num_agents": None,
@@ -145,7 +146,8 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, where: str) -> User
     if hint is not None:
         return UserError(f"unknown setting '{where}{key}': did you mean '{hint}'?")
     if len(here) > MANY:
-        return UserError(f"unknown setting '{where}{key}': the known ones are listed by marl-ray explain {section}")
+        command = f"marl-ray explain {section}".strip()
+        return UserError(f"unknown setting '{where}{key}': the known ones are listed by {command}")
     return UserError(f"unknown setting '{where}{key}': known here: {', '.join(here)}")
 
 

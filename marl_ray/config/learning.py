@@ -66,11 +66,6 @@ class LoraConfig:
     """Whether policies that begin at the same model and ask the same of the cluster for their learners learn in one
     process, in turns, each with an adapter of its own: the model is in memory once."""
 
-    @property
-    def scale(self) -> float:
-        """What an adapter's product is multiplied with."""
-        return (self.alpha or 2 * self.rank) / self.rank
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
@@ -108,7 +103,7 @@ class OptimizerConfig:
     clip_low: Share | None = None
     """How far below 1 a ratio may go before it has no gradient; null: 0.2 for clip, 3e-4 for gspo."""
     clip_high: Positive | None = None
-    """How far above 1 it may go; null: 0.28 for clip, 4e-4 for gspo."""
+    """How far above 1 a ratio may go before it has no gradient; null: 0.28 for clip, 4e-4 for gspo."""
     m2_bound: Positive = 0.04
     """Of m2po: the mean square of the log-ratios of the tokens that it keeps, at most."""
     importance: Importance = "auto"

@@ -9,13 +9,13 @@ from marl_ray.config.values import NotNegative, NotNegativeInt, Positive, Positi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorResources:
-    """One generation actor; every agent has `replicas` of them."""
+    """One generation actor; every policy has `replicas` of them."""
 
     cpus: Positive = 0.5
     """Cores Ray sets aside for one, and (rounded, at least 1) its threads."""
     gpus: NotNegative | None = None
     """GPUs of one engine; null: tensor_parallel if the cluster has GPUs, else 0. A fraction shares one GPU
-    with the agent's learner."""
+    with the policy's learner."""
     replicas: PositiveInt = 1
     """Engines a policy has; each prompt goes to the one with the fewest sequences in flight."""
     tensor_parallel: PositiveInt = 1
@@ -40,7 +40,7 @@ class LearnerResources:
     cpus: Positive = 0.25
     """Cores Ray sets aside for one rank, and (rounded, at least 1) its threads."""
     gpus: NotNegative | None = None
-    """GPUs of one rank; null: 1 if the cluster has GPUs, else 0. A fraction shares one GPU with the agent's
+    """GPUs of one rank; null: 1 if the cluster has GPUs, else 0. A fraction shares one GPU with the policy's
     generator, and needs ranks 1."""
     cpu_offload: bool = False
     """Keep weights, gradients and the optimizer's numbers in the host's memory, where the optimizer works; the GPU has
@@ -94,7 +94,7 @@ class ResourcesConfig:
     """What the run asks of the cluster: besides `model` and paths all that differs between machines."""
 
     colocate: bool = False
-    """One device for an agent's generator and learner, by turns: the engine sleeps while the learner learns, whose
+    """One device for a policy's generator and learner, by turns: the engine sleeps while the learner learns, whose
     state is in the host's memory while the engine plays. For max_staleness 0. resources.generator.gpus is then the
     share of a GPU that both have together (null: 1); agents whose shares make up a GPU are on one. Without GPUs all
     share the memory of one node."""
@@ -105,4 +105,4 @@ class ResourcesConfig:
     sandbox: SandboxResources = field(default_factory=SandboxResources)
     """The pool of sandbox workers."""
     deadlines: Deadlines = field(default_factory=Deadlines)
-    """Seconds after which a wait ends the run."""
+    """Seconds after which a wait is over: who was waited for is replaced, or the run ends with a line that names it."""

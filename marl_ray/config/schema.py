@@ -87,7 +87,7 @@ class ModelConfig:
     """What all agents' models have in common."""
 
     type: str | None = None
-    """A label for people; nothing depends on it."""
+    """A label for people; null: none. Nothing depends on it."""
     top_k: PositiveInt | None = None
     """Number of most likely tokens to sample from; null, 0 or -1: all."""
     max_length: int = 2048
@@ -116,7 +116,7 @@ class DatasetConfig:
     train_split: str = "train"
     """A split or a slice of one, as in `test[33:163]`."""
     eval_split: str | None = None
-    """Likewise; null: no evaluation."""
+    """The tasks to evaluate on, a split or a slice; null: no evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class ExternalConfig:
     original_prompt: bool = False
     """Repeat the first turn's prompt."""
     previous_response: bool = True
-    """Show the agent its own previous function."""
+    """Show the agent its own previous answer."""
     expert_model: str | None = None
     """Model that writes the edits of expert_edits; null: none. Its name says who is asked
     (`marl_ray.external.endpoints`)."""
@@ -215,7 +215,7 @@ class RewardProcessorConfig:
     scale_factor: float = 1.0
     """What a reward is multiplied with; not 0."""
     shift: float = 0.0
-    """What is added then; `reward_shift` is the same."""
+    """What is added to the reward after scaling; `reward_shift` is the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,8 @@ class Attempt(Protocol):
 
     @property
     def program(self) -> Any | None:
-        """What the sandbox is to execute, a `marl_ray.sandbox.Program` or a tuple of several; None where nothing is."""
+        """What `Environment.execute` takes: by default a `marl_ray.sandbox.Program`, or a tuple of several. None where
+        nothing is to be executed."""
 
 
 A = TypeVar("A", bound=Attempt)
@@ -37,9 +38,9 @@ class Executor(Protocol):
 class Environment(ABC, Generic[A]):
     """A kind of task. Lists are one entry an agent, in the order of `roles`.
 
-    Everything is a function of its arguments, and nothing raises on what a response says. `report` is the sandbox's
-    ExecutionReport on the attempt's program, a tuple of them where that is a tuple of programs, None where there was
-    none to execute.
+    Everything is a function of its arguments, and nothing raises on what a response says. `report` is what
+    `execute` made of the attempt's program, by default the sandbox's ExecutionReport; a tuple where that is a tuple of
+    programs, None where there was none to execute.
     """
 
     modes: ClassVar[tuple[str, ...]] = ()

@@ -24,7 +24,7 @@ ROW = {
     *("sandbox/executions", "sandbox/executions_per_s", "sandbox/infra_errors"),
 }
 """What a row has of its own, besides what starts with one of ROW_PARTS."""
-ROW_PARTS = ("rollout/", "time/", "turn_", "agent_", "policy_", "eval/")
+ROW_PARTS = ("rollout/", "time/", "memory/", "turn_", "agent_", "policy_", "eval/")
 
 
 def method_of(plugin: object, method: str) -> str:

@@ -4,7 +4,7 @@ program can tell.
 It is asked at an endpoint compatible with OpenAI's, by the process that plays the episodes. Its key never is in a
 sandbox's guest, whose environment is empty, nor in a config or a record. Every request costs, so one is made again only
 if the server's answer says that it may help (429, a 5xx), after as long as it asks for; a time-out or a reply without a
-score is not, and gives no verdict. What requests cost is counted.
+score is not, and gives no verdict. What a joint action's requests cost is counted with its outcome.
 """
 
 from __future__ import annotations

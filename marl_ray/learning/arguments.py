@@ -62,7 +62,7 @@ def require_optimizer(optimizer: OptimizerConfig) -> None:
 
 
 def wire_dtype(agent: AgentConfig, generators_have_gpus: bool) -> str:
-    """Of an agent's weights in its engines and on their way there."""
+    """Of a policy's weights in its engines and on their way there."""
     if agent.dtype != "auto":
         return agent.dtype
     return "bfloat16" if generators_have_gpus else "float32"

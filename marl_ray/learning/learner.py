@@ -7,8 +7,6 @@ in the same order; each learns from its share of the tokens, and all say the sam
 from __future__ import annotations
 
 import math
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -20,9 +18,10 @@ import torch
 from marl_ray.config.learning import CLIP_RANGES, LoraConfig
 from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
-from marl_ray.core.disk import sync, sync_tree
+from marl_ray.core.disk import sync_tree
 from marl_ray.learning.batching import Layout, PromptRow, rows_of, whole_row
 from marl_ray.learning.critic import Critic, Valued
+from marl_ray.learning.export import write_model
 from marl_ray.learning.gradient import Gradient
 from marl_ray.learning.iac import own_critic
 from marl_ray.learning.importance import Agreement
@@ -56,7 +55,7 @@ from marl_ray.models.adapters import (
     use_adapter,
 )
 from marl_ray.models.folders import check_folder
-from marl_ray.models.tokenization import fingerprint, load_tokenizer
+from marl_ray.models.tokenization import load_tokenizer
 
 NO_ADAPTER = LoraConfig()
 
@@ -251,20 +250,10 @@ class Learner:
 
         Raises RuntimeError if the saved tokenizer, loaded again, gives other ids of `texts` than the one trained with.
         """
-        final, hidden = Path(folder), Path(folder).with_name(f".{Path(folder).name}")
         adapter = self.lora.export == "adapter"
-        policy = self._unshared(merged=not adapter)
-        if self.ranks.rank:
-            return
-        policy.save_pretrained(hidden, state_dict=None if adapter else self._cast(policy))
-        self.tokenizer.save_pretrained(hidden)
-        saved = load_tokenizer(str(hidden), ModelConfig(model_kwargs=self.model.model_kwargs))
-        if fingerprint(saved, texts) != fingerprint(self.tokenizer, texts):
-            raise RuntimeError(f"the tokenizer saved in {folder} splits text differently when it is loaded again")
-        sync_tree(hidden)
-        shutil.rmtree(final, ignore_errors=True)
-        os.replace(hidden, final)
-        sync(final.parent)
+        policy, kwargs = self._unshared(merged=not adapter), self.model.model_kwargs
+        if self.ranks.rank == 0:
+            write_model(folder, policy, None if adapter else self.dtype, self.tokenizer, kwargs, texts)
 
     def modules(self) -> list[torch.nn.Module]:
         """All whose weights it keeps on its device."""
@@ -295,13 +284,6 @@ class Learner:
                 adapter_weights(self.policy, folder) if adapter else dict(self._load(str(folder)).named_parameters())
             )
         copy_from_first(learned(self.policy), weights)
-
-    def _cast(self, policy: Any) -> dict[str, torch.Tensor]:
-        """Its tensors, numbers in the engines' dtype."""
-        return {
-            name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor
-            for name, tensor in policy.state_dict().items()
-        }
 
     def _unshared(self, merged: bool) -> Any:
         """The policy, or one like it, on the CPU of rank 0, with what ranks share out, and, `merged`, with what an

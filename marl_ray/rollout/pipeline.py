@@ -86,7 +86,8 @@ class Pipeline:
         self.in_log += 1
 
     def published(self, agent: int, version: int) -> None:
-        """The agent's generators serve `version`. Raises ValueError unless it is the next one, and may be."""
+        """The agent has made its update number `version`, and what is played with that finds it served. Raises
+        ValueError unless it is the next one, and may be."""
         if version != self.versions[agent] + 1 or not self.may_update(agent):
             raise ValueError(f"agent {agent} published version {version} after {self.versions[agent]}")
         self.versions[agent] = version

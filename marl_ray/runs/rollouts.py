@@ -64,7 +64,7 @@ class Rollouts:
     """Of a run that goes on where `standing` says, up to batch `total`.
 
     assemblies: batches that are played, or not yet learned from by all, by step; logged: those that are in the log and
-    not yet recorded. Whoever is the last to use one takes it out.
+    not yet recorded.
     """
 
     def __init__(
@@ -87,6 +87,11 @@ class Rollouts:
         """With dynamic_sampling: episodes that are over, by draw, whose batch is not known yet."""
         self._drawn: dict[int, dict[int, tuple[Episode, bool]]] = {}
         """Then: all episodes of batches that are not yet in the log, by batch and draw, and which are informative."""
+
+    def take(self, step: int) -> LoggedStep:
+        """A batch that all have learned from; it is forgotten here."""
+        del self.assemblies[step]
+        return self.logged.pop(step)
 
     def coroutines(self) -> list[Coroutine[Any, Any, None]]:
         """They bring every batch, each as soon as it may start."""
@@ -177,8 +182,8 @@ class Rollouts:
         """Play one draw, in `batch` or one before, and give the learners all that are known to be theirs by it."""
         config = self.common.config
         task, size = self.tasks[draw_task(len(self.tasks), draw, config.seed)], config.rollout.num_generations
-        self._waiting[draw] = episode = await self.player.play(task, size, "train", draw, priority=batch)
-        for placed in draws.played(draw, is_informative(episode, config)):
+        self._waiting[draw] = played = await self.player.play(task, size, "train", draw, priority=batch)
+        for placed in draws.played(draw, is_informative(played, config)):
             episode, assembly = self._waiting.pop(placed.draw), self.assemblies[placed.batch]
             self._drawn[placed.batch][placed.draw] = episode, placed.informative
             if placed.informative:

@@ -28,7 +28,8 @@ from marl_ray.trainer import Result, Trainer
 
 
 class Session:
-    """`standing`: where the run goes on, or starts. `startup` has the parts of the start that are done."""
+    """A run's actors and its loop. `standing`: where the run goes on, or starts. `startup` has the parts of the start
+    that are done."""
 
     def __init__(
         self,

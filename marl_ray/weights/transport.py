@@ -33,7 +33,7 @@ class ReceiverLost(RuntimeError):
 
 
 class Receivers(Protocol):
-    """Generators of one agent, for one publication; each call goes to all that are left, and returns when all have
+    """Generators of one policy, for one publication; each call goes to all that are left, and returns when all have
     answered or are lost.
 
     The five in the middle are vLLM's stages, of which its engines drive the last four; they raise ReceiverLost.
@@ -48,7 +48,7 @@ class Receivers(Protocol):
         """Those that are left, each in its present life."""
 
     @property
-    def ranks(self) -> int:
+    def workers(self) -> int:
         """The workers of their engines together."""
 
     @property
@@ -194,7 +194,7 @@ class Publisher:
                 rank=0,
                 master_address=client.receivers.address,
                 master_port=_free_port(),
-                world_size=1 + client.receivers.ranks,
+                world_size=1 + client.receivers.workers,
             )
         source: Any = self.source  # has the two methods of vLLM's WeightSource that these engines use
         caller: Any = client  # nor do they send lists of updates

@@ -2,7 +2,7 @@
 
 vLLM's weight-transfer engines (`nccl` between devices, `ipc` on one device) do the work on GPUs; on CPU ours
 reads arrays that the learner put into Ray's object store. Each sums up what it receives, so that a generator
-can acknowledge a checksum. `marl_ray.actors.engine` names `UpdateExtension` as vLLM's worker extension:
+can acknowledge a checksum. `marl_ray.actors.engine_settings` names `UpdateExtension` as vLLM's worker extension:
 importing this module in a worker registers the engines there.
 """
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from marl_ray.actors.device import OWN, OwnDevice
-from marl_ray.actors.engine import EngineSpec, engine_environment
+from marl_ray.actors.engine_settings import EngineSpec, engine_environment
 from marl_ray.actors.generator import Generator
 from marl_ray.actors.generators import GeneratorGroup
 from marl_ray.actors.learner import LearnerActor

@@ -100,6 +100,8 @@ def test_a_report_of_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "grpo.num_turns"]) == 0
     assert capsys.readouterr().out.startswith("grpo.num_turns: a whole number")
+    assert main(["explain"]) == 0
+    assert "sandbox: How model-written programs are run." in capsys.readouterr().out.splitlines()
     assert main(["explain", "magrpo"]) == 0
     assert "\nmagrpo.num_turns [1]: Turns of an episode.\n" in capsys.readouterr().out
     assert main(["explain", "num_turns", "--algorithm", "grpo"]) == 1

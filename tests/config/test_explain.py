@@ -107,7 +107,7 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
                 "reward_processor: An affine map of the environment's reward.",
                 "reward_processor.enabled [true]: Whether the map is applied.",
                 "reward_processor.scale_factor [1.0]: What a reward is multiplied with; not 0.",
-                "reward_processor.shift [0.0]: What is added then; `reward_shift` is the same.",
+                "reward_processor.shift [0.0]: What is added to the reward after scaling; `reward_shift` is the same.",
             ],
         ),
     ],

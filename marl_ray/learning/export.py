@@ -1,0 +1,41 @@
+"""A trained policy as engines and transformers load it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from marl_ray.config.schema import ModelConfig, ModelKwargs
+from marl_ray.core.disk import sync, sync_tree
+from marl_ray.models.tokenization import fingerprint, load_tokenizer
+
+
+def write_model(
+    folder: str, policy: Any, dtype: torch.dtype | None, tokenizer: Any, kwargs: ModelKwargs, texts: list[str]
+) -> None:
+    """Write the policy, its numbers in `dtype` (None: those that peft says are an adapter's, as they are), and the
+    tokenizer: whole, or not there.
+
+    Raises RuntimeError if the saved tokenizer, loaded again, gives other ids of `texts` than the one trained with.
+    """
+    final, hidden = Path(folder), Path(folder).with_name(f".{Path(folder).name}")
+    policy.save_pretrained(hidden, state_dict=None if dtype is None else _cast(policy, dtype))
+    tokenizer.save_pretrained(hidden)
+    saved = load_tokenizer(str(hidden), ModelConfig(model_kwargs=kwargs))
+    if fingerprint(saved, texts) != fingerprint(tokenizer, texts):
+        raise RuntimeError(f"the tokenizer saved in {folder} splits text differently when it is loaded again")
+    sync_tree(hidden)
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(hidden, final)
+    sync(final.parent)
+
+
+def _cast(policy: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Its tensors, numbers in that type."""
+    return {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in policy.state_dict().items()
+    }
