@@ -16,7 +16,8 @@ from marl_ray.environments.code_generation.scopes import Function
 UNKNOWN: Any = object()
 CONSTANTS = (type(None), bool, int, float, str, bytes)
 MAX_FOLDED = 1_000
-"""Numbers above this are not computed with, so that no constant expression costs anything."""
+"""Numbers above this and longer texts are not computed with, and nothing is formatted, so that no constant
+expression costs anything."""
 
 OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -149,9 +150,9 @@ def operate(operation: ast.AST, left: Value, right: Value) -> Value:
 def _folded(compute: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:
     operands = (left.constant, right.constant)
     sizes = (0 if o is None else abs(o) if isinstance(o, int | float) else len(o) for o in operands)
-    small = all(size <= MAX_FOLDED for size in sizes)
+    formatted = compute is operator.mod and isinstance(left.constant, str | bytes)  # "%9999999999d" % 1
     try:
-        result = compute(*operands) if small else UNKNOWN
+        result = UNKNOWN if formatted or any(size > MAX_FOLDED for size in sizes) else compute(*operands)
     except Exception:  # the program would raise too, or compares what has no order
         result = UNKNOWN
     return Value(constant=result) if isinstance(result, CONSTANTS) else Value(worked=True)

@@ -55,8 +55,19 @@ def _literal_test(test: ast.expr, function: str) -> str:
         case ast.Compare(left=ast.Call(func=ast.Name(id=name)) as call, ops=[ast.Eq()], comparators=[wanted]):
             values = [*call.args, *(keyword.value for keyword in call.keywords), wanted]
             named = all(keyword.arg for keyword in call.keywords)
-            return f"assert {ast.unparse(test)}" if name == function and named and all(map(_literal, values)) else ""
+            return _anew(test) if name == function and named and all(map(_literal, values)) else ""
     return ""
+
+
+def _anew(test: ast.expr) -> str:
+    """Empty where it is no program: a repeated keyword parses and does not compile, and decimal digits of an integer
+    that is written in hexadecimal have a limit."""
+    try:
+        text = f"assert {ast.unparse(test)}"
+        compile(text, "<test>", "exec")
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return ""
+    return text
 
 
 def _literal(node: ast.expr) -> bool:

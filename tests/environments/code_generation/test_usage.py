@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import textwrap
 import time
 
@@ -336,11 +337,14 @@ def test_no_main_uses_nothing() -> None:
         "def f(x):\n    def g(): return g() + aux(x)\n    return g()",
         "def f(x):\n    return x" + " * 1000" * 150 + " + aux(x)",
         "def f(x):\n    y = 'ab'\n" + "    y = y * 1000\n" * 500 + "    return aux(y)",
+        "def f(x):\n    y = '%400000000d' % 1\n    return aux(y)",
+        "def f(x):\n    y = b'%400000000d' % 1\n    return aux(y)",
     ],
 )
 def test_what_takes_long_to_follow_is_given_up(main: str) -> None:
     found = contribution(main, "f")
     assert found.function is not None
-    started = time.monotonic()
+    started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     helper_use(found, ["aux"])
     assert time.monotonic() - started < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "KiB"
