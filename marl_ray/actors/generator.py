@@ -6,6 +6,7 @@ the base model's weights; unless it is told to serve those that it has loaded.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from marl_ray.actors.engine import Engine
@@ -20,6 +21,8 @@ from marl_ray.core.tree import WeightVersion
 from marl_ray.models.tokenization import decide_template, encode_prompt, fingerprint, load_tokenizer, prompt_note
 from marl_ray.weights import receiving
 from marl_ray.weights.receiving import Acknowledgement, Outdated, Stage
+
+PROMPTS_AT_ONCE = 256
 
 
 class Generator(Actor):
@@ -49,8 +52,13 @@ class Generator(Actor):
         return [prompt_note(str(self.id.policy), self.through_template, why)]
 
     async def prompt_lengths(self, prompts: list[str]) -> list[int]:
-        """Number of tokens of each prompt."""
-        return [len(self._encode(prompt)) for prompt in prompts]
+        """Number of tokens of each prompt. Signs of life are given meanwhile, however many there are."""
+        lengths = []
+        for index, prompt in enumerate(prompts):
+            if index % PROMPTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            lengths.append(len(self._encode(prompt)))
+        return lengths
 
     async def fingerprint(self, texts: list[str]) -> str:
         """See `marl_ray.models.tokenization.fingerprint`."""

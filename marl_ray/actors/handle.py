@@ -7,7 +7,8 @@ and what comes out:
 
 | in the actor | raised here |
 |---|---|
-| its process is gone | ActorDied, which says where it was |
+| its process is gone, or its answer with its node | ActorDied, which says where it was |
+| Ray has ended its process, as its node was short of memory | ActorDied, which says so |
 | ActorBroken: it can do no more | the same, with the actor before the text; it is an ActorDied too |
 | no answer in time | WaitExpired, which names it and the setting |
 | UserError | UserError, with the actor and its node before the text; ActorDied and WaitExpired as they are |
@@ -27,7 +28,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import ray
-from ray.exceptions import GetTimeoutError, LocalRayletDiedError, RayActorError, RayError, RayTaskError, RpcError
+from ray.exceptions import (
+    GetTimeoutError,
+    LocalRayletDiedError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    RpcError,
+)
 
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
@@ -173,6 +184,12 @@ class Call(Generic[R]):
             if location is None:
                 return ActorDied(f"{who} died before it had started: {_last_line(error)}")
             return ActorDied(f"{who} died ({location})")
+        if isinstance(error, OutOfMemoryError):
+            return ActorDied(
+                f"{who} was ended by Ray, as its node was short of memory ({location or 'no process yet'})"
+            )
+        if isinstance(error, NodeDiedError | ObjectLostError):
+            return ActorDied(f"{who}'s answer is lost, with its node ({location or 'no process yet'})")
         if isinstance(error, LocalRayletDiedError | RpcError):
             return ActorDied(f"{who} cannot be asked: {_last_line(error)}")
         cause = error.cause if isinstance(error, RayTaskError) else error

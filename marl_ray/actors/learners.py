@@ -74,6 +74,7 @@ class LearnerGroup:
         self._gathering = _Gathering(self._size)
         self._notes: list[str] = []
         self._publishing = asyncio.Lock()
+        self._turns = asyncio.Lock()
 
     async def start(self) -> list[str]:
         """Start all ranks; returns what people should know of them."""
@@ -278,13 +279,18 @@ class LearnerGroup:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> list[R]:
-        """All ranks' answers. Where one is lost all are: they work together. Raises _RankLost."""
-        try:
-            return await self._each(ranks, deadline, method, *args, **kwargs)
-        except (ActorDied, WaitExpired) as error:
-            for rank in ranks:
-                self.ranks.lose(rank, str(error))
-            raise _RankLost from error
+        """All ranks' answers. Where one is lost all are: they work together. Raises _RankLost.
+
+        A rank does one thing at a time, and so it is asked: the deadline is for its own work, not for a long update
+        that a publication or a checkpoint would have to wait for there.
+        """
+        async with self._turns:
+            try:
+                return await self._each(ranks, deadline, method, *args, **kwargs)
+            except (ActorDied, WaitExpired) as error:
+                for rank in ranks:
+                    self.ranks.lose(rank, str(error))
+                raise _RankLost from error
 
     @staticmethod
     async def _each(

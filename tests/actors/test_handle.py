@@ -8,9 +8,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError
 
-from marl_ray.actors.handle import ActorDied, ActorFailed, Deadline
+from marl_ray.actors.handle import ActorDied, ActorFailed, Call, Deadline, Handle
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import ActorId, Policy
 from marl_ray.core.waiting import WaitExpired
 from tests.actors.echo import SOON, Echo, echoes, process_of
 
@@ -35,6 +37,22 @@ def test_what_goes_wrong_in_an_actor_names_it(tmp_path: Path) -> None:
                 await echo.call(Echo.say, "hello").within(SOON)
 
     asyncio.run(scenario())
+
+
+def test_what_ray_says_of_its_own_accord_is_a_loss() -> None:
+    """Ray's errors, made here: no test is to fill a machine's memory."""
+    call: Call[None] = Call(Handle(ActorId("learner", Policy((0,))), None, 1), "update", None)
+    for error, says in (
+        (
+            OutOfMemoryError("Memory was 31 GB / 32 GB.\nSet max_retries."),
+            "agent 0 learner was ended by Ray, as its node",
+        ),
+        (ObjectLostError("00", None, ""), "agent 0 learner's answer is lost, with its node"),
+        (NodeDiedError("The node died."), "agent 0 learner's answer is lost, with its node"),
+    ):
+        found = call.translated(error)
+        assert type(found) is ActorDied
+        assert str(found).startswith(says)
 
 
 def test_a_bug_keeps_the_remote_traceback(tmp_path: Path) -> None:
