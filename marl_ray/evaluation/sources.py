@@ -16,7 +16,7 @@ from marl_ray.core.words import counted
 from marl_ray.models.adapters import ADAPTER_FILE
 from marl_ray.models.folders import SHARDS
 from marl_ray.models.tokenization import says_base
-from marl_ray.runs.checkpoints import NAME, state_of
+from marl_ray.runs.checkpoints import NAME, state_of, step_of
 from marl_ray.runs.folder import RunFolder
 from marl_ray.runs.resume import SavedRun
 
@@ -50,7 +50,7 @@ class Contender:
 
 def find_sources(names: Sequence[str], config: Config) -> list[Source]:
     """What each `--model` stands for: `base`, the config's models; a run, its trained models, or its newest checkpoint
-    where there are none yet; a checkpoint. Raises UserError."""
+    where there are none yet or they are of fewer steps; a checkpoint. Raises UserError."""
     found = [_source(name, config) for name in names]
     labels = [source.label for source in found]
     for label in labels:
@@ -75,12 +75,18 @@ def _source(name: str, config: Config) -> Source:
     folder = RunFolder(path)
     if not folder.config.exists():
         raise UserError(f"--model {name} is neither {BASE} nor the folder of a run or of a checkpoint (step_000010)")
-    if folder.models.is_dir():
+    if folder.models.is_dir() and not _went_on(folder):
         return _kept(path.name, folder.models, folder, config)
     newest = folder.checkpoints.latest()
     if newest is None:
         raise UserError(f"--model {name} has neither trained models nor a checkpoint yet")
     return _kept(path.name, newest[0], folder, config)
+
+
+def _went_on(run: RunFolder) -> bool:
+    """Whether it has been trained further since it left its models."""
+    trained, checkpoints = run.trained_steps(SavedRun.read(run.path).config().policies), run.checkpoints.all()
+    return trained is not None and bool(checkpoints) and step_of(checkpoints[-1]) > trained
 
 
 def _kept(label: str, folder: Path, run: RunFolder, config: Config) -> Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -11,14 +12,21 @@ import torch
 
 from marl_ray.config.schema import ModelConfig, ModelKwargs
 from marl_ray.core.disk import sync, sync_tree
+from marl_ray.models.folders import TRAINED_FILE
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 
 
 def write_model(
-    folder: str, policy: Any, dtype: torch.dtype | None, tokenizer: Any, kwargs: ModelKwargs, texts: list[str]
+    folder: str,
+    policy: Any,
+    dtype: torch.dtype | None,
+    tokenizer: Any,
+    kwargs: ModelKwargs,
+    texts: list[str],
+    steps: int,
 ) -> None:
-    """Write the policy, its numbers in `dtype` (None: those that peft says are an adapter's, as they are), and the
-    tokenizer: whole, or not there.
+    """Write the policy, its numbers in `dtype` (None: those that peft says are an adapter's, as they are), the
+    tokenizer, and the number of `steps` that it has learned for: whole, or not there.
 
     Raises RuntimeError if the saved tokenizer, loaded again, gives other ids of `texts` than the one trained with.
     """
@@ -28,6 +36,7 @@ def write_model(
     saved = load_tokenizer(str(hidden), ModelConfig(model_kwargs=kwargs))
     if fingerprint(saved, texts) != fingerprint(tokenizer, texts):
         raise RuntimeError(f"the tokenizer saved in {folder} splits text differently when it is loaded again")
+    (hidden / TRAINED_FILE).write_text(json.dumps({"steps": steps}) + "\n")
     sync_tree(hidden)
     shutil.rmtree(final, ignore_errors=True)
     os.replace(hidden, final)

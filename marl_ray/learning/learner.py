@@ -253,7 +253,7 @@ class Learner:
         adapter = self.lora.export == "adapter"
         policy, kwargs = self._unshared(merged=not adapter), self.model.model_kwargs
         if self.ranks.rank == 0:
-            write_model(folder, policy, None if adapter else self.dtype, self.tokenizer, kwargs, texts)
+            write_model(folder, policy, None if adapter else self.dtype, self.tokenizer, kwargs, texts, self.step)
 
     def modules(self) -> list[torch.nn.Module]:
         """All whose weights it keeps on its device."""

@@ -18,6 +18,8 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 INDEX = "model.safetensors.index.json"
 SHARDS = "shards"
 """In a checkpoint, the folder where the ranks of a learner write their parts of a model."""
+TRAINED_FILE = "trained.json"
+"""In a trained model's folder: the number of steps that it has learned for."""
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 """Files of which a tokenizer has one at least."""
 MOST_READ = 2 << 30

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from marl_ray.core.disk import write_atomically
+from marl_ray.core.disk import sync, write_atomically
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import Policy
 from marl_ray.core.paths import expanded
+from marl_ray.core.state import TrainerState
+from marl_ray.models.folders import TRAINED_FILE
 from marl_ray.runs.batch_log import BatchLog
 from marl_ray.runs.checkpoints import Checkpoints
 from marl_ray.runs.requests import Requests
@@ -58,6 +63,12 @@ class RunFolder:
         """A policy's trained model, as transformers loads it."""
         return self.models / policy.key
 
+    def trained_steps(self, policies: Sequence[Policy]) -> int | None:
+        """The steps that all of its trained models have learned for: the fewest, where a run that went on from its end
+        was interrupted between them. None where one is not there, or does not say."""
+        files = [self.model(policy) / TRAINED_FILE for policy in policies]
+        return min(json.loads(file.read_text())["steps"] for file in files) if all(map(Path.exists, files)) else None
+
     def make(self) -> None:
         """Create it, and see that files can be written there. Raises UserError."""
         try:
@@ -91,6 +102,14 @@ class RunFolder:
         found = {FORMER_CONFIG.fullmatch(path.name): path for path in self.path.glob("config.step_*.yaml")}
         return dict(sorted((int(match[1]), path) for match, path in found.items() if match))
 
+    def commit(self, state: TrainerState, keep: int) -> None:
+        """See `Checkpoints.commit`. A run that goes on from there does not write the rows up to it again, so they are
+        on disk before it."""
+        for file in (self.metrics, self.episodes):
+            if file.exists():
+                sync(file)
+        self.checkpoints.commit(state, keep)
+
     @property
     def is_empty(self) -> bool:
         """Whether it holds nothing that a run did."""
@@ -107,7 +126,8 @@ class RunFolder:
         if self.is_empty:
             for file in (self.config, self.machine, self.lock):
                 file.unlink(missing_ok=True)
-            os.rmdir(self.path)
+            with suppress(OSError):  # a file that is open stays on NFS, under another name
+                os.rmdir(self.path)
 
 
 def new_folder(base_dir: str, run_name: str | None, prefix: str) -> RunFolder:

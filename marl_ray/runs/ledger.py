@@ -84,7 +84,7 @@ class Ledger:
         parts = {(self.state.step, policy) for policy in config.policies}
         await self.common.changes.until(lambda: parts <= self._saved)
         self._saved -= parts
-        await asyncio.to_thread(self.folder.checkpoints.commit, self.state, config.output.keep_checkpoints)
+        await asyncio.to_thread(self.folder.commit, self.state, config.output.keep_checkpoints)
         if not config.output.keep_batches:
             self.rollouts.log.drop_before(step_of(self.folder.checkpoints.all()[0]))
 

@@ -144,7 +144,7 @@ def _learning(config: Config, num_tasks: int) -> tuple[Any, ...]:
 
 def _concluded(config: Config, folder: RunFolder, standing: Standing) -> bool:
     """Whether the run has left all that it leaves at its end, trained models and the last evaluation."""
-    exported = all(folder.model(policy).is_dir() for policy in config.policies)
+    exported = folder.trained_steps(config.policies) == standing.state.step
     evaluated = standing.state.step in standing.evaluated
     return (exported or not config.output.save_final_model) and (evaluated or not config.dataset.eval_split)
 

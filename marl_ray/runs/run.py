@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import NoReturn
 
 from marl_ray.actors.handle import ActorDied
@@ -66,6 +67,7 @@ def _train(
     """The run, in a folder that is its own."""
     try:
         folder.requests.clear()  # of a run that ended without a word
+        folder.remove_hidden()  # likewise
         if saved is None:
             check_new_folder(folder)  # nobody was there meanwhile
             folder.write_config(to_yaml(config), 0)
@@ -88,7 +90,7 @@ def _train(
     except Exception as error:
         no_room = _cannot_write(error, folder)
         if no_room:
-            raise UserError(f"{no_room}{_goes_on(folder)}") from None
+            raise UserError(f"{no_room}{_goes_on(folder)}") from error
         error.add_note(_keep_traceback(folder))
         raise
     finally:
@@ -112,10 +114,13 @@ def _go_on(config: Config, saved: SavedRun, num_tasks: int, total: int) -> Stand
 
 
 def _cannot_write(error: Exception, folder: RunFolder) -> str | None:
-    """What to say of a disk that is full or closed, here or in a learner; None: the error is another one, even if the
-    disk happens to be full. Libraries in Rust say the number in words alone."""
+    """What to say of a disk that is full or closed, here or in an actor; None: the error is another one, even if the
+    disk happens to be full. Libraries in Rust say the number in words alone. A file that is not the run's is named."""
     cause = getattr(error.__cause__, "cause", None) or error  # Ray's error has what the actor raised
     if isinstance(cause, OSError) and cause.errno in FULL_OR_CLOSED:
+        named = Path(os.fsdecode(cause.filename)) if isinstance(cause.filename, str | bytes) else folder.path
+        if named.is_absolute() and not named.is_relative_to(folder.path):
+            return str(error)
         why = cause.strerror
     elif found := [number for number in FULL_OR_CLOSED if f"(os error {number})" in str(cause)]:
         why = os.strerror(found[0])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from marl_ray.cli.eval import config_of
 from marl_ray.cli.main import main
 from marl_ray.config import Config, from_tree, load, to_yaml
 from marl_ray.core.errors import UserError
@@ -50,6 +52,15 @@ def test_a_run_is_its_models_or_its_newest_checkpoint(run: RunFolder, config: Co
         run.model(Policy((agent,))).mkdir(parents=True)
     (trained,) = find_sources([str(run)], config)
     assert trained.weights == (str(run.model(Policy((0,)))), str(run.model(Policy((1,)))))
+
+
+def test_models_of_fewer_steps_than_the_newest_checkpoint_are_not_taken(run: RunFolder, config: Config) -> None:
+    for steps, folder in ((4, run.models), (3, run.checkpoints.all()[1])):
+        for agent in (0, 1):
+            run.model(Policy((agent,))).mkdir(parents=True, exist_ok=True)
+            (run.model(Policy((agent,))) / "trained.json").write_text(f'{{"steps": {steps}}}')
+        (found,) = find_sources([str(run)], config)
+        assert found.weights[1] == str(folder / "agent_1")
 
 
 def test_a_shared_policy_plays_each_of_its_agents(tmp_path: Path, config: Config) -> None:
@@ -144,6 +155,12 @@ def test_greedy_samples_are_one(config: Config) -> None:
     with pytest.raises(UserError, match="eval_num_generations 4 would be alike: set that to 1"):
         load(QUICKSTART, "magrpo", {"magrpo.eval_temperature": 0})
     assert load(QUICKSTART, "magrpo", {"magrpo.eval_temperature": 0, "magrpo.eval_num_generations": 1})
+
+
+def test_the_command_plays_a_sample_at_a_time_whatever_training_does(run: RunFolder) -> None:
+    for config, model in ((QUICKSTART, "base"), (None, str(run.path))):
+        asked = argparse.Namespace(override=["magrpo.eval_temperature=0"], config=config, model=[model])
+        assert config_of(asked).evaluation.eval_num_generations == 1
 
 
 def test_tasks_are_those_of_training_unless_a_split_is_named(config: Config) -> None:

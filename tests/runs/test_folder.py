@@ -8,6 +8,7 @@ import pytest
 
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import Policy
+from marl_ray.core.state import TrainerState
 from marl_ray.runs.folder import RunFolder, new_folder
 
 
@@ -47,6 +48,36 @@ def test_a_folder_with_nothing_but_its_config_goes(tmp_path: Path) -> None:
     folder.metrics.unlink()
     folder.remove_if_empty()
     assert not folder.path.exists()
+
+
+def test_a_lock_that_stays_under_another_name_hides_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On NFS, where a file that is open is renamed when it is deleted."""
+    folder = RunFolder(tmp_path / "a")
+    folder.make()
+    for file in (folder.config, folder.machine, folder.lock):
+        file.write_text("")
+    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: path.rename(path.with_name(".nfs01")))
+    folder.remove_if_empty()
+    assert [path.name for path in folder.path.iterdir()] == [".nfs01"]
+
+
+def test_rows_are_on_disk_before_the_checkpoint_that_covers_them(tmp_path: Path, synced: list[Path]) -> None:
+    folder = RunFolder(tmp_path)
+    (folder.checkpoints.begin(2, Policy((0,))) / "weights").write_text("x")
+    for file in (folder.metrics, folder.episodes):
+        file.write_text("{}")
+    folder.commit(TrainerState(2, 16, 2), keep=1)
+    assert synced[:2] == [folder.metrics, folder.episodes]
+    assert folder.checkpoints.folder in synced[2:]
+
+
+def test_models_say_how_long_they_have_learned(tmp_path: Path) -> None:
+    folder, policies = RunFolder(tmp_path), (Policy((0,)), Policy((1,)))
+    for policy, steps in zip(policies, (200, 100), strict=True):
+        assert folder.trained_steps(policies) is None
+        folder.model(policy).mkdir(parents=True)
+        (folder.model(policy) / "trained.json").write_text(f'{{"steps": {steps}}}')
+    assert folder.trained_steps(policies) == 100
 
 
 def test_what_cannot_be_made_is_said(tmp_path: Path) -> None:

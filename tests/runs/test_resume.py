@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,19 @@ def test_a_run_that_is_done_says_so(folder: RunFolder) -> None:
     with pytest.raises(RunIsDone, match=r"has done all of its 3 steps: to go on, raise magrpo\.num_train_epochs"):
         check_resume(config, saved, 192)
     check_resume(saved.config({"magrpo.max_steps": 4}), saved, 192)
+
+
+def test_models_of_a_run_before_it_went_on_are_no_end(folder: RunFolder) -> None:
+    saved = SavedRun.read(folder.path)
+    folder.config.write_text(to_yaml(saved.config({"dataset.eval_split": None, "magrpo.max_steps": 3})))
+    saved = SavedRun.read(folder.path)
+    checkpoint(folder, 3)
+    for steps in (2, 3):
+        for policy in saved.config().policies:
+            folder.model(policy).mkdir(parents=True, exist_ok=True)
+            (folder.model(policy) / "trained.json").write_text(f'{{"steps": {steps}}}')
+        with nullcontext() if steps == 2 else pytest.raises(RunIsDone):
+            check_resume(saved.config(), saved, 192)
 
 
 def test_a_damaged_config_is_named(folder: RunFolder) -> None:

@@ -92,6 +92,42 @@ def test_a_full_disk_is_named(
         assert not any(path.exists() for path in hidden)
 
 
+def test_a_file_elsewhere_is_named(
+    ending: list[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    denied, remote = PermissionError(errno.EACCES, "Permission denied", "/cache/model"), RuntimeError("of Ray")
+    failed = ActorFailed(f"agent 0 generator (process 3 on 10.0.0.2) failed in start: {denied}")
+    remote.cause, failed.__cause__ = denied, remote  # type: ignore[attr-defined]
+    ending.append(failed)
+    assert train_main("magrpo", arguments(tmp_path)) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"error: {failed}; --resume")
+    assert "'/cache/model'" in said
+
+
+def test_what_a_killed_driver_left_is_gone_before_the_first_step(
+    ending: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stray of a checkpoint that was being committed would be taken for a part of the next one of its step."""
+    ending.append(KeyboardInterrupt())
+    folder = RunFolder(tmp_path / "r")
+    assert train_main("magrpo", arguments(tmp_path)) == 130
+    stray = folder.checkpoints.folder / ".step_000004" / "trainer.json"
+    stray.parent.mkdir(parents=True)
+    stray.write_text("{}")
+
+    there: list[bool] = []
+
+    class Looking(run.Session):
+        async def run(self) -> None:
+            there.append(stray.exists())
+            await super().run()
+
+    monkeypatch.setattr(run, "Session", Looking)
+    assert train_main("magrpo", ["--resume", str(folder)]) == 130
+    assert there == [False]
+
+
 def test_a_bug_on_a_full_disk_is_a_bug(
     ending: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
