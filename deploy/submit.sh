@@ -65,6 +65,9 @@ else
     [ -f "$1" ] || fail "config $1 does not exist"
     config=$(realpath "$1")
     [[ $config == "$root"/* ]] || fail "config $1 is outside $root and would not be uploaded"
+    within=${config#"$root"/}
+    ! grep -qF "\"/${within%%/*}\"" "$root/deploy/runtime_env.yaml" ||
+        fail "config $1 is in a folder that deploy/runtime_env.yaml leaves out of the upload: move it to configs/"
     shift
     command+=(--config "${config#"$root"/}")
     if [ -n "${RUNS_DIR:-}" ]; then

@@ -14,7 +14,7 @@ def sandbox_settings(config: Config) -> SandboxSettings:
     limits = Limits(
         test_cpu_s=sandbox.test_timeout_s,
         test_wall_s=3 * sandbox.test_timeout_s,
-        program_wall_s=6 * sandbox.test_timeout_s,
+        program_wall_s=sandbox.program_timeout_s or 6 * sandbox.test_timeout_s,
         max_timeouts=sandbox.max_timeouts,
         memory_mb=sandbox.memory_mb,
     )

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from marl_ray.cli.parser import Parser, add_quiet, guarded
 from marl_ray.cli.score import positive
@@ -74,7 +74,7 @@ def _eval(options: argparse.Namespace) -> None:
     from marl_ray.telemetry.console import Voice
 
     Voice.quiet = options.quiet
-    config = _config(options)
+    config = config_of(options)
     stamp = f"{config.dataset.type.replace(':', '.')}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     request = Wanted(
         models=options.model,
@@ -90,8 +90,8 @@ def _eval(options: argparse.Namespace) -> None:
         print(line)
 
 
-def _config(options: argparse.Namespace) -> Config:
-    """The file's, or the first run's. Raises UserError."""
+def config_of(options: argparse.Namespace) -> Config:
+    """The file's, or the first run's, to be played a sample at a time. Raises UserError."""
     from marl_ray.config import from_tree, parse_overrides
     from marl_ray.config.reading import read_yaml
     from marl_ray.config.schema import ALGORITHMS
@@ -99,12 +99,17 @@ def _config(options: argparse.Namespace) -> Config:
     from marl_ray.runs.resume import SavedRun
     from marl_ray.telemetry.console import say
 
-    overrides = parse_overrides(options.override)
+    given = parse_overrides(options.override)
+
+    def overrides(algorithm: str) -> dict[str, Any]:
+        return {f"{algorithm}.eval_num_generations": 1, **given}
+
     if options.config is not None:
         tree = read_yaml(options.config)
         algorithm = next((name for name in ALGORITHMS if name in tree), ALGORITHMS[0])
-        return from_tree(tree, algorithm, overrides, say)
+        return from_tree(tree, algorithm, overrides(algorithm), say)
     run = next((name for name in options.model if name != BASE), None)
     if run is None:
         raise UserError("no config: give --config FILE, or the --model of a run")
-    return SavedRun.read(run_of(Path(run))).config(overrides, say)
+    saved = SavedRun.read(run_of(Path(run)))
+    return saved.config(overrides(saved.algorithm), say)

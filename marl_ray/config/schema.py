@@ -230,6 +230,9 @@ class SandboxConfig:
     """Allow isolation none."""
     test_timeout_s: Positive = 10.0
     """CPU seconds a test has."""
+    program_timeout_s: Positive | None = None
+    """Seconds by the clock that all tests of a program have together; those that are left are skipped, and count as not
+    passed. null: 6 * test_timeout_s. More for many or slow tests."""
     max_timeouts: PositiveInt = 3
     """After so many timeouts the rest of a program's tests are not run."""
     memory_mb: PositiveInt = 512

@@ -88,6 +88,7 @@ def test_submit_resumes_without_a_config(bin_dir: Path) -> None:
         (["ppo", CONFIG], "ppo"),
         (["magrpo", "configs/no_such.yaml"], "configs/no_such.yaml does not exist"),
         (["magrpo", "/etc/hostname"], "outside"),
+        (["magrpo", "tests/deploy/test_scripts.py"], "leaves out of the upload"),
         (["magrpo", "--resume", "runs/a"], "absolute"),
         (["magrpo", CONFIG], "RUNS_DIR"),
         (["magrpo", CONFIG, "--override", "output.base_dir=runs"], "RUNS_DIR"),
@@ -114,8 +115,9 @@ def test_the_upload_is_the_package_and_the_configs(tmp_path: Path) -> None:
 
     wanted = ["marl_ray/trainer.py", "marl_ray/toy/base/model.safetensors", "configs/a.yaml", "setup.py"]
     wanted += ["marl_ray/data/tables.py", "marl_ray/runs/run.py", "marl_ray/sandbox/owner.py", "deploy/submit.sh"]
+    wanted += ["docs/examples/ratio.yaml", "docs/examples/ratio.py"]
     unwanted = [".git/config", ".venv/lib/torch.so", "runs/a/metrics.jsonl", "shared/data/x.parquet", "tests/test_x.py"]
-    unwanted += [".mypy_cache/x", ".hypothesis/x", "marl_ray.egg-info/PKG-INFO", "docs/x.md", "build/lib/x.py"]
+    unwanted += [".mypy_cache/x", ".hypothesis/x", "marl_ray.egg-info/PKG-INFO", "build/lib/x.py"]
     unwanted += ["tools/golden.py", "constraints/cpu.txt"]
     tree = tmp_path / "tree"
     for name in wanted + unwanted:
