@@ -30,6 +30,8 @@ MOST_AGENTS = 100
 MOST_SAMPLES = 1_000_000
 """Joint samples, and completions, of one step."""
 LONGEST_NAME = 255
+BEYOND_NODES = ("reinforce_pp", "mareinforce")
+"""Estimators for which a return counts as it is, or beside those of other nodes."""
 """Bytes that file systems allow a file or folder."""
 TOKENIZER_VALUES = {
     "padding_side": ("left", "right"),
@@ -168,6 +170,14 @@ def _check_turns(config: Config) -> None:
         f"{section}.early_termination_threshold with handoff all and {turns} turns would rank a branch that ended "
         "early below one that went on, since its return has fewer turns: set it to null, or num_turns to 2",
     )
+    if config.rollout.handoff == "all" and config.rollout.early_termination_threshold is not None and turns > 1:
+        beyond = [agent.estimator for agent in config.agents if agent.estimator in BEYOND_NODES]
+        beyond += [f"critic {config.credit.critic}"] if config.credit.critic != "none" else []
+        _require(
+            not beyond,
+            f"{section}.early_termination_threshold with handoff all would let {(beyond or [''])[0]} compare groups "
+            "that ended early with groups that went on, whose returns have more turns: set it to null",
+        )
 
 
 def _check_evaluation(config: Config) -> None:

@@ -121,6 +121,12 @@ def _check_optimizer(config: Config) -> None:
         f"{section}.adam_beta1 and adam_beta2 are AdamW's, and {section}.optimizer is {optimizer.optimizer}: leave "
         "them out",
     )
+    from_zero = "lora.rank" if config.lora.rank else f"{section}.critic" if config.credit.critic != "none" else ""
+    require(
+        optimizer.optimizer != "adafactor" or not from_zero,
+        f"{section}.optimizer adafactor steps in proportion to weights, and {from_zero} has some that begin at 0 and "
+        "would stay near it: use adamw, or adamw_8bit",
+    )
     require(
         bool(config.lora.rank) or config.lora == LoraConfig(),
         "lora.rank is 0, so there are no adapters, and other settings of lora are for those: set it, or leave them out",
@@ -252,6 +258,12 @@ def _check_credit(config: Config, number: int) -> None:
         not (whitened and agent.estimator in EQUIVALENT_WHEN_WHITENED),
         f"{section}.normalize_advantages makes {agent.estimator} the same as magrpo (each is an affine map of "
         f"the returns): turn it off, or use {estimator} magrpo",
+    )
+    alike = config.num_agents == 1 or config.rollout.joint_mode == "cross"
+    require(
+        not (whitened and looks_at == "counterfactual" and alike),
+        f"{section}.normalize_advantages makes {agent.estimator} the same as magrpo where all siblings are compared "
+        f"with one reward, as with joint_mode cross or one agent: turn it off, or use {estimator} magrpo",
     )
     require(
         config.model.max_length > agent.max_new_tokens,

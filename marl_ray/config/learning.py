@@ -29,7 +29,8 @@ class CreditConfig:
     turn_gradient_weights: tuple[float, ...] = (1.0,)
     """One weight a turn for the loss, not all 0; null: all 1."""
     normalize_advantages: bool = False
-    """Divide advantages by the group's standard deviation (whitening); `advantage_normalization` is the same."""
+    """Whitening: advantages less their mean in the group, divided by their standard deviation there;
+    `advantage_normalization` is the same."""
     counterfactual: Literal["empty", "median"] = "empty"
     """With estimator difference: what stands in for an agent's answer when it is asked what the team had earned without
     it. empty: no answer at all; median: the answer of median return in its group."""
@@ -116,8 +117,8 @@ class OptimizerConfig:
     reference_kl: Literal["k1_in_reward", "k3_in_reward", "k3_in_loss"] = "k1_in_reward"
     """Where the KL divergence from the reference policy counts, with reference_kl_coef above 0. k1_in_reward: a
     completion is credited with its log-ratio, policy over reference, times the coefficient less; k3_in_reward: the same
-    with ratio - 1 - log ratio of each token, reference over policy, as in CoMLRL; k3_in_loss: its gradient is added, as
-    in GRPO."""
+    with ratio - 1 - log ratio of each token, reference over policy, as in CoMLRL, for comparison with it: that hardly
+    holds a policy near its reference (docs/losses.md); k3_in_loss: its gradient is added, as in GRPO."""
     microbatch_tokens: PositiveInt = 2048
     """Padded tokens the learner computes at once."""
     gradient_checkpointing: bool = False

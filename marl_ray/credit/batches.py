@@ -21,7 +21,7 @@ from marl_ray.credit.baselines import baselines
 from marl_ray.credit.estimators import Estimator, whitened
 from marl_ray.credit.experience import experience_of
 from marl_ray.credit.overlong import is_masked, punished
-from marl_ray.credit.returns import action_returns, completion_returns
+from marl_ray.credit.returns import action_returns, completion_returns, has_losses
 
 
 def by_turn(config: Config) -> bool:
@@ -30,9 +30,22 @@ def by_turn(config: Config) -> bool:
     return config.optimizer.train_batch_size is None and rollout.handoff != "all" and not rollout.dynamic_sampling
 
 
+def learnable(episode: Episode, config: Config) -> list[Node]:
+    """The nodes of an episode that can be learned from, parents first.
+
+    Where a branch was lost, what follows counts for none of the siblings above it. That is fair among them, but not
+    beside other groups: where a critic or an estimator compares with those, the nodes above a loss are left out.
+    """
+    nodes = [node for _, node in episode.nodes()]
+    compares = config.credit.critic != "none" or any(map(compares_batch, config.agents))
+    if config.rollout.handoff != "all" or not compares:
+        return nodes
+    return [node for node in nodes if not has_losses(node)]
+
+
 def in_order(episodes: Sequence[Episode], config: Config) -> list[Node]:
     """A batch's nodes in the order of its groups."""
-    nodes = [node for episode in episodes for _, node in episode.nodes()]
+    nodes = [node for episode in episodes for node in learnable(episode, config)]
     return sorted(nodes, key=lambda node: node.turn) if by_turn(config) else nodes
 
 
@@ -61,9 +74,9 @@ def group_of(node: Node, agent: int, config: Config) -> Group:
 
 
 def is_informative(episode: Episode, config: Config) -> bool:
-    """Whether anybody can learn something from it: a completion of some agent has a weight other than 0."""
+    """Whether anybody learns something from it: a completion of an agent that learns has a weight other than 0."""
     nodes = [node for _, node in episode.nodes()]
-    agents = range(config.num_agents)
+    agents = [number for number, agent in enumerate(config.agents) if agent.learning_rate > 0]
     return any(weight != 0 for node in nodes for agent in agents for weight in group_of(node, agent, config).weights)
 
 

@@ -12,17 +12,15 @@ from marl_ray.config.schema import Config
 from marl_ray.core.batch import Experience
 from marl_ray.core.tree import Node
 from marl_ray.credit.overlong import punished
-from marl_ray.credit.returns import completion_returns, has_losses
+from marl_ray.credit.returns import completion_returns
 
 
 def experience_of(node: Node, agent: int, config: Config) -> Experience:
-    """One agent's at a node. With handoff `all` the whole tree below the node must be known.
-
-    What follows counts as it does for returns (`marl_ray.credit.returns`): where a branch was lost, it does for none.
-    """
+    """One agent's at a node. With handoff `all` the whole tree below the node must be known, and no branch lost
+    (`marl_ray.credit.batches.learnable`)."""
     rewards = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
     group = node.group(agent)
-    follows = config.rollout.handoff == "all" and not has_losses(node)
+    follows = config.rollout.handoff == "all"
     return Experience(
         state_of(node, agent, config),
         tuple(punished(rewards, group, config.agents[agent].max_new_tokens, config.credit)),

@@ -29,7 +29,8 @@ PASSED = "all_passed"
 @dataclass(frozen=True, slots=True)
 class TaskMeasure:
     """One task's numbers, means over `samples` episodes; of those `too_long_prompts` ended for the model's length, and
-    `infra_errors` for a failure that is not the model's, and are missing from the turns that they did not reach."""
+    `infra_errors` for a failure that is not the model's, and are missing from the turns that they did not reach; the
+    latter from returns too."""
 
     task: str
     samples: int
@@ -58,7 +59,8 @@ class Summary:
 def measure(episodes: Sequence[Episode], config: Config, ks: Sequence[int]) -> TaskMeasure:
     """Of independent episodes of one task. A turn that fewer than k episodes reached has no pass@k."""
     metrics = episode_metrics(episodes, config.credit.discount, config.rollout.num_turns)
-    returns = [expected_return(e.root, config.credit.discount) for e in episodes if e.root is not None]
+    judged = (e.root for e in episodes if e.root is not None and not e.stopped_by("infra_error"))
+    returns = [expected_return(root, config.credit.discount) for root in judged]
     numbers = {"return": statistics.fmean(returns)} if returns else {}
     for turn in range(config.rollout.num_turns):
         name = f"turn_{turn + 1}/"

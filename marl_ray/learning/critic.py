@@ -95,9 +95,12 @@ class Critic:
             total += loss.item()
         return total
 
+    def clip(self) -> float:
+        """Scale its own parameters' gradients down to `max_grad_norm`. Returns their norm before."""
+        return clip_gradients(self.parameters, self._settings)
+
     def step(self) -> None:
         """One optimizer step of its own parameters."""
-        clip_gradients(self.parameters, self._settings)
         self.optimizer.step()
         self.schedule.step()
 

@@ -331,11 +331,13 @@ class Learner:
 
     def _optimizer_step(self, gradient: Gradient) -> MiniBatchDone:
         """By a gradient that is closed, and the critic's on the same groups. What is not finite is left out."""
-        loss, norm = gradient.loss, 0.0
-        critic_loss = self.critic.backward(gradient.valued) if self.critic is not None else 0.0
+        loss, norm, critic_loss, critic_norm = gradient.loss, 0.0, 0.0, 0.0
+        if self.critic is not None:
+            critic_loss = self.critic.backward(gradient.valued)
+            critic_norm = self.critic.clip() if gradient.valued else 0.0
         if gradient.agreement.tokens or gradient.valued:
             norm = clip_gradients(trainable(self.policy), self.settings)
-        finite = math.isfinite(loss) and math.isfinite(critic_loss) and math.isfinite(norm)
+        finite = all(map(math.isfinite, (loss, norm, critic_loss, critic_norm)))
         taken = finite and norm > 0  # it is 0 too where all tokens were masked
         if taken:
             self.optimizer.step()

@@ -23,6 +23,7 @@ from marl_ray.credit.batches import (
     group_of,
     interleaved,
     joined,
+    learnable,
     weighed_together,
 )
 
@@ -71,12 +72,11 @@ class Assembly:
         """An episode is over: of turns that it did not play there is nothing to wait for."""
         if self._open:
             self._cells += [(draw, turn) for turn in self._turns]
-        nodes = [node for _, node in episode.nodes()]
         if self.config.rollout.handoff == "all":
-            self._nodes[draw, 0] = nodes
+            self._nodes[draw, 0] = learnable(episode, self.config)
         else:
             by_turn: defaultdict[int, list[Node]] = defaultdict(list)
-            for node in nodes:
+            for _, node in episode.nodes():
                 by_turn[node.turn].append(node)
             self._nodes |= {(draw, turn): by_turn[turn] for turn in self._turns}
         self._hand_on()

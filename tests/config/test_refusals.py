@@ -12,6 +12,8 @@ from marl_ray.config.reading import parse_value
 from marl_ray.core.errors import UserError
 from tests.config.test_loading import tree
 
+EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
+
 
 @pytest.mark.parametrize(
     ("sections", "says"),
@@ -132,6 +134,30 @@ from tests.config.test_loading import tree
             "magrpo.dynamic_sampling skips groups of equal returns",
         ),
         ({"magrpo": {"critic": "maac", "normalize_advantages": True}}, "magrpo.normalize_advantages takes the mean"),
+        (
+            {"magrpo": {**EARLY, "critic": "iac"}},
+            "magrpo.early_termination_threshold with handoff all would let critic iac compare groups that ended early",
+        ),
+        (
+            {
+                "magrpo": {
+                    "num_turns": 2,
+                    "handoff": "all",
+                    "early_termination_threshold": 1,
+                    "estimator": "reinforce_pp",
+                }
+            },
+            "would let reinforce_pp compare groups that ended early",
+        ),
+        (
+            {"magrpo": {"optimizer": "adafactor"}, "lora": {"rank": 4}},
+            "magrpo.optimizer adafactor steps in proportion to weights, and lora.rank has some that begin at 0",
+        ),
+        ({"magrpo": {"optimizer": "adafactor", "critic": "maac"}}, "and magrpo.critic has some that begin at 0"),
+        (
+            {"magrpo": {"estimator": "difference", "normalize_advantages": True, "joint_mode": "cross"}},
+            "magrpo.normalize_advantages makes difference the same as magrpo where all siblings",
+        ),
         ({"magrpo": {"critic": "maac", "estimator": "marloo"}}, "magrpo.estimator marloo compares siblings, and"),
         ({"magrpo": {"critic": "iac", "reference_kl_coef": 0.1}}, "would change rewards that the critic has learned"),
     ],

@@ -140,12 +140,14 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
     turns = flat.get(f"{algorithm}.num_turns", 1)
     if turns > 4 or flat.get(f"{algorithm}.joint_mode") == "cross":
         flat.pop(f"{algorithm}.handoff", None)  # a step of all branches would be too large
-    if flat.get(f"{algorithm}.handoff") == "all" and turns > 2:
+    if flat.get(f"{algorithm}.handoff") == "all" and turns > 1:
         flat.pop(f"{algorithm}.early_termination_threshold", None)
     flat |= {f"{algorithm}.{name}": value for name, value in draw(st.sampled_from(LOSSES)).items()}
     flat |= draw(st.sampled_from(ADAPTERS))
     if flat.get(f"{algorithm}.optimizer", "adamw") != "adamw":
         flat = {key: value for key, value in flat.items() if not key.endswith(("learner.ranks", "cpu_offload"))}
+    if flat.get(f"{algorithm}.optimizer") == "adafactor":
+        flat = {key: value for key, value in flat.items() if not key.startswith("lora.")}
     flat["dataset.name"] = draw(st.sampled_from(["bundled:toy", "a/HumanEval.jsonl"]))
     flat["model.name"] = draw(WORDS)
     flat["model.max_length"] = 1000

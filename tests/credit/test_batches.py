@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -165,3 +166,13 @@ def test_who_teaches_nobody(first: list[list[float]], second: list[list[float]],
     root.children = {1: node(1, 2, 2, "aligned", second)}
     assert is_informative(episode(root), run) is informative
     assert not is_informative(Episode(episode(root).task), run)
+
+
+def test_who_does_not_learn_is_taught_nothing() -> None:
+    for frozen, informative in ((0, True), (1, False)):
+        agents = tuple(
+            replace(a, learning_rate=0.0) if i == frozen else a for i, a in enumerate(config(2, 1, 2).agents)
+        )
+        run = replace(config(2, 1, 2), agents=agents)
+        only_of_1 = node(0, 2, 2, "aligned", [[1.0, 0.0], [1.0, 2.0]])
+        assert is_informative(episode(only_of_1), run) is informative

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from marl_ray.credit.batches import group_of
+from marl_ray.credit.batches import batch_of_agent, group_of, learnable
 from marl_ray.credit.experience import experience_of, joint_state
-from tests.credit.trees import config, node
+from tests.credit.trees import config, episode, node
 
 # Prompts of agent i at turn t are (t, i): see `tests.credit.trees`.
 
@@ -45,10 +45,17 @@ def test_with_cross_a_completion_leads_to_a_state_for_each_joint_action_that_hol
     assert found.successors == (((1, 0), (1, 0)), ((1, 0), (1, 0)))
 
 
-def test_where_a_branch_was_lost_what_follows_counts_for_none() -> None:
+def test_nodes_above_a_lost_branch_are_left_out_where_groups_are_compared() -> None:
+    """Without what follows a whole group would look worse than others, by a turn's reward."""
     run, root = tree("iac")
+    assert [node.turn for node in learnable(episode(root), run)] == [0, 1, 1]
     del root.children[1]
-    assert experience_of(root, 0, run).successors == ((), ())
+    assert [node.turn for node in learnable(episode(root), run)] == [1]
+    for estimator, turns in (("reinforce_pp", [1]), ("magrpo", [0, 1])):
+        siblings = config(2, 2, 2, handoff="all", estimator=estimator)
+        assert [node.turn for node in learnable(episode(root), siblings)] == turns
+        (mini_batch,) = batch_of_agent([episode(root)], 0, 0, siblings).mini_batches
+        assert [group.turn for group in mini_batch.groups] == turns
 
 
 def test_a_group_has_its_return_and_its_shares() -> None:

@@ -45,6 +45,15 @@ def test_a_task_is_measured_turn_by_turn() -> None:
     )
 
 
+def test_what_the_sandbox_lost_has_no_return() -> None:
+    whole, root = chain(1.0, 3.0), chain(2.0, None).root
+    assert root is not None
+    found = measure([whole, episode(root, ((0,), "infra_error"))], two_turns(), [1])
+    assert found.infra_errors == 1
+    assert found.numbers["return"] == 1 + two_turns().credit.discount * 3
+    assert found.numbers["turn_1/reward_mean"] == 1.5
+
+
 def test_a_task_that_nobody_could_play_has_no_numbers() -> None:
     found = measure([episode(None, ((), "infra_error"))], two_turns(), [1])
     assert (found.infra_errors, found.numbers) == (1, {})

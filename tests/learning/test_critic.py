@@ -238,6 +238,18 @@ def test_a_critic_learns_what_states_are_worth(kind: Kind, tiny_policy: Path) ->
     assert last.value == pytest.approx(1.5, abs=0.3)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gradient_of_the_critic_that_is_not_finite_leaves_no_trace(kind: Kind, tiny_policy: Path) -> None:
+    learner = learner_of(tiny_policy, kind, "td")
+    before = [part.clone() for part in state_of(learner)]
+    hook = critic_of(learner).head.weight.register_hook(lambda gradient: gradient * float("inf"))
+    stats = learner.update(batch(0, some_groups(2, 0, kind), 2))
+    assert (stats.optimizer_steps, stats.skipped_steps) == (0, 1)
+    assert all(torch.equal(a, b) for a, b in zip(before, state_of(learner), strict=True))
+    hook.remove()
+    assert learner.update(batch(1, some_groups(2, 1, kind), 2)).optimizer_steps == 1
+
+
 def test_a_critic_needs_experience(tiny_policy: Path) -> None:
     learner = learner_of(tiny_policy, "iac", "td")
     with pytest.raises(ValueError, match="learns from groups with their experience"):

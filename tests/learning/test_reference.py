@@ -35,6 +35,22 @@ def test_both_estimates_have_the_divergence_as_their_mean(scores: list[tuple[flo
     assert bool((k3(policy, reference) >= -1e-12).all()), "rounding apart"
 
 
+@settings(max_examples=100, deadline=None)
+@given(scores=st.lists(st.tuples(st.floats(-4, 4), st.floats(-4, 4)), min_size=2, max_size=6))
+def test_in_the_reward_only_k1_has_the_divergences_gradient(scores: list[tuple[float, float]]) -> None:
+    """A reward acts by the score alone: E[estimate * grad log pi]. docs/losses.md says what that is of k3."""
+    logits, of_reference = torch.tensor(scores, dtype=torch.float64).T
+    logits.requires_grad_()
+    policy, reference = logits.log_softmax(-1), of_reference.log_softmax(-1)
+    forward = (policy.exp() * (policy - reference)).sum()
+    backward = (reference.exp() * (reference - policy)).sum()
+    for estimate, divergence in ((k1, forward), (k3, forward - backward)):
+        credited = (policy.exp() * estimate(policy, reference)).detach()
+        (found,) = torch.autograd.grad((credited * policy).sum(), logits, retain_graph=True)
+        (wanted,) = torch.autograd.grad(divergence, logits, retain_graph=True)
+        assert found.numpy() == pytest.approx(wanted.numpy(), abs=1e-9)
+
+
 def moved(learner: Learner) -> Learner:
     """Its policy is not the reference any more."""
     chance = torch.Generator().manual_seed(4)
