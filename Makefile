@@ -7,7 +7,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test setup check lock
+.PHONY: quickstart test setup check style types imports lock
 
 quickstart: setup
 	$(BIN)/python -m marl_ray.train_magrpo --config configs/quickstart.yaml
@@ -15,10 +15,17 @@ quickstart: setup
 test: setup
 	$(BIN)/python -m pytest
 
-check: setup
+# Side by side: .ci/run gives it two jobs.
+check: style types imports
+
+style: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: setup
 	$(BIN)/mypy
+
+imports: setup
 	$(BIN)/lint-imports
 
 lock:
