@@ -22,7 +22,7 @@ needs_quixbugs = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(SandboxSettings(limits=Limits(test_cpu_s=0.5, max_timeouts=1))) as running:  # some bugs are endless
+    with Sandbox(SandboxSettings(limits=Limits(test_cpu_s=2.0, max_timeouts=1))) as running:  # some bugs are endless
         yield running
 
 
