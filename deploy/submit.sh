@@ -69,7 +69,7 @@ else
     ! grep -qF "\"/${within%%/*}\"" "$root/deploy/runtime_env.yaml" ||
         fail "config $1 is in a folder that deploy/runtime_env.yaml leaves out of the upload: move it to configs/"
     shift
-    command+=(--config "${config#"$root"/}")
+    command+=(--config "$within")
     if [ -n "${RUNS_DIR:-}" ]; then
         [[ $RUNS_DIR == /* ]] || fail "RUNS_DIR $RUNS_DIR is not an absolute path"
         command+=(--override "output.base_dir=$RUNS_DIR")

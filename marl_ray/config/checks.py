@@ -14,7 +14,7 @@ from marl_ray.config.requirements import where as _where
 from marl_ray.config.schema import Config, ModelConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.words import counted
-from marl_ray.credit import ESTIMATORS
+from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
 from marl_ray.data import DATASETS, infer_type
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external import MODES
@@ -30,8 +30,6 @@ MOST_AGENTS = 100
 MOST_SAMPLES = 1_000_000
 """Joint samples, and completions, of one step."""
 LONGEST_NAME = 255
-BEYOND_NODES = ("reinforce_pp", "mareinforce")
-"""Estimators for which a return counts as it is, or beside those of other nodes."""
 """Bytes that file systems allow a file or folder."""
 TOKENIZER_VALUES = {
     "padding_side": ("left", "right"),
@@ -164,20 +162,26 @@ def _check_turns(config: Config) -> None:
         f"{section}.turn_gradient_weights {list(weights)}: none should be negative, and not all 0, or nothing is "
         "learned",
     )
+    if config.rollout.handoff != "all" or config.rollout.early_termination_threshold is None or turns == 1:
+        return
     # At a first node all branches end or none does; below it they end one by one.
     _require(
-        config.rollout.handoff != "all" or config.rollout.early_termination_threshold is None or turns <= 2,
+        turns <= 2,
         f"{section}.early_termination_threshold with handoff all and {turns} turns would rank a branch that ended "
         "early below one that went on, since its return has fewer turns: set it to null, or num_turns to 2",
     )
-    if config.rollout.handoff == "all" and config.rollout.early_termination_threshold is not None and turns > 1:
-        beyond = [agent.estimator for agent in config.agents if agent.estimator in BEYOND_NODES]
-        beyond += [f"critic {config.credit.critic}"] if config.credit.critic != "none" else []
-        _require(
-            not beyond,
-            f"{section}.early_termination_threshold with handoff all would let {(beyond or [''])[0]} compare groups "
-            "that ended early with groups that went on, whose returns have more turns: set it to null",
-        )
+    # Returns that count as they are, or beside those of other groups.
+    beyond = [
+        agent.estimator
+        for agent in config.agents
+        if agent.estimator == "mareinforce" or BEYOND_SIBLINGS.get(agent.estimator) == "batch"
+    ]
+    beyond += [f"critic {config.credit.critic}"] if config.credit.critic != "none" else []
+    _require(
+        not beyond,
+        f"{section}.early_termination_threshold with handoff all would let {(beyond or [''])[0]} compare groups "
+        "that ended early with groups that went on, whose returns have more turns: set it to null",
+    )
 
 
 def _check_evaluation(config: Config) -> None:
