@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -10,11 +11,18 @@ import pytest
 import yaml
 
 from benchmarks.learning.__main__ import RESULTS, current
-from benchmarks.learning.measures import measure
+from benchmarks.learning.expert import MODEL, serving
+from benchmarks.learning.measures import lines_of, measure
 from benchmarks.learning.report import draw, interval, table
 from benchmarks.learning.studies import FEWER, JOINT, STUDIES, TOY_HARD, Study
 from marl_ray.config import from_tree, parse_overrides
 from marl_ray.config.arithmetic import arithmetic
+from marl_ray.config.schema import ExternalConfig
+from marl_ray.environments.code_generation import CodeGeneration
+from marl_ray.external.endpoints import endpoint_of
+from marl_ray.external.expert import Expert
+from marl_ray.toy import HARD_TASKS_PATH
+from tests.toy.test_toy import row_task
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "learning.md"
 CASES = [(study, arm) for study in STUDIES.values() for arm in study.arms]
@@ -87,6 +95,24 @@ def test_every_group_of_arms_has_its_panel_and_every_arm_its_colour(tmp_path: Pa
         draw(lines, study, tmp_path / "drawn.png")
         height, width = matplotlib.image.imread(tmp_path / "drawn.png").shape[:2]
         assert width / height == pytest.approx((1.0 + 4.2 * len(study.groups)) / 5.2, rel=0.02)
+
+
+def test_the_expert_of_the_hard_set_suggests_a_pair_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any word")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    rows, pair = lines_of(HARD_TASKS_PATH)[::10], CodeGeneration(2)
+
+    async def suggested(address: str) -> list[dict[str, str] | None]:
+        expert = Expert(endpoint_of(ExternalConfig(expert_model=MODEL, expert_base_url=address)))
+        tasks = [row_task(row) for row in rows]
+        questions = [pair.question(task, pair.attempt(task, ["nonsense", "pass"], last=False)) for task in tasks]
+        asked = [expert.edits(text, pair.roles(task)) for text, task in zip(questions, tasks, strict=True)]
+        return await asyncio.gather(*asked, expert.edits("What of a problem that is not there?", ["aux"]))
+
+    with serving(rows) as address:
+        *found, unknown = asyncio.run(suggested(address))
+    assert found == [{"aux": row["aux_solution"], row["entry_point"]: row["main_solution"]} for row in rows]
+    assert unknown is None
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))

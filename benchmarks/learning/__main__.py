@@ -2,7 +2,7 @@
 
     python -m benchmarks.learning [--study toy-hard] [--arms joint,only_main] [--seeds 1,2,3] [--list] [--only-table]
 
-toy-hard: 22 ways to train the bundled pair on the harder bundled set. mbpp: two SmolLM2-135M on MBPP.
+toy-hard: 23 ways to train the bundled pair on the harder bundled set. mbpp: two SmolLM2-135M on MBPP.
 
 Each run is a `marl-ray train` of its own with the study's config and the arm's overrides, below --folder. Its numbers
 become a line of docs/learning/STUDY.jsonl, and what has a line there is not run again. A run that was stopped goes on
@@ -17,13 +17,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.learning.expert import serving
 from benchmarks.learning.measures import lines_of, measure
 from benchmarks.learning.report import draw, table
 from benchmarks.learning.studies import STUDIES, TOY_HARD, Study
@@ -44,9 +47,14 @@ def train(study: Study, arm: str, seed: int, folder: Path, also: Sequence[str]) 
         "output.resume": "auto",
     }
     command = [sys.executable, "-m", "marl_ray", "train", "magrpo", "--config", str(study.config), "--override"]
-    overrides = [f"{key}={value}" for key, value in settings.items()]
-    with run.with_suffix(".log").open("a") as log:
-        child = subprocess.Popen([*command, *overrides, *also], stdout=log, stderr=log, cwd=ROOT)
+    environment = dict(os.environ)
+    with ExitStack() as stack:
+        if settings.get("external.mode") == "expert_edits":
+            settings["external.expert_base_url"] = stack.enter_context(serving(lines_of(study.files[0])))
+            environment |= {"OPENAI_API_KEY": "any word", "NO_PROXY": "127.0.0.1"}
+        overrides = [f"{key}={value}" for key, value in settings.items()]
+        log = stack.enter_context(run.with_suffix(".log").open("a"))
+        child = subprocess.Popen([*command, *overrides, *also], stdout=log, stderr=log, cwd=ROOT, env=environment)
         signal.signal(signal.SIGTERM, lambda *_: child.terminate())  # who is stopped waits until the run has stopped
         code = child.wait()
     if code:

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.learning import expert
 from benchmarks.learning.measures import agreement
 from marl_ray.toy import HARD_BASE_PATH, HARD_TASKS_PATH
 
@@ -36,10 +37,10 @@ class Study:
     """Ways to train one base policy on one set. All take the same number of steps, of about as many answers.
 
     `common`: settings of all arms beside the config's. `groups`: arms of one are drawn together. `files`: what the arms
-    share beside their settings. `columns`: of the table, by the names of numbers in a run's line; the last column is
-    the difference in `compared`. `drawn`: which number of a step is a curve's, and what it is called; `marked`: the
-    held-out tasks' rewards are marks in the same panels. `also`: more numbers of an evaluation, from (run folder, step,
-    last turn).
+    share beside their settings; the first is the tasks, where an expert knows their solutions. `columns`: of the table,
+    by the names of numbers in a run's line; the last column is the difference in `compared`. `drawn`: which number of a
+    step is a curve's, and what it is called; `marked`: the held-out tasks' rewards are marks in the same panels.
+    `also`: more numbers of an evaluation, from (run folder, step, last turn).
     """
 
     name: str
@@ -91,6 +92,9 @@ TOY_HARD = Study(
             "level_passed": Arm("told level_passed", {"external.mode": "level_passed"}),
             "passed": Arm("told passed", {"external.mode": "passed"}),
             "plain": Arm("told nothing", {"external.mode": "plain"}),
+            "expert_edits": Arm(
+                "told a solution", {"external.mode": "expert_edits", "external.expert_model": expert.MODEL}
+            ),
         },
         "handoff and joint mode": {
             "best": Arm("handoff best", {"magrpo.handoff": "best"}),
