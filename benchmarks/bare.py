@@ -42,7 +42,7 @@ def vllm_work(workload: Workload, agent: int, folder: Path) -> Work:
         transport="store",
     )
     from transformers import AutoTokenizer
-    from vllm import EngineArgs, LLMEngine
+    from vllm import EngineArgs, LLMEngine, RequestOutput
 
     eos = AutoTokenizer.from_pretrained(workload.model).eos_token_id
     engine = LLMEngine.from_engine_args(EngineArgs(**engine_arguments(spec)))
@@ -57,6 +57,7 @@ def vllm_work(workload: Workload, agent: int, folder: Path) -> Work:
             tokens = 0
             while engine.has_unfinished_requests():
                 for group in engine.step():
+                    assert isinstance(group, RequestOutput)  # nothing else was asked for
                     tokens += sum(len(completion.token_ids) for completion in group.outputs)
             return tokens
 

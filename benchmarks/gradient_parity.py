@@ -138,7 +138,7 @@ def our_gradient(case: Case, roots: list[Node], model: str) -> Gradients:
     """From trees to what AdamW would be given."""
     config, agent = case.config(model), case.agents - 1
     episodes = [Episode(Task(str(number), "", {}), root) for number, root in enumerate(roots)]
-    learner = Learner(*arguments_here(config, agent, total_steps=1))
+    learner = Learner(*arguments_here(config, config.policy_of(agent), total_steps=1))
     (mini_batch,) = batch_of_agent(episodes, agent, 0, config).mini_batches
     gradient = Gradient(learner.scorer, learner.settings)
     gradient.add(rows_of(mini_batch.groups), len(mini_batch.groups))

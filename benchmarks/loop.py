@@ -121,8 +121,8 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
         """The sink that adds up a block."""
 
         def row(self, row: Row, name: str) -> None:
-            gate.block.joint_samples += row["rollout/joint_samples"]  # type: ignore[operator]
-            gate.block.tokens += row["rollout/tokens"]  # type: ignore[operator]
+            gate.block.joint_samples += int(row["rollout/joint_samples"])
+            gate.block.tokens += int(row["rollout/tokens"])
             for phase in PHASES[:3]:
                 setattr(gate.block, phase, getattr(gate.block, phase) + row[f"time/{phase}"])
 
@@ -143,7 +143,7 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
     run.make()
     connect(verbose=False)
     try:
-        patched = {"Trainer": GatedTrainer, "open_stream": open_tally}
+        patched: dict[str, Any] = {"Trainer": GatedTrainer, "open_stream": open_tally}
         with mock.patch.multiple("marl_ray.runs.session", **patched):
             asyncio.run(Session(config, problem, run, Standing.at_start()).run())
     except Stopped:

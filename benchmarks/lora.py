@@ -16,15 +16,16 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 FULL = "adamw"
-SIDES = {
+SIDES: Mapping[str, Mapping[str, Any]] = {
     FULL: {},
     "adamw_8bit": {"magrpo.optimizer": "adamw_8bit"},
     "adafactor": {"magrpo.optimizer": "adafactor"},

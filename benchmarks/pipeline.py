@@ -32,6 +32,7 @@ from marl_ray.actors.generator import Generator
 from marl_ray.actors.learner import LearnerActor
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Batch, Group, UpdateStats
+from marl_ray.core.ids import ActorId
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.state import TrainerState
 from marl_ray.rollout.assembly import PolicyStream
@@ -55,10 +56,14 @@ AGREEMENT, STREAMED, STALE = 0.2, 1.4, 1.5
 def paced_actors(paces: Sequence[Pace]) -> tuple[type[Generator], type[LearnerActor]]:
     """The run's actors with delays."""
 
+    def pace_of(actor: ActorId) -> Pace:
+        assert actor.policy is not None  # these have one
+        return paces[actor.policy.number]
+
     class PacedGenerator(Generator):
         async def start(self) -> list[str]:
             notes = await super().start()
-            self.pace = paces[self.id.policy.number]
+            self.pace = pace_of(self.id)
             self.slots = SlotEngine(self.pace)
             return notes
 
@@ -76,11 +81,11 @@ def paced_actors(paces: Sequence[Pace]) -> tuple[type[Generator], type[LearnerAc
 
         def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
             groups = [group for mini_batch in batch.mini_batches for group in mini_batch.groups]
-            with self._at_least(groups, paces[self.id.policy.number].optimizer_s):
+            with self._at_least(groups, pace_of(self.id).optimizer_s):
                 return super().finish(batch, accumulated)
 
         def _at_least(self, groups: Sequence[Group], more: float) -> Any:
-            pace = paces[self.id.policy.number]
+            pace = pace_of(self.id)
             return _Longer(sum(len(group.completions) for group in groups) * pace.learn_s + more)
 
     return PacedGenerator, PacedLearner

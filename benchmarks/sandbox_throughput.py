@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks.sandbox_programs import honest
@@ -122,7 +123,7 @@ def measure(
 
     for number in range(rounds + 1):
         fresh = workers * max(8, per_worker // 8) / side_by_side([run_fresh] * workers)
-        library = workers * per_worker / side_by_side([lambda s=s: run_library(s) for s in sandboxes])
+        library = workers * per_worker / side_by_side([partial(run_library, s) for s in sandboxes])
         through_ray = 0.0
         if execute is not None:
             batch = programs.take(workers * per_worker)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.data.loading import load_tasks
-from tools.toy.demonstrations import PERFECT
+from tools.toy.demonstrations import PERFECT, Role
 from tools.toy.hard_demonstrations import attempt
 from tools.toy.hard_families import Problem, split_problems
 
@@ -115,7 +115,8 @@ def _ways(problem: Problem, texts: Sequence[str]) -> tuple[int, ...]:
     """Which step each of two agents leaves to the helper, of those who say so without a slip."""
     if len(texts) != 2 or len(problem.family.ways) < 2:
         return ()
-    rng, roles = random.Random(0), ("aux", "main")
+    rng = random.Random(0)
+    roles: tuple[Role, Role] = ("aux", "main")
     return tuple(
         way
         for role, text in zip(roles, texts, strict=True)
