@@ -67,6 +67,7 @@ def _check_policies(config: Config) -> None:
 def _check_critic(config: Config) -> None:
     """What a critic needs, and settings that only a critic has."""
     critic, section, optimizer = config.credit.critic, config.algorithm, config.optimizer
+    answers = config.rollout.num_generations * config.rollout.rollout_buffer_size
     if critic == "none":
         for name, given in (
             ("critic_target", config.credit.critic_target != "td"),
@@ -87,9 +88,9 @@ def _check_critic(config: Config) -> None:
         "too: turn it off",
     )
     require(
-        not config.credit.normalize_advantages,
-        f"{section}.normalize_advantages takes the mean of siblings away, and with it the value that {section}.critic "
-        f"{critic} measures them against: turn it off",
+        not config.credit.normalize_advantages or answers > 1,
+        f"{section}.normalize_advantages compares the answers of a batch, and with num_generations 1 and "
+        "rollout_buffer_size 1 there is one: raise one of them, or turn it off",
     )
     for number, agent in enumerate(config.agents):
         require(
@@ -243,6 +244,11 @@ def _check_credit(config: Config, number: int) -> None:
         not (looks_at == "batch" and agent.reference_kl_coef and config.optimizer.reference_kl != "k3_in_loss"),
         f"{estimator} {agent.estimator} compares a batch's returns before the learner, which computes the KL term, has "
         f"them: set {section}.reference_kl to k3_in_loss",
+    )
+    require(
+        not (looks_at == "batch" and group * config.rollout.rollout_buffer_size == 1),
+        f"{estimator} {agent.estimator} compares the answers of a batch, and with num_generations 1 and "
+        f"rollout_buffer_size 1 there is one: raise one of them, or set {estimator} to mareinforce",
     )
     require(
         not (looks_at == "counterfactual" and config.credit.counterfactual == "median" and group == 1),

@@ -29,8 +29,8 @@ class CreditConfig:
     turn_gradient_weights: tuple[float, ...] = (1.0,)
     """One weight a turn for the loss, not all 0; null: all 1."""
     normalize_advantages: bool = False
-    """Whitening: advantages less their mean in the group, divided by their standard deviation there;
-    `advantage_normalization` is the same."""
+    """Whitening: advantages less their mean in the group, divided by their standard deviation there; with a critic,
+    among all of an agent's answers in a turn of the batch. `advantage_normalization` is the same."""
     counterfactual: Literal["empty", "median"] = "empty"
     """With estimator difference: what stands in for an agent's answer when it is asked what the team had earned without
     it. empty: no answer at all; median: the answer of median return in its group."""

@@ -69,7 +69,7 @@ class BatchStream(Protocol):
 
     async def groups(self, start: int) -> Sequence[Group]:
         """Groups number `start` and after of the first mini-batch, as soon as there are any, in their order; none when
-        the mini-batch has no more."""
+        the mini-batch has no more, or comes as a whole alone."""
 
     async def batch(self) -> Batch:
         """The whole, once it is complete, in the batch log, and may be learned from."""

@@ -85,6 +85,11 @@ def compares_batch(agent: AgentConfig) -> bool:
     return BEYOND_SIBLINGS.get(agent.estimator) == "batch"
 
 
+def compares_values(credit: CreditConfig) -> bool:
+    """Whether a critic's advantages are compared in all of a batch, so that a learner begins when all are known."""
+    return credit.critic != "none" and credit.normalize_advantages
+
+
 def weighed(group: Group, agent: AgentConfig, credit: CreditConfig) -> Group:
     """The group with the weights that follow from its returns and baselines."""
     estimator = ESTIMATORS.get(agent.estimator)
@@ -98,16 +103,26 @@ def weighed_together(groups: Sequence[Group], agent: AgentConfig, credit: Credit
 
     Turns are compared each by itself: a whole tree's returns hold more rewards in an earlier turn than in a later one.
     """
-    returns: defaultdict[int, list[float]] = defaultdict(list)
-    for group in groups:
-        returns[group.turn] += group.returns
-    estimator = ESTIMATORS.get(agent.estimator)
-    values = {turn: iter(advantages(of_turn, estimator, whiten=False)) for turn, of_turn in returns.items()}
+    turns, returns = [group.turn for group in groups], [group.returns for group in groups]
     found = []
-    for group in groups:
+    for group, values in zip(groups, _by_turn(turns, returns, ESTIMATORS.get(agent.estimator)), strict=True):
         shares = shares_of(group.turn, group.completions, agent.max_new_tokens, credit)
-        found.append(replace(group, weights=tuple(share * next(values[group.turn]) for share in shares)))
+        found.append(replace(group, weights=tuple(share * value for share, value in zip(shares, values, strict=True))))
     return found
+
+
+def whitened_by_turn(turns: Sequence[int], given: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Advantages of groups, each [G], less the mean of all of the group's turn, over their standard deviation."""
+    return _by_turn(turns, given, whitened)
+
+
+def _by_turn(turns: Sequence[int], given: Sequence[Sequence[float]], estimator: Estimator) -> list[list[float]]:
+    """What an estimator makes of the numbers of all groups of a turn, a group at a time."""
+    together: defaultdict[int, list[float]] = defaultdict(list)
+    for turn, numbers in zip(turns, given, strict=True):
+        together[turn] += numbers
+    values = {turn: iter(advantages(of_turn, estimator, whiten=False)) for turn, of_turn in together.items()}
+    return [[next(values[turn]) for _ in numbers] for turn, numbers in zip(turns, given, strict=True)]
 
 
 def shares_of(

@@ -6,6 +6,9 @@ completion g, its advantage is A = y - V(s):
     td   y = r + discount * (mean over the states that it led to of V(s')), r where the episode was over
     mc   y = r + discount * (mean over the children's returns): the return, as estimators rank it
 
+With normalize_advantages it is whitened: less the mean of the advantages of all groups of its turn in the batch, over
+their standard deviation.
+
 The critic's loss is value_loss_coef * (mean over groups and siblings of (y - V(s))^2). Values in targets and advantages
 are those before the batch's first optimizer step, in whatever portions its groups come; no gradient flows through them.
 
@@ -26,6 +29,7 @@ import torch
 
 from marl_ray.config.schema import AgentConfig, CreditConfig, OptimizerConfig
 from marl_ray.core.batch import CriticStats, Experience, Group
+from marl_ray.credit.batches import compares_values, whitened_by_turn
 from marl_ray.learning.attention import PackedGroup
 from marl_ray.learning.batching import PADDING
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
@@ -58,6 +62,8 @@ class Critic:
         total_steps: int,
     ) -> None:
         self._body, self._credit, self._settings = body, credit, settings
+        self.compares = compares_values(credit)
+        """Whether a group's weights follow from all groups of the batch."""
         self.head = torch.nn.Linear(body.model.get_output_embeddings().in_features, 1).to(body.model.device)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
@@ -75,9 +81,13 @@ class Critic:
 
     def credited(self, groups: Sequence[Group]) -> tuple[list[Group], list[Valued]]:
         """The groups with weights that follow from their advantages, and what was found of them. Each state is read by
-        itself: in whatever portions they come, the bits are the same."""
+        itself: in whatever portions they come, the bits are the same; with normalize_advantages they are all of a
+        batch's."""
         valued = [self._valued(group) for group in groups]
-        return [_weighed(*pair) for pair in zip(groups, valued, strict=True)], valued
+        found = [[target - one.value for target in one.targets] for one in valued]
+        if self.compares:
+            found = whitened_by_turn([group.turn for group in groups], found)
+        return [_weighed(*pair) for pair in zip(groups, found, strict=True)], valued
 
     def backward(self, valued: Sequence[Valued]) -> float:
         """Add the gradient of the critic's loss on the groups of one mini-batch, which clears that of its own
@@ -178,9 +188,9 @@ def last_hidden(scorer: Scorer, states: Sequence[StateIds]) -> torch.Tensor:
     return hidden[torch.arange(len(states)), lengths - 1]
 
 
-def _weighed(group: Group, valued: Valued) -> Group:
+def _weighed(group: Group, advantages: Sequence[float]) -> Group:
     """Without estimator a group's weights are the shares of its advantages."""
-    weights = (share * (target - valued.value) for share, target in zip(group.weights, valued.targets, strict=True))
+    weights = (share * advantage for share, advantage in zip(group.weights, advantages, strict=True))
     return replace(group, weights=tuple(weights))
 
 

@@ -151,12 +151,14 @@ class Learner:
         """Learn from groups number `start` and after of the first mini-batch of batch number `step`; 0 begins anew.
 
         Weights stay as they are until `finish`, and what it does is the same bits in whatever portions the groups came.
-        Raises ValueError for a batch that is not the next, and for groups that do not follow those so far. After any
-        other error the mini-batch has to be begun anew.
+        Raises ValueError for a batch that is not the next, for groups that do not follow those so far, and where a
+        critic's advantages are compared in the whole batch. After any other error the mini-batch has to be begun anew.
         """
+        if self.critic is not None and self.critic.compares:
+            raise ValueError(f"groups of batch {step} came alone, and a critic compares all of a batch")
         gradient = self._begun(step, start)
         self._open = None  # nobody can go on with half of these groups
-        rows, valued = self._prepared(groups)
+        ((rows, valued),) = self._prepared([groups])
         gradient.add(rows, len(groups))
         gradient.valued += valued
         self._open = gradient
@@ -175,7 +177,7 @@ class Learner:
         learning_rate = float(self.schedule.get_last_lr()[0])
         gradient = self._begun(batch.step, accumulated)
         self._open = None
-        prepared = [self._prepared(mini_batch.groups) for mini_batch in batch.mini_batches]
+        prepared = self._prepared([mini_batch.groups for mini_batch in batch.mini_batches])
         if self.settings.loss in CLIP_RANGES:
             prepared[1:] = [(self._with_old(rows), valued) for rows, valued in prepared[1:]]
         done: list[MiniBatchDone] = []
@@ -314,12 +316,19 @@ class Learner:
     def _begin(self) -> Gradient:
         return Gradient(self.scorer, self.settings)
 
-    def _prepared(self, groups: Sequence[Group]) -> tuple[list[PromptRow], list[Valued]]:
-        """What of these groups is learned from, as policy and critic are now, and what the critic says of them."""
+    def _prepared(self, parts: Sequence[Sequence[Group]]) -> list[tuple[list[PromptRow], list[Valued]]]:
+        """What of the groups of each part is learned from, as policy and critic are now, and what the critic says."""
+        groups = list(chain(*parts))
         valued: list[Valued] = []
         if self.critic is not None:
             groups, valued = self.critic.credited(groups)
-        return rows_of(groups) if self.reference is None else self.reference.rows(groups), valued
+        found, start = [], 0
+        for part in parts:
+            own = slice(start, start + len(part))
+            rows = rows_of(groups[own]) if self.reference is None else self.reference.rows(groups[own])
+            found.append((rows, valued[own]))
+            start = own.stop
+        return found
 
     def _with_old(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
         """The rows with what the policy says of them now."""

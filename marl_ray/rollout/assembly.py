@@ -1,8 +1,8 @@
 """A batch while its episodes are played: nodes in, as they come; every agent's groups out, in the batch's order.
 
 The order is the batch's own (`marl_ray.credit.batches`), so what was played first changes nothing: a group is handed on
-when all groups before it are known. To an agent whose estimator compares a whole batch none is handed on before all are
-known: its learner begins when the rollout is over.
+when all groups before it are known. Where a whole batch is compared, by an agent's estimator or what its critic says of
+it, none is handed on before all are known: the learner begins when the rollout is over.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from marl_ray.credit.batches import (
     batch_of,
     by_turn,
     compares_batch,
+    compares_values,
     group_of,
     interleaved,
     joined,
@@ -121,6 +122,8 @@ class PolicyStream:
 
     async def groups(self, start: int) -> Sequence[Group]:
         """See `BatchStream`."""
+        if compares_values(self.assembly.config.credit):
+            return []
         agents, size = self.policy.agents, self.assembly.first_mini_batch
         groups = [self.assembly.groups[agent] for agent in agents]
         end = None if size is None else size * len(agents)

@@ -29,6 +29,14 @@ def test_it_sets_what_agrees_with_comlrl(algorithm: str) -> None:
     assert found.optimizer.reference_kl == "k1_in_reward", "there is no reference"
 
 
+@pytest.mark.parametrize("critic", ["iac", "maac"])
+def test_its_actor_critics_have_settings_of_their_own(critic: str) -> None:
+    found = config(critic=critic, num_turns=2)
+    assert (found.credit.normalize_advantages, found.rollout.handoff) == (True, "all")
+    assert (found.model.top_k, found.rollout.early_termination_threshold) == (None, None)
+    assert config(critic="none", num_turns=2).model.top_k == 50
+
+
 def test_what_is_given_wins() -> None:
     given = {"handoff": "random", "weight_decay": 0.0, "max_grad_norm": 1.0, "importance": "truncate"}
     found = config(model={"temperature": 1.0, "top_k": None}, **given, early_termination_threshold=None)

@@ -48,7 +48,8 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
                 "magrpo.advantage_normalization is an older spelling: magrpo.normalize_advantages is kept",
                 "magrpo.normalize_advantages: true or false; default false",
                 "Whitening: advantages less their mean in the group, divided by their standard deviation there; "
-                "`advantage_normalization` is the same.",
+                "with a critic, among all of an agent's answers in a turn of the batch. `advantage_normalization` is "
+                "the same.",
             ],
         ),
         (

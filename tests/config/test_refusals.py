@@ -133,7 +133,22 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
             {"magrpo": {"critic": "iac", "dynamic_sampling": True}},
             "magrpo.dynamic_sampling skips groups of equal returns",
         ),
-        ({"magrpo": {"critic": "maac", "normalize_advantages": True}}, "magrpo.normalize_advantages takes the mean"),
+        (
+            {
+                "magrpo": {
+                    "critic": "maac",
+                    "normalize_advantages": True,
+                    "num_generations": 1,
+                    "rollout_buffer_size": 1,
+                }
+            },
+            "magrpo.normalize_advantages compares the answers of a batch, and with num_generations 1 and "
+            "rollout_buffer_size 1 there is one",
+        ),
+        (
+            {"magrpo": {"estimator": "reinforce_pp", "num_generations": 1, "rollout_buffer_size": 1}},
+            "magrpo.estimator reinforce_pp compares the answers of a batch",
+        ),
         (
             {"magrpo": {**EARLY, "critic": "iac"}},
             "magrpo.early_termination_threshold with handoff all would let critic iac compare groups that ended early",

@@ -30,9 +30,11 @@ LAYOUTS: tuple[Layout, ...] = ("packed", "padded")
 KINDS: tuple[Kind, ...] = ("iac", "maac")
 
 
-def learner_of(folder: Path, kind: Kind, target: Target, layout: Layout = "packed", rank: int = 0) -> Learner:
+def learner_of(
+    folder: Path, kind: Kind, target: Target, layout: Layout = "packed", rank: int = 0, whitened: bool = False
+) -> Learner:
     """With a value head that says something already."""
-    credit = CreditConfig(critic=kind, critic_target=target, discount=DISCOUNT)
+    credit = CreditConfig(critic=kind, critic_target=target, discount=DISCOUNT, normalize_advantages=whitened)
     settings = {"value_loss_coef": COEFFICIENT, "microbatch_tokens": 24}
     learner = tiny_learner(folder, layout, credit=credit, lora=LoraConfig(rank=rank), **settings)
     critic = critic_of(learner)
@@ -132,7 +134,7 @@ def test_advantages_and_gradients_are_those_of_the_definitions(
         np.testing.assert_allclose(np.array(one.targets) - one.value, a, rtol=1e-4, atol=1e-5)
 
     gradient = Gradient(learner.scorer, learner.settings)
-    rows, valued = learner._prepared(groups)
+    ((rows, valued),) = learner._prepared([groups])
     gradient.add(rows, len(groups))
     gradient.close(len(groups))
     assert gradient.loss == pytest.approx(policy_loss(policy, groups, advantages), rel=1e-4, abs=1e-5)
@@ -159,6 +161,30 @@ def test_advantages_and_gradients_are_those_of_the_definitions(
         pairs += slopes(lambda w: COEFFICIENT * critic_loss({**w, **fixed}, groups, targets), used, of_body)
     for said, measured in pairs:
         assert said == pytest.approx(measured, rel=2e-3, abs=2e-4)
+
+
+@pytest.mark.parametrize("size", [3, 7])
+@pytest.mark.parametrize("kind", KINDS)
+def test_whitened_advantages_are_those_of_a_turn_of_the_whole_batch(kind: Kind, size: int, tiny_policy: Path) -> None:
+    """However many optimizer steps the batch is: what is compared are all answers of a turn."""
+    learner = learner_of(tiny_policy, kind, "td", whitened=True)
+    groups = [replace(group, turn=number % 2) for number, group in enumerate(some_groups(7, kind=kind))]
+    values = critic_weights(learner)
+    found = [
+        targets_of(values, g, "td") - numpy_value(values, g.experience.state)
+        for g in groups
+        if g.experience is not None
+    ]
+    expected = []
+    for number, own in enumerate(found):
+        of_turn = np.concatenate(found[number % 2 :: 2])
+        expected += [*((own - of_turn.mean()) / of_turn.std() / len(own))]
+    prepared = learner._prepared([part.groups for part in batch(0, groups, size).mini_batches])
+    weights = [c.weight for rows, _ in prepared for row in rows for c in row.completions]
+    np.testing.assert_allclose(weights, expected, rtol=2e-4, atol=2e-5)
+    with pytest.raises(ValueError, match="groups of batch 0 came alone, and a critic compares all of a batch"):
+        learner.accumulate(0, 0, groups[:2])
+    assert learner.update(batch(0, groups, size)).optimizer_steps == -(-7 // size)
 
 
 def test_targets_by_hand(tiny_policy: Path) -> None:

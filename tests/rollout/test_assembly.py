@@ -103,6 +103,19 @@ def test_a_shared_policy_gets_the_groups_of_all_its_agents(size: int | None, agg
     assert joined([first]) == first
 
 
+@pytest.mark.parametrize("size", [None, 2])
+def test_where_a_critic_compares_a_batch_it_comes_as_a_whole(size: int | None) -> None:
+    run, rng = run_of(2, 2, "all", size, critic="iac", normalize_advantages=True), random.Random(1)
+    episodes = [episode(grown(2, 2, 2, "aligned", "all", rng)) for _ in range(3)]
+    assembly = Assembly(0, 3, run)
+    for draw, one in enumerate(episodes):
+        assembly.add_episode(draw, one)
+    for source in (assembly, assembled(0, assembly.batches, run)):
+        assert streamed(source, 1) == []
+        stream = PolicyStream(source, Policy((1,)), Changes().until, lambda agent: True)
+        assert asyncio.run(asyncio.wait_for(stream.batch(), 5)) == batch_of_agent(episodes, 1, 0, run)
+
+
 def test_first_turns_are_handed_on_while_later_ones_are_played() -> None:
     run, rng = run_of(1, 2, "random", None), random.Random(2)
     episodes = [episode(grown(2, 2, 1, "aligned", "random", rng)) for _ in range(2)]
