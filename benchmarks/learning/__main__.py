@@ -93,14 +93,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         results.mkdir(parents=True, exist_ok=True)
         for seed in map(int, arguments.seeds.split(",")):
-            for arm in (name for name in arms if (name, seed) not in done):
-                run = train(study, arm, seed, folder, arguments.override)
-                line = {"arm": arm, "seed": seed, "digest": study.digest(arm)}
+            for name in (name for name in arms if (name, seed) not in done):
+                run = train(study, name, seed, folder, arguments.override)
+                line: dict[str, Any] = {"arm": name, "seed": seed, "digest": study.digest(name)}
                 line |= measure(run, study.drawn[0], study.also)
                 with (results / f"{study.name}.jsonl").open("a") as file:
                     file.write(json.dumps(line) + "\n")
                 before, after = line["before"]["reward"], line["after"]["reward"]
-                print(f"{arm}, seed {seed}: reward {before:.2f}, then {after:.2f}; {line['seconds']} s", flush=True)
+                print(f"{name}, seed {seed}: reward {before:.2f}, then {after:.2f}; {line['seconds']} s", flush=True)
     lines = current(study, results)
     print(table(lines, study))
     draw(lines, study, results / f"{study.name}.png")

@@ -38,8 +38,8 @@ class Study:
 
     `common`: settings of all arms beside the config's. `groups`: arms of one are drawn together. `files`: what the arms
     share beside their settings; the first is the tasks, where an expert knows their solutions. `columns`: of the table,
-    by the names of numbers in a run's line; the last column is the difference in `compared`. `drawn`: which number of a
-    step is a curve's, and what it is called; `marked`: the held-out tasks' rewards are marks in the same panels.
+    by the names of numbers in a run's line; differences are shown of those that are `compared`. `drawn`: which number
+    of a step is a curve's, and what it is called; `marked`: the held-out tasks' rewards are marks in the same panels.
     `also`: more numbers of an evaluation, from (run folder, step, last turn).
     """
 
@@ -49,7 +49,7 @@ class Study:
     groups: Mapping[str, Mapping[str, Arm]]
     files: tuple[Path, ...]
     columns: Mapping[str, str]
-    compared: str
+    compared: tuple[str, ...]
     drawn: tuple[str, str]
     marked: bool
     also: Callable[[Path, int, int], dict[str, float]]
@@ -127,9 +127,8 @@ TOY_HARD = Study(
         "first_passed": "in turn 1",
         "needs_aux": "needs aux",
         "agree": "agree",
-        "both_first": "both first",
     },
-    compared="passed",
+    compared=("passed", "first_passed"),
     drawn=("all_passed", "programs that pass all tests, last turn"),
     marked=False,
     also=agreement,
@@ -167,7 +166,7 @@ MBPP = Study(
         "aux_called": "main calls aux",
         "needs_aux": "needs aux",
     },
-    compared="reward",
+    compared=("reward",),
     drawn=("reward_mean", "reward: of a step's answers, and of held-out tasks"),
     marked=True,
     also=lambda run, step, last: {},
