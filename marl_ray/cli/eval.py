@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--samples", type=positive, metavar="N", help="episodes a task; if not given, the largest k")
     parser.add_argument("--k", type=numbers, default=[1], metavar="K,...", help="of pass@k; 1 if not given")
     parser.add_argument("--protocol", default="parallel", metavar="NAME", help="see below; parallel if not given")
-    parser.add_argument("--swap", action="store_true", help="two models in each other's places: every combination")
+    parser.add_argument("--swap", action="store_true", help="models in each other's places: every combination")
     parser.add_argument("--output", type=Path, metavar="DIR", help="if not given, a new folder below evaluations/")
     parser.add_argument("--episodes", action="store_true", help="write every episode, with all texts")
     parser.add_argument(

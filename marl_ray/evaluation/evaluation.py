@@ -86,7 +86,8 @@ def run(config: Config, request: Wanted) -> Iterator[str]:
     write_atomically(folder / "evaluation.json", (json.dumps(_result(request, asked, summary), indent=1)).encode())
     yield from table(summary)
     if request.swap and config.num_agents == 2:
-        yield from ("", *matrix(summary, *asked.contenders[1].players))
+        sources = list(dict.fromkeys(contender.players[0] for contender in asked.contenders))
+        yield from ("", *matrix(summary, sources))
     played = f"{counted(len(asked.tasks), 'task')}, {counted(asked.samples, 'sample')} each"
     yield f"{played}; in brackets 95 % intervals over tasks; results in {folder}"
 

@@ -53,9 +53,11 @@ def find_sources(names: Sequence[str], config: Config) -> list[Source]:
     where there are none yet or they are of fewer steps; a checkpoint. Raises UserError."""
     found = [_source(name, config) for name in names]
     labels = [source.label for source in found]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise UserError(f"--model {label} is given twice: leave one away")
+    for number, (name, source) in enumerate(zip(names, found, strict=True)):
+        if source.weights in [other.weights for other in found[:number]]:
+            raise UserError(f"--model {name} is given twice: leave one away")
+        if labels.count(source.label) > 1:  # runs of one name in different folders are called as they are given
+            found[number] = replace(source, label=name)
     return found
 
 
@@ -113,11 +115,11 @@ def _kept(label: str, folder: Path, run: RunFolder, config: Config) -> Source:
 
 
 def contenders(sources: Sequence[Source], config: Config, swap: bool) -> list[Contender]:
-    """One a source; with `swap` one for every way to fill the agents' places with two sources. Raises UserError."""
+    """One a source; with `swap` one for every way to fill the agents' places with the sources. Raises UserError."""
     if not swap:
         return [_contender(source.label, [source] * config.num_agents, config) for source in sources]
-    if len(sources) != 2 or config.num_agents < 2:
-        raise UserError("--swap puts two models in each other's places: give --model twice, for several agents")
+    if len(sources) < 2 or config.num_agents < 2:
+        raise UserError("--swap puts models in each other's places: give --model twice or more, for several agents")
     places = product(sources, repeat=config.num_agents)
     return [_contender("+".join(source.label for source in chosen), chosen, config) for chosen in places]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from marl_ray.evaluation.measures import Summary
 from marl_ray.evaluation.statistics import Estimate
@@ -24,21 +24,25 @@ def table(summary: Summary) -> Iterator[str]:
     columns |= {f"{difference.model} - {first}": difference.numbers for difference in shown}
     names = list(dict.fromkeys(name for numbers in models.values() for name in numbers))
     widest = max(map(len, names), default=0)
-    yield f"{'':<{widest}}" + "".join(f"  {label:>{WIDTH}}" for label in columns)
+    yield f"{'':<{widest}}" + _row(columns, columns)
     for name in names:
         cells = (_cell(numbers.get(name), label not in models) for label, numbers in columns.items())
-        yield f"{name:<{widest}}" + "".join(f"  {cell:>{WIDTH}}" for cell in cells)
+        yield f"{name:<{widest}}" + _row(cells, columns)
 
 
-def matrix(summary: Summary, first: str, second: str, metric: str = "return") -> Iterator[str]:
-    """Two models in two roles: rows are who plays the first role, columns who plays the second."""
+def matrix(summary: Summary, names: Sequence[str], metric: str = "return") -> Iterator[str]:
+    """Models in two roles: rows are who plays the first role, columns who plays the second."""
     yield f"{metric}, by who plays agent 0 (rows) and agent 1 (columns)"
-    names = (first, second)
     widest = max(map(len, names))
-    yield f"{'':<{widest}}" + "".join(f"  {name:>{WIDTH}}" for name in names)
+    yield f"{'':<{widest}}" + _row(names, names)
     for row in names:
         cells = (_cell(summary.models[f"{row}+{column}"].get(metric), False) for column in names)
-        yield f"{row:<{widest}}" + "".join(f"  {cell:>{WIDTH}}" for cell in cells)
+        yield f"{row:<{widest}}" + _row(cells, names)
+
+
+def _row(cells: Iterable[str], labels: Iterable[str]) -> str:
+    """Cells, each as wide as its column."""
+    return "".join(f"  {cell:>{max(WIDTH, len(label))}}" for cell, label in zip(cells, labels, strict=True))
 
 
 def _cell(estimate: Estimate | None, signed: bool) -> str:

@@ -88,7 +88,7 @@ def test_a_table_has_a_column_a_model_and_a_difference() -> None:
 def test_a_matrix_says_who_plays_whom() -> None:
     places = {"a+a": measures(1, 1), "a+b": measures(2, 2), "b+a": measures(3, 3), "b+b": measures(4, 4)}
     summary = summarise(places, seed=1)
-    _, header, first, second = matrix(summary, "a", "b")
+    _, header, first, second = matrix(summary, ["a", "b"])
     assert header.split() == ["a", "b"]
     assert [first.split()[0], first.split()[1], first.split()[4]] == ["a", "1.000", "2.000"]
     assert [second.split()[1], second.split()[4]] == ["3.000", "4.000"]

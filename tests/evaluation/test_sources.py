@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,13 +107,23 @@ def test_models_that_are_none_are_refused(run: RunFolder, config: Config, tmp_pa
     assert "has neither trained models nor a checkpoint yet" in refusal(str(empty))
 
 
+def test_runs_of_one_name_are_told_apart(run: RunFolder, config: Config, tmp_path: Path) -> None:
+    other = tmp_path / "seed2" / "one"
+    shutil.copytree(run.path, other)
+    base, one, two = find_sources(["base", str(run), str(other)], config)
+    assert (base.label, one.label, two.label) == ("base", str(run), str(other))
+    assert len(contenders([base, one, two], config, swap=True)) == 9
+    with pytest.raises(UserError, match=f"--model {other}/ is given twice: leave one away"):
+        find_sources([str(other), f"{other}/"], config)
+
+
 def test_swapping_fills_every_place_with_either(run: RunFolder, config: Config) -> None:
     sources = find_sources(["base", str(run)], config)
     places = contenders(sources, config, swap=True)
     assert [place.label for place in places] == ["base+base", "base+one", "one+base", "one+one"]
     assert [agent.name for agent in places[2].config.agents] == [sources[1].weights[0], "bundled:toy-base"]
     assert places[1].players == ("base", "one")
-    with pytest.raises(UserError, match="--swap puts two models in each other's places"):
+    with pytest.raises(UserError, match="--swap puts models in each other's places"):
         contenders(sources[:1], config, swap=True)
     single = alone(places[1])
     assert [agent.name for agent in single.config.agents] == [sources[1].weights[1]]
