@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from marl_ray.core.errors import UserError
 from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
@@ -59,6 +61,26 @@ def test_equal_returns_give_exact_zeros_however_a_mean_is_rounded() -> None:
         assert not group_advantages(equal, name).any()
     assert not whitened(equal).any()
     torch.testing.assert_close(group_advantages(equal, "mareinforce"), equal)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.floats(-4, 4, allow_subnormal=False), min_size=2, max_size=6),
+    st.floats(-10, 10, allow_subnormal=False),
+    st.floats(0.1, 10),
+)
+def test_shifts_change_no_baseline_s_advantages_and_scales_scale_them(
+    values: list[float], shift: float, scale: float
+) -> None:
+    """Those with a baseline do not see a shift, all scale with their returns; whitened, no scale is seen either."""
+    returns = torch.tensor(values, dtype=torch.float64)
+    moved = returns * scale + shift
+    for name in OF_SIBLINGS:
+        own = group_advantages(returns, name)
+        seen = shift if name == "mareinforce" else 0.0
+        torch.testing.assert_close(group_advantages(moved, name), own * scale + seen, rtol=1e-9, atol=1e-9)
+    if returns.std(correction=0) > 0.1:
+        torch.testing.assert_close(whitened(moved), whitened(returns), rtol=1e-3, atol=1e-3)
 
 
 def test_siblings_are_the_last_dimension() -> None:
