@@ -2,7 +2,7 @@
 
     python -m benchmarks.learning [--study toy-hard] [--arms joint,only_main] [--seeds 1,2,3] [--list] [--only-table]
 
-toy-hard: 23 ways to train the bundled pair on the harder bundled set. mbpp: two SmolLM2-135M on MBPP.
+toy-hard: 24 ways to train the bundled pair on the harder bundled set. mbpp: two SmolLM2-135M on MBPP.
 
 Each run is a `marl-ray train` of its own with the study's config and the arm's overrides, below --folder. Its numbers
 become a line of docs/learning/STUDY.jsonl, and what has a line there is not run again. A run that was stopped goes on

@@ -74,6 +74,7 @@ def _material(config: Path, files: tuple[Path, ...]) -> str:
 
 
 _TREE = {"magrpo.handoff": "all", "magrpo.num_generations": 4, "magrpo.rollout_buffer_size": 6}
+_IAC = {"magrpo.critic": "iac", "magrpo.critic_learning_rate": 1e-2, **_TREE}
 TOY_HARD = Study(
     name="toy-hard",
     config=CONFIGS / "toy_hard.yaml",
@@ -112,10 +113,8 @@ TOY_HARD = Study(
             "difference": Arm("difference", {"magrpo.estimator": "difference"}),
             "whitened": Arm("magrpo, whitened", {"magrpo.normalize_advantages": True}),
             "dynamic": Arm("magrpo, dynamic sampling", {"magrpo.dynamic_sampling": True}),
-            "iac": Arm(
-                "critic iac, handoff all, G = 4, 6 tasks",
-                {"magrpo.critic": "iac", "magrpo.critic_learning_rate": 1e-2, **_TREE},
-            ),
+            "iac": Arm("critic iac, handoff all, G = 4, 6 tasks", _IAC),
+            "iac_normalized": Arm("the same, advantages normalised", {**_IAC, "magrpo.normalize_advantages": True}),
         },
     },
     files=(HARD_TASKS_PATH, HARD_BASE_PATH / "model.safetensors"),
