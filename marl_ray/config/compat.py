@@ -32,7 +32,7 @@ def compatible(
     """What `compat: name` makes of settings that are not given, by key. `entries` are the agents' own settings."""
     if name == "none":
         return {}
-    settings = COMLRL if given.get(f"{algorithm}.critic", "none") == "none" else {**COMLRL, **COMLRL_CRITIC}
+    settings = COMLRL if given.get(f"{algorithm}.critic") in (None, "none") else {**COMLRL, **COMLRL_CRITIC}
     found = {key.format(algorithm=algorithm): value for key, value in settings.items()}
     coefficient = f"{algorithm}.reference_kl_coef"
     if given.get(coefficient) or any(entry.get("reference_kl_coef") for entry in entries or ()):
