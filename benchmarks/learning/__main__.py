@@ -93,7 +93,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         results.mkdir(parents=True, exist_ok=True)
         for seed in map(int, arguments.seeds.split(",")):
-            for name in (name for name in arms if (name, seed) not in done):
+            for name in arms:
+                if (name, seed) in done:
+                    continue
                 run = train(study, name, seed, folder, arguments.override)
                 line: dict[str, Any] = {"arm": name, "seed": seed, "digest": study.digest(name)}
                 line |= measure(run, study.drawn[0], study.also)

@@ -46,9 +46,9 @@ def table(lines: Sequence[Line], study: Study) -> str:
             tokens = statistics.fmean(line["curve"][-1][0] for line in own.values()) / 1000
             shared = sorted(own.keys() & theirs.keys() if name != JOINT else ())
             differences = [[own[seed]["after"][of] - theirs[seed][of] for seed in shared] for of in study.compared]
-            cells = [*_cells([line["after"] for line in own.values()], study)]
-            cells += [_cell(these, signed=True) if these else "" for these in differences]
-            rows.append([arm.title, str(len(own)), f"{tokens:.0f}", *cells])
+            cells = _cells([line["after"] for line in own.values()], study)
+            paired = (_cell(these, signed=True) if these else "" for these in differences)
+            rows.append([arm.title, str(len(own)), f"{tokens:.0f}", *cells, *paired])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

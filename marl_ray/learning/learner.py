@@ -324,10 +324,10 @@ class Learner:
             groups, valued = self.critic.credited(groups)
         found, start = [], 0
         for part in parts:
-            own = slice(start, start + len(part))
-            rows = rows_of(groups[own]) if self.reference is None else self.reference.rows(groups[own])
-            found.append((rows, valued[own]))
-            start = own.stop
+            end = start + len(part)
+            own = groups[start:end]
+            found.append((rows_of(own) if self.reference is None else self.reference.rows(own), valued[start:end]))
+            start = end
         return found
 
     def _with_old(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
