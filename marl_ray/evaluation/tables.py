@@ -11,6 +11,8 @@ from marl_ray.evaluation.statistics import Estimate
 WIDTH = 25
 MOST_COMPARED = 3
 """Models; the differences of more are in the file."""
+SIDE_BY_SIDE = 5
+"""Columns; further ones come below, each with the metrics' names again."""
 
 
 def table(summary: Summary) -> Iterator[str]:
@@ -24,10 +26,15 @@ def table(summary: Summary) -> Iterator[str]:
     columns |= {f"{difference.model} - {first}": difference.numbers for difference in shown}
     names = list(dict.fromkeys(name for numbers in models.values() for name in numbers))
     widest = max(map(len, names), default=0)
-    yield f"{'':<{widest}}" + _row(columns, columns)
-    for name in names:
-        cells = (_cell(numbers.get(name), label not in models) for label, numbers in columns.items())
-        yield f"{name:<{widest}}" + _row(cells, columns)
+    labels = list(columns)
+    for start in range(0, len(labels), SIDE_BY_SIDE):
+        block = labels[start : start + SIDE_BY_SIDE]
+        if start:
+            yield ""
+        yield f"{'':<{widest}}" + _row(block, block)
+        for name in names:
+            cells = (_cell(columns[label].get(name), label not in models) for label in block)
+            yield f"{name:<{widest}}" + _row(cells, block)
 
 
 def matrix(summary: Summary, names: Sequence[str], metric: str = "return") -> Iterator[str]:

@@ -93,3 +93,12 @@ def test_a_matrix_says_who_plays_whom() -> None:
     assert [first.split()[0], first.split()[1], first.split()[4]] == ["a", "1.000", "2.000"]
     assert [second.split()[1], second.split()[4]] == ["3.000", "4.000"]
     assert " - " not in "".join(table(summary))
+
+
+def test_many_models_are_shown_below_each_other() -> None:
+    models = {f"m{number}": measures(number, number) for number in range(9)}
+    header, upper, between, next_header, lower = table(summarise(models, seed=1))
+    assert (header.split(), next_header.split()) == (["m0", "m1", "m2", "m3", "m4"], ["m5", "m6", "m7", "m8"])
+    assert between == ""
+    assert upper.split()[1::3] == ["0.000", "1.000", "2.000", "3.000", "4.000"]
+    assert lower.split()[::3] == ["return", "5.000]", "6.000]", "7.000]", "8.000]"]
