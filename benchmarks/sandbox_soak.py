@@ -24,6 +24,7 @@ import ray
 
 from benchmarks.sandbox_programs import KnownProgram, mixture
 from marl_ray.actors.sandbox_pool import SandboxPool
+from marl_ray.cluster.ray_private import init_on_localhost
 from marl_ray.sandbox import SandboxSettings
 
 CHUNK = 250
@@ -192,7 +193,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write all samples there")
     arguments = parser.parse_args()
-    ray.init(address="local", num_cpus=arguments.workers, include_dashboard=False, log_to_driver=False)
+    init_on_localhost(num_cpus=arguments.workers, include_dashboard=False, log_to_driver=False)
     result = asyncio.run(run(arguments))
     left = wait_for_no_workers()
     ray.shutdown()

@@ -193,14 +193,9 @@ async def _with_ray(
     import ray
 
     from marl_ray.actors.sandbox_pool import SandboxPool
+    from marl_ray.cluster.ray_private import init_on_localhost
 
-    ray.init(
-        address="local",
-        num_cpus=arguments.workers,
-        include_dashboard=False,
-        log_to_driver=False,
-        configure_logging=False,
-    )
+    init_on_localhost(num_cpus=arguments.workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
     pool = SandboxPool(settings, arguments.workers)
     await pool.start()
     loop = asyncio.get_running_loop()

@@ -19,6 +19,7 @@ ray = pytest.importorskip("ray")
 from marl_ray.actors.handle import Handle  # noqa: E402
 from marl_ray.actors.sandbox_pool import SandboxPool  # noqa: E402
 from marl_ray.actors.sandbox_worker import SandboxWorker  # noqa: E402
+from marl_ray.cluster.ray_private import init_on_localhost  # noqa: E402
 from marl_ray.core.errors import UserError  # noqa: E402
 from marl_ray.core.ids import ActorId  # noqa: E402
 from marl_ray.sandbox import (  # noqa: E402
@@ -42,7 +43,7 @@ def cluster() -> Iterator[None]:
         ray.shutdown()
     os.environ["MARL_RAY_TEST_API_KEY"] = SECRET
     try:
-        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        init_on_localhost(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
         yield
         ray.shutdown()
     finally:

@@ -25,6 +25,7 @@ LATENCY_VS_FORK = 20.0
 def test_speed_of_library_and_ray_workers() -> None:
     ray = pytest.importorskip("ray")
     from marl_ray.actors.sandbox_pool import SandboxPool
+    from marl_ray.cluster.ray_private import init_on_localhost
 
     async def scenario() -> dict[str, float]:
         settings = SandboxSettings()
@@ -51,7 +52,7 @@ def test_speed_of_library_and_ray_workers() -> None:
         ray.shutdown()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")  # else Ray's workers stand back behind all others on a busy machine
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        init_on_localhost(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
         try:
             figures = asyncio.run(scenario())
         finally:
