@@ -1,0 +1,95 @@
+"""Count and list the wording that this project does not use, in code, documentation and tests.
+
+    python -m tools.prose                 counts per rule
+    python -m tools.prose --list          every place, as path:line: rule: text
+    python -m tools.prose --list PATH...  the places in these files and folders
+
+Docstrings of functions and methods open with a verb in the imperative mood. Docstrings of properties, like those of
+classes and fields, are noun phrases. The other rules are regular expressions over the whole text of a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+SOURCES = ("marl_ray", "docs", "README.md", "CONTRIBUTING.md", "benchmarks", "tools", "tests")
+SUFFIXES = {".py", ".md"}
+OWN = {"tools/prose.py"}
+"""Files that have to quote the rules."""
+RULES = {
+    "what-clause": re.compile(
+        r"\b[Ww]hat (is|was|are|were|has|have|had|it|they|a|an|the|each|one|would|may|can|cannot)\b(?![^\n]*\?)"
+    ),
+    "those-of": re.compile(r"\b[Tt]hose (of|that|who|which|whose|with)\b"),
+    "nobody": re.compile(r"\b([Nn]obody|[Ww]hoever|[Ww]homever|[Ss]omebody|[Aa]nybody)\b"),
+    "a-for-per": re.compile(
+        r"\b(one|two|once|twice|lines?|tokens|file|object|text|prompts?|actors?) an? (agent|policy|line|step|turn)\b"
+    ),
+}
+NOT_VERBS = re.compile(
+    r"(a|above|again|all|an|and|any|anybody|anything|as|at|before|below|both|but|by|each|either|every|everything|for|from|"
+    r"greedy|had|has|her|here|his|how|if|in|into|is|it|its|itself|likewise|most|neither|no|nobody|none|nor|not|nothing|of|"
+    r"on|one|only|or|other|our|several|shape|so|some|somebody|such|that|the|their|them|then|there|these|they|this|those|"
+    r"true|two|under|until|what|whatever|when|where|whether|which|while|who|whoever|whose|why|with|without|yes)"
+)
+"""First words of a docstring that cannot be an imperative."""
+
+
+def opens_with_verb(docstring: str) -> bool:
+    """Return whether the first word of a docstring can be a verb in the imperative mood."""
+    first = re.match(r"[A-Za-z]+", docstring)
+    return first is not None and not NOT_VERBS.fullmatch(first[0].lower())
+
+
+def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a decorator makes an attribute of the function, whose docstring is then a noun phrase."""
+    names = {ast.unparse(decorator).rsplit(".", 1)[-1] for decorator in function.decorator_list}
+    return bool(names & {"property", "cached_property", "fixture", "fixture()"}) or any("fixture" in n for n in names)
+
+
+def findings(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield (line number, rule, text) for every place in a file that breaks a rule."""
+    text = path.read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), 1):
+        for rule, pattern in RULES.items():
+            for _ in pattern.finditer(line):
+                yield number, rule, line.strip()
+    if path.suffix != ".py":
+        return
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_property(node):
+            continue
+        docstring = ast.get_docstring(node)
+        if docstring and not opens_with_verb(docstring):
+            yield node.lineno, "no-verb", docstring.splitlines()[0]
+
+
+def files(names: Sequence[str]) -> list[Path]:
+    """Return the tracked Python and Markdown files at or below these paths, except this module."""
+    tracked = subprocess.run(["git", "ls-files", "--", *names], capture_output=True, text=True, check=True).stdout
+    return [Path(name) for name in tracked.splitlines() if Path(name).suffix in SUFFIXES and name not in OWN]
+
+
+def main() -> None:
+    """Print the counts per rule, or every place."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", default=SOURCES)
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    counts: Counter[str] = Counter(dict.fromkeys([*RULES, "no-verb"], 0))
+    for path in files(options.paths):
+        for number, rule, text in findings(path):
+            counts[rule] += 1
+            if options.list:
+                print(f"{path}:{number}: {rule}: {text}")
+    print(", ".join(f"{rule} {count}" for rule, count in counts.items()))
+
+
+if __name__ == "__main__":
+    main()
