@@ -5,7 +5,7 @@
 
 Each check (`benchmarks.device_checks`) is a process of its own that has `--deadline` seconds. At the end there is a
 table, and with --out a report in Markdown, with versions and numbers, for an issue. The exit status is 1 where a check
-has failed. docs/gpu.md says what is checked.
+has failed. docs/how-to/gpu.md says what is checked.
 """
 
 from __future__ import annotations

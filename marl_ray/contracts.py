@@ -1,7 +1,7 @@
 """What every plug-in has to keep to, as checks that any implementation can be run through.
 
 Each raises AssertionError with a line that says what is wrong. They need no test framework, no model and no cluster;
-docs/extending.md shows them at work.
+docs/how-to/extend.md shows them at work.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The module of an own one is found as Python finds any (installed, or on PYTHONPATH), or in the current folder, which a
 console script would not look into. The process that a command starts imports plug-ins; on a cluster that is the
-driver, whose folder is the job's. Where KL is part of rewards, learners import an estimator too. docs/extending.md has
+driver, whose folder is the job's. Where KL is part of rewards, learners import an estimator too. docs/how-to/extend.md has
 an example of each kind.
 """
 
@@ -67,12 +67,12 @@ class Registry:
             raise UserError(f"{self.kind} {name}: module {module} has no {attribute}")
         plugin = getattr(found, attribute)
         if not hasattr(plugin, self.needs):
-            raise UserError(f"{self.kind} {name} is none: it has no {self.needs} (docs/extending.md)")
+            raise UserError(f"{self.kind} {name} is none: it has no {self.needs} (docs/how-to/extend.md)")
         if self.needs == "__call__" and isinstance(plugin, type):  # calling it would only make an object
             raise UserError(f"{self.kind} {name} is a class: name a function, or an object that can be called")
         if inspect.isabstract(plugin):
             left = ", ".join(sorted(plugin.__abstractmethods__))
-            raise UserError(f"{self.kind} {name} cannot be used: it has no {left} of its own (docs/extending.md)")
+            raise UserError(f"{self.kind} {name} cannot be used: it has no {left} of its own (docs/how-to/extend.md)")
         return plugin
 
 

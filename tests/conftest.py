@@ -1,16 +1,19 @@
-"""What tests of several rooms ask for."""
+"""Fixtures that tests of several packages share."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from marl_ray.sandbox import Limits, Sandbox, SandboxSettings, SandboxUnavailable
+
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files and folders that this process has brought to disk, under the names they had, in order."""
+    """Paths that this process has passed to fsync, in order, under the names that they had then."""
     found: list[Path] = []
     fsync = os.fsync
 
@@ -20,3 +23,14 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     monkeypatch.setattr(os, "fsync", noted)
     return found
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    """The best sandbox that this machine allows. One for the whole test session, with limits that honest tests keep."""
+    limits = Limits(test_cpu_s=5.0, test_wall_s=20.0, program_wall_s=60.0, memory_mb=512)
+    try:
+        with Sandbox(SandboxSettings(isolation="auto", limits=limits)) as running:
+            yield running
+    except SandboxUnavailable as error:
+        pytest.skip(f"no isolation on this machine: {error}")

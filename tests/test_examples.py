@@ -23,7 +23,6 @@ from marl_ray.rollout.player import EpisodePlayer
 from marl_ray.telemetry.rows import episode_metrics, rollout_metrics
 from tests.end_to_end.conftest import rows, train
 from tests.external.server import Server, fails, says
-from tests.trees import completion
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 TOPICS = [{"topic": "bread", "ratio": 2}, {"topic": "snow"}]
@@ -83,7 +82,7 @@ class Author:
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
         texts = [" ".join(["word"] * (number + 1)) for number in range(sampling.num_generations)]
-        return Generation((1,), tuple(map(completion, texts)))
+        return Generation((1,), tuple(map(make_completion, texts)))
 
 
 class Nothing:

@@ -1,4 +1,4 @@
-"""docs/extending.md: every block of code in it is run."""
+"""docs/how-to/extend.md: every block of code in it is run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from marl_ray.config.environments import JudgeConfig
 from marl_ray.credit import ESTIMATORS
 from marl_ray.runs.check import check
 
-PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "extend.md"
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
 FILES = {code.split("\n")[0].removeprefix("# "): code for _, code in BLOCKS if code.startswith("# ")}
 SNIPPETS = [code for kind, code in BLOCKS if kind == "python" and not code.startswith("# ")]

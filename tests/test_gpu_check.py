@@ -43,5 +43,5 @@ def test_what_fails_is_said_with_its_last_lines(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_check_is_in_the_docs() -> None:
-    text = (Path(__file__).resolve().parent.parent / "docs" / "gpu.md").read_text()
+    text = (Path(__file__).resolve().parent.parent / "docs" / "how-to" / "gpu.md").read_text()
     assert all(f"| `{name}` |" in text for name in CHECKS)

@@ -62,7 +62,7 @@ def test_every_room_says_what_it_is() -> None:
         assert text or path.name != "__init__.py", f"{path} is empty: one line that says what the room is"
 
 
-@pytest.mark.parametrize("name", ["docs/architecture.md", "CONTRIBUTING.md", "README.md"])
+@pytest.mark.parametrize("name", ["docs/explanation/architecture.md", "CONTRIBUTING.md", "README.md"])
 def test_documents_name_what_is_there(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#:]+)\)", text)

@@ -24,7 +24,7 @@ from marl_ray.external.expert import Expert
 from marl_ray.toy import HARD_TASKS_PATH
 from tests.toy.test_toy import row_task
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "learning.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "results" / "learning.md"
 CASES = [(study, arm) for study in STUDIES.values() for arm in study.arms]
 
 

@@ -84,7 +84,7 @@ def test_what_cannot_be_used_is_one_line(here: Path) -> None:
     assert "No module named 'no_such_package'" in said(MODES, "own_faults:Mode")
     assert said(MODES, "own_kinds:Mode") == "external.mode own_kinds:Mode: module own_kinds has no Mode"
     assert said(ESTIMATORS, "own_kinds:number") == (
-        "estimator own_kinds:number is none: it has no __call__ (docs/extending.md)"
+        "estimator own_kinds:number is none: it has no __call__ (docs/how-to/extend.md)"
     )
     assert "it has no from_config" in said(ENVIRONMENTS, "own_kinds:number")
 

@@ -5,11 +5,11 @@
 toy-hard: 24 ways to train the bundled pair on the harder bundled set. mbpp: two SmolLM2-135M on MBPP.
 
 Each run is a `marl-ray train` of its own with the study's config and the arm's overrides, below --folder. Its numbers
-become a line of docs/learning/STUDY.jsonl, and what has a line there is not run again. A run that was stopped goes on
+become a line of docs/results/learning/STUDY.jsonl, and what has a line there is not run again. A run that was stopped goes on
 when it is asked for again, so this can be done in pieces. Lines of other settings, tasks or base policy than today's
 are left out, and their arms run anew.
 
-Prints a table of all lines and draws docs/learning/STUDY.png; --results names another folder. --override takes settings
+Prints a table of all lines and draws docs/results/learning/STUDY.png; --results names another folder. --override takes settings
 that make no difference to the numbers, such as where a copy of the data is.
 """
 
@@ -32,7 +32,7 @@ from benchmarks.learning.report import draw, table
 from benchmarks.learning.studies import STUDIES, TOY_HARD, Study
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-RESULTS = ROOT / "docs" / "learning"
+RESULTS = ROOT / "docs" / "results" / "learning"
 
 
 def train(study: Study, arm: str, seed: int, folder: Path, also: Sequence[str]) -> Path:

@@ -30,7 +30,7 @@ protocols:
   sequential  agents answer one after another and read what those before them have answered
   discussion  all answer, read what the others have answered, and answer once more
 
-docs/evaluation.md says what is estimated, and how."""
+docs/how-to/evaluate.md says what is estimated, and how."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ EPILOG = """examples:
   marl-ray report runs/one runs/two --output two.html
   marl-ray report runs/one --episodes 50
 
-docs/report.md says what is on the page."""
+docs/how-to/report.md says what is on the page."""
 
 
 def main(argv: Sequence[str]) -> int:

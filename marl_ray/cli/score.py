@@ -23,7 +23,7 @@ a line of the completions file, here of two agents:
 a line of the output, in the same order:
   {"task_id": "HumanEval/0", "reward": 4.0, "levels": {"main": 0.6, ...}, "metrics": {...}, "report": {...}}
 
-docs/evaluation.md says more."""
+docs/how-to/evaluate.md says more."""
 
 
 def main(argv: Sequence[str]) -> int:

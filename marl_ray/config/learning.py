@@ -118,7 +118,7 @@ class OptimizerConfig:
     """Where the KL divergence from the reference policy counts, with reference_kl_coef above 0. k1_in_reward: a
     completion is credited with its log-ratio, policy over reference, times the coefficient less; k3_in_reward: the same
     with ratio - 1 - log ratio of each token, reference over policy, as in CoMLRL, for comparison with it: that hardly
-    holds a policy near its reference (docs/losses.md); k3_in_loss: its gradient is added, as in GRPO."""
+    holds a policy near its reference (docs/explanation/losses.md); k3_in_loss: its gradient is added, as in GRPO."""
     microbatch_tokens: PositiveInt = 2048
     """Padded tokens the learner computes at once."""
     gradient_checkpointing: bool = False

@@ -264,7 +264,7 @@ class Config:
     alike."""
     compat: Literal["none", "comlrl"] = "none"
     """Settings as another program has them, where the file gives none: those that decide what is sampled and what is
-    computed of it, not how much. comlrl: CoMLRL 1.4.3. What is given wins; docs/estimators.md says what differs all the
+    computed of it, not how much. comlrl: CoMLRL 1.4.3. What is given wins; docs/explanation/estimators.md says what differs all the
     same. none: nothing is changed."""
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
     """What agents have that say nothing else of themselves."""

@@ -1,6 +1,6 @@
 """From episodes to what is reported of a model: numbers a task, their means with intervals, and differences of models.
 
-Names are those of training's metrics (docs/metrics.md): `turn_1/reward_mean`, `turn_2/level/tests`. Beside them there
+Names are those of training's metrics (docs/reference/metrics.md): `turn_1/reward_mean`, `turn_2/level/tests`. Beside them there
 are `return`, the discounted sum of an episode's rewards, and `turn_1/pass@5` where the environment says which joint
 actions pass everything (its metric `all_passed`).
 """

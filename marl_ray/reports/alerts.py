@@ -67,7 +67,7 @@ def _answers(steps: Sequence[Mapping[str, Any]]) -> list[str]:
     actions = _sum(steps, "rollout/joint_samples")
     for key, what in (
         ("sandbox/timeouts", "had a test that ran out of time"),
-        ("sandbox/untrusted", "have a verdict that the program could have forged (docs/sandbox.md)"),
+        ("sandbox/untrusted", "have a verdict that the program could have forged (docs/explanation/sandbox.md)"),
     ):
         if count := _sum(steps, key):
             found.append(f"{count} of {counted(actions, 'joint action')} {what}")

@@ -1,4 +1,4 @@
-"""Which of a run's numbers are drawn in one chart, and how. The names are those of docs/metrics.md."""
+"""Which of a run's numbers are drawn in one chart, and how. The names are those of docs/reference/metrics.md."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_without_it_nothing_changes() -> None:
 def test_it_is_explained_with_its_values() -> None:
     first, text, *values = explain("compat", "grpo")
     assert first == "compat: one of none, comlrl; default none"
-    assert "docs/estimators.md" in text
+    assert "docs/explanation/estimators.md" in text
     assert "comlrl: grpo.handoff all" in values
     assert "comlrl: grpo.max_grad_norm null" in values
     assert "comlrl: grpo.reference_kl k3_in_reward" in values

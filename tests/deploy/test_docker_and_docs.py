@@ -88,7 +88,7 @@ def test_dockerfiles_hold_no_secret_and_run_a_training(path: Path) -> None:
 # --- documents
 
 
-@pytest.mark.parametrize("path", [ROOT / "docs" / "cluster.md", KUBERAY / "README.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [ROOT / "docs" / "how-to" / "cluster.md", KUBERAY / "README.md"], ids=lambda p: p.name)
 def test_documents_name_files_that_exist(path: Path) -> None:
     named = set(re.findall(r"\b(?:deploy|configs|docker|marl_ray)/[\w./-]*\w", path.read_text()))
     assert named
@@ -97,7 +97,7 @@ def test_documents_name_files_that_exist(path: Path) -> None:
 
 def test_the_worked_examples_ask_for_what_the_text_says() -> None:
     blocks = re.findall(
-        r"```yaml\n(.*?)```\n\nasks for (.*?)\.\s", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL
+        r"```yaml\n(.*?)```\n\nasks for (.*?)\.\s", (ROOT / "docs" / "how-to" / "cluster.md").read_text(), re.DOTALL
     )
     asked = []
     for block, _ in blocks:

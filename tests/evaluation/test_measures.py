@@ -7,7 +7,7 @@ import pytest
 from marl_ray.core.tree import Episode, Node
 from marl_ray.evaluation.measures import TaskMeasure, measure, plain, summarise
 from marl_ray.evaluation.tables import matrix, table
-from tests.trees import episode, node, two_turns
+from tests.factories import make_config, make_episode, make_node
 
 
 def chain(first: float, second: float | None, passed: tuple[bool, bool] = (False, False)) -> Episode:
@@ -15,17 +15,17 @@ def chain(first: float, second: float | None, passed: tuple[bool, bool] = (False
 
     def of(turn: int, reward: float, children: dict[int, Node]) -> Node:
         metrics = {"all_passed": float(passed[turn])}
-        return node(turn, [reward], children, levels={"tests": reward / 2}, metrics=metrics)
+        return make_node(turn, [reward], children, levels={"tests": reward / 2}, metrics=metrics)
 
     if second is None:
-        return episode(of(0, first, {}), ((0,), "prompt_too_long"))
-    return episode(of(0, first, {0: of(1, second, {})}))
+        return make_episode(of(0, first, {}), ((0,), "prompt_too_long"))
+    return make_episode(of(0, first, {0: of(1, second, {})}))
 
 
 def test_a_task_is_measured_turn_by_turn() -> None:
     episodes = [chain(1.0, 3.0, (False, True)), chain(2.0, 4.0, (True, True)), chain(3.0, None), chain(2.0, 2.0)]
-    found = measure(episodes, two_turns(), [1, 2, 4])
-    discount = two_turns().credit.discount
+    found = measure(episodes, make_config(num_turns=2), [1, 2, 4])
+    discount = make_config(num_turns=2).credit.discount
     assert (found.samples, found.too_long_prompts, found.infra_errors) == (4, 1, 0)
     assert found.numbers == pytest.approx(
         {
@@ -48,14 +48,14 @@ def test_a_task_is_measured_turn_by_turn() -> None:
 def test_what_the_sandbox_lost_has_no_return() -> None:
     whole, root = chain(1.0, 3.0), chain(2.0, None).root
     assert root is not None
-    found = measure([whole, episode(root, ((0,), "infra_error"))], two_turns(), [1])
+    found = measure([whole, make_episode(root, ((0,), "infra_error"))], make_config(num_turns=2), [1])
     assert found.infra_errors == 1
-    assert found.numbers["return"] == 1 + two_turns().credit.discount * 3
+    assert found.numbers["return"] == 1 + make_config(num_turns=2).credit.discount * 3
     assert found.numbers["turn_1/reward_mean"] == 1.5
 
 
 def test_a_task_that_nobody_could_play_has_no_numbers() -> None:
-    found = measure([episode(None, ((), "infra_error"))], two_turns(), [1])
+    found = measure([make_episode(None, ((), "infra_error"))], make_config(num_turns=2), [1])
     assert (found.infra_errors, found.numbers) == (1, {})
 
 

@@ -13,7 +13,7 @@ from marl_ray.evaluation.protocols import PROTOCOLS
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.player import EpisodePlayer
 from marl_ray.sandbox import ExecutionReport, Program, failed_report
-from tests.trees import completion
+from tests.factories import make_completion
 
 TASK = Task("t/1", "Double it.", {"entry_point": "f", "tests": ("assert f(1) == 2",)})
 HEARD = "Another agent has answered:\n"
@@ -29,7 +29,7 @@ class Counting:
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
         self.asked.append((prompt, sampling))
         await asyncio.sleep(0)  # whoever may run, does
-        said = completion(f"{self.name} {len(self.asked)}")
+        said = make_completion(f"{self.name} {len(self.asked)}")
         return Generation((1,), () if self.too_long else (said,))
 
     @property

@@ -13,7 +13,7 @@ from marl_ray.core.tree import Episode
 from marl_ray.evaluation import evaluation as module
 from marl_ray.evaluation.session import Evaluation
 from marl_ray.evaluation.sources import Contender
-from tests.trees import episode, node
+from tests.factories import make_episode, make_node
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 Hear = Callable[[Contender, list[list[Episode]]], None]
@@ -24,7 +24,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, output: Path, end: BaseException, mea
 
     def evaluate(asked: Evaluation, hear: Hear) -> None:
         if measured:
-            hear(asked.contenders[0], [[episode(node(0, [1.0]))]])
+            hear(asked.contenders[0], [[make_episode(make_node(0, [1.0]))]])
         raise end
 
     monkeypatch.setattr(module, "evaluate", evaluate)

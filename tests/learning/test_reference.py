@@ -38,7 +38,7 @@ def test_both_estimates_have_the_divergence_as_their_mean(scores: list[tuple[flo
 @settings(max_examples=100, deadline=None)
 @given(scores=st.lists(st.tuples(st.floats(-4, 4), st.floats(-4, 4)), min_size=2, max_size=6))
 def test_in_the_reward_only_k1_has_the_divergences_gradient(scores: list[tuple[float, float]]) -> None:
-    """A reward acts by the score alone: E[estimate * grad log pi]. docs/losses.md says what that is of k3."""
+    """A reward acts by the score alone: E[estimate * grad log pi]. docs/explanation/losses.md says what that is of k3."""
     logits, of_reference = torch.tensor(scores, dtype=torch.float64).T
     logits.requires_grad_()
     policy, reference = logits.log_softmax(-1), of_reference.log_softmax(-1)

@@ -20,7 +20,7 @@ from marl_ray.reports.episodes import choose
 from marl_ray.reports.families import LEVELS, REWARDS, families, intervals
 from marl_ray.reports.markup import VOID, element, escaped
 from marl_ray.telemetry.records import record_of
-from tests.trees import Verdict, episode, node
+from tests.factories import Verdict, make_episode, make_node
 
 HOSTILE = (
     "</pre></script><script>document.title='owned'</script><img src=x onerror=alert(1)>\" onmouseover='x' "
@@ -71,10 +71,10 @@ def write_run(folder: Path, text: str = "fine", seed: int = 1) -> Path:
     ]
     rows[2] |= {"rollout/episodes": 2, "rollout/truncated_rate": 0.75, "agent_0/optimizer_steps": 1}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    below = hostile(node(1, [3.0], evidence=Verdict(text)), 0)
-    root = hostile(node(0, [1.0, 2.0], {1: below}, evidence=Verdict(text), levels={HOSTILE: 1.0}), 1)
-    hurt = replace(episode(root, ((1,), "infra_error")), task=replace(episode(root).task, id=HOSTILE))
-    records = [record_of(hurt), record_of(episode(node(0, [0.5])))]
+    below = hostile(make_node(1, [3.0], evidence=Verdict(text)), 0)
+    root = hostile(make_node(0, [1.0, 2.0], {1: below}, evidence=Verdict(text), levels={HOSTILE: 1.0}), 1)
+    hurt = replace(make_episode(root, ((1,), "infra_error")), task=replace(make_episode(root).task, id=HOSTILE))
+    records = [record_of(hurt), record_of(make_episode(make_node(0, [0.5])))]
     lines = [json.dumps({"step": step, "kind": "train"} | record) for step, record in enumerate(records, 1)]
     (folder / "episodes.jsonl").write_text("".join(f"{line}\n" for line in lines))
     (folder / "config.yaml").write_text(f"magrpo: {{}}\nseed: {seed}\nmodel: {{name: '<b>&'}}\n")
@@ -143,8 +143,8 @@ def test_several_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_the_best_the_worst_and_the_last_episodes_are_chosen() -> None:
     rewards = [3.0, 1.0, 9.0, 2.0, 0.0, 9.0, 4.0]
-    records = [{"step": n} | record_of(episode(node(0, [reward]))) for n, reward in enumerate(rewards)]
-    records.insert(3, {"step": 7} | record_of(episode(None, ((), "prompt_too_long"))))
+    records = [{"step": n} | record_of(make_episode(make_node(0, [reward]))) for n, reward in enumerate(rewards)]
+    records.insert(3, {"step": 7} | record_of(make_episode(None, ((), "prompt_too_long"))))
     chosen = [(shown.record["step"], shown.why) for shown in choose(records, 2)]
     assert chosen == [(1, "worst"), (2, "best"), (4, "worst"), (5, "best, last"), (6, "last")]
     assert choose(records, 0) == []

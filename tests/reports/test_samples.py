@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from marl_ray.reports.samples import readable
-from tests.trees import Verdict, episode, node
+from tests.factories import Verdict, make_episode, make_node
 
 
 def test_a_chain_shows_what_was_handed_on() -> None:
-    chain = episode(
-        node(0, [1.0, 3.0], {1: node(1, [4.0, 4.0])}, levels={"tests": 0.5, "main": -0.25}, evidence=Verdict("fine"))
+    chain = make_episode(
+        make_node(
+            0, [1.0, 3.0], {1: make_node(1, [4.0, 4.0])}, levels={"tests": 0.5, "main": -0.25}, evidence=Verdict("fine")
+        )
     )
     rule = "=" * 100
     assert readable(chain) == "\n".join(
@@ -43,8 +45,8 @@ def test_a_chain_shows_what_was_handed_on() -> None:
 
 
 def test_a_tree_shows_its_first_path_and_counts_the_rest() -> None:
-    tree = episode(
-        node(0, [1.0, 2.0, 3.0], {1: node(1, [5.0], {0: node(2, [7.0])}), 2: node(1, [6.0])}),
+    tree = make_episode(
+        make_node(0, [1.0, 2.0, 3.0], {1: make_node(1, [5.0], {0: make_node(2, [7.0])}), 2: make_node(1, [6.0])}),
         ((2,), "early_termination"),
         ((0,), "prompt_too_long"),
         ((1, 0), "early_termination"),
@@ -60,12 +62,12 @@ def test_a_tree_shows_its_first_path_and_counts_the_rest() -> None:
 
 
 def test_a_path_that_could_not_go_on_shows_what_was_handed_on() -> None:
-    stopped = episode(node(0, [1.0, 2.0], transitions={1: {}}), ((1,), "prompt_too_long"))
+    stopped = make_episode(make_node(0, [1.0, 2.0], transitions={1: {}}), ((1,), "prompt_too_long"))
     assert "turn 1: reward 2.00" in readable(stopped)
 
 
 def test_own_rewards_and_an_episode_that_never_began() -> None:
-    root = node(0, [1.0])
+    root = make_node(0, [1.0])
     root.joint_actions = [replace(root.joint_actions[0], rewards=(1.0, -1.0))]
-    assert "each agent's own: 1.00 -1.00" in readable(episode(root))
-    assert readable(episode(None, ((), "prompt_too_long"))).splitlines()[1] == "toy/1   prompt_too_long"
+    assert "each agent's own: 1.00 -1.00" in readable(make_episode(root))
+    assert readable(make_episode(None, ((), "prompt_too_long"))).splitlines()[1] == "toy/1   prompt_too_long"

@@ -27,7 +27,7 @@ from marl_ray.rollout.player import EpisodePlayer
 from marl_ray.rollout.turn import answered
 from marl_ray.telemetry.records import record_of
 from tests.environments.test_base import Said, Talk
-from tests.trees import completion
+from tests.factories import make_completion
 
 TASK = Task("t", "Go.", {})
 
@@ -63,7 +63,7 @@ class Echo:
         if len(self.asked) > self.too_long_after:
             return Generation((1,), ())
         said = [f"{self.letter}{len(self.asked)}.{g}<{prompt}>" for g in range(sampling.num_generations)]
-        return Generation(tuple(prompt.encode()), tuple(completion(text) for text in said))
+        return Generation(tuple(prompt.encode()), tuple(make_completion(text) for text in said))
 
 
 def config(agents: int, **settings: Any) -> Config:
@@ -171,7 +171,7 @@ def test_advantages_follow_the_gradient_of_the_ordered_game() -> None:
     async def ask(agent: int, prompt: str, line: int) -> Generation:
         policy = second[prompt] if agent else first
         said = rng.choices(list(policy), list(policy.values()), k=1 if line else 3)
-        return Generation((1,), tuple(completion(word) for word in said))
+        return Generation((1,), tuple(make_completion(word) for word in said))
 
     def slope(policy: Mapping[str, float], word: str) -> float:
         """Of log pi(word) by the logit of x."""

@@ -1,6 +1,6 @@
 """Honest programs get in the sandbox the verdicts that plain CPython gives them, test for test.
 
-Where they do not, `honest/known.py` says which tests and why; docs/sandbox.md has the same classes.
+Where they do not, `honest/known.py` says which tests and why; docs/explanation/sandbox.md has the same classes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Guards against getting slow. The figures and the targets themselves are benchmarks/sandbox_throughput.py's.
 
 Every round measures all ways one after the other, and what is looked at are medians of ratios within rounds, so that a
-busy machine slows both sides. The bounds are far from the figures of docs/sandbox.md, as processors and their
+busy machine slows both sides. The bounds are far from the figures of docs/explanation/sandbox.md, as processors and their
 neighbours differ: a program took 3.5 to 8 times a fork, and the library did 1.8 to 4 times a fresh interpreter's
 programs. What they find is a way that is lost: an interpreter started for every program, or a trip through Ray for
 each one.

@@ -21,7 +21,7 @@ from marl_ray.telemetry.rows import (
     update_metrics,
 )
 from marl_ray.weights.receiving import Delivery
-from tests.trees import completion, episode, node, two_turns
+from tests.factories import make_completion, make_config, make_episode, make_node
 
 
 def config(**settings: float) -> Config:
@@ -29,13 +29,13 @@ def config(**settings: float) -> Config:
     return from_tree(tree, "magrpo")
 
 
-CHAIN = episode(node(0, [1.0, 3.0], {1: node(1, [4.0, 4.0])}))
+CHAIN = make_episode(make_node(0, [1.0, 3.0], {1: make_node(1, [4.0, 4.0])}))
 """Mean 2, then 4."""
-TREE = episode(
-    node(
+TREE = make_episode(
+    make_node(
         0,
         [0.0, 2.0],
-        {0: node(1, [1.0, 3.0], {1: node(2, [5.0, 7.0])}), 1: node(1, [4.0, 4.0])},
+        {0: make_node(1, [1.0, 3.0], {1: make_node(2, [5.0, 7.0])}), 1: make_node(1, [4.0, 4.0])},
     )
 )
 """Means 1; 2 and 4; 6, below the first of the second turn."""
@@ -78,7 +78,7 @@ def test_expected_returns_of_a_node() -> None:
 
 def test_a_branch_that_ended_early_counts_on_with_its_last_node() -> None:
     """Of the second turn's two nodes the better one ended; the other went on."""
-    tree = episode(TREE.root, ((1,), "early_termination"))
+    tree = make_episode(TREE.root, ((1,), "early_termination"))
     row = episode_metrics([tree], discount=1.0, num_turns=4)
     assert (row["turn_2/reward_mean"], row["turn_2/ended_early"]) == (3.0, 0.0)
     assert (row["turn_3/reward_mean"], row["turn_3/ended_early"]) == (5.0, 0.5)  # 6 played, 4 counted on
@@ -87,7 +87,7 @@ def test_a_branch_that_ended_early_counts_on_with_its_last_node() -> None:
 
 
 def test_a_root_that_ended_early_and_one_that_went_on() -> None:
-    solved = episode(node(0, [4.0, 4.0]), ((), "early_termination"))
+    solved = make_episode(make_node(0, [4.0, 4.0]), ((), "early_termination"))
     row = episode_metrics([CHAIN, solved], discount=1.0, num_turns=2)
     assert row["turn_2/reward_mean"] == 4.0
     assert row["turn_2/ended_early"] == 0.5
@@ -95,15 +95,15 @@ def test_a_root_that_ended_early_and_one_that_went_on() -> None:
 
 
 def test_a_branch_that_stopped_for_another_reason_does_not_count_on() -> None:
-    stopped = episode(node(0, [1.0, 1.0], transitions={0: {}}), ((0,), "prompt_too_long"))
+    stopped = make_episode(make_node(0, [1.0, 1.0], transitions={0: {}}), ((0,), "prompt_too_long"))
     assert "turn_2/reward_mean" not in episode_metrics([stopped], discount=1.0, num_turns=2)
 
 
 def test_metrics_levels_and_transitions_are_means_over_those_that_have_them() -> None:
-    root = node(
+    root = make_node(
         0,
         [1.0, 1.0],
-        {0: node(1, [1.0, 1.0]), 1: node(1, [1.0, 1.0])},
+        {0: make_node(1, [1.0, 1.0]), 1: make_node(1, [1.0, 1.0])},
         transitions={0: {"expert/failures": 1.0, "a": 2.0}, 1: {"expert/failures": 0.0}},
     )
     first, second = root.joint_actions
@@ -111,34 +111,34 @@ def test_metrics_levels_and_transitions_are_means_over_those_that_have_them() ->
         replace(first, outcome=replace(first.outcome, metrics={"all_passed": 1.0}, levels={"tests": 0.5})),
         replace(second, outcome=replace(second.outcome, metrics={"all_passed": 0.0, "rare": 3.0})),
     ]
-    row = episode_metrics([episode(root)], discount=1.0, num_turns=2)
+    row = episode_metrics([make_episode(root)], discount=1.0, num_turns=2)
     assert (row["turn_1/all_passed"], row["turn_1/rare"], row["turn_1/level/tests"]) == (0.5, 3.0, 0.5)
     assert (row["expert/failures"], row["a"]) == (0.5, 2.0)
     assert list(row)[-2:] == ["a", "expert/failures"]
 
 
 def test_agents_own_rewards_have_keys_only_where_the_environment_gives_them() -> None:
-    root = node(0, [1.0, 3.0], {0: node(1, [2.0, 2.0])})
+    root = make_node(0, [1.0, 3.0], {0: make_node(1, [2.0, 2.0])})
     root.joint_actions = [
         replace(action, rewards=own, outcome=replace(action.outcome, rewards=own))
         for action, own in zip(root.joint_actions, [(1.0, 0.0), (3.0, 5.0)], strict=True)
     ]
-    row = episode_metrics([episode(root)], discount=1.0, num_turns=2)
+    row = episode_metrics([make_episode(root)], discount=1.0, num_turns=2)
     assert row["turn_1/reward_mean"] == 2.0
     assert (row["agent_0/turn_1/reward_mean"], row["agent_1/turn_1/reward_mean"]) == (2.0, 2.5)
     assert not any(key.startswith("agent_") and "turn_2" in key for key in row)
 
 
 def test_counts_of_a_rollout() -> None:
-    tree = episode(
-        node(0, [1.0, 1.0], {0: node(1, [1.0], counts={"sandbox/timeouts": 1, "own/tries": 3})}),
+    tree = make_episode(
+        make_node(0, [1.0, 1.0], {0: make_node(1, [1.0], counts={"sandbox/timeouts": 1, "own/tries": 3})}),
         ((1,), "prompt_too_long"),
         ((0, 0), "prompt_too_long"),
         ((1,), "infra_error"),
     )
     assert tree.root is not None
-    tree.root.completions[0][0] = completion("cut", tokens=7, finish="length")
-    row = rollout_metrics([tree, episode(None, ((), "prompt_too_long"))], seconds=2.0)
+    tree.root.completions[0][0] = make_completion("cut", tokens=7, finish="length")
+    row = rollout_metrics([tree, make_episode(None, ((), "prompt_too_long"))], seconds=2.0)
     assert row == {
         "rollout/episodes": 2,
         "rollout/joint_samples": 3,
@@ -158,15 +158,15 @@ def test_counts_of_a_rollout() -> None:
 def test_env_steps_count_every_joint_action_of_every_node() -> None:
     """Two tasks, G = 2, two agents, two turns, joint_mode cross, handoff all: 2 x (4 + 16)."""
     cross = [0.0] * 4
-    trees = [episode(node(0, cross, {g: node(1, cross) for g in range(4)})) for _ in range(2)]
+    trees = [make_episode(make_node(0, cross, {g: make_node(1, cross) for g in range(4)})) for _ in range(2)]
     assert joint_samples(trees) == 40
 
 
 def test_the_row_of_a_step_has_its_names_in_their_order() -> None:
     updates = [UpdateStats(0.5, 2.0, 1e-5, 0.01, None, 1, 0), UpdateStats(0.0, 0.0, 1e-5, None, None, 0, 1)]
-    groups = (Group(0, (1,), (completion("a", 3, version=2), completion("b", 4)), (0.0, 1.0), (-1.0, 1.0)),)
+    groups = (Group(0, (1,), (make_completion("a", 3, version=2), make_completion("b", 4)), (0.0, 1.0), (-1.0, 1.0)),)
     batches = [Batch(2, (MiniBatch(groups, 1),)), Batch(2, ())]
-    rollout = rollout_row(two_turns(), [CHAIN], batches, 4.0, executions=6)
+    rollout = rollout_row(make_config(num_turns=2), [CHAIN], batches, 4.0, executions=6)
     of_policies = {Policy((n,)): stats for n, stats in enumerate(updates)}
     deliveries = {Policy((0,)): Delivery(3, 7, {}, 600, 0.25), Policy((1,)): Delivery(3, 7, {}, 0)}
     row = step_row(TrainerState(3, 12, 1), rollout, of_policies, deliveries, {"time/step": 8.0})
@@ -224,15 +224,15 @@ def test_what_a_critic_measures_is_in_the_row() -> None:
 
 
 def test_the_row_of_an_evaluation() -> None:
-    episodes = [CHAIN, episode(None, ((), "prompt_too_long"))]
-    row = evaluation_row(two_turns(), TrainerState(5, 80, 0), episodes, {"eval": 1.5})
+    episodes = [CHAIN, make_episode(None, ((), "prompt_too_long"))]
+    row = evaluation_row(make_config(num_turns=2), TrainerState(5, 80, 0), episodes, {"eval": 1.5})
     assert (row["step"], row["env_steps"], row["eval/turn_2/reward_mean"]) == (5, 80, 4.0)
     assert list(row)[-4:] == ["eval/episodes", "eval/too_long_prompts", "eval/infra_errors", "time/eval"]
     assert (row["eval/episodes"], row["eval/too_long_prompts"], row["time/eval"]) == (2, 1, pytest.approx(1.5))
 
 
 def test_in_a_whole_tree_an_early_end_counts_as_often_as_it_would_have_had_nodes() -> None:
-    solved = episode(node(0, [4.0, 4.0]), ((), "early_termination"))
-    going_on = episode(node(0, [0.0, 0.0], {g: node(1, [0.0, 0.0]) for g in (0, 1)}))
+    solved = make_episode(make_node(0, [4.0, 4.0]), ((), "early_termination"))
+    going_on = make_episode(make_node(0, [0.0, 0.0], {g: make_node(1, [0.0, 0.0]) for g in (0, 1)}))
     row = episode_metrics([solved, going_on], 1.0, 2, whole=True)
     assert (row["turn_2/reward_mean"], row["turn_2/ended_early"]) == (2.0, 0.5)

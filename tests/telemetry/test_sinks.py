@@ -19,11 +19,13 @@ from marl_ray.telemetry.files import Files, is_evaluation, read_rows
 from marl_ray.telemetry.records import record_of
 from marl_ray.telemetry.rows import Row, evaluation_row, rollout_row, step_row
 from marl_ray.telemetry.stream import RowStream
-from tests.trees import TASK, Verdict, episode, node, two_turns
+from tests.factories import TASK, Verdict, make_config, make_episode, make_node
 
-CONFIG = two_turns()
+CONFIG = make_config(num_turns=2)
 TIMES: Row = {"time/learn": 2.0, "time/sync": 1.0, "time/step": 8.0}
-CHAIN = episode(node(0, [1.0, 3.0], {1: node(1, [4.0, 4.0], metrics={"all_passed": 1.0})}, evidence=Verdict("fine")))
+CHAIN = make_episode(
+    make_node(0, [1.0, 3.0], {1: make_node(1, [4.0, 4.0], metrics={"all_passed": 1.0})}, evidence=Verdict("fine"))
+)
 RECORD = record_of(CHAIN)
 
 
@@ -89,7 +91,7 @@ def test_a_damaged_line_is_named(paths: tuple[Path, Path], line: str) -> None:
 def test_the_record_of_a_tree() -> None:
     tree = Episode(
         TASK,
-        node(0, [1.0, 3.0], {0: node(1, [4.0, 4.0])}, transitions={0: {}, 1: {}}, levels={"tests": 1.0}),
+        make_node(0, [1.0, 3.0], {0: make_node(1, [4.0, 4.0])}, transitions={0: {}, 1: {}}, levels={"tests": 1.0}),
         [Stop((1,), "infra_error", "gone")],
     )
     assert tree.root is not None
@@ -145,7 +147,7 @@ def test_what_is_left_is_told_by_the_last_steps(
 
 
 def test_the_console_has_no_column_of_tests_where_there_are_none(capsys: pytest.CaptureFixture[str]) -> None:
-    chain = episode(node(0, [1.0, 3.0], {1: node(1, [4.0, 4.0])}))
+    chain = make_episode(make_node(0, [1.0, 3.0], {1: make_node(1, [4.0, 4.0])}))
     stream = RowStream([Console(1, 0, policies=(), num_turns=2, every=1)])
     stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [chain], {"eval": 1.0}), "before", [])
     stream.step(step_row(TrainerState(1, 4, 0), rollout_row(CONFIG, [chain], [], 4.0, 0), {}, {}, TIMES), [])

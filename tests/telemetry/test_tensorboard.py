@@ -11,7 +11,7 @@ import pytest
 from marl_ray.core.errors import UserError
 from marl_ray.telemetry import tensorboard
 from marl_ray.telemetry.tensorboard import TensorBoard, require_tensorboard
-from tests.trees import two_turns
+from tests.factories import make_config
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -41,7 +41,7 @@ def test_rows_become_scalars_and_a_resumed_run_has_what_it_kept(tmp_path: Path) 
 
 def test_the_package_is_asked_for_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)
-    config = two_turns()
+    config = make_config(num_turns=2)
     require_tensorboard(config)
     wanted = replace(config, output=replace(config.output, tensorboard=True))
     with pytest.raises(UserError, match=r"^output.tensorboard is set but .* missing: pip install tensorboard$"):

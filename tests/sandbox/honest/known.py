@@ -1,6 +1,6 @@
 """Tests of honest programs whose verdict differs from plain CPython's, and why.
 
-docs/sandbox.md tells the same reasons; a difference that is mended is to be taken out of both.
+docs/explanation/sandbox.md tells the same reasons; a difference that is mended is to be taken out of both.
 """
 
 from __future__ import annotations

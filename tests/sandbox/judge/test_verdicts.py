@@ -247,7 +247,7 @@ def test_reports_survive_json(sandbox: Sandbox) -> None:
 
 
 def test_what_cannot_be_prevented(sandbox: Sandbox) -> None:
-    """Known limits, as docs/sandbox.md tells them; should one of these fail, the documentation is to be changed."""
+    """Known limits, as docs/explanation/sandbox.md tells them; should one of these fail, the documentation is to be changed."""
     hard_coded = "def f(x): return {1: 'one', 2: 'two'}[x]\n"
     report = sandbox.run(Program(hard_coded, ("assert f(1) == 'one'", "assert f(2) == 'two'"), "f"))
     assert (report.passed, report.trusted) == (2, True)

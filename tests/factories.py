@@ -1,0 +1,77 @@
+"""Builders that tests of several packages share: configs, completions, nodes and episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marl_ray.config import Config, from_tree, load
+from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Stop, Task
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICKSTART = ROOT / "configs" / "quickstart.yaml"
+TASK = Task("toy/1", "Write double.", {"entry_point": "double"})
+
+
+def make_config(algorithm: str = "magrpo", sections: Mapping[str, Any] | None = None, **settings: Any) -> Config:
+    """Return a valid config of two agents and the bundled toy tasks.
+
+    `settings` are keys of the algorithm's section. `sections` are top-level keys (`{"external": {"mode": "passed"}}`);
+    a section replaces the default section of the same name.
+    """
+    tree: dict[str, Any] = {"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}, algorithm: settings}
+    return from_tree(tree | dict(sections or {}), algorithm)
+
+
+def quickstart_config(**overrides: Any) -> Config:
+    """Return the quickstart config with overrides by dotted key (`**{"magrpo.max_steps": 1}`)."""
+    return load(QUICKSTART, "magrpo", overrides)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Evidence that holds one text."""
+
+    text: str
+
+    def data(self) -> dict[str, Any]:
+        return {"verdict": self.text}
+
+    def lines(self) -> list[str]:
+        return [f"verdict: {self.text}"]
+
+
+def make_completion(text: str, tokens: int = 2, finish: str = "stop", version: int = 0) -> Completion:
+    """Return a completion of `tokens` tokens with log-probabilities of zero, sampled by weight version `version`."""
+    return Completion(tuple(range(tokens)), text, (0.0,) * tokens, finish, ((version, tokens),))
+
+
+def make_node(
+    turn: int,
+    rewards: Sequence[float],
+    children: Mapping[int, Node] | None = None,
+    agents: int = 2,
+    transitions: Mapping[int, Mapping[str, float]] | None = None,
+    **outcome: Any,
+) -> Node:
+    """Return a node with one aligned joint action per reward; each answer names its turn, agent and index."""
+    size = len(rewards)
+    return Node(
+        turn=turn,
+        prompts=[f"prompt {turn}.{agent}" for agent in range(agents)],
+        prompt_ids=[(1, 2)] * agents,
+        completions=[[make_completion(f"answer {turn}.{agent}.{g}") for g in range(size)] for agent in range(agents)],
+        joint_actions=[
+            JointAction((g,) * agents, Outcome(reward, **outcome), reward, (reward,) * agents)
+            for g, reward in enumerate(rewards)
+        ],
+        children=dict(children or {}),
+        transitions=dict(transitions or {index: {} for index in children or {}}),
+    )
+
+
+def make_episode(root: Node | None, *stops: tuple[tuple[int, ...], str]) -> Episode:
+    """Return an episode of `TASK` with this tree; each stop is (path, reason)."""
+    return Episode(TASK, root, [Stop(path, reason) for path, reason in stops])
