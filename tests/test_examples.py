@@ -23,6 +23,7 @@ from marl_ray.rollout.player import EpisodePlayer
 from marl_ray.telemetry.rows import episode_metrics, rollout_metrics
 from tests.end_to_end.conftest import rows, train
 from tests.external.server import Server, fails, says
+from tests.factories import make_completion
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 TOPICS = [{"topic": "bread", "ratio": 2}, {"topic": "snow"}]
