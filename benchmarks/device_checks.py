@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marl_ray.actors.ensemble import Ensemble
-from marl_ray.actors.learners import LearnerGroup
-from marl_ray.actors.team import Team, start_team
+from marl_ray.actors.evaluation_actors import EvaluationActors
+from marl_ray.actors.learner_group import LearnerGroup
+from marl_ray.actors.run_actors import RunActors, start_actors
 from marl_ray.config import Config, from_tree
 from marl_ray.config.keys import settings
 from marl_ray.core.batch import Batch, Group, MiniBatch
+from marl_ray.core.episode import Task
 from marl_ray.core.sampling import Generation, SamplingSpec
-from marl_ray.core.tree import Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.runs.folder import RunFolder
-from marl_ray.runs.history import PolicyHistory
+from marl_ray.storage.history import StoredHistory
+from marl_ray.storage.run_folder import RunFolder
 
 Numbers = dict[str, float | str]
 
@@ -111,8 +111,8 @@ def training(machine: Machine) -> Numbers:
     """Two steps of the quickstart, two agents by turns on one device."""
     from marl_ray.config import load
     from marl_ray.core.errors import UserError
-    from marl_ray.runs.run import train
-    from marl_ray.telemetry.files import read_rows
+    from marl_ray.launch.run import train
+    from marl_ray.telemetry.jsonl_sink import read_rows
 
     share = {"resources.generator.gpus": 0.5, "resources.generator.gpu_memory_utilization": 0.4}
     with tempfile.TemporaryDirectory() as folder:
@@ -156,18 +156,18 @@ CHECKS: dict[str, tuple[Callable[[Machine], Numbers], str]] = {
 async def _exercise(config: Config, bound: float) -> Numbers:
     """Start, send, sample, compare, learn, send again, compare. The publisher compares checksums, and raises."""
     begun = time.perf_counter()
-    team = await start_team(config, 4, lambda line: None)
+    team = await start_actors(config, 4, lambda line: None)
     try:
         found: Numbers = {"start s": time.perf_counter() - begun}
         [learner], generators = team.learners, team.generators[0]
         with tempfile.TemporaryDirectory() as folder:
-            await learner.connect(generators, PolicyHistory(RunFolder(Path(folder)), learner.policy))
+            await learner.connect(generators, StoredHistory(RunFolder(Path(folder)), learner.policy))
             found["transport"] = team.transport
             found |= await _send(learner)
             sampled, rate = await _sample(config, team)
             found["tokens/s"] = rate
             found["gap"] = _below(await learner.logprob_gap(_groups(sampled)), bound)
-            await learner.publish(changed=False)
+            await learner.update_weights(changed=False)
             stats = await learner.learn(Whole(_batch(sampled)))
             if not stats.optimizer_steps or not stats.grad_norm > 0:
                 raise RuntimeError(f"the update changed nothing: {stats}")
@@ -176,7 +176,7 @@ async def _exercise(config: Config, bound: float) -> Numbers:
             if {c.weight_version for g in again for c in g.completions} != {1}:
                 raise RuntimeError("tokens after the update are not of its weights")
             found["gap after the update"] = _below(await learner.logprob_gap(_groups(again)), bound)
-            memory = team.take_memory(0)
+            memory = team.pop_memory_metrics(0)
         return found | {name: memory[key] for name, key in _memory_keys() if key in memory}
     finally:
         await team.close()
@@ -184,11 +184,11 @@ async def _exercise(config: Config, bound: float) -> Numbers:
 
 async def _serve_own(config: Config) -> Numbers:
     """Start an engine alone, and sample."""
-    ensemble = Ensemble(config, lambda line: None)
+    ensemble = EvaluationActors(config, lambda line: None)
     begun = time.perf_counter()
     await ensemble.start()
     try:
-        [generators] = await ensemble.line_up([config])
+        [generators] = await ensemble.start_generators([config])
         found: Numbers = {"start s": time.perf_counter() - begun, "weights": "its own: a third GPU is needed for more"}
         begun = time.perf_counter()
         answers = [await generators.generate(prompt, _sampling(config, 0)) for prompt in _prompts(config)]
@@ -199,7 +199,7 @@ async def _serve_own(config: Config) -> Numbers:
 
 async def _send(learner: LearnerGroup) -> Numbers:
     begun = time.perf_counter()
-    delivery = await learner.publish(changed=True)
+    delivery = await learner.update_weights(changed=True)
     if delivery is None or delivery.failed:
         raise RuntimeError(f"the weights did not arrive: {delivery}")
     return {
@@ -209,7 +209,7 @@ async def _send(learner: LearnerGroup) -> Numbers:
     }
 
 
-async def _sample(config: Config, team: Team) -> tuple[list[Generation], float]:
+async def _sample(config: Config, team: RunActors) -> tuple[list[Generation], float]:
     """A group a prompt, and tokens a second."""
     begun = time.perf_counter()
     calls = (team.generators[0].generate(p, _sampling(config, i)) for i, p in enumerate(_prompts(config)))

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.device_checks import CHECKS, Machine, Numbers, Skipped
-from marl_ray.core.versions import versions
+from marl_ray.core.installed_versions import versions
 
 Outcome = Literal["ok", "failed", "skipped"]
 
@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run_here(name: str, machine: Machine, result: Path) -> int:
     """One check, in this process. What it found goes into the file `result`."""
-    from marl_ray.cluster.local import connect, disconnect
+    from marl_ray.cluster.ray_connection import connect, disconnect
 
     check = CHECKS[name][0]
     try:

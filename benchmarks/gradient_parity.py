@@ -29,16 +29,16 @@ from typing import Any
 
 import torch
 
-from benchmarks.baseline_comlrl import COMLRL, comlrl_python
 from benchmarks.throughput import make_model
+from benchmarks.throughput_comlrl import COMLRL, comlrl_python
 from marl_ray.config import Config, from_tree
-from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Task
-from marl_ray.credit.batches import batch_of_agent
-from marl_ray.learning.arguments import arguments_here
-from marl_ray.learning.batching import rows_of
-from marl_ray.learning.gradient import Gradient
+from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Task
+from marl_ray.credit.groups import build_agent_batch
+from marl_ray.learning.arguments import local_learner_arguments
+from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.learner import Learner
-from marl_ray.rollout.joint import JOINT_MODES
+from marl_ray.learning.micro_batches import trainable_rows
+from marl_ray.rollout.joint_actions import JOINT_MODES
 
 HERE = Path(__file__).resolve().parent
 DIGITS = 1e-5
@@ -138,10 +138,10 @@ def our_gradient(case: Case, roots: list[Node], model: str) -> Gradients:
     """From trees to what AdamW would be given."""
     config, agent = case.config(model), case.agents - 1
     episodes = [Episode(Task(str(number), "", {}), root) for number, root in enumerate(roots)]
-    learner = Learner(*arguments_here(config, config.policy_of(agent), total_steps=1))
-    (mini_batch,) = batch_of_agent(episodes, agent, 0, config).mini_batches
-    gradient = Gradient(learner.scorer, learner.settings)
-    gradient.add(rows_of(mini_batch.groups), len(mini_batch.groups))
+    learner = Learner(*local_learner_arguments(config, config.policy_of(agent), total_steps=1))
+    (mini_batch,) = build_agent_batch(episodes, agent, 0, config).mini_batches
+    gradient = GradientAccumulator(learner.logprob_model, learner.settings)
+    gradient.add(trainable_rows(mini_batch.groups), len(mini_batch.groups))
     gradient.close(mini_batch.normalizer)
     return {name: p.grad.cpu() for name, p in learner.policy.named_parameters() if p.grad is not None}
 

@@ -170,7 +170,7 @@ async def soak(pool: SandboxPool, cases: list[KnownProgram], chunk: int = CHUNK)
             print(f"\r{begin + len(part)} programs, {result.samples[-1]}", end="", file=sys.stderr)
     result.seconds = time.monotonic() - started
     result.after = await settled_sample(result.before)
-    result.replacements = pool.workers.losses
+    result.replacements = pool.workers.lost_count
     return result
 
 

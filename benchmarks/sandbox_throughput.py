@@ -25,9 +25,9 @@ from pathlib import Path
 
 from benchmarks.sandbox_programs import honest
 from marl_ray.sandbox import Program, Sandbox, SandboxSettings
-from marl_ray.sandbox.bench import side_by_side
+from marl_ray.sandbox.bench import run_concurrently
+from marl_ray.sandbox.host.spawn import launch_spec
 from marl_ray.sandbox.inside.zygote import preload
-from marl_ray.sandbox.owner.launch import plan
 
 TARGETS = {"library_vs_fresh": 4.0, "ray_vs_library": 0.85, "latency_vs_fork": 5.0}
 """At least, at least, at most."""
@@ -86,7 +86,7 @@ def fresh_interpreter(program: Program) -> bool:
 
 def fork_server_modules(level: str) -> list[str]:
     """What the fork server of a level has imported here: more where its guests cannot read Python's library."""
-    config = plan(level).config
+    config = launch_spec(level).config
     unreadable = not config["may_open"] or (config["user"] is not None and not config["readable_by_all"])
     return (preload.COMMON + preload.RARE if unreadable else preload.COMMON).split()
 
@@ -122,8 +122,8 @@ def measure(
         expect(all(report.passed == 8 for report in sandbox.run_batch(programs.take(per_worker))))
 
     for number in range(rounds + 1):
-        fresh = workers * max(8, per_worker // 8) / side_by_side([run_fresh] * workers)
-        library = workers * per_worker / side_by_side([partial(run_library, s) for s in sandboxes])
+        fresh = workers * max(8, per_worker // 8) / run_concurrently([run_fresh] * workers)
+        library = workers * per_worker / run_concurrently([partial(run_library, s) for s in sandboxes])
         through_ray = 0.0
         if execute is not None:
             batch = programs.take(workers * per_worker)

@@ -5,13 +5,13 @@
     python -m benchmarks.simulate --replicas 8 --tasks 64 --paces "token_s=0.02,learn_s=0.04;token_s=0.01"
     python -m benchmarks.simulate --mtbf 600 --restart 60          # every generator is lost once in ten minutes
 
-Only what takes time is imagined: engines, sandbox, learners (`benchmarks.paces`). What starts when is decided by the
+Only what takes time is imagined: engines, sandbox, learners (`benchmarks.simulated_durations`). What starts when is decided by the
 code of a real run. Every row is one run; the first step is left out of the rates.
 
 `barrier` is a loop in which learners begin when the rollout is over; `k = 0` is max_staleness 0, where they begin with
 the first groups. x: samples/s over the barrier's. Idle shares: of the engines' slots; of the time, behind the gate,
 which opens when all agents have published; of each agent's learner. stale: versions that tokens were behind, mean and
-most. A pace has token_s, slots, mean_tokens, sigma, learn_s, optimizer_s, publish_s (`benchmarks/paces.py`).
+most. A pace has token_s, slots, mean_tokens, sigma, learn_s, optimizer_s, publish_s (`benchmarks/simulated_durations.py`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.imagined import Blank, Generators, Learner, NoLog, Sandbox, VirtualLoop
-from benchmarks.paces import Pace, parse_paces
+from benchmarks.simulated_actors import Blank, Generators, Learner, NoLog, Sandbox, VirtualLoop
+from benchmarks.simulated_durations import Pace, parse_paces
 from marl_ray.config import Config, from_tree
-from marl_ray.core.tree import Task
+from marl_ray.core.episode import Task
 from marl_ray.external.transition import Transition
-from marl_ray.runs.check import Problem
-from marl_ray.runs.folder import RunFolder
-from marl_ray.runs.resume import Standing
-from marl_ray.telemetry.records import Record
-from marl_ray.telemetry.rows import Row
-from marl_ray.telemetry.stream import RowStream
-from marl_ray.trainer import Trainer
+from marl_ray.launch.run_checks import RunInputs
+from marl_ray.storage.resume import ResumeState
+from marl_ray.storage.run_folder import RunFolder
+from marl_ray.telemetry.episode_records import EpisodeRecord
+from marl_ray.telemetry.metrics import MetricRow
+from marl_ray.telemetry.sinks import MetricStream
+from marl_ray.trainer.loop import Trainer
 
 GROUP = 8
 TURNS = 2
@@ -47,14 +47,14 @@ TURNS = 2
 class Rows:
     """The sink that keeps rows."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[MetricRow] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
 
-    def row(self, row: Row, name: str) -> None:
+    def row(self, row: MetricRow, name: str) -> None:
         self.rows.append(row)
         self.at.append(asyncio.get_running_loop().time())
 
-    def episodes(self, step: int, kind: str, records: Sequence[Record]) -> None: ...
+    def episodes(self, step: int, kind: str, records: Sequence[EpisodeRecord]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -116,7 +116,7 @@ class Figures:
     staleness_max: float
 
 
-def figures(rows: Sequence[Row], at: Sequence[float], agents: int, engine_idle: float = 0.0) -> Figures:
+def figures(rows: Sequence[MetricRow], at: Sequence[float], agents: int, engine_idle: float = 0.0) -> Figures:
     """Of a run's rows, and when each came."""
     later, seconds = rows[1:], at[-1] - at[0]
 
@@ -150,7 +150,7 @@ async def _run(case: Case, folder: Path) -> Figures:
 
 
 async def imagine(
-    case: Case, folder: Path, standing: Standing | None = None, log: Any = None
+    case: Case, folder: Path, standing: ResumeState | None = None, log: Any = None
 ) -> tuple[Rows, list[Generators]]:
     """One imagined run, new or going on where `standing` says; what its rows were, and its engines."""
     agents = range(len(case.paces))
@@ -163,17 +163,17 @@ async def imagine(
         generators=[generators[config.policy_of(i)] for i in agents],
         learners=[Learner(p, case.paces[p.number], group, case.streams) for p, group in generators.items()],
         sandbox=Sandbox(case.workers, case.program_s),
-        take_memory=lambda step: {},
+        pop_memory_metrics=lambda step: {},
     )
     count = case.tasks * (1 if case.alike is None else 8)  # enough that some differ
     tasks = [Task(f"imagined/{i}", "Say something.", {}) for i in range(count)]
-    problem = Problem(environment, Transition(config.external, environment), tasks, [])
+    problem = RunInputs(environment, Transition(config.external, environment), tasks, [])
     sink = Rows()
-    standing = standing or Standing.at_start()
+    standing = standing or ResumeState.at_start()
     for learner in team.learners:
         learner.step = learner.generators.version = standing.state.step
-    trainer = Trainer(config, problem, RunFolder(folder / "run"), standing, team, RowStream([sink]))
-    trainer.rollouts.log = log or NoLog()
+    trainer = Trainer(config, problem, RunFolder(folder / "run"), standing, team, MetricStream([sink]))
+    trainer.producer.log = log or NoLog()
     await trainer.run()
     return sink, list(generators.values())
 

@@ -27,8 +27,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bare import KINDS, BareSide
-from benchmarks.baseline_comlrl import COMLRL, PHASES, Block, Workload, comlrl_python
+from benchmarks.throughput_bare import KINDS, BareSide
+from benchmarks.throughput_comlrl import COMLRL, PHASES, Block, Workload, comlrl_python
 
 HERE = Path(__file__).resolve().parent
 HUMANEVAL = HERE.parent.parent / "shared" / "data" / "humaneval.jsonl"
@@ -44,7 +44,9 @@ class Side:
         self.log = folder / f"{name}.log"
         command_read, command_write = os.pipe()
         reply_read, reply_write = os.pipe()
-        script = ["-m", "benchmarks.loop"] if name == "marl_ray" else [str(HERE / "baseline_comlrl.py")]
+        script = (
+            ["-m", "benchmarks.throughput_marl_ray"] if name == "marl_ray" else [str(HERE / "throughput_comlrl.py")]
+        )
         arguments = ["--worker", json.dumps(asdict(workload)), str(command_read), str(reply_write), str(folder)]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -127,7 +129,7 @@ def make_model(texts: list[str], folder: Path) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
-    from benchmarks.loop import MAX_LENGTH
+    from benchmarks.throughput_marl_ray import MAX_LENGTH
     from tools.toy.make_base import make_tokenizer
 
     disable_progress_bar()

@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Outcome, Task
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.environments.base import Environment, programs_of, reports_of
-from marl_ray.environments.checks import check_order
+from marl_ray.environments.base import Environment, collect_programs, group_reports
+from marl_ray.environments.plugin_checks import check_order
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -188,10 +188,10 @@ def _played(
             again = environment.attempt(task, texts, last)
             _that(attempt.program == again.program, "attempt made two programs of the same responses")
         attempts.append(attempt)
-    programs = programs_of(attempts)
+    programs = collect_programs(attempts)
     if programs and execute is None:
         raise AssertionError("the attempts have programs: give `execute`, for instance Sandbox().run_batch")
-    return list(zip(attempts, reports_of(attempts, execute(programs) if execute else []), strict=True))
+    return list(zip(attempts, group_reports(attempts, execute(programs) if execute else []), strict=True))
 
 
 def _check_outcome(outcome: Outcome, num_agents: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.config import Config, from_tree, load
-from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Stop, Task
+from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Stop, Task
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from marl_ray.config.schema import ExternalConfig
+from marl_ray.config import ExternalConfig
 from marl_ray.contracts import check_dataset, check_environment, check_estimator, check_mode
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Outcome, Task
 from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
 from marl_ray.data import DATASETS
 from marl_ray.data.loading import load_tasks
@@ -23,7 +23,7 @@ from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external import MODES
 from marl_ray.external.modes import Message, Mode
 from marl_ray.sandbox import Program, Sandbox
-from tests.environments.code_completion.common import TASK as CLASS_TASK
+from tests.environments.code_completion.helpers import TASK as CLASS_TASK
 from tests.environments.test_base import TASK, Said, Talk
 
 AUX, MAIN = "def aux(x):\n    return x + 1", "def {}(x):\n    return aux(x) + 1"

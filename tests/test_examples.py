@@ -17,12 +17,12 @@ from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.data import DATASETS
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.external.judge import Judgement
+from marl_ray.external.llm_judge import Judgement
 from marl_ray.external.transition import Transition
-from marl_ray.rollout.player import EpisodePlayer
-from marl_ray.telemetry.rows import episode_metrics, rollout_metrics
+from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.telemetry.metrics import episode_metrics, rollout_metrics
 from tests.end_to_end.conftest import rows, train
-from tests.external.server import Server, fails, says
+from tests.external.fake_endpoint import Server, fails, says
 from tests.factories import make_completion
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
@@ -98,9 +98,9 @@ def test_a_judge_gives_half_of_the_reward_and_its_cost_is_in_the_row(server: Ser
     config = load("ratio.yaml", "magrpo", JUDGED | {"judge.base_url": f"{server.url}/v1", "magrpo.num_turns": 1})
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     transition = Transition(config.external, environment)
-    player = EpisodePlayer(config, environment, transition, [Author(), Author()], Nothing())
+    runner = EpisodeRunner(config, environment, transition, [Author(), Author()], Nothing())
     task = load_tasks("topics.jsonl", "train", "ratio:TOPICS")[0]
-    episode = asyncio.run(player.play(task, 8, "train", 0))
+    episode = asyncio.run(runner.run_episode(task, 8, "train", 0))
     assert [action.reward for action in episode.root.joint_actions] == pytest.approx([0.25 + 0.2] * 8)
     assert episode_metrics([episode], 1.0, 1)["turn_1/level/judge"] == pytest.approx(0.2)
     row = rollout_metrics([episode], 1.0)
@@ -109,7 +109,7 @@ def test_a_judge_gives_half_of_the_reward_and_its_cost_is_in_the_row(server: Ser
         request.body["messages"][0]["content"] for request in server.requests
     )
     server.script = [fails(400)]
-    lost = asyncio.run(player.play(task, 2, "train", 1))
+    lost = asyncio.run(runner.run_episode(task, 2, "train", 1))
     assert (lost.root, lost.stops[0].reason) == (None, "infra_error")
     assert "HTTP 400" in lost.stops[0].detail
 

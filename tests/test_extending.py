@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from marl_ray.config import from_tree
-from marl_ray.config.environments import JudgeConfig
+from marl_ray.config import JudgeConfig, from_tree
 from marl_ray.credit import ESTIMATORS
-from marl_ray.runs.check import check
+from marl_ray.launch.run_checks import check
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "extend.md"
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)

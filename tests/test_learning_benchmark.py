@@ -15,9 +15,8 @@ from benchmarks.learning.expert import MODEL, serving
 from benchmarks.learning.measures import lines_of, measure
 from benchmarks.learning.report import draw, interval, table
 from benchmarks.learning.studies import FEWER, JOINT, STUDIES, TOY_HARD, Study
-from marl_ray.config import from_tree, parse_overrides
-from marl_ray.config.arithmetic import arithmetic
-from marl_ray.config.schema import ExternalConfig
+from marl_ray.config import ExternalConfig, from_tree, parse_overrides
+from marl_ray.config.budget import training_budget
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.endpoints import endpoint_of
 from marl_ray.external.expert import Expert
@@ -36,7 +35,7 @@ def test_an_arm_is_a_config_of_as_many_steps_and_about_as_many_answers_as_the_jo
         settings = {**study.common, **study.arms[arm].overrides}
         overrides = parse_overrides([f"{key}={value}" for key, value in settings.items()])
         config = from_tree(yaml.safe_load(study.config.read_text()), "magrpo", overrides)
-        found = arithmetic(config, 214)
+        found = training_budget(config, 214)
         return found.total_steps, found.groups_per_step * config.rollout.num_generations * config.num_agents
 
     (steps, own), (joint_steps, joint) = answers(name), answers(JOINT)

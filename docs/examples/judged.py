@@ -6,9 +6,9 @@ from typing import Any, Self
 from ratio import Ratio, Text
 
 from marl_ray.config.schema import Config
-from marl_ray.core.tree import Outcome, Task
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.base import Executor
-from marl_ray.external.judge import Judgement, JudgeModel, Question
+from marl_ray.external.llm_judge import Judgement, LLMJudge, Question
 
 ASK = """\
 A text has a beginning and an end, by two authors. Does the end follow from the beginning? What stands between the \
@@ -28,13 +28,13 @@ class JudgedText(Text):
 
 
 class Judged(Ratio):
-    def __init__(self, num_agents: int, judge: JudgeModel) -> None:
+    def __init__(self, num_agents: int, judge: LLMJudge) -> None:
         super().__init__(num_agents)
         self.judge = judge
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        return cls(config.num_agents, JudgeModel(config.judge))
+        return cls(config.num_agents, LLMJudge(config.judge))
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> JudgedText:
         text = super().attempt(task, responses, last)

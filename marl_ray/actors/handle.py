@@ -3,15 +3,15 @@
 Nothing else in the package calls `.remote`. A call names a method of the actor's class, so that mypy knows what goes in
 and what comes out:
 
-    lengths = await handle.call(Generator.prompt_lengths, prompts).within(deadline)
+    lengths = await handle.call(GenerationActor.prompt_lengths, prompts).within(deadline)
 
 | in the actor | raised here |
 |---|---|
 | its process is gone, or its answer with its node | ActorDied, which says where it was |
 | Ray has ended its process, as its node was short of memory | ActorDied, which says so |
 | ActorBroken: it can do no more | the same, with the actor before the text; it is an ActorDied too |
-| no answer in time | WaitExpired, which names it and the setting |
-| UserError | UserError, with the actor and its node before the text; ActorDied and WaitExpired as they are |
+| no answer in time | DeadlineExceeded, which names it and the setting |
+| UserError | UserError, with the actor and its node before the text; ActorDied and DeadlineExceeded as they are |
 | anything else | ActorFailed: a bug, with the remote traceback as its cause |
 """
 
@@ -40,9 +40,9 @@ from ray.exceptions import (
     RpcError,
 )
 
+from marl_ray.core.concurrency import DeadlineExceeded, wait_within
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
-from marl_ray.core.waiting import WaitExpired, within
 
 A = TypeVar("A", bound="Actor")
 P = ParamSpec("P")
@@ -124,24 +124,24 @@ class Actor(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Handle(Generic[A]):
-    """One actor of class `A` in one of its lives, counted from 1. It can be sent to other actors."""
+    """One actor of class `A` in one of its incarnations, counted from 1. It can be sent to other actors."""
 
     id: ActorId
     actor: Any
-    life: int
+    incarnation: int
     location: Location | None = None
     """None until it has told."""
 
     @classmethod
     def create(
-        cls, id: ActorId, life: int, actor_class: type[A], arguments: Sequence[Any], options: Mapping[str, Any]
+        cls, id: ActorId, incarnation: int, actor_class: type[A], arguments: Sequence[Any], options: Mapping[str, Any]
     ) -> Handle[A]:
-        """Begin a life of an actor; returns at once. `options` are Ray's."""
+        """Begin a incarnation of an actor; returns at once. `options` are Ray's."""
         remote: Any = ray.remote
         groups = actor_class.concurrency_groups
         remote_class = remote(concurrency_groups=dict(groups))(actor_class) if groups else remote(actor_class)
         actor = remote_class.options(max_restarts=0, **options).remote(*arguments)
-        return cls(id, actor, life)
+        return cls(id, actor, incarnation)
 
     @overload
     def call(
@@ -173,7 +173,7 @@ class Call(Generic[R]):
         """The answer. Raises what the table above says."""
         waited_for = f"{self.handle.id} {deadline.purpose}"
         try:
-            return await within(deadline.seconds, waited_for, deadline.setting, self.reference)
+            return await wait_within(deadline.seconds, waited_for, deadline.setting, self.reference)
         except RayError as error:
             raise self.translated(error) from error
 
@@ -195,7 +195,7 @@ class Call(Generic[R]):
         cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, ActorBroken):
             return ActorBroken(f"{who} ({location or 'no process yet'}): {cause}")
-        if isinstance(cause, ActorDied | WaitExpired):
+        if isinstance(cause, ActorDied | DeadlineExceeded):
             return cause
         if isinstance(cause, UserError):
             return UserError(f"{who} on {location.ip if location else 'no node yet'}: {cause}")
@@ -212,7 +212,7 @@ def settle(calls: Sequence[Call[R]], deadline: Deadline) -> list[R | Exception]:
             settled.append(ray.get(call.reference, timeout=max(0.0, until - time.monotonic())))
         except GetTimeoutError:
             waited_for = f"{call.handle.id} {deadline.purpose}"
-            settled.append(WaitExpired.after(deadline.seconds, waited_for, deadline.setting))
+            settled.append(DeadlineExceeded.after(deadline.seconds, waited_for, deadline.setting))
         except RayError as error:
             settled.append(call.translated(error))
     return settled

@@ -26,7 +26,7 @@ from typing import Any
 
 from marl_ray.actors.handle import Deadline, Handle
 from marl_ray.actors.sandbox_worker import SandboxWorker
-from marl_ray.actors.supervisor import Care, Recipe, Supervisor
+from marl_ray.actors.supervisor import ActorSpec, RestartPolicy, Supervisor
 from marl_ray.core.ids import ActorId
 from marl_ray.sandbox import ExecutionReport, Program, SandboxSettings, count_tests, failed_report
 
@@ -51,7 +51,7 @@ class _Item:
 class SandboxPool:
     """Sandbox workers as one. For use from a single event loop.
 
-    `scheduling`: one Ray scheduling strategy a worker, or None to spread them. `restarts`: see `Care`. `deadline_s`:
+    `scheduling`: one Ray scheduling strategy a worker, or None to spread them. `restarts`: see `RestartPolicy`. `deadline_s`:
     for a sign of life. `without`: see `Sandbox`.
     """
 
@@ -77,7 +77,7 @@ class SandboxPool:
         self._cache_size = cache_size
         self._deadline_s = deadline_s
         recipes = [
-            Recipe(
+            ActorSpec(
                 ActorId("sandbox", None, worker),
                 SandboxWorker,
                 (settings, without),
@@ -89,7 +89,7 @@ class SandboxPool:
             )
             for worker, strategy in zip(range(num_workers), scheduling or ["SPREAD"] * num_workers, strict=True)
         ]
-        self.workers = Supervisor(recipes, Care(start, restarts), self._dispatch)
+        self.workers = Supervisor(recipes, RestartPolicy(start, restarts), self._dispatch)
         self._busy: set[Handle[SandboxWorker]] = set()
         self._fresh: deque[_Item] = deque()
         self._retries: deque[_Item] = deque()
@@ -179,7 +179,7 @@ class SandboxPool:
         except Exception as error:  # whatever it is, those who wait for these programs must get an answer
             for item in items:
                 self._failed(worker, item, str(error))
-            self.workers.lose(worker, str(error))
+            self.workers.report_lost(worker, str(error))
         finally:
             self._busy.discard(worker)
         self._dispatch()

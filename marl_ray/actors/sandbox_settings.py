@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from marl_ray.config.schema import Config
+from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings, SandboxUnavailable
-from marl_ray.sandbox.owner.packages import installed
+from marl_ray.sandbox.host.guest_packages import find_packages
 
 
 def sandbox_settings(config: Config) -> SandboxSettings:
@@ -49,7 +49,7 @@ def check_sandbox(config: Config) -> None:
     try:
         settings = sandbox_settings(config)
         settings.candidates()
-        installed(settings.packages)
+        find_packages(settings.packages)
     except SandboxUnavailable as error:
         raise UserError(f"sandbox: {error}") from None
     except (ValueError, ModuleNotFoundError) as error:

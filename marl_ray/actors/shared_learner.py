@@ -2,11 +2,11 @@
 
 Each policy keeps its `LearnerGroup`: clock, publications, checkpoints and replay are its own, and so are its learner's
 adapter, optimizer, schedule and numbers, which are those of a process of its own. What is shared is the process, and
-so its loss: in its next life every policy's learner is made again before any is asked.
+so its loss: in its next incarnation every policy's learner is made again before any is asked.
 
-    LearnerGroup of agent 0 -- SharedRanks --+
+    LearnerGroup of agent 0 -- SharedLearnerView --+
                                              +-- Supervisor -- SharedLearner: LearnerActor of agent 0, of agent 1
-    LearnerGroup of agent 1 -- SharedRanks --+
+    LearnerGroup of agent 1 -- SharedLearnerView --+
 
 They compute in turns, a call each. A call is sent when it is its turn, so that its deadline is for its own work.
 """
@@ -22,10 +22,10 @@ from typing import Any
 import ray
 
 from marl_ray.actors.handle import Actor, Call, Deadline, Handle
-from marl_ray.actors.learner import LearnerActor
-from marl_ray.actors.supervisor import Care, Recipe, Supervisor
-from marl_ray.config.resources import Deadlines
-from marl_ray.core.ids import ActorId, Policy
+from marl_ray.actors.learner_actor import LearnerActor
+from marl_ray.actors.supervisor import ActorSpec, RestartPolicy, Supervisor
+from marl_ray.config import Deadlines
+from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import LearnerArguments
 
 
@@ -34,7 +34,7 @@ class SharedLearner(Actor):
 
     concurrency_groups = MappingProxyType({"signs": 1})
 
-    def __init__(self, id: ActorId, arguments: Mapping[Policy, LearnerArguments]) -> None:
+    def __init__(self, id: ActorId, arguments: Mapping[PolicyId, LearnerArguments]) -> None:
         self.id = id
         self._members = {policy: LearnerActor(ActorId("learner", policy), its) for policy, its in arguments.items()}
 
@@ -50,7 +50,7 @@ class SharedLearner(Actor):
     def alive(self) -> None:  # type: ignore[override]
         """Answers, whatever the learners do."""
 
-    def ask(self, policy: Policy, method: str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, policy: PolicyId, method: str, *args: Any, **kwargs: Any) -> Any:
         """What a policy's `LearnerActor` answers."""
         member = self._members[policy]
         member.learner.activate()
@@ -58,8 +58,8 @@ class SharedLearner(Actor):
 
 
 @dataclass(frozen=True, eq=False)
-class SharedHandle(Handle[LearnerActor]):
-    """One policy's learner in a life of the process that it shares: a call waits for its turn."""
+class SharedLearnerHandle(Handle[LearnerActor]):
+    """One policy's learner in a incarnation of the process that it shares: a call waits for its turn."""
 
     turns: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -80,10 +80,10 @@ class _InTurn:
             return await self.ask().within(deadline)
 
 
-class SharedRanks:
+class SharedLearnerView:
     """One policy's view of the process: what `LearnerGroup` knows of its `Supervisor`."""
 
-    def __init__(self, policy: Policy, shared: Supervisor[SharedLearner], turns: asyncio.Lock, leads: bool) -> None:
+    def __init__(self, policy: PolicyId, shared: Supervisor[SharedLearner], turns: asyncio.Lock, leads: bool) -> None:
         self.fit: Callable[[Handle[LearnerActor]], Awaitable[None]] | None = None
         self._id = ActorId("learner", policy)
         self._shared, self._turns, self._leads = shared, turns, leads
@@ -100,31 +100,31 @@ class SharedRanks:
         """This policy's handle, if the process can be asked."""
         return [self.of(handle) for handle in self._shared.serving()]
 
-    async def ready(self, everyone: bool = False) -> list[Handle[LearnerActor]]:
+    async def wait_ready(self, all_members: bool = False) -> list[Handle[LearnerActor]]:
         """See `Supervisor.ready`."""
-        return [self.of(handle) for handle in await self._shared.ready(everyone)]
+        return [self.of(handle) for handle in await self._shared.wait_ready(all_members)]
 
-    def lose(self, handle: Handle[LearnerActor], why: str) -> None:
-        """This life of the process is over, for all policies."""
+    def report_lost(self, handle: Handle[LearnerActor], why: str) -> None:
+        """This incarnation of the process is over, for all policies."""
         for shared in self._shared.serving():
-            if shared.life == handle.life:
-                self._shared.lose(shared, why)
+            if shared.incarnation == handle.incarnation:
+                self._shared.report_lost(shared, why)
 
     def of(self, shared: Handle[SharedLearner]) -> Handle[LearnerActor]:
-        """The policy's own handle of that life."""
-        return SharedHandle(self._id, shared.actor, shared.life, shared.location, self._turns)
+        """The policy's own handle of that incarnation."""
+        return SharedLearnerHandle(self._id, shared.actor, shared.incarnation, shared.location, self._turns)
 
 
-def shared_ranks(
-    policies: Sequence[Policy], recipe: Recipe[SharedLearner], deadlines: Deadlines, restarts: int
-) -> dict[Policy, SharedRanks]:
-    """The views of these policies on one process, which is not yet started. `restarts`: see `Care`.
+def shared_learner_views(
+    policies: Sequence[PolicyId], recipe: ActorSpec[SharedLearner], deadlines: Deadlines, restarts: int
+) -> dict[PolicyId, SharedLearnerView]:
+    """The views of these policies on one process, which is not yet started. `restarts`: see `RestartPolicy`.
 
-    A life of it serves once it is fit for all of them.
+    A incarnation of it serves once it is fit for all of them.
     """
-    care = Care(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
+    care = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
     shared, turns = Supervisor([recipe], care), asyncio.Lock()
-    views = {policy: SharedRanks(policy, shared, turns, leads=policy == policies[0]) for policy in policies}
+    views = {policy: SharedLearnerView(policy, shared, turns, leads=policy == policies[0]) for policy in policies}
 
     async def fit(handle: Handle[SharedLearner]) -> None:
         for view in views.values():

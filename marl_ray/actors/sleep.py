@@ -2,7 +2,7 @@
 
     awake --(begin)--> asleep --(wake "weights")--> no cache yet --(wake "kv_cache")--> awake
 
-Between the two wakes come the weights (`marl_ray.weights.receiving`). Requests in flight are kept, without their keys
+Between the two wakes come the weights (`marl_ray.weights.receiver`). Requests in flight are kept, without their keys
 and values, which are computed again from their tokens. All calls are made on the engine's thread.
 """
 

@@ -1,21 +1,21 @@
-"""The life of actors, of every kind: started, fitted, serving, lost, replaced.
+"""The incarnation of actors, of every kind: started, fitted, serving, lost, replaced.
 
     starting --(start has answered)--> fitting --(fit is done)--> serving <--(signs of life)--> suspect
        ^                                                             |                             |
        +-----(a restart is left)------- lost <-----------------------+-----------------------------+
                                          +--(none is left)--> retired
 
-A life is counted from 1, and every life has a handle of its own: whoever still holds the handle of an earlier one can
+A incarnation is counted from 1, and every incarnation has a handle of its own: whoever still holds the handle of an earlier one can
 neither end nor replace the actor of a later one. Who notices a loss says so with `lose`; who needs an actor waits for
 it with `ready`. Before an actor serves again it is fitted: a generator gets its policy's weights, a learner its state.
 What a start raises that is no loss, a bug or a file system's trouble, ends every wait.
 
 | phase | deadline | then |
 |---|---|---|
-| starting | `Care.start` | one more start; where nobody else serves, retired: there is no place for it |
+| starting | `RestartPolicy.start` | one more start; where nobody else serves, retired: there is no place for it |
 | fitting | of each call that it makes | one more start |
-| fitting again, after `unfit` | the same | lost |
-| serving | `Care.heartbeat_s` for a sign of life | lost |
+| fitting again, after `mark_stale` | the same | lost |
+| serving | `RestartPolicy.heartbeat_s` for a sign of life | lost |
 
 So `ready`, which waits for these, needs no deadline of its own.
 """
@@ -33,15 +33,15 @@ from typing import Any, Generic, Literal, TypeVar
 from ray.exceptions import RayError
 
 from marl_ray.actors.handle import Actor, ActorFailed, Deadline, Handle
+from marl_ray.core.concurrency import Condition, DeadlineExceeded, gather
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
-from marl_ray.core.waiting import Changes, WaitExpired, together
-from marl_ray.core.words import counted
-from marl_ray.telemetry.console import say
+from marl_ray.core.text import pluralize
+from marl_ray.telemetry.console_sink import say
 
 RESTART_WINDOW_S = 3600.0
 RESTART_PAUSE_S = 2.0
-"""Before the second try of a life; before each further one as much more."""
+"""Before the second try of a incarnation; before each further one as much more."""
 MAX_FAILED_STARTS = 4
 """In a row, after which a further one would fail too."""
 
@@ -52,8 +52,8 @@ A = TypeVar("A", bound=Actor)
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe(Generic[A]):
-    """What an actor is made from, in each of its lives. `options` are Ray's: cores, GPUs, environment, place."""
+class ActorSpec(Generic[A]):
+    """What an actor is made from, in each of its incarnations. `options` are Ray's: cores, GPUs, environment, place."""
 
     id: ActorId
     actor_class: type[A]
@@ -62,7 +62,7 @@ class Recipe(Generic[A]):
 
 
 @dataclass(frozen=True, slots=True)
-class Care:
+class RestartPolicy:
     """How actors are looked after.
 
     `start`: the deadline of each start. `restarts`: how often one of them may be started again within
@@ -76,17 +76,17 @@ class Care:
 
 @dataclass(slots=True)
 class _Member(Generic[A]):
-    recipe: Recipe[A]
+    recipe: ActorSpec[A]
     state: State = "starting"
     former: int = 0
     """Lives of one of its name that was taken away."""
-    life: int = 0
+    incarnation: int = 0
     handle: Handle[A] | None = None
     restarts: list[float] = field(default_factory=list)
     """When, on the monotonic clock, within the window."""
 
     @property
-    def serves(self) -> bool:
+    def is_serving(self) -> bool:
         return self.state in ("serving", "suspect")
 
 
@@ -99,8 +99,8 @@ class Supervisor(Generic[A]):
 
     def __init__(
         self,
-        recipes: Sequence[Recipe[A]],
-        care: Care,
+        recipes: Sequence[ActorSpec[A]],
+        care: RestartPolicy,
         changed: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = say,
     ) -> None:
@@ -108,18 +108,18 @@ class Supervisor(Generic[A]):
         """Makes a started actor ready to serve; may be set later."""
         self.turn: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
         """What each start, without its fit, is done in; may be set later."""
-        self.losses = 0
+        self.lost_count = 0
         """Actors that were lost."""
         self.last_failure = ""
         """Why the last one was retired."""
         self._members = {recipe.id: _Member(recipe) for recipe in recipes}
         self._removed: dict[ActorId, int] = {}
-        """The last lives of those that were taken away."""
+        """The last incarnations of those that were taken away."""
         self._care = care
         self._changed = changed
         self._say = say
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changes = Changes()
+        self._condition = Condition()
         self._closed = False
         self._bug: Exception | None = None
         """What a start raised that is no loss."""
@@ -127,76 +127,76 @@ class Supervisor(Generic[A]):
     async def start(self) -> list[list[str]]:
         """Start all of them side by side; the lines of each. Where one does not start all are ended.
 
-        Raises what that one's start raised, or WaitExpired.
+        Raises what that one's start raised, or DeadlineExceeded.
         """
         try:
-            return await together(*(self._start(member) for member in self._members.values()))
+            return await gather(*(self._start(member) for member in self._members.values()))
         except BaseException:
             await self.close()
             raise
 
     def serving(self) -> list[Handle[A]]:
         """Those that can be asked, in the order of their recipes."""
-        return [m.handle for m in self._members.values() if m.serves and m.handle is not None]
+        return [m.handle for m in self._members.values() if m.is_serving and m.handle is not None]
 
-    def serves(self, handle: Handle[A]) -> bool:
-        """Whether this life of the actor is its present one, and can be asked."""
+    def is_serving(self, handle: Handle[A]) -> bool:
+        """Whether this incarnation of the actor is its present one, and can be asked."""
         member = self._members.get(handle.id)
-        return member is not None and member.serves and member.life == handle.life
+        return member is not None and member.is_serving and member.incarnation == handle.incarnation
 
-    def suspect(self, handle: Handle[A]) -> bool:
-        """Whether this life of the actor owes a sign of life."""
-        return self.serves(handle) and self._members[handle.id].state == "suspect"
+    def is_suspect(self, handle: Handle[A]) -> bool:
+        """Whether this incarnation of the actor owes a sign of life."""
+        return self.is_serving(handle) and self._members[handle.id].state == "suspect"
 
-    async def ready(self, everyone: bool = False) -> list[Handle[A]]:
-        """Those that serve, as soon as there is one; with `everyone`, as soon as all do. Raises UserError, with the
+    async def wait_ready(self, all_members: bool = False) -> list[Handle[A]]:
+        """Those that serve, as soon as there is one; with `all_members`, as soon as all do. Raises UserError, with the
         cause, where that will never be."""
-        await self._changes.until(lambda: self._enough(everyone) or self._hopeless(everyone))
+        await self._condition.wait_for(lambda: self._enough(all_members) or self._hopeless(all_members))
         if self._bug is not None:
             raise self._bug
-        if not self._enough(everyone):
+        if not self._enough(all_members):
             raise UserError(self.last_failure)
         return self.serving()
 
-    def _enough(self, everyone: bool) -> bool:
+    def _enough(self, all_members: bool) -> bool:
         serving = len(self.serving())
-        return serving == len(self._members) if everyone else serving > 0
+        return serving == len(self._members) if all_members else serving > 0
 
-    def _hopeless(self, everyone: bool) -> bool:
+    def _hopeless(self, all_members: bool) -> bool:
         return (
             self._bug is not None
             or self.exhausted()
-            or (everyone and any(m.state == "retired" for m in self._members.values()))
+            or (all_members and any(m.state == "retired" for m in self._members.values()))
         )
 
     def exhausted(self) -> bool:
         """Whether none serves, and none will again."""
         return self._closed or all(member.state == "retired" for member in self._members.values())
 
-    def lose(self, handle: Handle[A], why: str) -> None:
-        """This life of the actor is over: end its process and start the next life, if that has not been done yet."""
-        if self._closed or not self.serves(handle):
+    def report_lost(self, handle: Handle[A], why: str) -> None:
+        """This incarnation of the actor is over: end its process and start the next incarnation, if that has not been done yet."""
+        if self._closed or not self.is_serving(handle):
             return
         self._lost(self._members[handle.id], why)
 
-    def unfit(self, handle: Handle[A]) -> None:
-        """This life of the actor has not got any more what it was fitted with: it serves when it was fitted again."""
-        if self._closed or not self.serves(handle):
+    def mark_stale(self, handle: Handle[A]) -> None:
+        """This incarnation of the actor has not got any more what it was fitted with: it serves when it was fitted again."""
+        if self._closed or not self.is_serving(handle):
             return
         member = self._members[handle.id]
         member.state = "fitting"
         self._spawn(self._fit_again(member, handle))
 
-    def add(self, recipe: Recipe[A]) -> None:
+    def add(self, recipe: ActorSpec[A]) -> None:
         """One more actor: started now, and serving after it was fitted."""
         former = self._removed.pop(recipe.id, 0)
-        member = self._members[recipe.id] = _Member(recipe, former=former, life=former)
+        member = self._members[recipe.id] = _Member(recipe, former=former, incarnation=former)
         self._spawn(self._replace(member, ""))
 
     def remove(self, id: ActorId) -> None:
         """One actor fewer: its process is ended, and what it was asked fails."""
         member = self._members.pop(id)
-        self._removed[id] = member.life
+        self._removed[id] = member.incarnation
         self._end(member)
         member.state = "retired"
         self._say(f"{id} was taken away")
@@ -220,7 +220,7 @@ class Supervisor(Generic[A]):
         self._tell()
 
     def _lost(self, member: _Member[A], why: str) -> None:
-        self.losses += 1
+        self.lost_count += 1
         self._say(f"{member.recipe.id} is lost: {why}")
         self._end(member)
         member.state = "lost"
@@ -234,7 +234,7 @@ class Supervisor(Generic[A]):
                 self._lost(member, str(error))
 
     async def _replace(self, member: _Member[A], why: str) -> None:
-        """Start the next life, in as many tries as are allowed. `why` the last one ended."""
+        """Start the next incarnation, in as many tries as are allowed. `why` the last one ended."""
         failures = 0
         given_up = False
         while not given_up and self._may_start(member):
@@ -250,14 +250,14 @@ class Supervisor(Generic[A]):
                 failures, why = failures + 1, str(error)
                 self._say(f"{member.recipe.id} does not start: {why}")
                 # Out of time it waits for a place, as on a node that is gone: the others go on, if there are any.
-                given_up = not self.serving() if isinstance(error, WaitExpired) else failures == MAX_FAILED_STARTS
+                given_up = not self.serving() if isinstance(error, DeadlineExceeded) else failures == MAX_FAILED_STARTS
             except Exception as error:
                 self._end(member)
                 member.state, self._bug = "retired", error
                 self._tell()
                 return
             else:
-                self._say(f"{member.recipe.id} serves in its life number {member.life}")
+                self._say(f"{member.recipe.id} serves in its incarnation number {member.incarnation}")
                 return
         self._retire(member, why, given_up)
 
@@ -265,7 +265,7 @@ class Supervisor(Generic[A]):
         """Whether a restart is left, which is counted. The first start is none."""
         now = time.monotonic()
         member.restarts = [at for at in member.restarts if at > now - RESTART_WINDOW_S]
-        if member.life == member.former:
+        if member.incarnation == member.former:
             return True
         if len(member.restarts) >= self._care.restarts:
             return False
@@ -280,16 +280,16 @@ class Supervisor(Generic[A]):
         self.last_failure = f"{who} is lost for good ({reason}): {why}{resume}"
         member.state = "retired"
         if left:
-            self._say(f"{who} is lost for good ({reason}); {counted(left, 'other')} of its kind go on")
+            self._say(f"{who} is lost for good ({reason}); {pluralize(left, 'other')} of its kind go on")
         self._tell()
 
     async def _start(self, member: _Member[A]) -> list[str]:
-        """Begin the next life."""
+        """Begin the next incarnation."""
         recipe, deadline = member.recipe, self._care.start
         member.state = "starting"
-        member.life += 1
+        member.incarnation += 1
         async with self.turn():
-            handle = Handle.create(recipe.id, member.life, recipe.actor_class, recipe.arguments, recipe.options)
+            handle = Handle.create(recipe.id, member.incarnation, recipe.actor_class, recipe.arguments, recipe.options)
             member.handle = handle
             begun = time.monotonic()
             location = await handle.call(recipe.actor_class.location).within(deadline)
@@ -311,7 +311,7 @@ class Supervisor(Generic[A]):
         self._tell()
 
     async def _watch(self, member: _Member[A], handle: Handle[A], heartbeat_s: float) -> None:
-        """Ask for signs of life, as long as this life serves, or is fitted again.
+        """Ask for signs of life, as long as this incarnation serves, or is fitted again.
 
         Twice before it is lost: where this process itself stood still, the first answer may look late.
         """
@@ -320,7 +320,7 @@ class Supervisor(Generic[A]):
         async def ask() -> None:
             try:
                 await handle.call(member.recipe.actor_class.alive).within(deadline)
-            except WaitExpired:
+            except DeadlineExceeded:
                 await handle.call(member.recipe.actor_class.alive).within(deadline)
 
         while member.handle is handle:
@@ -328,14 +328,14 @@ class Supervisor(Generic[A]):
             sign = asyncio.ensure_future(ask())
             try:
                 answered, _ = await asyncio.wait({sign}, timeout=heartbeat_s / 4)
-                if not answered and self.serves(handle):
+                if not answered and self.is_serving(handle):
                     member.state = "suspect"
                 await sign
             except (UserError, ActorFailed) as error:
-                self.lose(handle, str(error))
+                self.report_lost(handle, str(error))
             finally:
                 sign.cancel()
-            if self.suspect(handle):
+            if self.is_suspect(handle):
                 member.state = "serving"
                 self._tell()
 
@@ -345,7 +345,7 @@ class Supervisor(Generic[A]):
         task.add_done_callback(self._tasks.discard)
 
     def _tell(self) -> None:
-        self._changes.tell()
+        self._condition.notify_all()
         self._changed()
 
     def _end(self, member: _Member[A]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_ray.cli.parser import Parser, add_quiet, guarded
+from marl_ray.cli.parser import Parser, add_quiet, exit_code_of
 from marl_ray.cli.score import positive
 from marl_ray.core.errors import UserError
 
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     )
     add_quiet(parser)
     options = parser.parse_args(argv)
-    return guarded(lambda: _eval(options))
+    return exit_code_of(lambda: _eval(options))
 
 
 def numbers(text: str) -> list[int]:
@@ -70,13 +70,13 @@ def numbers(text: str) -> list[int]:
 
 
 def _eval(options: argparse.Namespace) -> None:
-    from marl_ray.evaluation.evaluation import Wanted, run
-    from marl_ray.telemetry.console import Voice
+    from marl_ray.evaluation.evaluate import EvaluationRequest, run
+    from marl_ray.telemetry.console_sink import Voice
 
     Voice.quiet = options.quiet
-    config = config_of(options)
+    config = load_config(options)
     stamp = f"{config.dataset.type.replace(':', '.')}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    request = Wanted(
+    request = EvaluationRequest(
         models=options.model,
         split=options.split,
         samples=options.samples or max(options.k),
@@ -90,14 +90,13 @@ def _eval(options: argparse.Namespace) -> None:
         print(line)
 
 
-def config_of(options: argparse.Namespace) -> Config:
+def load_config(options: argparse.Namespace) -> Config:
     """The file's, or the first run's, to be played a sample at a time. Raises UserError."""
-    from marl_ray.config import from_tree, parse_overrides
-    from marl_ray.config.reading import read_yaml
-    from marl_ray.config.schema import ALGORITHMS
-    from marl_ray.evaluation.sources import BASE, run_of
-    from marl_ray.runs.resume import SavedRun
-    from marl_ray.telemetry.console import say
+    from marl_ray.config import ALGORITHMS, from_tree, parse_overrides
+    from marl_ray.config.parsing import read_yaml
+    from marl_ray.evaluation.model_sources import BASE, run_folder_of
+    from marl_ray.storage.resume import SavedRun
+    from marl_ray.telemetry.console_sink import say
 
     given = parse_overrides(options.override)
 
@@ -111,5 +110,5 @@ def config_of(options: argparse.Namespace) -> Config:
     run = next((name for name in options.model if name != BASE), None)
     if run is None:
         raise UserError("no config: give --config FILE, or the --model of a run")
-    saved = SavedRun.read(run_of(Path(run)))
+    saved = SavedRun.read(run_folder_of(Path(run)))
     return saved.config(overrides(saved.algorithm), say)

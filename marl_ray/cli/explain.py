@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from marl_ray.cli.parser import Parser, guarded
-from marl_ray.cli.settings import ALGORITHMS, algorithm
+from marl_ray.cli.config_flags import ALGORITHMS, algorithm
+from marl_ray.cli.parser import Parser, exit_code_of
 
 
 def main(argv: Sequence[str]) -> int:
@@ -25,11 +25,11 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     section = options.key.partition(".")[0]
     name = options.algorithm or (section if section in ALGORITHMS else ALGORITHMS[0])
-    return guarded(lambda: _explain(options.key, name))
+    return exit_code_of(lambda: _explain(options.key, name))
 
 
 def _explain(key: str, name: str) -> None:
-    from marl_ray.config.explain import explain
+    from marl_ray.config.descriptions import explain
 
     for line in explain(key, name):
         print(line)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from marl_ray.cli.parser import Parser
-from marl_ray.core.words import did_you_mean
+from marl_ray.core.text import did_you_mean
 
 COMMANDS = {
     "train": "train the agents",
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         + "\n\nmarl-ray COMMAND --help says more of one.",
     )
     if "--version" in arguments[:1]:
-        from marl_ray.core.versions import (
+        from marl_ray.core.installed_versions import (
             version_line,
         )  # reads what is installed, which other commands need not wait for
 

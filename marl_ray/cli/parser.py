@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from marl_ray.core.errors import Terminated, UserError
-from marl_ray.core.words import did_you_mean
+from marl_ray.core.text import did_you_mean
 
 FAILED, MISUSED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 OLDEST = (3, 11)
@@ -63,7 +63,7 @@ def add_quiet(parser: Parser) -> None:
     parser.add_argument("--quiet", action="store_true", help="say nothing but warnings and errors")
 
 
-def guarded(command: Callable[[], None]) -> int:
+def exit_code_of(command: Callable[[], None]) -> int:
     """Run a command and return its exit code: 0, also when nobody reads on (`| head`); 1 for a UserError, in one line;
     130 when Ctrl-C stopped it, 143 when SIGTERM did.
 

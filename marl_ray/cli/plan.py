@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marl_ray.cli.parser import Parser, guarded
-from marl_ray.cli.settings import EXAMPLES, add_settings, algorithm, read
+from marl_ray.cli.config_flags import EXAMPLES, add_settings, algorithm, read
+from marl_ray.cli.parser import Parser, exit_code_of
 
 if TYPE_CHECKING:
-    from marl_ray.cluster.machines import Machine
-    from marl_ray.cluster.sizes import Model
+    from marl_ray.cluster.hardware import NodeSpec
+    from marl_ray.cluster.model_info import ModelInfo
     from marl_ray.config import Config
-    from marl_ray.runs.check import Problem
-    from marl_ray.runs.resume import SavedRun
+    from marl_ray.launch.run_checks import RunInputs
+    from marl_ray.storage.resume import SavedRun
 
 PROMPTS = 32
 """Tasks whose prompts are counted."""
@@ -38,16 +38,16 @@ def main(argv: Sequence[str]) -> int:
     )
     add_settings(parser)
     options = parser.parse_args(argv)
-    return guarded(lambda: _plan(*read(options.algorithm, options), options.cluster))
+    return exit_code_of(lambda: _plan(*read(options.algorithm, options), options.cluster))
 
 
-def show(config: Config, saved: SavedRun | None) -> Problem | None:
+def show(config: Config, saved: SavedRun | None) -> RunInputs | None:
     """Check and print. None where the run is done. Raises UserError."""
-    from marl_ray.cluster.plan import demands
+    from marl_ray.cluster.placement_plan import describe_demands
     from marl_ray.config import to_yaml
-    from marl_ray.config.arithmetic import describe
-    from marl_ray.runs.check import check
-    from marl_ray.runs.resume import RunIsDone
+    from marl_ray.config.budget import describe_budget
+    from marl_ray.launch.run_checks import check
+    from marl_ray.storage.resume import RunIsDone
 
     try:
         problem = check(config, saved, dry=True)
@@ -56,7 +56,7 @@ def show(config: Config, saved: SavedRun | None) -> Problem | None:
             raise
         sys.stderr.write(f"{done}\n")
         return None
-    facts = [describe(config, len(problem.train_tasks) or None), *problem.prompt_notes, demands(config)]
+    facts = [describe_budget(config, len(problem.train_tasks) or None), *problem.prompt_notes, describe_demands(config)]
     sys.stdout.write(to_yaml(config))
     sys.stderr.write("\n".join(facts) + "\n")
     return problem
@@ -64,56 +64,56 @@ def show(config: Config, saved: SavedRun | None) -> Problem | None:
 
 def _plan(config: Config, saved: SavedRun | None, cluster: str | None) -> None:
     """Also say what it takes. Raises UserError for what does not fit."""
-    from marl_ray.cluster.forecast import forecast
-    from marl_ray.cluster.machines import described
-    from marl_ray.cluster.outlook import lines_of, verdict
+    from marl_ray.cluster.capacity_plan import plan_capacity
+    from marl_ray.cluster.capacity_report import report_lines, shortage_message
+    from marl_ray.cluster.hardware import parse_cluster
     from marl_ray.core.errors import UserError
 
-    machines = described(cluster) if cluster else None
+    machines = parse_cluster(cluster) if cluster else None
     problem = show(config, saved)
     if problem is None:
         return
     machines = machines or _machines()
     models = _models(config, problem)
-    found = forecast(config, models, machines)
-    for line in lines_of(config, models, found):
+    found = plan_capacity(config, models, machines)
+    for line in report_lines(config, models, found):
         sys.stderr.write(line + "\n")
-    if short := verdict(config, models, found):
+    if short := shortage_message(config, models, found):
         raise UserError(short)
 
 
-def _machines() -> list[Machine]:
+def _machines() -> list[NodeSpec]:
     """Of the cluster that RAY_ADDRESS names, which is asked and left again, or this one."""
-    from marl_ray.cluster.local import cluster_address, connect, disconnect
-    from marl_ray.cluster.machines import machines_of_cluster, this_machine
+    from marl_ray.cluster.hardware import cluster_nodes, local_node
+    from marl_ray.cluster.ray_connection import cluster_address, connect, disconnect
 
     if not cluster_address():
-        return [this_machine()]
+        return [local_node()]
     connect(verbose=False)
     try:
-        return machines_of_cluster()
+        return cluster_nodes()
     finally:
         disconnect()
 
 
-def _models(config: Config, problem: Problem) -> dict[str, Model]:
+def _models(config: Config, problem: RunInputs) -> dict[str, ModelInfo]:
     """By name; those that cannot be read are said and left out."""
-    from marl_ray.cluster.sizes import Model, read_settings
+    from marl_ray.cluster.model_info import ModelInfo, read_model_config
     from marl_ray.core.errors import UserError
 
     trust = config.model.model_kwargs.trust_remote_code
     models = {}
     for name in dict.fromkeys(agent.name for agent in config.agents):
         try:
-            settings = read_settings(name, trust, fetch=True)
+            settings = read_model_config(name, trust, fetch=True)
         except UserError as error:
             sys.stderr.write(f"{error}\n")
             continue
-        models[name] = Model(settings, trust, **_prompt(config, problem, name))
+        models[name] = ModelInfo(settings, trust, **_prompt(config, problem, name))
     return models
 
 
-def _prompt(config: Config, problem: Problem, name: str) -> dict[str, int]:
+def _prompt(config: Config, problem: RunInputs, name: str) -> dict[str, int]:
     """Tokens of a typical first prompt, where tasks and tokenizer are here."""
     from statistics import median
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marl_ray.cli.parser import Parser, guarded
+from marl_ray.cli.parser import Parser, exit_code_of
 from marl_ray.core.errors import UserError
-from marl_ray.core.words import counted
+from marl_ray.core.text import pluralize
 
 if TYPE_CHECKING:
-    from marl_ray.runs.replay import ReplayedStep
+    from marl_ray.launch.replay import ReplayedStep
 
 Steps = tuple[int | None, int | None]
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         help="if not given, as many as the log allows, or up to its end",
     )
     options = parser.parse_args(argv)
-    return guarded(lambda: _replay(options.run_dir, options.agent, options.steps))
+    return exit_code_of(lambda: _replay(options.run_dir, options.agent, options.steps))
 
 
 def steps(text: str) -> Steps:
@@ -52,14 +52,14 @@ def steps(text: str) -> Steps:
 
 
 def _replay(run_dir: Path, agent: int | None, steps: Steps) -> None:
-    from marl_ray.runs.replay import ROUNDING, Way, replay
-    from marl_ray.runs.resume import SavedRun
+    from marl_ray.launch.replay import ROUNDING, ReplayRange, replay
+    from marl_ray.storage.resume import SavedRun
 
     saved = SavedRun.read(run_dir)
     folder, config = saved.folder, saved.config()
     if agent is not None and agent not in range(config.num_agents):
         raise UserError(f"{folder} has agents 0 to {config.num_agents - 1}: --agent {agent} is none of them")
-    way = Way.through(folder, *steps)
+    way = ReplayRange.through(folder, *steps)
     largest = 0.0
     for policy in config.policies if agent is None else [config.policy_of(agent)]:
         print(
@@ -85,13 +85,13 @@ def _verdict(shown: Sequence[ReplayedStep], worst: float) -> str:
     """On one policy's steps, which differ by `worst` at most."""
     recorded = sum(step.recorded is not None for step in shown)
     if not recorded:
-        return f"learned from {counted(len(shown), 'step')} again; nothing was recorded to compare with"
+        return f"learned from {pluralize(len(shown), 'step')} again; nothing was recorded to compare with"
     what = f"they differ by {worst:.1e} at most" if worst else "they agree to the bit"
-    return f"{recorded} of {counted(len(shown), 'step')} were recorded; {what}"
+    return f"{recorded} of {pluralize(len(shown), 'step')} were recorded; {what}"
 
 
 def _header() -> str:
-    from marl_ray.runs.replay import COMPARED
+    from marl_ray.launch.replay import COMPARED
 
     return f"{'step':>6}" + "".join(f" | {name:>13} {'recorded':>13}" for name in COMPARED)
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, guarded
+from marl_ray.cli.parser import Parser, exit_code_of
 from marl_ray.core.errors import UserError
 
 EPILOG = """examples:
@@ -38,17 +38,17 @@ def main(argv: Sequence[str]) -> int:
         help="of the best, worst and last each; 10 if not given",
     )
     options = parser.parse_args(argv)
-    return guarded(lambda: _report(options))
+    return exit_code_of(lambda: _report(options))
 
 
 def _report(options: argparse.Namespace) -> None:
-    from marl_ray.core.disk import write_atomically
-    from marl_ray.core.paths import expanded
-    from marl_ray.reports.page import page
-    from marl_ray.reports.plots import plot_returns
-    from marl_ray.reports.run_view import read_run
-    from marl_ray.reports.summary import rows_of, table
-    from marl_ray.runs.folder import RunFolder
+    from marl_ray.core.files import write_atomically
+    from marl_ray.core.paths import expand_home
+    from marl_ray.reports.html_report import render_report
+    from marl_ray.reports.returns_plot import plot_run
+    from marl_ray.reports.run_data import load_run_data
+    from marl_ray.reports.run_summary import read_metrics, table
+    from marl_ray.storage.run_folder import RunFolder
 
     folders = [RunFolder(path) for path in options.run_dir]
     if options.episodes < 0:
@@ -56,15 +56,15 @@ def _report(options: argparse.Namespace) -> None:
     if len(folders) > 1 and options.output is None:
         raise UserError("a page of several runs needs a place: give --output FILE")
     for folder in folders:
-        rows = rows_of(folder)
+        rows = read_metrics(folder)
         if len(folders) > 1:
             print(folder.path.name)
         for line in table(rows):
             print(line)
-        plot_returns(rows, folder.plot, folder.path.name)
+        plot_run(rows, folder.plot, folder.path.name)
         print(folder.plot)
-    file = folders[0].report if options.output is None else expanded(options.output).absolute()
-    text = page([read_run(folder.path, options.episodes) for folder in folders])
+    file = folders[0].report if options.output is None else expand_home(options.output).absolute()
+    text = render_report([load_run_data(folder.path, options.episodes) for folder in folders])
     try:
         write_atomically(file, text.encode())
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, guarded
+from marl_ray.cli.parser import Parser, exit_code_of
 
 SLACK_S = 120.0
 """For the run to see the request, and for weights to arrive."""
@@ -24,15 +24,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--agent", type=int, required=True, metavar="N", help="which, from 0")
     parser.add_argument("--replicas", type=int, required=True, metavar="N", help="how many generators it is to have")
     options = parser.parse_args(argv)
-    return guarded(lambda: _scale(options.run_dir, options.agent, options.replicas))
+    return exit_code_of(lambda: _scale(options.run_dir, options.agent, options.replicas))
 
 
 def _scale(run_dir: Path, agent: int, replicas: int) -> None:
-    from marl_ray.runs.requests import ask, checked
-    from marl_ray.runs.resume import SavedRun
+    from marl_ray.storage.resume import SavedRun
+    from marl_ray.storage.scale_requests import checked, request_scaling
 
     saved = SavedRun.read(run_dir)
     config, folder = saved.config(), saved.folder
     request, deadlines = checked(agent, replicas, config.num_agents), config.resources.deadlines
     deadline_s = deadlines.placement_s + deadlines.start_s + SLACK_S
-    print(ask(folder.requests, folder.lock, request, deadline_s))
+    print(request_scaling(folder.requests, folder.lock, request, deadline_s))

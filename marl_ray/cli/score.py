@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, add_quiet, guarded
+from marl_ray.cli.parser import Parser, add_quiet, exit_code_of
 from marl_ray.core.errors import UserError
 
 EPILOG = """examples:
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     )
     add_quiet(parser)
     options = parser.parse_args(argv)
-    return guarded(lambda: _score(options))
+    return exit_code_of(lambda: _score(options))
 
 
 def positive(text: str) -> int:
@@ -66,16 +66,16 @@ def _score(options: argparse.Namespace) -> None:
 
     from marl_ray.config import parse_overrides
     from marl_ray.data import DATASETS
-    from marl_ray.evaluation.completions import read_completions, tasks_by_id
-    from marl_ray.evaluation.sandboxes import Sandboxes
-    from marl_ray.evaluation.scoring import AHEAD, GivenScorer
-    from marl_ray.telemetry.console import Voice, bar_hidden, say
+    from marl_ray.evaluation.completion_scorer import AHEAD, CompletionScorer
+    from marl_ray.evaluation.completions_file import read_completions, tasks_by_id
+    from marl_ray.evaluation.local_sandbox_pool import LocalSandboxPool
+    from marl_ray.telemetry.console_sink import Voice, bar_hidden, say
 
     Voice.quiet = options.quiet
     DATASETS.check(options.type)
     tasks = tasks_by_id(options.dataset, options.split, options.type)
     joints = read_completions(options.completions, tasks)
-    scorer = GivenScorer(options.type, joints, options.feedback, parse_overrides(options.override))
+    scorer = CompletionScorer(options.type, joints, options.feedback, parse_overrides(options.override))
     workers = min(options.workers or os.cpu_count() or 1, len(joints))
 
     async def score() -> tuple[list[float], int]:
@@ -94,7 +94,7 @@ def _score(options: argparse.Namespace) -> None:
 
     from tqdm import tqdm
 
-    with Sandboxes(scorer.sandbox, workers) as sandboxes:
+    with LocalSandboxPool(scorer.sandbox, workers) as sandboxes:
         say(sandboxes.describe())
         rewards, failures = asyncio.run(score())
     if rewards:

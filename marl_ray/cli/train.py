@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from marl_ray.cli.parser import Parser, add_quiet, guarded
-from marl_ray.cli.settings import EXAMPLES, add_settings, algorithm, read
+from marl_ray.cli.config_flags import EXAMPLES, add_settings, algorithm, read
+from marl_ray.cli.parser import Parser, add_quiet, exit_code_of
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,11 +37,11 @@ def _main(parser: Parser, argv: Sequence[str] | None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="print the resolved config and start nothing")
     add_quiet(parser)
     options = parser.parse_args(argv)
-    return guarded(lambda: _train(options))
+    return exit_code_of(lambda: _train(options))
 
 
 def _train(options: argparse.Namespace) -> None:
-    from marl_ray.telemetry.console import Voice
+    from marl_ray.telemetry.console_sink import Voice
 
     Voice.quiet = options.quiet
     config, saved = read(options.algorithm, options)
@@ -50,6 +50,6 @@ def _train(options: argparse.Namespace) -> None:
 
         show(config, saved)
     else:
-        from marl_ray.runs.run import train
+        from marl_ray.launch.run import train
 
         train(config, saved)

@@ -8,10 +8,10 @@ from typing import Any
 
 import ray
 
-from marl_ray.core.versions import versions
+from marl_ray.core.installed_versions import versions
 
 
-def describe_machine() -> dict[str, Any]:
+def describe_cluster() -> dict[str, Any]:
     """Plain data; of the cluster that this process is connected to. Memory in GiB."""
     whole = ray.cluster_resources()
     return {

@@ -21,7 +21,7 @@ from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest  # type: igno
 from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 
 RAY_VERSION = "2.60.0"
-LAST_WORDS = ("Raylet is terminated", "has been marked dead", "A worker died or was killed while executing")
+CRASH_LOG_LINES = ("Raylet is terminated", "has been marked dead", "A worker died or was killed while executing")
 """In what is printed of a raylet or an actor's process that died."""
 TOO_SLOW = "timed out during startup"
 """In the text of the plain Exception that such a start ends with."""
@@ -69,7 +69,7 @@ def _without(helpers: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def signals_wait() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """SIGINT and SIGTERM that come during a `ray.init` within are handled when it is done, by whoever has them.
 
     A Ray that is interrupted in the middle of its start leaves processes that end late. Besides, Ray sets handlers of
@@ -107,7 +107,7 @@ def signals_wait() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
-def silence_last_words() -> None:
+def silence_crash_logs() -> None:
     """A raylet that died has its log's last lines printed by every driver, and the head's guess at why, in paragraphs,
     as has an actor; our own lines name the actors that were there, or the node."""
     shown = worker.print_to_stdstream
@@ -116,7 +116,7 @@ def silence_last_words() -> None:
 
     def print_but_last_words(data: dict[str, Any], ignore_prefix: bool) -> None:
         of_raylet = data.get("pid") == "raylet"
-        if not (of_raylet and any(words in line for line in data["lines"] for words in LAST_WORDS)):
+        if not (of_raylet and any(words in line for line in data["lines"] for words in CRASH_LOG_LINES)):
             shown(data, ignore_prefix)
 
     worker.print_to_stdstream = print_but_last_words
@@ -139,7 +139,7 @@ def free_resources() -> list[dict[str, float]]:
     return [dict(free.get(each["NodeID"], {})) for each in ray.nodes() if each["Alive"]]
 
 
-def gpus_here() -> int:
+def visible_gpu_count() -> int:
     """The GPUs that a Ray started on this machine would offer, without starting one."""
     manager = accelerators.get_accelerator_manager_for_resource("GPU")
     assert manager is not None, "Ray knows what a GPU is"
@@ -148,7 +148,7 @@ def gpus_here() -> int:
     return count if visible is None else min(count, len(visible))
 
 
-def gpu_type_here() -> str:
+def visible_gpu_type() -> str:
     """What Ray calls this machine's first GPU; empty where it knows none."""
     manager = accelerators.get_accelerator_manager_for_resource("GPU")
     assert manager is not None, "Ray knows what a GPU is"

@@ -20,7 +20,7 @@ class CodeCompletionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeConfig:
-    """A model that scores answers, for environments that ask one (`marl_ray.external.judge`)."""
+    """A model that scores answers, for environments that ask one (`marl_ray.external.llm_judge`)."""
 
     model: str | None = None
     """The model, as its server calls it; null: none."""

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from marl_ray.config.aliases import NULL_IS_DEFAULT, aliases_in_section, refuse_reference
 from marl_ray.config.resources import GeneratorResources, LearnerResources
 from marl_ray.config.schema import Config
-from marl_ray.config.spellings import NULL_IS_DEFAULT, other_names, refuse_reference
 from marl_ray.core.errors import UserError
 
 FLAT = ("rollout", "credit", "optimizer", "evaluation", "loop")
@@ -140,7 +140,7 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, where: str) -> User
     prefix = f"{section}." if section else ""
     refuse_reference(name, where + prefix)
     here = list(dict.fromkeys(k[len(prefix) :].split(".")[0] for k in known if k.startswith(prefix)))
-    spelt = [where + prefix + n for n in (here if where else [*here, *other_names(section, algorithm)])]
+    spelt = [where + prefix + n for n in (here if where else [*here, *aliases_in_section(section, algorithm)])]
     every = [*(f"{where}{k}" for k in known if where), *settings(algorithm)]
     hint = _nearest(name, spelt, every)
     if hint is not None:

@@ -1,7 +1,7 @@
 """Every setting of a run: typed, with a default and a sentence of explanation.
 
 These are the resolved settings: frozen and complete, so that nothing that reads them fills anything in. None is a value
-only where its meaning is said. `marl_ray.config.loading` builds them and refuses what does not fit; under which key of
+only where its meaning is said. `marl_ray.config.loader` builds them and refuses what does not fit; under which key of
 a YAML file a setting stands is in `marl_ray.config.keys`; `marl-ray explain KEY` prints what is said of it here.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from marl_ray.config.environments import CodeCompletionConfig, JudgeConfig
-from marl_ray.config.learning import CreditConfig, Importance, LoraConfig, OptimizerConfig
+from marl_ray.config.optimization import CreditConfig, Importance, LoraConfig, OptimizerConfig
 from marl_ray.config.output import OutputConfig, WandbConfig
 from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
 from marl_ray.config.values import (
@@ -25,7 +25,7 @@ from marl_ray.config.values import (
     TemperatureOrGreedy,
     Turns,
 )
-from marl_ray.core.ids import Policy
+from marl_ray.core.ids import PolicyId
 
 ALGORITHMS = ("magrpo", "grpo")
 
@@ -302,27 +302,27 @@ class Config:
         return len(self.agents)
 
     @property
-    def policies(self) -> tuple[Policy, ...]:
+    def policies(self) -> tuple[PolicyId, ...]:
         """The sets of weights, in the order of the first agents that play with them."""
         whose = [number if agent.policy is None else agent.policy for number, agent in enumerate(self.agents)]
-        return tuple(Policy(tuple(n for n, first in enumerate(whose) if first == p)) for p in sorted(set(whose)))
+        return tuple(PolicyId(tuple(n for n, first in enumerate(whose) if first == p)) for p in sorted(set(whose)))
 
     @property
-    def learners(self) -> tuple[tuple[Policy, ...], ...]:
+    def learner_groups(self) -> tuple[tuple[PolicyId, ...], ...]:
         """The policies that learn in one process: each alone, or with `lora.share_base` those that begin at the same
         model and ask the same of the cluster."""
         if not self.lora.share_base:
             return tuple((policy,) for policy in self.policies)
-        places: dict[tuple[str, LearnerResources], list[Policy]] = {}
+        places: dict[tuple[str, LearnerResources], list[PolicyId]] = {}
         for policy in self.policies:
             agent = self.agents[policy.number]
             places.setdefault((agent.name, agent.learner), []).append(policy)
         return tuple(map(tuple, places.values()))
 
-    def learning_with(self, policy: Policy) -> tuple[Policy, ...]:
+    def learner_policies(self, policy: PolicyId) -> tuple[PolicyId, ...]:
         """The policies that learn in one process with this one, itself among them."""
-        return next(policies for policies in self.learners if policy in policies)
+        return next(policies for policies in self.learner_groups if policy in policies)
 
-    def policy_of(self, agent: int) -> Policy:
+    def policy_of(self, agent: int) -> PolicyId:
         """The one that an agent plays with."""
         return next(policy for policy in self.policies if agent in policy.agents)

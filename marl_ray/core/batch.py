@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from marl_ray.core.tree import Completion
+from marl_ray.core.episode import Completion
 
 
 @dataclass(frozen=True, slots=True)
-class Experience:
+class CriticSample:
     """What a critic learns from at one node, states as token ids.
 
     `rewards` [G] are those of the node alone; `successors` [G] the states that each completion led to: one for each
@@ -39,7 +39,7 @@ class Group:
     returns: tuple[float, ...]
     weights: tuple[float, ...]
     baselines: tuple[float, ...] = ()
-    experience: Experience | None = None
+    critic_sample: CriticSample | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class BatchStream(Protocol):
         """The whole, once it is complete, in the batch log, and may be learned from."""
 
 
-class History(Protocol):
+class TrainingHistory(Protocol):
     """What one policy's learner can be made from again: its state after batch s is a function of these."""
 
     def checkpoint(self) -> tuple[int, str] | None:
@@ -87,7 +87,7 @@ class History(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ratios:
+class ImportanceRatioStats:
     """Importance ratios pi(token) / behaviour(token) of one update, over the tokens that were learned from."""
 
     mean: float
@@ -99,7 +99,7 @@ class Ratios:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class ClippingStats:
     """How far the optimizer steps of one batch took the policy from where the loss measures it from, over the tokens
     that were learned from. With loss gspo, a token's ratio is its completion's."""
 
@@ -133,7 +133,7 @@ class UpdateStats:
     logprob_gap: float | None
     """Mean absolute difference between the learner's and the sampler's log-probabilities, nats a token,
     before the update. It is about 0 when both hold the same weights; None if nothing was computed."""
-    ratios: Ratios | None
+    importance_ratios: ImportanceRatioStats | None
     """Before the update; None if nothing was computed."""
     optimizer_steps: int
     """Those taken. A mini-batch in which every group's returns are equal has no gradient, and takes none."""
@@ -142,7 +142,7 @@ class UpdateStats:
     entropy: float | None = None
     """Mean entropy of the policy at the tokens that were learned from, at the sampling temperature, nats a token,
     before the update; None if nothing was computed."""
-    drift: Drift | None = None
+    clipping: ClippingStats | None = None
     """Of losses that have ratios; None if nothing was computed."""
     reference_kl: float | None = None
     """KL divergence from the reference policy at the tokens that were learned from, nats a token, before the update;

@@ -9,11 +9,11 @@ Kind = Literal["generator", "learner", "sandbox"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Policy:
+class PolicyId:
     """A set of weights, and the agents that play with it, in order. It goes by their name where there is one of them.
 
     Example:
-        >>> str(Policy((1,))), str(Policy((0, 2))), Policy((0, 2)).key, Policy((0, 2)).number
+        >>> str(PolicyId((1,))), str(PolicyId((0, 2))), PolicyId((0, 2)).key, PolicyId((0, 2)).number
         ('agent 1', 'policy 0', 'policy_0', 0)
     """
 
@@ -48,14 +48,14 @@ class ActorId:
     policies share it is the number of the first.
 
     Example:
-        >>> str(ActorId("generator", Policy((1,)), 0)), str(ActorId("sandbox", None, 3))
+        >>> str(ActorId("generator", PolicyId((1,)), 0)), str(ActorId("sandbox", None, 3))
         ('agent 1 generator 0', 'sandbox 3')
-        >>> str(ActorId("learner", Policy((1,)))), str(ActorId("learner", Policy((1,)), 2))  # rank 0 speaks for all
+        >>> str(ActorId("learner", PolicyId((1,)))), str(ActorId("learner", PolicyId((1,)), 2))  # rank 0 speaks for all
         ('agent 1 learner', 'agent 1 learner rank 2')
     """
 
     kind: Kind
-    policy: Policy | None
+    policy: PolicyId | None
     replica: int = 0
 
     def __str__(self) -> str:

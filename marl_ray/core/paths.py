@@ -7,7 +7,7 @@ from pathlib import Path
 from marl_ray.core.errors import UserError
 
 
-def expanded(path: str | Path) -> Path:
+def expand_home(path: str | Path) -> Path:
     """The path, with `~` and `~name` as the home they stand for. Raises UserError for the home of nobody."""
     path = Path(path)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from marl_ray.core.tree import Completion
+from marl_ray.core.episode import Completion
 
 
 @dataclass(frozen=True, slots=True)

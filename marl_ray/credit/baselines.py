@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from marl_ray.core.tree import Node
+from marl_ray.core.episode import Node
 from marl_ray.credit import BEYOND_SIBLINGS
 from marl_ray.credit.returns import completion_returns
 
@@ -27,6 +27,6 @@ def baselines(node: Node, agent: int, estimator: str) -> list[float]:
     return completion_returns(node, agent, of_actions)
 
 
-def median(returns: Sequence[float]) -> int:
+def median_index(returns: Sequence[float]) -> int:
     """Which of siblings is the one of median return: of an even number the lower, of equals the first."""
     return returns.index(sorted(returns)[(len(returns) - 1) // 2])

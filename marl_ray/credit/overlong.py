@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from marl_ray.config.learning import CreditConfig
-from marl_ray.core.tree import Completion
+from marl_ray.config import CreditConfig
+from marl_ray.core.episode import Completion
 
 
 def is_masked(completion: Completion, credit: CreditConfig) -> bool:
@@ -16,7 +16,7 @@ def is_masked(completion: Completion, credit: CreditConfig) -> bool:
     return credit.overlong == "mask" and completion.finish_reason == "length"
 
 
-def punished(
+def penalize_overlong(
     returns: Sequence[float], completions: Sequence[Completion], max_new_tokens: int, credit: CreditConfig
 ) -> list[float]:
     """What siblings are credited with [G], less the penalty for length: an agent's own, as its length is."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from marl_ray.core.tree import Node
+from marl_ray.core.episode import Node
 
 
 def action_returns(node: Node, agent: int, discount: float, whole: bool) -> list[float]:
     """The return of each joint action for one agent [J]. `whole`: trees are grown whole (handoff `all`)."""
     rewards = [action.rewards[agent] for action in node.joint_actions]
-    if not whole or not node.children or has_losses(node):
+    if not whole or not node.children or has_lost_branches(node):
         return rewards
     return [
         reward + discount * fmean(action_returns(node.children[index], agent, discount, whole))
@@ -25,9 +25,9 @@ def action_returns(node: Node, agent: int, discount: float, whole: bool) -> list
     ]
 
 
-def has_losses(node: Node) -> bool:
+def has_lost_branches(node: Node) -> bool:
     """Whether a joint action at this node, or below it, was handed on and led nowhere."""
-    return len(node.children) < len(node.transitions) or any(map(has_losses, node.children.values()))
+    return len(node.children) < len(node.transitions) or any(map(has_lost_branches, node.children.values()))
 
 
 def completion_returns(node: Node, agent: int, returns: Sequence[float]) -> list[float]:

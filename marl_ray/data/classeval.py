@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Task
 from marl_ray.data.convert import id_of, lines_of, text_of
 from marl_ray.data.tables import DataRow
 from marl_ray.environments.code_completion.skeleton import (

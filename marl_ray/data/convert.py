@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Task
 from marl_ray.data.tables import DataRow
 from marl_ray.environments.bug_fix.edits import edit
 from marl_ray.environments.bug_fix.program import buggy_program

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Task
 from marl_ray.data import DATASETS, infer_type
 from marl_ray.data.convert import DatasetType
 from marl_ray.data.tables import load_rows

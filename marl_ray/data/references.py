@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, replace
 
+from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Task
 from marl_ray.data.convert import MBPP, text_of
 from marl_ray.data.tables import DataRow
 from marl_ray.environments.code_generation.extraction import parse

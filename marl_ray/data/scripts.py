@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Task
 from marl_ray.data.convert import text_of
 from marl_ray.data.tables import DataRow
 from marl_ray.sandbox import StdioCase, stdio_tests

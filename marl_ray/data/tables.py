@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.core.errors import UserError
-from marl_ray.core.paths import expanded
+from marl_ray.core.paths import expand_home
 from marl_ray.models.hub import is_hub_id
 
 DataRow = Mapping[str, Any]
@@ -33,11 +33,11 @@ def load_rows(name: str, split: str) -> list[DataRow]:
     if name.startswith("bundled:"):
         splits = _bundled(name)
     elif name.endswith(LOCAL_SUFFIXES):
-        rows = _local(expanded(name))
+        rows = _local(expand_home(name))
         splits = {"test": rows, "train": rows}
     else:
         splits = _hub(name)
-    check_dataset(name, [split])
+    check_dataset_name(name, [split])
     rows = [row for part in split.split("+") for row in _select(name, splits, part.strip())]
     if not rows:
         raise UserError(f"dataset {name}: split {split!r} holds no rows")
@@ -49,7 +49,7 @@ def needs_download(name: str) -> bool:
     return not name.startswith("bundled:") and not name.endswith(LOCAL_SUFFIXES) and not Path(name).is_dir()
 
 
-def check_dataset(name: str, splits: Sequence[str]) -> None:
+def check_dataset_name(name: str, splits: Sequence[str]) -> None:
     """The forms of a name and of splits; reads nothing. Raises UserError."""
     for split in splits:
         for part in split.split("+"):
@@ -91,7 +91,7 @@ def one_line(error: BaseException, limit: int = 300) -> str:
 
 def _select(name: str, splits: Mapping[str, Sequence[DataRow]], split: str) -> list[DataRow]:
     match = _SPLIT.fullmatch(split)
-    assert match is not None, "check_dataset comes first"
+    assert match is not None, "check_dataset_name comes first"
     if match["name"] not in splits:
         there = ", ".join(splits) or "none"
         raise UserError(f"dataset {name} has no split {match['name']!r}; its splits: {there}")

@@ -11,10 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from marl_ray.core.tree import Outcome, Task
+from marl_ray.core.episode import Outcome, Task
 
 if TYPE_CHECKING:
-    from marl_ray.config.schema import Config
+    from marl_ray.config import Config
 
 
 class Attempt(Protocol):
@@ -117,13 +117,13 @@ class Environment(ABC, Generic[A]):
         return {}
 
 
-def programs_of(attempts: Sequence[Attempt]) -> list[Any]:
+def collect_programs(attempts: Sequence[Attempt]) -> list[Any]:
     """All programs of these attempts, in order."""
     return [program for attempt in attempts for program in _several(attempt.program)]
 
 
-def reports_of(attempts: Sequence[Attempt], reports: Sequence[Any]) -> list[Any]:
-    """What `outcome` is to be given for each attempt, of the reports on `programs_of` them."""
+def group_reports(attempts: Sequence[Attempt], reports: Sequence[Any]) -> list[Any]:
+    """What `outcome` is to be given for each attempt, of the reports on `collect_programs` them."""
     left = iter(reports)
     found: list[Any] = []
     for program in (attempt.program for attempt in attempts):

@@ -16,9 +16,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from marl_ray.core.random_streams import stream_seed
 from marl_ray.core.sampling import Generation, SamplingSpec
-from marl_ray.core.streams import stream_seed
-from marl_ray.rollout.player import Generators
+from marl_ray.rollout.episode_runner import CompletionGenerator
 
 Answers = defaultdict[tuple[int, int], "asyncio.Future[str]"]
 """By turn and agent; whoever asks first makes the future."""
@@ -30,7 +30,7 @@ class _Speaker:
 
     agent: int
     others: range
-    own: Generators
+    own: CompletionGenerator
     answers: Answers
     turn: int = field(default=0, init=False)
 
@@ -62,18 +62,18 @@ class _AfterDrafts(_Speaker):
         return generation
 
 
-def parallel(generators: Sequence[Generators]) -> list[Generators]:
+def parallel(generators: Sequence[CompletionGenerator]) -> list[CompletionGenerator]:
     """As they are."""
     return list(generators)
 
 
-def sequential(generators: Sequence[Generators]) -> list[Generators]:
+def sequential(generators: Sequence[CompletionGenerator]) -> list[CompletionGenerator]:
     """Those of an episode in which agents answer in their order."""
     answers = _no_answers()
     return [_InOrder(agent, range(agent), own, answers) for agent, own in enumerate(generators)]
 
 
-def discussion(generators: Sequence[Generators]) -> list[Generators]:
+def discussion(generators: Sequence[CompletionGenerator]) -> list[CompletionGenerator]:
     """Those of an episode in which agents exchange drafts in every turn."""
     answers, everyone = _no_answers(), range(len(generators))
     return [_AfterDrafts(agent, everyone, own, answers) for agent, own in enumerate(generators)]
@@ -84,7 +84,7 @@ def _no_answers() -> Answers:
 
 
 SINGLE = "single"
-PROTOCOLS: dict[str, Callable[[Sequence[Generators]], list[Generators]]] = {
+PROTOCOLS: dict[str, Callable[[Sequence[CompletionGenerator]], list[CompletionGenerator]]] = {
     "parallel": parallel,
     SINGLE: parallel,
     "sequential": sequential,

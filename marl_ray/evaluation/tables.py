@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from marl_ray.evaluation.measures import Summary
 from marl_ray.evaluation.statistics import Estimate
+from marl_ray.evaluation.task_metrics import EvaluationSummary
 
 WIDTH = 25
 MOST_COMPARED = 3
@@ -15,7 +15,7 @@ SIDE_BY_SIDE = 5
 """Columns; further ones come below, each with the metrics' names again."""
 
 
-def table(summary: Summary) -> Iterator[str]:
+def table(summary: EvaluationSummary) -> Iterator[str]:
     """A line a metric: each model's mean with its interval; of a few models the differences from the first, with a star
     where their interval excludes zero."""
     models = summary.models
@@ -37,7 +37,7 @@ def table(summary: Summary) -> Iterator[str]:
             yield f"{name:<{widest}}" + _row(cells, block)
 
 
-def matrix(summary: Summary, names: Sequence[str], metric: str = "return") -> Iterator[str]:
+def matrix(summary: EvaluationSummary, names: Sequence[str], metric: str = "return") -> Iterator[str]:
     """Models in two roles: rows are who plays the first role, columns who plays the second."""
     yield f"{metric}, by who plays agent 0 (rows) and agent 1 (columns)"
     widest = max(map(len, names))

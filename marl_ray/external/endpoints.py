@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from marl_ray.config.schema import ExternalConfig
+from marl_ray.config import ExternalConfig
 from marl_ray.core.errors import UserError
 
 

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from marl_ray.config.schema import ExternalConfig
+from marl_ray.config import ExternalConfig
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Outcome, Task
 from marl_ray.environments.base import Environment
-from marl_ray.environments.checks import check_texts, method_of
+from marl_ray.environments.plugin_checks import check_texts, qualified_method_name
 from marl_ray.external.endpoints import endpoint_of
 from marl_ray.external.expert import Expert
 
@@ -61,7 +61,7 @@ class Feedback(Mode):
         environment, mode = self.environment, self.config.mode
         lines = [environment.feedback(attempt, outcome, mode, agent) for agent in range(environment.num_agents)]
         for told in lines:
-            check_texts(method_of(environment, "feedback"), told)
+            check_texts(qualified_method_name(environment, "feedback"), told)
         return [Message(tuple(told)) for told in lines], {}
 
 

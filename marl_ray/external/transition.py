@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marl_ray.config.schema import ExternalConfig
-from marl_ray.core.tree import Outcome, Task
+from marl_ray.config import ExternalConfig
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.base import Environment
-from marl_ray.environments.checks import check_count, check_row_names, check_texts, method_of
+from marl_ray.environments.plugin_checks import check_count, check_row_names, check_texts, qualified_method_name
 from marl_ray.external import MODES
 from marl_ray.external.modes import Message, Mode
 
@@ -44,12 +44,12 @@ class Transition:
         """
         agents = len(first_prompts)
         told = await self._mode.messages(task, attempt, outcome)
-        _check_told(method_of(self._mode, "messages"), told, agents)
+        _check_told(qualified_method_name(self._mode, "messages"), told, agents)
         messages, metrics = told
         previous = self._environment.previous_answers(attempt)
-        check_texts(method_of(self._environment, "previous_answers"), previous, agents)
+        check_texts(qualified_method_name(self._environment, "previous_answers"), previous, agents)
         instructions = self._environment.revisions(task)
-        check_texts(method_of(self._environment, "revisions"), instructions, agents)
+        check_texts(qualified_method_name(self._environment, "revisions"), instructions, agents)
         prompts = [
             next_prompt(
                 first if self._config.original_prompt else None,

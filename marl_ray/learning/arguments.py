@@ -6,10 +6,10 @@ import importlib.util
 from dataclasses import replace
 from typing import NamedTuple
 
-from marl_ray.config.schema import AgentConfig, Config, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
+from marl_ray.config import AgentConfig, Config, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import Policy
-from marl_ray.core.streams import stream_seed
+from marl_ray.core.ids import PolicyId
+from marl_ray.core.random_streams import stream_seed
 from marl_ray.models.names import resolve_model
 
 
@@ -28,7 +28,9 @@ class LearnerArguments(NamedTuple):
     seed: int = 0
 
 
-def learner_arguments(config: Config, policy: Policy, generators_have_gpus: bool, total_steps: int) -> LearnerArguments:
+def learner_arguments(
+    config: Config, policy: PolicyId, generators_have_gpus: bool, total_steps: int
+) -> LearnerArguments:
     """Those of a policy in a run whose schedule spans `total_steps` optimizer steps."""
     settings = config.agents[policy.number]
     return LearnerArguments(
@@ -45,7 +47,7 @@ def learner_arguments(config: Config, policy: Policy, generators_have_gpus: bool
     )
 
 
-def arguments_here(config: Config, policy: Policy, total_steps: int) -> LearnerArguments:
+def local_learner_arguments(config: Config, policy: PolicyId, total_steps: int) -> LearnerArguments:
     """Those of a policy in a run on this machine."""
     import torch  # here: see above
 

@@ -88,7 +88,7 @@ def packed_attention(
 
     Raises ValueError for what it cannot compute: masks and biases of the model's own, softcapping, attention sinks, a
     window shorter than a sequence.
-    Such models are trained in padded batches (see `marl_ray.learning.policy.choose_layout`).
+    Such models are trained in padded batches (see `marl_ray.learning.policy_model.choose_layout`).
     """
     unknown = [name for name in ("softcap", "s_aux", "position_bias") if other.get(name) is not None]
     if not groups:

@@ -27,19 +27,19 @@ from typing import Any
 
 import torch
 
-from marl_ray.config.schema import AgentConfig, CreditConfig, OptimizerConfig
-from marl_ray.core.batch import CriticStats, Experience, Group
-from marl_ray.credit.batches import compares_values, whitened_by_turn
+from marl_ray.config import AgentConfig, CreditConfig, OptimizerConfig
+from marl_ray.core.batch import CriticSample, CriticStats, Group
+from marl_ray.credit.groups import critic_needs_whole_batch, whiten_by_turn
 from marl_ray.learning.attention import PackedGroup
-from marl_ray.learning.batching import PADDING
+from marl_ray.learning.micro_batches import PADDING
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
-from marl_ray.learning.policy import Scorer, compute_in
+from marl_ray.learning.policy_model import LogprobModel, compute_in
 
 StateIds = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Valued:
+class ValueEstimate:
     """A group's state, its value when the group was credited, and the targets [G] of its completions."""
 
     state: StateIds
@@ -54,7 +54,7 @@ class Critic:
 
     def __init__(
         self,
-        body: Scorer,
+        body: LogprobModel,
         own_body: bool,
         agent: AgentConfig,
         credit: CreditConfig,
@@ -62,7 +62,7 @@ class Critic:
         total_steps: int,
     ) -> None:
         self._body, self._credit, self._settings = body, credit, settings
-        self.compares = compares_values(credit)
+        self.compares = critic_needs_whole_batch(credit)
         """Whether a group's weights follow from all groups of the batch."""
         self.head = torch.nn.Linear(body.model.get_output_embeddings().in_features, 1).to(body.model.device)
         torch.nn.init.zeros_(self.head.weight)
@@ -79,17 +79,17 @@ class Critic:
         """What it computes with; others may have the body too."""
         return [self.head, self._body.model]
 
-    def credited(self, groups: Sequence[Group]) -> tuple[list[Group], list[Valued]]:
+    def credited(self, groups: Sequence[Group]) -> tuple[list[Group], list[ValueEstimate]]:
         """The groups with weights that follow from their advantages, and what was found of them. Each state is read by
         itself: in whatever portions they come, the bits are the same; with normalize_advantages they are all of a
         batch's."""
         valued = [self._valued(group) for group in groups]
         found = [[target - one.value for target in one.targets] for one in valued]
         if self.compares:
-            found = whitened_by_turn([group.turn for group in groups], found)
+            found = whiten_by_turn([group.turn for group in groups], found)
         return [_weighed(*pair) for pair in zip(groups, found, strict=True)], valued
 
-    def backward(self, valued: Sequence[Valued]) -> float:
+    def backward(self, valued: Sequence[ValueEstimate]) -> float:
         """Add the gradient of the critic's loss on the groups of one mini-batch, which clears that of its own
         parameters first. Returns the loss before its coefficient; 0 without a group."""
         self.optimizer.zero_grad()
@@ -133,13 +133,13 @@ class Critic:
         self.schedule.load_state_dict(state["schedule"])
         apply_settings(self.optimizer, self.schedule, self._peaks, self._settings)
 
-    def _valued(self, group: Group) -> Valued:
-        if group.experience is None:
+    def _valued(self, group: Group) -> ValueEstimate:
+        if group.critic_sample is None:
             raise ValueError("a critic learns from groups with their experience, and this one has none")
-        targets = group.returns if self._credit.critic_target == "mc" else self._bootstrapped(group.experience)
-        return Valued(group.experience.state, self._value(group.experience.state), targets)
+        targets = group.returns if self._credit.critic_target == "mc" else self._bootstrapped(group.critic_sample)
+        return ValueEstimate(group.critic_sample.state, self._value(group.critic_sample.state), targets)
 
-    def _bootstrapped(self, experience: Experience) -> tuple[float, ...]:
+    def _bootstrapped(self, experience: CriticSample) -> tuple[float, ...]:
         """Targets that go on with the value of what followed."""
         return tuple(
             reward + (self._credit.discount * fmean(map(self._value, states)) if states else 0.0)
@@ -156,9 +156,9 @@ class Critic:
             hidden = last_hidden(self._body, states)
         return self.head(hidden.float()).squeeze(-1)
 
-    def _portions(self, valued: Sequence[Valued]) -> Iterator[list[Valued]]:
+    def _portions(self, valued: Sequence[ValueEstimate]) -> Iterator[list[ValueEstimate]]:
         """In their order, as many at a time as microbatch_tokens allows, padding counted; at least one."""
-        pending: list[Valued] = []
+        pending: list[ValueEstimate] = []
         for one in valued:
             longest = max(len(other.state) for other in (*pending, one))
             if pending and longest * (len(pending) + 1) > self._settings.microbatch_tokens:
@@ -169,10 +169,10 @@ class Critic:
             yield pending
 
 
-def last_hidden(scorer: Scorer, states: Sequence[StateIds]) -> torch.Tensor:
+def last_hidden(logprob_model: LogprobModel, states: Sequence[StateIds]) -> torch.Tensor:
     """The model's last hidden state at the last token of each, [S, H]."""
-    model, lengths = scorer.model, torch.tensor([len(state) for state in states])
-    if scorer.layout == "packed":
+    model, lengths = logprob_model.model, torch.tensor([len(state) for state in states])
+    if logprob_model.layout == "packed":
         position_ids = torch.cat([torch.arange(int(length)) for length in lengths])
         hidden = model.base_model(
             input_ids=torch.tensor([list(chain(*states))]).to(model.device),
@@ -194,7 +194,7 @@ def _weighed(group: Group, advantages: Sequence[float]) -> Group:
     return replace(group, weights=tuple(weights))
 
 
-def critic_stats(losses: Sequence[float], valued: Sequence[Valued]) -> CriticStats | None:
+def critic_stats(losses: Sequence[float], valued: Sequence[ValueEstimate]) -> CriticStats | None:
     """Of the mini-batches of one update; None without a group."""
     if not valued:
         return None

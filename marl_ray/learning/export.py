@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from marl_ray.config.schema import ModelConfig, ModelKwargs
-from marl_ray.core.disk import sync, sync_tree
-from marl_ray.models.folders import TRAINED_FILE
+from marl_ray.config import ModelConfig, ModelKwargs
+from marl_ray.core.files import fsync, fsync_tree
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
+from marl_ray.models.weight_files import TRAINED_FILE
 
 
 def write_model(
@@ -37,10 +37,10 @@ def write_model(
     if fingerprint(saved, texts) != fingerprint(tokenizer, texts):
         raise RuntimeError(f"the tokenizer saved in {folder} splits text differently when it is loaded again")
     (hidden / TRAINED_FILE).write_text(json.dumps({"steps": steps}) + "\n")
-    sync_tree(hidden)
+    fsync_tree(hidden)
     shutil.rmtree(final, ignore_errors=True)
     os.replace(hidden, final)
-    sync(final.parent)
+    fsync(final.parent)
 
 
 def _cast(policy: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:

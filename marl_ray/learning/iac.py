@@ -6,13 +6,13 @@ the weights that both have. The head alone has an optimizer of its own.
 
 from __future__ import annotations
 
-from marl_ray.config.schema import AgentConfig, CreditConfig, OptimizerConfig
+from marl_ray.config import AgentConfig, CreditConfig, OptimizerConfig
 from marl_ray.learning.critic import Critic
-from marl_ray.learning.policy import Scorer
+from marl_ray.learning.policy_model import LogprobModel
 
 
 def own_critic(
-    policy: Scorer, agent: AgentConfig, credit: CreditConfig, settings: OptimizerConfig, total_steps: int
+    policy: LogprobModel, agent: AgentConfig, credit: CreditConfig, settings: OptimizerConfig, total_steps: int
 ) -> Critic:
     """A value head on `policy`."""
     return Critic(policy, False, agent, credit, settings, total_steps)

@@ -4,14 +4,14 @@ Tokens may come from older weights, from an engine's coarser arithmetic, or from
 The importance ratio rho = pi(token) / behaviour(token), both at the sampling temperature, turns a mean over such tokens
 into one over the learner's own. A few large ratios would rule the gradient, so they are bounded by C: truncated
 (Ionides 2008, "Truncated importance sampling"; token by token, Yao et al. 2025, "Your efficient RL framework secretly
-brings you off-policy RL training"), or left out. Ratios are factors in the loss: no gradient flows through them.
+brings you off-policy RL training"), or left out. ImportanceRatioStats are factors in the loss: no gradient flows through them.
 """
 
 from __future__ import annotations
 
 import torch
 
-from marl_ray.core.batch import Ratios
+from marl_ray.core.batch import ImportanceRatioStats
 
 
 def importance_factors(ratios: torch.Tensor, how: str, bound: float) -> torch.Tensor:
@@ -35,7 +35,7 @@ def beyond(ratios: torch.Tensor, how: str, bound: float) -> torch.Tensor:
     return above | (ratios < 1 / bound) if how == "mask" else above
 
 
-class Agreement:
+class ImportanceRatioAccumulator:
     """How learner and sampler agree on the tokens that were learned from: sums, which micro-batches are added to."""
 
     def __init__(self, how: str, bound: float) -> None:
@@ -59,7 +59,7 @@ class Agreement:
         self._beyond += cut
         self._max = max(self._max, most)
 
-    def __iadd__(self, other: Agreement) -> Agreement:
+    def __iadd__(self, other: ImportanceRatioAccumulator) -> ImportanceRatioAccumulator:
         """Its tokens too."""
         self.tokens += other.tokens
         self._gap += other._gap
@@ -75,9 +75,9 @@ class Agreement:
         return self._gap / self.tokens
 
     @property
-    def ratios(self) -> Ratios:
+    def ratios(self) -> ImportanceRatioStats:
         """There has to be a token."""
-        return Ratios(
+        return ImportanceRatioStats(
             mean=self._sum / self.tokens,
             max=self._max,
             cut=self._beyond / self.tokens,

@@ -15,20 +15,15 @@ from typing import Any
 
 import torch
 
-from marl_ray.config.learning import CLIP_RANGES, LoraConfig
-from marl_ray.config.schema import AgentConfig, CreditConfig, ModelConfig, OptimizerConfig
+from marl_ray.config import CLIP_RANGES, AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
-from marl_ray.core.disk import sync_tree
-from marl_ray.learning.batching import Layout, PromptRow, rows_of, whole_row
-from marl_ray.learning.critic import Critic, Valued
+from marl_ray.core.files import fsync_tree
+from marl_ray.learning.critic import Critic, ValueEstimate
 from marl_ray.learning.export import write_model
-from marl_ray.learning.gradient import Gradient
+from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.iac import own_critic
-from marl_ray.learning.importance import Agreement
-from marl_ray.learning.maac import central_critic
-from marl_ray.learning.mini_batch import MiniBatchDone, stats_of
-from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
-from marl_ray.learning.persistence import (
+from marl_ray.learning.importance import ImportanceRatioAccumulator
+from marl_ray.learning.learner_state import (
     CRITIC_FILE,
     STATE_FILE,
     is_sharded,
@@ -40,11 +35,15 @@ from marl_ray.learning.persistence import (
     write,
     write_shards,
 )
-from marl_ray.learning.policy import Scorer, choose_layout, load_policy
-from marl_ray.learning.ranks import ALONE, Ranks
-from marl_ray.learning.reference import Reference
+from marl_ray.learning.maac import central_critic
+from marl_ray.learning.micro_batches import Layout, PromptRow, trainable_rows, unweighted_row
+from marl_ray.learning.mini_batch import MiniBatchResult, stats_of
+from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
+from marl_ray.learning.policy_model import LogprobModel, choose_layout, load_policy
+from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
+from marl_ray.learning.reference_policy import ReferencePolicy
 from marl_ray.learning.sharding import copy_from_first, load_to_shard, shard, whole
-from marl_ray.models.adapters import (
+from marl_ray.models.lora import (
     NAME,
     adapter_weights,
     add_adapter,
@@ -54,8 +53,8 @@ from marl_ray.models.adapters import (
     trainable,
     use_adapter,
 )
-from marl_ray.models.folders import check_folder
 from marl_ray.models.tokenization import load_tokenizer
+from marl_ray.models.weight_files import check_folder
 
 NO_ADAPTER = LoraConfig()
 
@@ -86,7 +85,7 @@ class Learner:
         seed: int = 0,
         name: str = NAME,
         beside: Learner | None = None,
-        ranks: Ranks = ALONE,
+        ranks: RankGroup = SINGLE_RANK,
     ) -> None:
         torch.set_num_threads(threads)
         self.agent = agent
@@ -101,43 +100,45 @@ class Learner:
         self.ranks = ranks
         layout: Layout
         if beside is None:
-            self.policy, layout, self.why_padded = self._built(lora, seed)
+            self.policy, layout, self.padding_reason = self._built(lora, seed)
         else:
-            self.policy, layout, self.why_padded = beside.policy, beside.scorer.layout, beside.why_padded
+            self.policy, layout, self.padding_reason = beside.policy, beside.logprob_model.layout, beside.padding_reason
             add_adapter(self.policy, lora, seed, name)
-        self.scorer: Scorer = Scorer(self.policy, layout, agent.temperature, self.dtype, ranks)
-        self.reference: Reference | None = None
+        self.logprob_model: LogprobModel = LogprobModel(self.policy, layout, agent.temperature, self.dtype, ranks)
+        self.reference: ReferencePolicy | None = None
         if agent.reference_kl_coef:
             trust = model.model_kwargs.trust_remote_code
-            self.reference = Reference(model_path, trust, self.scorer, agent, credit, optimizer)
+            self.reference = ReferencePolicy(model_path, trust, self.logprob_model, agent, credit, optimizer)
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
         own = list(trainable(self.policy))
         self.optimizer, self.schedule = make_optimizer([(own, agent.learning_rate)], optimizer, total_steps)
         self.critic: Critic | None = None
         if credit.critic == "iac":
-            self.critic = own_critic(self.scorer, agent, credit, optimizer, total_steps)
+            self.critic = own_critic(self.logprob_model, agent, credit, optimizer, total_steps)
         elif credit.critic == "maac":
             body = load_policy(model_path, model.model_kwargs.trust_remote_code, self.device)
             if lora.rank:
                 add_adapter(body, lora, seed)
-            self.critic = central_critic(body, self.scorer, agent, credit, optimizer, total_steps)
+            self.critic = central_critic(body, self.logprob_model, agent, credit, optimizer, total_steps)
         self.step = 0
-        self._open: Gradient | None = None  # of the next batch's first mini-batch
+        self._open: GradientAccumulator | None = None  # of the next batch's first mini-batch
 
     def _built(self, lora: LoraConfig, seed: int) -> tuple[Any, Layout, str]:
         """The policy with what `choose_layout` says of it, which rank 0 tries on the whole."""
         trust, ranks = self.model.model_kwargs.trust_remote_code, self.ranks
-        policy = load_policy(self.base, trust, self.device) if ranks.alone else load_to_shard(self.base, trust, ranks)
+        policy = (
+            load_policy(self.base, trust, self.device) if ranks.is_single else load_to_shard(self.base, trust, ranks)
+        )
         chosen: tuple[Layout, str] = ("packed", "")
         if ranks.rank == 0:
             chosen = choose_layout(policy, policy.device, self.model.max_length)
-        layout, why = ranks.told(chosen)
-        if not ranks.alone:
-            policy.set_attn_implementation(ranks.told(policy.config._attn_implementation))
+        layout, why = ranks.broadcast(chosen)
+        if not ranks.is_single:
+            policy.set_attn_implementation(ranks.broadcast(policy.config._attn_implementation))
         if lora.rank:
             add_adapter(policy, lora, seed, self.name)
-        if not ranks.alone:
+        if not ranks.is_single:
             shard(policy, ranks, self.device, self.dtype, self.agent.learner.cpu_offload)
         return policy, layout, why
 
@@ -160,7 +161,7 @@ class Learner:
         self._open = None  # nobody can go on with half of these groups
         ((rows, valued),) = self._prepared([groups])
         gradient.add(rows, len(groups))
-        gradient.valued += valued
+        gradient.value_estimates += valued
         self._open = gradient
 
     def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
@@ -180,12 +181,12 @@ class Learner:
         prepared = self._prepared([mini_batch.groups for mini_batch in batch.mini_batches])
         if self.settings.loss in CLIP_RANGES:
             prepared[1:] = [(self._with_old(rows), valued) for rows, valued in prepared[1:]]
-        done: list[MiniBatchDone] = []
+        done: list[MiniBatchResult] = []
         for mini_batch, (rows, valued) in zip(batch.mini_batches, prepared, strict=True):
             if done:
                 gradient = self._begin()
             gradient.add(rows, len(mini_batch.groups))
-            gradient.valued += valued
+            gradient.value_estimates += valued
             gradient.close(mini_batch.normalizer)
             done.append(self._optimizer_step(gradient))
         self.step += 1
@@ -194,10 +195,10 @@ class Learner:
     def logprob_gap(self, groups: Sequence[Group]) -> float:
         """Mean absolute difference to the sampler's log-probabilities of the groups' completions, nats a token; one of
         them has a token. Changes nothing."""
-        rows = [whole_row(group) for group in groups]
-        ours = self.scorer.logprobs(rows, self.settings.microbatch_tokens)
+        rows = [unweighted_row(group) for group in groups]
+        ours = self.logprob_model.logprobs(rows, self.settings.microbatch_tokens)
         theirs = [value for row in rows for c in row.completions for value in c.behaviour_logprobs]
-        agreement = Agreement("none", 1.0)
+        agreement = ImportanceRatioAccumulator("none", 1.0)
         agreement.add(torch.cat(ours), torch.tensor(theirs))
         return agreement.logprob_gap
 
@@ -206,11 +207,11 @@ class Learner:
         return self.finish(batch, 0)
 
     def save(self, folder: str) -> None:
-        """Write what `load` needs to go on exactly (`marl_ray.learning.persistence`); when this returns, it is on disk.
+        """Write what `load` needs to go on exactly (`marl_ray.learning.learner_state`); when this returns, it is on disk.
         Where the disk refuses, raises what says so: OSError, or the error of safetensors with its number."""
         path = Path(folder)
         state: dict[str, Any] = {"schedule": self.schedule.state_dict(), "torch_rng": torch.get_rng_state()}
-        if self.ranks.alone:
+        if self.ranks.is_single:
             self.policy.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
             state["optimizer"] = self.optimizer.state_dict()
@@ -220,7 +221,7 @@ class Learner:
             write(state, path / STATE_FILE)
             if self.critic is not None:
                 write(self.critic.state(), path / CRITIC_FILE)
-            sync_tree(path)
+            fsync_tree(path)
 
     def load(self, folder: str, step: int) -> None:
         """Continue from what `save` wrote when `step` batches were applied, by however many ranks. What was accumulated
@@ -236,7 +237,7 @@ class Learner:
             else:
                 self._load_whole(path)
         with reading(path / STATE_FILE, checkpoint):
-            state = read(path / STATE_FILE, mapped=not self.ranks.alone)
+            state = read(path / STATE_FILE, mapped=not self.ranks.is_single)
             if not sharded:
                 load_optimizer(self.optimizer, state["optimizer"])
             self.schedule.load_state_dict(state["schedule"])
@@ -273,7 +274,7 @@ class Learner:
     def _load_whole(self, folder: Path) -> None:
         """The weights that a learner of one rank wrote."""
         check_folder(folder, own_tokenizer=True)
-        if self.ranks.alone:
+        if self.ranks.is_single:
             if has_adapter(self.policy):
                 load_adapter(self.policy, folder)
             else:
@@ -290,7 +291,7 @@ class Learner:
     def _unshared(self, merged: bool) -> Any:
         """The policy, or one like it, on the CPU of rank 0, with what ranks share out, and, `merged`, with what an
         adapter adds in its weights."""
-        if self.ranks.alone and not (merged and has_adapter(self.policy)):
+        if self.ranks.is_single and not (merged and has_adapter(self.policy)):
             return self.policy
         model = self._load(self.base) if self.ranks.rank == 0 else None
         if model is not None and not merged:
@@ -302,7 +303,7 @@ class Learner:
                     model.get_parameter(name).copy_(weight)
         return model
 
-    def _begun(self, step: int, start: int) -> Gradient:
+    def _begun(self, step: int, start: int) -> GradientAccumulator:
         """The gradient of batch `step` whose next group is number `start`."""
         if step != self.step:
             raise ValueError(f"batch {step} came where batch {self.step} is next")
@@ -313,44 +314,48 @@ class Learner:
             raise ValueError(f"group {start} of batch {step} came where group {there} is next")
         return self._open
 
-    def _begin(self) -> Gradient:
-        return Gradient(self.scorer, self.settings)
+    def _begin(self) -> GradientAccumulator:
+        return GradientAccumulator(self.logprob_model, self.settings)
 
-    def _prepared(self, parts: Sequence[Sequence[Group]]) -> list[tuple[list[PromptRow], list[Valued]]]:
+    def _prepared(self, parts: Sequence[Sequence[Group]]) -> list[tuple[list[PromptRow], list[ValueEstimate]]]:
         """What of the groups of each part is learned from, as policy and critic are now, and what the critic says."""
         groups = list(chain(*parts))
-        valued: list[Valued] = []
+        valued: list[ValueEstimate] = []
         if self.critic is not None:
             groups, valued = self.critic.credited(groups)
         found, start = [], 0
         for part in parts:
             end = start + len(part)
             own = groups[start:end]
-            found.append((rows_of(own) if self.reference is None else self.reference.rows(own), valued[start:end]))
+            found.append(
+                (trainable_rows(own) if self.reference is None else self.reference.rows(own), valued[start:end])
+            )
             start = end
         return found
 
     def _with_old(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
         """The rows with what the policy says of them now."""
-        known = (tuple(of_one.tolist()) for of_one in self.scorer.logprobs(rows, self.settings.microbatch_tokens))
+        known = (
+            tuple(of_one.tolist()) for of_one in self.logprob_model.logprobs(rows, self.settings.microbatch_tokens)
+        )
         return [
             replace(row, completions=tuple(replace(c, old_logprobs=next(known)) for c in row.completions))
             for row in rows
         ]
 
-    def _optimizer_step(self, gradient: Gradient) -> MiniBatchDone:
+    def _optimizer_step(self, gradient: GradientAccumulator) -> MiniBatchResult:
         """By a gradient that is closed, and the critic's on the same groups. What is not finite is left out."""
         loss, norm, critic_loss, critic_norm = gradient.loss, 0.0, 0.0, 0.0
         if self.critic is not None:
-            critic_loss = self.critic.backward(gradient.valued)
-            critic_norm = self.critic.clip() if gradient.valued else 0.0
-        if gradient.agreement.tokens or gradient.valued:
+            critic_loss = self.critic.backward(gradient.value_estimates)
+            critic_norm = self.critic.clip() if gradient.value_estimates else 0.0
+        if gradient.importance_ratios.tokens or gradient.value_estimates:
             norm = clip_gradients(trainable(self.policy), self.settings)
         finite = all(map(math.isfinite, (loss, norm, critic_loss, critic_norm)))
         taken = finite and norm > 0  # it is 0 too where all tokens were masked
         if taken:
             self.optimizer.step()
             self.schedule.step()
-        if self.critic is not None and finite and gradient.valued:
+        if self.critic is not None and finite and gradient.value_estimates:
             self.critic.step()
-        return MiniBatchDone(loss, norm, taken, not finite, gradient, critic_loss)
+        return MiniBatchResult(loss, norm, taken, not finite, gradient, critic_loss)

@@ -1,7 +1,7 @@
 """What an update maximises: pure functions of the tokens of one micro-batch, S of them.
 
 `logprobs` [S] are the policy's, with a gradient. `weights` [S] are what each token counts: its completion's advantage
-and share (`marl_ray.credit.batches`) times its importance factor (`marl_ray.learning.importance`); no gradient flows
+and share (`marl_ray.credit.groups`) times its importance factor (`marl_ray.learning.importance`); no gradient flows
 through them. Sums over micro-batches are divided by the mini-batch's normalizer at the end, so that each of these is
 linear in the groups, whatever the aggregation.
 

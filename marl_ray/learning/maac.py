@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from marl_ray.config.schema import AgentConfig, CreditConfig, OptimizerConfig
+from marl_ray.config import AgentConfig, CreditConfig, OptimizerConfig
 from marl_ray.learning.critic import Critic
-from marl_ray.learning.policy import Scorer
+from marl_ray.learning.policy_model import LogprobModel
 
 
 def central_critic(
     body: Any,
-    policy: Scorer,
+    policy: LogprobModel,
     agent: AgentConfig,
     credit: CreditConfig,
     settings: OptimizerConfig,

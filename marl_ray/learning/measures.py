@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from marl_ray.core.batch import Drift
+from marl_ray.core.batch import ClippingStats
 
 
-class Distance:
+class ClippingAccumulator:
     """How far the policy is from where the ratios of its loss start."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Distance:
         self._kl += kl
         self._max = max(self._max, most)
 
-    def __iadd__(self, other: Distance) -> Distance:
+    def __iadd__(self, other: ClippingAccumulator) -> ClippingAccumulator:
         """Its tokens too."""
         self.tokens += other.tokens
         self._stopped += other._stopped
@@ -38,8 +38,8 @@ class Distance:
         return self
 
     @property
-    def drift(self) -> Drift | None:
+    def stats(self) -> ClippingStats | None:
         """None without a token."""
         if not self.tokens:
             return None
-        return Drift(self._stopped / self.tokens, self._ratios / self.tokens, self._max, self._kl / self.tokens)
+        return ClippingStats(self._stopped / self.tokens, self._ratios / self.tokens, self._max, self._kl / self.tokens)

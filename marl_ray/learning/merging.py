@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from marl_ray.config.schema import ModelConfig
+from marl_ray.config import ModelConfig
 from marl_ray.core.errors import UserError
-from marl_ray.learning.policy import load_policy
-from marl_ray.models.adapters import NAME, load_adapter, merge_adapter
+from marl_ray.learning.policy_model import load_policy
+from marl_ray.models.lora import NAME, load_adapter, merge_adapter
 from marl_ray.models.tokenization import load_tokenizer
 
 
-def save_merged(base: str, adapter: Path, into: Path, model: ModelConfig) -> None:
+def save_merged_model(base: str, adapter: Path, into: Path, model: ModelConfig) -> None:
     """Write `base`, a local folder or hub id, with what the adapter adds, in float32, and its tokenizer.
 
     Raises UserError, which names the adapter, where it is not one of this model.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from marl_ray.config.learning import OptimizerConfig
+from marl_ray.config import OptimizerConfig
 from marl_ray.learning.arguments import require_optimizer
 from marl_ray.learning.sharding import whole
 

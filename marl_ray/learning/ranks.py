@@ -1,12 +1,12 @@
 """The ranks of one policy's learner: how they meet, and what they tell each other.
 
 Each is a process of its own, on any node. They meet at a store that rank 0 serves for one life of the group
-(`Meeting`), and then talk to each other directly: by gloo through the host's memory, and by NCCL from GPU to GPU where
+(`Rendezvous`), and then talk to each other directly: by gloo through the host's memory, and by NCCL from GPU to GPU where
 they have some. What is listened on is one address of the node, that of the machine itself where all ranks are on one.
 There is no password: the network between nodes has to be the cluster's own, as for Ray.
 
 What several ranks do together each of them has to begin, in the same order; one that is missing is waited for until
-`Meeting.timeout_s`, and one that has died is an error at once.
+`Rendezvous.timeout_s`, and one that has died is an error at once.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class RankGroup:
     """Which one this process is, from 0, and how many there are."""
 
     rank: int = 0
     size: int = 1
 
     @property
-    def alone(self) -> bool:
+    def is_single(self) -> bool:
         """Whether there are no others, and so no process group."""
         return self.size == 1
 
-    def gather(self, mine: T) -> list[T]:
+    def all_gather(self, mine: T) -> list[T]:
         """What each of them has, in their order. All of them ask."""
-        if self.alone:
+        if self.is_single:
             return [mine]
         found: list[T | None] = [None] * self.size
         dist.all_gather_object(found, mine)
         return found  # type: ignore[return-value]
 
-    def told(self, first: T) -> T:
+    def broadcast(self, first: T) -> T:
         """What rank 0 has. All of them ask."""
-        if self.alone:
+        if self.is_single:
             return first
         found = [first if self.rank == 0 else None]
         dist.broadcast_object_list(found, 0)
         return found[0]  # type: ignore[return-value]
 
 
-ALONE = Ranks()
+SINGLE_RANK = RankGroup()
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Rendezvous:
     """Where `size` ranks find each other: `host` and `port` are rank 0's; `timeout_s` is how long one of them waits for
     another, seconds."""
 
@@ -72,7 +72,7 @@ class Meeting:
     timeout_s: float
 
 
-def open_meeting(host: str, size: int, timeout_s: float) -> tuple[dist.TCPStore, Meeting]:
+def open_rendezvous(host: str, size: int, timeout_s: float) -> tuple[dist.TCPStore, Rendezvous]:
     """The store of rank 0, served at `host`, one of this machine's addresses, as long as it is kept."""
     listener = socket.create_server((host, 0))
     port = listener.getsockname()[1]
@@ -86,13 +86,13 @@ def open_meeting(host: str, size: int, timeout_s: float) -> tuple[dist.TCPStore,
         timeout=timedelta(seconds=timeout_s),
         master_listen_fd=listener.detach(),
     )
-    return store, Meeting(host, port, size, timeout_s)
+    return store, Rendezvous(host, port, size, timeout_s)
 
 
-def join(meeting: Meeting, rank: int, address: str, store: dist.TCPStore | None = None) -> Ranks:
+def join_rendezvous(meeting: Rendezvous, rank: int, address: str, store: dist.TCPStore | None = None) -> RankGroup:
     """Become one of the ranks; returns when all are there. `address` is this node's; rank 0 gives its store.
 
-    Raises what `lost_another` knows where one does not come.
+    Raises what `is_peer_failure` knows where one does not come.
     """
     timeout, gpu = timedelta(seconds=meeting.timeout_s), torch.cuda.is_available()
     interface = interface_of(LOOPBACK if meeting.host == LOOPBACK else address)
@@ -108,16 +108,16 @@ def join(meeting: Meeting, rank: int, address: str, store: dist.TCPStore | None 
         timeout=timeout,
         device_id=torch.device("cuda", torch.cuda.current_device()) if gpu else None,
     )
-    return Ranks(rank, meeting.size)
+    return RankGroup(rank, meeting.size)
 
 
-def lost_another(error: BaseException) -> bool:
+def is_peer_failure(error: BaseException) -> bool:
     """Whether an error says that another rank is gone or late, so that this one can do no more. gloo raises plain
     RuntimeErrors, which name the file of its own that they come from; checkpoints wrap what each rank raised."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     if isinstance(error, CheckpointException):
-        return any(lost_another(inner) for inner, _ in error.failures.values())
+        return any(is_peer_failure(inner) for inner, _ in error.failures.values())
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
 
 

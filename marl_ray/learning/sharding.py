@@ -3,10 +3,10 @@ numbers for it (FSDP2, `torch.distributed.fsdp.fully_shard`; Zhao et al., 2023, 
 
 Before a layer computes, forwards or backwards, its weights are gathered, and let go after it; its gradients are summed
 over ranks as they are made, and each keeps its part of the sum. So a rank holds its part and a layer. Sums, not means:
-a loss counts every token once, whichever rank computes it (`marl_ray.learning.gradient`).
+a loss counts every token once, whichever rank computes it (`marl_ray.learning.gradient_accumulator`).
 
 Gathering is done together. What rank 0 alone knows when to do, as sending the weights in so many passes, the others
-follow (`Gatherer`).
+follow (`WeightGatherer`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from marl_ray.learning.policy import blank_policy, load_policy
-from marl_ray.learning.ranks import ALONE, Ranks
-from marl_ray.models.adapters import named_weights
+from marl_ray.learning.policy_model import blank_policy, load_policy
+from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
+from marl_ray.models.lora import named_weights
 
 T = TypeVar("T")
 
@@ -30,14 +30,14 @@ END, AGAIN, NEXT = 0, 1, 2
 """What rank 0 says to those that follow it."""
 
 
-def load_to_shard(name: str, trust_remote_code: bool, ranks: Ranks) -> Any:
+def load_to_shard(name: str, trust_remote_code: bool, ranks: RankGroup) -> Any:
     """The model in rank 0's memory; in the others' one like it that has no weights yet."""
     if ranks.rank == 0:
         return load_policy(name, trust_remote_code, torch.device("cpu"))
     return blank_policy(name, trust_remote_code)
 
 
-def shard(model: Any, ranks: Ranks, device: torch.device, compute_dtype: torch.dtype, offload: bool) -> None:
+def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: torch.dtype, offload: bool) -> None:
     """Share a model of `load_to_shard` out, in place, layer by layer: nobody but rank 0 ever holds more than a layer
     that is not its part.
 
@@ -55,7 +55,7 @@ def shard(model: Any, ranks: Ranks, device: torch.device, compute_dtype: torch.d
         # where tokens are only scored, and then its weights would not be the ones that are learned.
         "reshard_after_forward": True,
     }
-    left = ranks.told(_tensors_of(model))
+    left = ranks.broadcast(_tensors_of(model))
     for prefix, module in (*layers_of(model), ("", model)):
         for names in [names for names in left if names[0].startswith(prefix)]:
             _fill(model, names)
@@ -123,16 +123,16 @@ def copy_from_first(parameters: Mapping[str, torch.Tensor], weights: Mapping[str
         parameter.copy_(part_of(full, parameter))
 
 
-class Gatherer:
+class WeightGatherer:
     """The weights of a model as they are published, adapters merged, whole, one after another: iterated over by rank 0
     within `lead`, as often and as far as it wants, while the others follow. The one that is given is all that is whole.
     """
 
-    def __init__(self, model: Any, ranks: Ranks = ALONE) -> None:
+    def __init__(self, model: Any, ranks: RankGroup = SINGLE_RANK) -> None:
         self._model, self._ranks = model, ranks
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        if self._ranks.alone:
+        if self._ranks.is_single:
             yield from named_weights(self._model)
             return
         self._say(AGAIN)
@@ -144,7 +144,7 @@ class Gatherer:
                 return
             yield found[0], whole(found[1])
 
-    def lead(self, work: Callable[[], T]) -> T | None:
+    def run_on_rank_zero(self, work: Callable[[], T]) -> T | None:
         """What rank 0's `work` gives; None for those that follow until it is done. All of them call."""
         if self._ranks.rank:
             self._follow()
@@ -152,7 +152,7 @@ class Gatherer:
         try:
             return work()
         finally:
-            if not self._ranks.alone:
+            if not self._ranks.is_single:
                 self._say(END)
 
     def _follow(self) -> None:

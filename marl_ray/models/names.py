@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from marl_ray.config.schema import Config, ModelConfig
+from marl_ray.config import Config, ModelConfig
 from marl_ray.core.errors import UserError
-from marl_ray.core.paths import expanded
-from marl_ray.models.folders import check_folder
+from marl_ray.core.paths import expand_home
 from marl_ray.models.hub import is_hub_id
 from marl_ray.models.smollm2 import smollm2, smollm2_folder
-from marl_ray.models.tokenization import decide_template, load_tokenizer, prompt_note
+from marl_ray.models.tokenization import decide_template, describe_prompt_format, load_tokenizer
+from marl_ray.models.weight_files import check_folder
 from marl_ray.toy import BASE_PATH, HARD_BASE_PATH
 
 TOYS = {"bundled:toy-base": BASE_PATH, "bundled:toy-hard-base": HARD_BASE_PATH}
@@ -33,7 +33,7 @@ def resolve_model(name: str, fetch: bool = True) -> str:
             except UserError as error:
                 raise UserError(f"model {name} cannot be loaded: {error}") from None
         raise UserError(f"model {name} does not exist; bundled models: {', '.join([*TOYS, SMOLLM2])}")
-    path = expanded(name)
+    path = expand_home(name)
     if path.is_dir():
         if not (path / "config.json").exists():
             raise UserError(f"model {name} cannot be loaded: the folder has no config.json")
@@ -80,9 +80,11 @@ def describe_prompts(config: Config, templates: Mapping[str, tuple[bool, str]]) 
     lines = []
     for number, agent in enumerate(config.agents):
         if agent.name in templates:
-            lines.append(prompt_note(f"agent {number}", *templates[agent.name]))
+            lines.append(describe_prompt_format(f"agent {number}", *templates[agent.name]))
         elif given is None:
             lines.append(f"agent {number}: its tokenizer, not read in a dry run, decides on the chat template")
         else:
-            lines.append(prompt_note(f"agent {number}", given, f"model.use_chat_template is {str(given).lower()}"))
+            lines.append(
+                describe_prompt_format(f"agent {number}", given, f"model.use_chat_template is {str(given).lower()}")
+            )
     return lines

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from marl_ray.config.schema import ModelConfig
+from marl_ray.config import ModelConfig
 from marl_ray.core.errors import UserError
 
 BASE_WORDS = {"base", "pt"}
@@ -58,7 +58,7 @@ def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[boo
     return given, f"model.use_chat_template is {str(given).lower()}" + ("" if given == is_chat else f", though {why}")
 
 
-def says_base(name: str) -> bool:
+def is_named_base(name: str) -> bool:
     """Whether a model is called a base model."""
     return bool(BASE_WORDS & set(re.split(r"[^a-z]+", Path(name).name.lower())))
 
@@ -70,7 +70,7 @@ def _is_chat_model(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool
     files of their chat models, but stop at the end of a text only. As some families have one token for both ends, a
     name that says "base" or "pt" is believed.
     """
-    if says_base(name):
+    if is_named_base(name):
         return False, "its name says that it is a base model"
     stops, ending = _stop_tokens(name, tokenizer, config), _after_answer(tokenizer)
     for token in stops:
@@ -79,7 +79,7 @@ def _is_chat_model(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool
     return False, f"it is a base model: it stops at {', '.join(stops)}, not where its template ends an answer"
 
 
-def prompt_note(whose: str, through_template: bool, why: str) -> str:
+def describe_prompt_format(whose: str, through_template: bool, why: str) -> str:
     """A line for people; `whose` is an agent or a policy."""
     how = "through the chat template" if through_template else "to the model as they are"
     return f"{whose}: prompts go {how} ({why})"

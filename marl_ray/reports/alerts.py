@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marl_ray.core.words import counted
+from marl_ray.core.text import pluralize
 
 LATELY = 10
 """The last steps, which say how things stand."""
@@ -29,10 +29,10 @@ def _lost(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     found = []
     broken = _sum(rows, "sandbox/infra_errors") + _sum(rows, "eval/infra_errors")
     if broken:
-        found.append(f"{counted(broken, 'fault')} of the sandbox, not of a program, ended episodes early")
+        found.append(f"{pluralize(broken, 'fault')} of the sandbox, not of a program, ended episodes early")
     long = _sum(rows, "rollout/too_long_prompts") + _sum(rows, "eval/too_long_prompts")
     if long:
-        found.append(f"{counted(long, 'prompt')} did not fit into model.max_length: what would follow is missing")
+        found.append(f"{pluralize(long, 'prompt')} did not fit into model.max_length: what would follow is missing")
     return found
 
 
@@ -46,7 +46,7 @@ def _learning(steps: Sequence[Mapping[str, Any]]) -> list[str]:
             found.append(f"{name} has not learned: no step had a group whose rewards differed")
         skipped = _sum(steps, f"{policy}/skipped_steps")
         if skipped:
-            found.append(f"{name}: {counted(skipped, 'update')} skipped for a loss or gradient that is not finite")
+            found.append(f"{name}: {pluralize(skipped, 'update')} skipped for a loss or gradient that is not finite")
         if (gap := _lately(steps, f"{policy}/logprob_gap")) is not None and gap > LARGE_GAP:
             found.append(f"{name}: learner and sampler differ by {gap:.2g} nats a token lately")
         if (size := _lately(steps, f"{policy}/effective_sample_size")) is not None and size < SMALL_SAMPLE:
@@ -70,7 +70,7 @@ def _answers(steps: Sequence[Mapping[str, Any]]) -> list[str]:
         ("sandbox/untrusted", "have a verdict that the program could have forged (docs/explanation/sandbox.md)"),
     ):
         if count := _sum(steps, key):
-            found.append(f"{count} of {counted(actions, 'joint action')} {what}")
+            found.append(f"{count} of {pluralize(actions, 'joint action')} {what}")
     return found
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marl_ray.config.schema import Config
+from marl_ray.config import Config
 
 WORTH_A_WORD = 0.1
 """Shares of the time below this are nobody's trouble."""

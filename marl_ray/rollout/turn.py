@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from marl_ray.core.concurrency import gather
+from marl_ray.core.episode import Completion
 from marl_ray.core.sampling import Generation
-from marl_ray.core.tree import Completion
-from marl_ray.core.waiting import together
 
 Ask = Callable[[int, str, int], Awaitable[Generation]]
 """Asks an agent, with a prompt, on the line of a number: 0 is the one that is followed, whose answer is a group."""
@@ -32,7 +32,7 @@ JointMode = Callable[[Sequence[int]], list[tuple[int, ...]]]
 
 
 @dataclass(slots=True)
-class Answered:
+class TurnResult:
     """What a turn's agents read and answered, as in `Node`; `indices` are those of its joint actions."""
 
     prompts: list[str]
@@ -42,12 +42,12 @@ class Answered:
     indices: list[tuple[int, ...]]
 
 
-async def answered(
+async def sample_turn(
     order: Sequence[Sequence[int]], prompts: Sequence[str], ask: Ask, prompt_after: PromptAfter, joint: JointMode
-) -> Answered | None:
+) -> TurnResult | None:
     """Ask all agents; None where a prompt is too long."""
     agents = range(len(prompts))
-    turn = Answered(list(prompts), [() for _ in agents], [[] for _ in agents], [[] for _ in agents], [])
+    turn = TurnResult(list(prompts), [() for _ in agents], [[] for _ in agents], [[] for _ in agents], [])
     lines: list[dict[int, int]] = [{}]  # the answers of earlier stages, by agent; the first is the one that is followed
     for stage in order:
         told = [{agent: turn.completions[agent][index].text for agent, index in line.items()} for line in lines]
@@ -56,7 +56,7 @@ async def answered(
             for number, texts in enumerate(told)
             for agent in stage
         ]
-        generations = await together(*(ask(agent, prompt, number) for number, agent, prompt in asked))
+        generations = await gather(*(ask(agent, prompt, number) for number, agent, prompt in asked))
         if not all(generation.completions for generation in generations):
             return None
         sizes = [len(generation.completions) for generation in generations[: len(stage)]]

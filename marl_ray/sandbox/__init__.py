@@ -4,12 +4,12 @@
 `doctor` and `bench` are commands of the caller.
 """
 
-from marl_ray.sandbox.inside.wire.limits import Limits
-from marl_ray.sandbox.inside.wire.verdicts import SyntaxDiagnosis, TestResult
-from marl_ray.sandbox.owner.program import Program, StdioCase, count_tests, stdio_tests
-from marl_ray.sandbox.owner.report import ExecutionReport, failed_report
-from marl_ray.sandbox.owner.sandbox import Sandbox
-from marl_ray.sandbox.owner.settings import SandboxSettings, SandboxUnavailable
+from marl_ray.sandbox.host.execution_report import ExecutionReport, failed_report
+from marl_ray.sandbox.host.isolation_settings import SandboxSettings, SandboxUnavailable
+from marl_ray.sandbox.host.program import Program, StdioCase, count_tests, stdio_tests
+from marl_ray.sandbox.host.sandbox import Sandbox
+from marl_ray.sandbox.inside.protocol.limits import Limits
+from marl_ray.sandbox.inside.protocol.verdicts import SyntaxDiagnosis, TestResult
 
 __all__ = [
     "ExecutionReport",

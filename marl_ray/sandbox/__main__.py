@@ -2,6 +2,6 @@
 
 import sys
 
-from marl_ray.sandbox.cli import main
+from marl_ray.sandbox.command_line import main
 
 sys.exit(main())

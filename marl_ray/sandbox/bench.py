@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from marl_ray.sandbox.owner.launch import LEVELS, interpreter
-from marl_ray.sandbox.owner.program import Program
-from marl_ray.sandbox.owner.sandbox import Sandbox
-from marl_ray.sandbox.owner.settings import SandboxSettings
+from marl_ray.sandbox.host.isolation_settings import SandboxSettings
+from marl_ray.sandbox.host.program import Program
+from marl_ray.sandbox.host.sandbox import Sandbox
+from marl_ray.sandbox.host.spawn import LEVELS, interpreter
 
 _MAXIMA = """from typing import List
 
@@ -114,7 +114,7 @@ def _latency_ms(run: Callable[[Program], object], programs: Sequence[Program]) -
     return 1000 * statistics.median(times)
 
 
-def side_by_side(work: Sequence[Callable[[], object]]) -> float:
+def run_concurrently(work: Sequence[Callable[[], object]]) -> float:
     """Wall time of several threads side by side. Raises what one of them raises."""
     with ThreadPoolExecutor(len(work)) as threads:
         started = time.perf_counter()
@@ -139,9 +139,9 @@ def _compare(sandboxes: Sequence[Sandbox], programs: Sequence[Program]) -> tuple
     for part in _split(programs, _ROUNDS):
         few = part[: max(workers, len(part) // 5)]
         fresh_programs += len(few)
-        fresh_seconds += side_by_side([partial(_run_fresh_all, share) for share in _split(few, workers)])
+        fresh_seconds += run_concurrently([partial(_run_fresh_all, share) for share in _split(few, workers)])
         shares = zip(sandboxes, _split(part, workers), strict=True)
-        seconds += side_by_side([partial(sandbox.run_batch, share) for sandbox, share in shares])
+        seconds += run_concurrently([partial(sandbox.run_batch, share) for sandbox, share in shares])
     return len(programs) / seconds, fresh_programs / fresh_seconds
 
 
@@ -151,7 +151,7 @@ def measure(count: int = 400, workers: int | None = None, levels: Sequence[str] 
     programs = sample_programs(count)
     yield Measurement("bare fork", bare_fork_ms(), 0.0, 0.0)
     few = programs[: max(16, count // 5)]
-    seconds = side_by_side([partial(_run_fresh_all, share) for share in _split(few, workers)])
+    seconds = run_concurrently([partial(_run_fresh_all, share) for share in _split(few, workers)])
     yield Measurement("fresh python -I -S", _latency_ms(run_fresh, programs[:20]), len(few) / seconds, 1.0)
     for level in levels or tuple(reversed(LEVELS)):
         sandboxes = [Sandbox(SandboxSettings(allow_unsafe=True)) for _ in range(workers)]

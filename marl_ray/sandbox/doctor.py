@@ -11,10 +11,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
-from marl_ray.sandbox.inside.wall import landlock, process, seccomp
-from marl_ray.sandbox.owner.launch import LEVELS, NOBODY, interpreter
-from marl_ray.sandbox.owner.sandbox import Sandbox
-from marl_ray.sandbox.owner.settings import SandboxSettings
+from marl_ray.sandbox.host.isolation_settings import SandboxSettings
+from marl_ray.sandbox.host.sandbox import Sandbox
+from marl_ray.sandbox.host.spawn import LEVELS, NOBODY, interpreter
+from marl_ray.sandbox.inside.isolation import landlock, process, seccomp
 
 _PATIENCE_S = 10.0
 _CLONE_NEWUSER = 0x10000000

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
-from marl_ray.telemetry.files import read_rows
-from marl_ray.telemetry.records import Record
-from marl_ray.telemetry.rows import Row
+from marl_ray.telemetry.episode_records import EpisodeRecord
+from marl_ray.telemetry.jsonl_sink import read_rows
+from marl_ray.telemetry.metrics import MetricRow
 
 
 def require_tensorboard(config: Config) -> None:
@@ -21,7 +21,7 @@ def require_tensorboard(config: Config) -> None:
         raise UserError("output.tensorboard is set but the package tensorboard is missing: pip install tensorboard")
 
 
-class TensorBoard:
+class TensorBoardSink:
     """Sends rows, not episodes, a scalar a number, at its step. What a resumed run has kept of `metrics`, and nothing
     else, is there first: its former event files are written anew."""
 
@@ -33,7 +33,7 @@ class TensorBoard:
         for row in read_rows(metrics) if metrics.exists() else ():
             self.row(row, "")
 
-    def row(self, row: Row, name: str) -> None:
+    def row(self, row: MetricRow, name: str) -> None:
         """One event; null, which metrics.jsonl has for a number that is not finite, is left out."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -46,7 +46,7 @@ class TensorBoard:
         self.writer.add_event(Event(wall_time=time.time(), step=int(row["step"]), summary=Summary(value=values)))
         self.writer.flush()
 
-    def episodes(self, step: int, kind: str, records: Sequence[Record]) -> None:
+    def episodes(self, step: int, kind: str, records: Sequence[EpisodeRecord]) -> None:
         """None are sent."""
 
     def close(self) -> None:

@@ -15,18 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from marl_ray.core.ids import Policy
-from marl_ray.core.waiting import now
-from marl_ray.telemetry.rows import Row
+from marl_ray.core.concurrency import now
+from marl_ray.core.ids import PolicyId
+from marl_ray.telemetry.metrics import MetricRow
 
 
 class Timeline:
     """Of one run of these policies; seconds everywhere. Made and used in the run's event loop."""
 
-    def __init__(self, policies: Sequence[Policy]) -> None:
-        self._learners: dict[int, dict[Policy, dict[str, float]]] = {}
+    def __init__(self, policies: Sequence[PolicyId]) -> None:
+        self._learners: dict[int, dict[PolicyId, dict[str, float]]] = {}
         self._policies = policies
-        self._before: dict[int, Row] = {}
+        self._before: dict[int, MetricRow] = {}
         self._begun: dict[int, float] = {}
         self._playing = 0
         self._evaluated_s = 0.0
@@ -35,7 +35,7 @@ class Timeline:
         self._idle_since: float | None = now()
         self._published_last: int | None = None
 
-    def play(self, step: int | None = None) -> None:
+    def start_rollout(self, step: int | None = None) -> None:
         """The engines get to work, on a batch or (None) on an evaluation."""
         if step is not None:
             idle = 0.0 if self._idle_since is None else now() - self._idle_since
@@ -48,7 +48,7 @@ class Timeline:
         self._playing += 1
         self._idle_since = None
 
-    def played(self, step: int | None = None) -> float:
+    def finish_rollout(self, step: int | None = None) -> float:
         """They are done with it. Returns its own time."""
         self._playing -= 1
         if not self._playing:
@@ -60,19 +60,19 @@ class Timeline:
             return seconds
         return now() - self._begun.pop(step)
 
-    def learn(self, policy: Policy) -> None:
+    def start_learner_step(self, policy: PolicyId) -> None:
         """A learner begins its next step, which may be with a wait."""
         self._evaluated_before[policy] = self._evaluated_s
 
-    def learned(self, step: int, policy: Policy, learn: float, wait: float, sync: float) -> None:
+    def finish_learner_step(self, step: int, policy: PolicyId, learn: float, wait: float, sync: float) -> None:
         """It has done it. Evaluations are no part of what it waited."""
         wait = max(0.0, wait - (self._evaluated_s - self._evaluated_before[policy]))
         self._learners.setdefault(step, {})[policy] = {"learn": learn, "wait": wait, "sync": sync}
         self._published_last = policy.number
 
-    def row(self, step: int) -> Row:
+    def row(self, step: int) -> MetricRow:
         """All of a step that every learner has done; it is forgotten."""
-        row: Row = {"time/step": now() - self._recorded, **self._before.pop(step, {})}
+        row: MetricRow = {"time/step": now() - self._recorded, **self._before.pop(step, {})}
         self._recorded = now()
         learners = self._learners.pop(step)
         for part in ("learn", "sync"):

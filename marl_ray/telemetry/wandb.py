@@ -8,8 +8,8 @@ from pathlib import Path
 
 from marl_ray.config import Config, to_tree
 from marl_ray.core.errors import UserError
-from marl_ray.telemetry.records import Record
-from marl_ray.telemetry.rows import Row
+from marl_ray.telemetry.episode_records import EpisodeRecord
+from marl_ray.telemetry.metrics import MetricRow
 
 
 def require_wandb(config: Config) -> None:
@@ -18,7 +18,7 @@ def require_wandb(config: Config) -> None:
         raise UserError("wandb.project is set but the package wandb is missing: pip install wandb")
 
 
-class Wandb:
+class WandbSink:
     """Sends rows, not episodes."""
 
     def __init__(self, config: Config, run_dir: Path) -> None:
@@ -33,11 +33,11 @@ class Wandb:
             config=to_tree(config),
         )
 
-    def row(self, row: Row, name: str) -> None:
+    def row(self, row: MetricRow, name: str) -> None:
         """One row, at its step."""
         self.run.log(row, step=int(row["step"]))
 
-    def episodes(self, step: int, kind: str, records: Sequence[Record]) -> None:
+    def episodes(self, step: int, kind: str, records: Sequence[EpisodeRecord]) -> None:
         """None are sent."""
 
     def close(self) -> None:

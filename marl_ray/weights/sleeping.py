@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from marl_ray.learning.parking import give_back, memory_in_use
+from marl_ray.learning.cpu_offload import memory_in_use, release_cached_memory
 
 
-class SleepExtension:
+class WorkerSleepExtension:
     """vLLM's own sleep frees memory of GPUs alone; on a CPU keys and values are freed here."""
 
     device: torch.device
@@ -24,7 +24,7 @@ class SleepExtension:
             if size := storage.nbytes():  # several layers have parts of one
                 self.freed.append((storage, size))
                 storage.resize_(0)
-        give_back(self.device)
+        release_cached_memory(self.device)
 
     def restore_kv_cache(self) -> None:
         """Have it again, empty."""
@@ -34,7 +34,7 @@ class SleepExtension:
         self.freed = []
 
     def memory_in_use(self) -> int:
-        """See `marl_ray.learning.parking`."""
+        """See `marl_ray.learning.cpu_offload`."""
         return memory_in_use(self.device)
 
     def _kv_storages(self) -> Iterator[torch.UntypedStorage]:

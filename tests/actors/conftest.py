@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from marl_ray.cluster.local import connect, disconnect
+from marl_ray.cluster.ray_connection import connect, disconnect
 
 
 @pytest.fixture(scope="module")

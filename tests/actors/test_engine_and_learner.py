@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import torch
 
-from marl_ray.actors.generator_client import GeneratorClient
-from marl_ray.actors.generators import GeneratorGroup
+from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Actor, ActorFailed
-from marl_ray.actors.learners import LearnerGroup
-from marl_ray.actors.supervisor import Recipe
-from marl_ray.actors.team import Team
+from marl_ray.actors.learner_group import LearnerGroup
+from marl_ray.actors.run_actors import RunActors
+from marl_ray.actors.supervisor import ActorSpec
+from marl_ray.actors.weight_update_client import WeightUpdateClient
 from marl_ray.config import Config, from_tree
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import ActorId, Policy
+from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.learning.policy import load_policy
+from marl_ray.launch.preflight import check_logprob_agreement
+from marl_ray.learning.policy_model import load_policy
 from marl_ray.models.tokenization import load_tokenizer
-from marl_ray.runs.preflight import check_agreement
 from marl_ray.toy import BASE_PATH
-from marl_ray.weights.receiving import Acknowledgement
-from marl_ray.weights.transport import Publisher
-from tests.actors.common import (
+from marl_ray.weights.receiver import Acknowledgement
+from marl_ray.weights.sender import WeightSender
+from tests.actors.helpers import (
     DEADLINES,
     MODEL,
     SAMPLING,
@@ -38,9 +38,9 @@ from tests.actors.common import (
     generators,
     learn,
     learner,
-    publish,
     run,
     sample,
+    update_weights,
 )
 
 CONFIG = from_tree({"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}}, "magrpo")
@@ -70,7 +70,7 @@ def trainer(engine: GeneratorGroup) -> Iterator[LearnerGroup]:
 
 
 def test_sampled_tokens_train_and_the_new_weights_are_served(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
-    first = run(publish(trainer))
+    first = run(update_weights(trainer))
     before = run(sample(engine, PROMPTS))
     assert {c.weight_version for g in before for c in g.completions} == {0}
 
@@ -80,7 +80,7 @@ def test_sampled_tokens_train_and_the_new_weights_are_served(engine: GeneratorGr
     assert stats.logprob_gap is not None
     assert stats.logprob_gap < 1e-4, "engine and learner hold the same weights before the update"
 
-    second = run(publish(trainer))
+    second = run(update_weights(trainer))
     assert second != first
     after = run(sample(engine, PROMPTS))
     assert {c.weight_version for g in after for c in g.completions} == {1}
@@ -103,13 +103,13 @@ def test_engine_and_learner_are_compared_before_anything_is_trained(
         "grpo",
     )
     unused: Any = None
-    team = Team([engine], [trainer], sandbox=unused, places=unused)
+    team = RunActors([engine], [trainer], sandbox=unused, places=unused)
     environment = ENVIRONMENTS.get("code_generation").from_config(config)
 
     def compare(given: Config) -> None:
-        run(check_agreement(given, team, environment, load_tasks("bundled:toy", "train")))
+        run(check_logprob_agreement(given, team, environment, load_tasks("bundled:toy", "train")))
 
-    run(publish(trainer))
+    run(update_weights(trainer))
     compare(config)
     compare(replace(config, loop=replace(config.loop, max_logprob_gap=1e-3)))
     hot = replace(config, agents=(replace(config.agents[0], temperature=2.0),))
@@ -124,11 +124,11 @@ def test_engine_and_learner_are_compared_before_anything_is_trained(
 def test_weights_that_did_not_change_are_served_under_a_new_version(
     engine: GeneratorGroup, trainer: LearnerGroup
 ) -> None:
-    checksum, version = run(publish(trainer)), trainer.clock
+    checksum, version = run(update_weights(trainer)), trainer.version
     before = run(sample(engine, PROMPTS))
     stats = run(learn(trainer, as_batch(before, [1.0] * SAMPLING.num_generations)))
     assert (stats.optimizer_steps, stats.logprob_gap) == (0, None)
-    assert run(publish(trainer, changed=False)) == checksum
+    assert run(update_weights(trainer, changed=False)) == checksum
     after = run(sample(engine, PROMPTS))
     assert {c.weight_version for g in after for c in g.completions} == {version + 1}
     assert [[c.token_ids for c in g.completions] for g in after] == [
@@ -137,7 +137,7 @@ def test_weights_that_did_not_change_are_served_under_a_new_version(
 
 
 def test_completions_keep_the_final_eos_and_nothing_after_it(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
-    run(publish(trainer))
+    run(update_weights(trainer))
     eos = load_tokenizer(str(BASE_PATH), MODEL).eos_token_id
     for c in [c for g in run(sample(engine, PROMPTS)) for c in g.completions]:
         assert len(c.logprobs) == len(c.token_ids) > 0
@@ -148,7 +148,7 @@ def test_completions_keep_the_final_eos_and_nothing_after_it(engine: GeneratorGr
 
 
 def test_a_seed_gives_the_same_group_whatever_else_is_in_flight(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
-    run(publish(trainer))
+    run(update_weights(trainer))
     alone = run(engine.generate(PROMPTS[0], replace(SAMPLING, seed=0)))
     crowded = run(sample(engine, PROMPTS))[0]
     other = run(engine.generate(PROMPTS[0], replace(SAMPLING, seed=12345)))
@@ -158,7 +158,7 @@ def test_a_seed_gives_the_same_group_whatever_else_is_in_flight(engine: Generato
 
 
 def test_a_prompt_without_room_gets_no_completions(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
-    run(publish(trainer))
+    run(update_weights(trainer))
     prompt = "x = 1\n" * 400
     generation = run(engine.generate(prompt, SAMPLING))
     assert generation.completions == ()
@@ -174,21 +174,21 @@ def test_learner_and_generators_say_whether_their_tokenizers_agree(
 
 
 def test_a_saved_learner_goes_on_exactly(engine: GeneratorGroup, trainer: LearnerGroup, tmp_path: Path) -> None:
-    run(publish(trainer))
+    run(update_weights(trainer))
     batch = as_batch(run(sample(engine, PROMPTS)))
     run(trainer.save(str(tmp_path)))
     assert run(trainer.sees(str(tmp_path)))
     assert not run(trainer.sees(str(tmp_path / "elsewhere")))
     restored = learner()
     run(restored.start())
-    run(restored.load(str(tmp_path), trainer.clock))
+    run(restored.load(str(tmp_path), trainer.version))
     for _ in range(2):
         assert run(learn(trainer, batch)) == run(learn(restored, batch))
     run(restored.close())
 
 
 def test_a_loss_that_is_not_finite_is_skipped_and_counted(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
-    run(publish(trainer))
+    run(update_weights(trainer))
     poisoned = as_batch(run(sample(engine, PROMPTS)), [float("inf"), *range(SAMPLING.num_generations - 1)])
     group = learner()
     run(group.start())
@@ -199,24 +199,24 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted(engine: GeneratorGroup
     run(group.close())
 
 
-class StageByStage(GeneratorClient):
+class StageByStage(WeightUpdateClient):
     """An update as vLLM's engines for NCCL and CUDA IPC drive it."""
 
-    def refit(self, version: int, weights: Any) -> list[Acknowledgement]:
+    def apply_update(self, version: int, weights: Any) -> list[Acknowledgement]:
         self.start_weight_update()
         self.start_weight_update()  # as after a sender that has died in between
         self.update_weights({"weights": weights})
         self.finish_weight_update()
-        return self.commit(version)
+        return self.set_version(version)
 
 
 def test_an_update_stage_by_stage_is_the_update_in_one_command(engine: GeneratorGroup) -> None:
     policy = load_policy(str(BASE_PATH), False, torch.device("cpu"))
     served, checksums = [], []
-    for version, client in enumerate((GeneratorClient, StageByStage), start=20):
+    for version, client in enumerate((WeightUpdateClient, StageByStage), start=20):
         receivers = client(engine.replicas.serving(), 1, 1, 60.0)
         receivers.init_weight_transfer_engine({})
-        checksums.append(Publisher(policy, torch.float32, "store").publish(version, receivers).checksum)
+        checksums.append(WeightSender(policy, torch.float32, "store").update_weights(version, receivers).checksum)
         served.append(run(sample(engine, PROMPTS[:2])))
         assert {c.weight_version for g in served[-1] for c in g.completions} == {version}
     assert checksums[0] == checksums[1]
@@ -226,13 +226,13 @@ def test_an_update_stage_by_stage_is_the_update_in_one_command(engine: Generator
 
 def test_an_engine_that_gets_changes_alone_serves_what_one_serves_that_gets_everything(engine: GeneratorGroup) -> None:
     policy = load_policy(str(BASE_PATH), False, torch.device("cpu"))
-    publisher = Publisher(policy, torch.float32, "store", sparse=True)
+    publisher = WeightSender(policy, torch.float32, "store", sparse=True)
     deliveries = []
     for version in (30, 31):
         with torch.no_grad():
             for parameter in policy.parameters():
                 parameter[:2] *= 1.5
-        deliveries.append(publisher.publish(version, GeneratorClient(engine.replicas.serving(), 1, 1, 60.0)))
+        deliveries.append(publisher.update_weights(version, WeightUpdateClient(engine.replicas.serving(), 1, 1, 60.0)))
     first, second = deliveries
     assert first.changed is None
     assert second.changed is not None
@@ -241,8 +241,8 @@ def test_an_engine_that_gets_changes_alone_serves_what_one_serves_that_gets_ever
     served = run(sample(engine, PROMPTS[:2]))
     assert {c.weight_version for g in served for c in g.completions} == {31}
 
-    whole = Publisher(policy, torch.float32, "store", sparse=False)
-    everything = whole.publish(32, GeneratorClient(engine.replicas.serving(), 1, 1, 60.0))
+    whole = WeightSender(policy, torch.float32, "store", sparse=False)
+    everything = whole.update_weights(32, WeightUpdateClient(engine.replicas.serving(), 1, 1, 60.0))
     assert (everything.checksum, everything.sent_bytes) == (second.checksum, first.sent_bytes)
     again = run(sample(engine, PROMPTS[:2]))
     assert [(c.token_ids, c.logprobs) for g in again for c in g.completions] == [
@@ -270,17 +270,17 @@ class LyingGenerator(Actor):
     def alive(self) -> None:
         pass
 
-    def meet(self, life: int) -> None:
+    def meet(self, incarnation: int) -> None:
         pass
 
-    def refit(self, life: int, version: int, weights: Any) -> Acknowledgement:
+    def refit(self, incarnation: int, version: int, weights: Any) -> Acknowledgement:
         return Acknowledgement(self.id, version, 42)
 
 
 class StuckGenerator(LyingGenerator):
     """Stands in for a generator that hangs."""
 
-    def refit(self, life: int, version: int, weights: Any) -> Acknowledgement:
+    def refit(self, incarnation: int, version: int, weights: Any) -> Acknowledgement:
         import threading
 
         threading.Event().wait(120)
@@ -288,8 +288,8 @@ class StuckGenerator(LyingGenerator):
 
 
 def standing_in(actor_class: type[Any]) -> GeneratorGroup:
-    names = [ActorId("generator", Policy((0,)), replica) for replica in range(2)]
-    return GeneratorGroup([Recipe(n, actor_class, (n,), {"num_cpus": 0}) for n in names], 1, DEADLINES)
+    names = [ActorId("generator", PolicyId((0,)), replica) for replica in range(2)]
+    return GeneratorGroup([ActorSpec(n, actor_class, (n,), {"num_cpus": 0}) for n in names], 1, DEADLINES)
 
 
 def test_generators_that_do_not_take_the_weights_are_named(local_ray: None) -> None:
@@ -299,11 +299,11 @@ def test_generators_that_do_not_take_the_weights_are_named(local_ray: None) -> N
         try:
             await asyncio.gather(liars.start(), stuck.start(), sender.start())
             await sender.connect(liars, Log())
-            lie = "SyncError: agent 0 generator 0 acknowledged version 0 with checksum 42"
+            lie = "WeightSyncError: agent 0 generator 0 acknowledged version 0 with checksum 42"
             with pytest.raises(ActorFailed, match=lie):
-                await sender.publish(changed=True)
+                await sender.update_weights(changed=True)
             await sender.connect(stuck, Log())
-            delivery = await sender.publish(changed=True)
+            delivery = await sender.update_weights(changed=True)
             assert delivery is not None
             assert {str(name): why for name, why in delivery.failed.items()} == {
                 f"agent 0 generator {i}": f"waited 2 s for agent 0 generator {i} to refit, in vain "

@@ -11,10 +11,10 @@ import pytest
 from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError
 
 from marl_ray.actors.handle import ActorDied, ActorFailed, Call, Deadline, Handle
+from marl_ray.core.concurrency import DeadlineExceeded
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import ActorId, Policy
-from marl_ray.core.waiting import WaitExpired
-from tests.actors.echo import SOON, Echo, echoes, process_of
+from marl_ray.core.ids import ActorId, PolicyId
+from tests.actors.echo_actor import SOON, Echo, echoes, process_of
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -30,7 +30,9 @@ def test_what_goes_wrong_in_an_actor_names_it(tmp_path: Path) -> None:
                 await echo.call(Echo.refuse).within(SOON)
             with pytest.raises(ActorFailed, match=rf"^agent 0 generator 0 \({where}\) failed in stumble: KeyError: "):
                 await echo.call(Echo.stumble).within(SOON)
-            with pytest.raises(WaitExpired, match=r"^waited 0.1 s for agent 0 generator 0 to nap, in vain \(.*sync_s"):
+            with pytest.raises(
+                DeadlineExceeded, match=r"^waited 0.1 s for agent 0 generator 0 to nap, in vain \(.*sync_s"
+            ):
                 await echo.call(Echo.wait, 1.0).within(Deadline(0.1, "sync_s", "to nap"))
             os.kill(process_of(echo), signal.SIGKILL)
             with pytest.raises(ActorDied, match=rf"^agent 0 generator 0 died \({where}\)$"):
@@ -41,7 +43,7 @@ def test_what_goes_wrong_in_an_actor_names_it(tmp_path: Path) -> None:
 
 def test_what_ray_says_of_its_own_accord_is_a_loss() -> None:
     """Ray's errors, made here: no test is to fill a machine's memory."""
-    call: Call[None] = Call(Handle(ActorId("learner", Policy((0,))), None, 1), "update", None)
+    call: Call[None] = Call(Handle(ActorId("learner", PolicyId((0,))), None, 1), "update", None)
     for error, says in (
         (
             OutOfMemoryError("Memory was 31 GB / 32 GB.\nSet max_retries."),

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from marl_ray.actors.learners import LearnerGroup
+from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.core.batch import Batch, Group
 from marl_ray.core.errors import UserError
 from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.learning.learner import Learner
-from marl_ray.learning.ranks import Ranks
-from tests.actors.common import Log, Whole, generators, learner
-from tests.actors.echo import process_of
-from tests.learning.ranks import run_ranks
+from marl_ray.learning.ranks import RankGroup
+from tests.actors.echo_actor import process_of
+from tests.actors.helpers import Log, Whole, generators, learner
+from tests.learning.rank_processes import run_ranks
 from tests.learning.test_streaming import numbered, some_groups
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -45,7 +45,7 @@ class Deadly:
         return await self._whole.batch()
 
 
-def undisturbed(ranks: Ranks, arguments: LearnerArguments, batches: Sequence[Batch], folder: str) -> list[str]:
+def undisturbed(ranks: RankGroup, arguments: LearnerArguments, batches: Sequence[Batch], folder: str) -> list[str]:
     found = Learner(*arguments, ranks=ranks)
     stats = [repr(found.update(batch)) for batch in batches]
     found.export(folder, TEXTS)
@@ -68,7 +68,7 @@ def test_where_a_rank_is_killed_all_begin_anew_and_learn_the_same(tmp_path: Path
                 if batch.step == 0:
                     await trainer.save(str(tmp_path / "saved"))
                     log.saved = (1, str(tmp_path / "saved"))
-            assert [rank.life for rank in trainer.ranks.serving()] == [2, 2]
+            assert [rank.incarnation for rank in trainer.ranks.serving()] == [2, 2]
             await trainer.export(str(tmp_path / "found"), TEXTS)
             os.kill(process_of(trainer.ranks.serving()[0]), signal.SIGKILL)
             with pytest.raises(UserError, match=r"resources.learner.max_restarts allows 1 restarts within an hour"):

@@ -157,7 +157,7 @@ def test_a_dead_worker_is_replaced_and_its_programs_run_elsewhere() -> None:
             behind = sandbox_soak.descendants(workers[0])
             os.kill(workers[0], signal.SIGKILL)
             assert right(await asyncio.wait_for(running, PATIENCE), numbers)
-            await until(lambda: pool.workers.losses == 1, "the replacement")
+            await until(lambda: pool.workers.lost_count == 1, "the replacement")
             await until(lambda: len(set(sandbox_soak.worker_pids()) - {workers[0]}) == 2, "a second worker")
             await until(lambda: not any(map(alive, behind)), "the dead worker's processes to end")
             assert right(await pool.execute([numbered(n) for n in range(50, 60)]), list(range(50, 60)))
@@ -178,7 +178,7 @@ def test_a_stuck_worker_is_replaced() -> None:
             os.kill(stopped, signal.SIGSTOP)
             try:
                 assert right(await asyncio.wait_for(running, PATIENCE), numbers)
-                assert pool.workers.losses == 1
+                assert pool.workers.lost_count == 1
                 await until(lambda: not alive(stopped), "the stuck worker to be killed")
                 await until(lambda: not any(map(alive, behind)), "its processes to end")
             finally:
@@ -192,7 +192,7 @@ def test_a_slow_program_does_not_look_like_a_stuck_worker() -> None:
     async def scenario() -> None:
         async with pool_of(deadline_s=3.0) as pool:
             assert right(await asyncio.wait_for(pool.execute([numbered(1, 7.0)]), PATIENCE), [1])
-            assert pool.workers.losses == 0
+            assert pool.workers.lost_count == 0
             running = asyncio.create_task(pool.execute([numbered(2, 7.0)]))
             await until(lambda: pool._busy, "a worker that runs it")
             (worker,) = pool._busy
@@ -202,7 +202,7 @@ def test_a_slow_program_does_not_look_like_a_stuck_worker() -> None:
             os.kill(stopped, signal.SIGSTOP)
             try:
                 assert right(await asyncio.wait_for(running, PATIENCE), [2])
-                assert pool.workers.losses == 1, "stuck while it was busy"
+                assert pool.workers.lost_count == 1, "stuck while it was busy"
             finally:
                 if alive(stopped):
                     os.kill(stopped, signal.SIGKILL)
@@ -215,7 +215,10 @@ def test_programs_are_not_blamed_for_dying_workers() -> None:
         async with pool_of(1) as pool:
             running = asyncio.create_task(pool.execute([numbered(1, 1.0)]))
             for killed in range(2):
-                await until(lambda life=killed + 1: [w.life for w in pool.workers.serving()] == [life], "a worker")
+                await until(
+                    lambda incarnation=killed + 1: [w.incarnation for w in pool.workers.serving()] == [incarnation],
+                    "a worker",
+                )
                 (pid,) = sandbox_soak.worker_pids()
                 os.kill(pid, signal.SIGKILL)
                 await until(lambda pid=pid: not alive(pid), "its end")
@@ -314,7 +317,7 @@ def links_of_ray(pid: int) -> list[str]:
 
 def test_a_program_that_a_sandbox_failed_on_is_tried_once_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """With stand-ins for the workers: real ones fail on a program too seldom to be waited for."""
-    workers = [Handle[SandboxWorker](ActorId("sandbox", None, number), None, life=1) for number in range(2)]
+    workers = [Handle[SandboxWorker](ActorId("sandbox", None, number), None, incarnation=1) for number in range(2)]
     asked: list[tuple[int, list[str]]] = []
 
     async def answer(self: SandboxPool, worker: Handle[SandboxWorker], programs: list[Program]) -> list[Any]:

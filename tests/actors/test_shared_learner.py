@@ -8,28 +8,27 @@ from dataclasses import replace
 
 import pytest
 
-from marl_ray.actors.generators import GeneratorGroup
-from marl_ray.actors.learners import LearnerGroup
-from marl_ray.actors.shared_learner import SharedLearner, shared_ranks
-from marl_ray.actors.supervisor import Recipe
-from marl_ray.config.learning import LoraConfig
-from marl_ray.config.schema import AgentConfig, CreditConfig, OptimizerConfig
+from marl_ray.actors.generator_group import GeneratorGroup
+from marl_ray.actors.learner_group import LearnerGroup
+from marl_ray.actors.shared_learner import SharedLearner, shared_learner_views
+from marl_ray.actors.supervisor import ActorSpec
+from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, OptimizerConfig
 from marl_ray.core.batch import Batch
-from marl_ray.core.ids import ActorId, Policy
+from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.learning.learner import Learner
 from marl_ray.toy import BASE_PATH
-from tests.actors.common import DEADLINES, MODEL, Log, Whole
-from tests.actors.test_changes_in_flight import Deadly
-from tests.learning.common import batch_of
+from tests.actors.helpers import DEADLINES, MODEL, Log, Whole
+from tests.actors.test_requests_in_flight import Deadly
+from tests.learning.builders import build_batch
 from tests.learning.test_learner import group
 
 pytest.importorskip("peft")
 
-POLICIES = (Policy((0,)), Policy((1,)))
+POLICIES = (PolicyId((0,)), PolicyId((1,)))
 
 
-def arguments(policy: Policy) -> LearnerArguments:
+def arguments(policy: PolicyId) -> LearnerArguments:
     agent = AgentConfig(name="toy", learning_rate=1e-2, temperature=0.9)
     optimizer, lora = OptimizerConfig(importance="none"), LoraConfig(rank=2)
     return LearnerArguments(
@@ -38,9 +37,9 @@ def arguments(policy: Policy) -> LearnerArguments:
 
 
 def test_a_process_that_is_lost_learns_the_same_for_all_its_policies(local_ray: None) -> None:
-    def batch(policy: Policy, step: int) -> Batch:
+    def batch(policy: PolicyId, step: int) -> Batch:
         groups = [group(1.0, 0.0), group(0.0, 1.0 + step + policy.number), group(3.0, 2.0, 0.0)]
-        return replace(batch_of(groups, 3), step=step)
+        return replace(build_batch(groups, 3), step=step)
 
     batches = {policy: [batch(policy, step) for step in range(3)] for policy in POLICIES}
     apart = {policy: Learner(*arguments(policy)) for policy in POLICIES}
@@ -49,8 +48,8 @@ def test_a_process_that_is_lost_learns_the_same_for_all_its_policies(local_ray: 
     async def scenario() -> None:
         name = ActorId("learner", None)
         members = {policy: arguments(policy) for policy in POLICIES}
-        recipe = Recipe(name, SharedLearner, (name, members), {"num_cpus": 0})
-        views = shared_ranks(POLICIES, recipe, DEADLINES, restarts=2)
+        recipe = ActorSpec(name, SharedLearner, (name, members), {"num_cpus": 0})
+        views = shared_learner_views(POLICIES, recipe, DEADLINES, restarts=2)
         trainers = {policy: LearnerGroup(policy, [], "store", DEADLINES, shared=views[policy]) for policy in POLICIES}
         try:
             notes = await asyncio.gather(*(trainer.start() for trainer in trainers.values()))
@@ -60,7 +59,7 @@ def test_a_process_that_is_lost_learns_the_same_for_all_its_policies(local_ray: 
                 await trainer.connect(GeneratorGroup([], 1, DEADLINES), logs[policy])
                 logs[policy].batches = dict(enumerate(batches[policy]))
 
-            async def learn(policy: Policy, step: int) -> None:
+            async def learn(policy: PolicyId, step: int) -> None:
                 whole = batches[policy][step]
                 fatal = (policy, step) == (POLICIES[1], 1)
                 stream = Deadly(whole, signal.SIGKILL, trainers[policy]) if fatal else Whole(whole)
@@ -68,7 +67,7 @@ def test_a_process_that_is_lost_learns_the_same_for_all_its_policies(local_ray: 
 
             for step in range(3):
                 await asyncio.gather(*(learn(policy, step) for policy in POLICIES))
-            lives = {trainer.ranks.serving()[0].life for trainer in trainers.values()}
+            lives = {trainer.ranks.serving()[0].incarnation for trainer in trainers.values()}
             assert lives == {2}
         finally:
             await asyncio.gather(*(trainer.close() for trainer in trainers.values()))

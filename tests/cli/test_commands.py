@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from marl_ray.cli.main import COMMANDS, main
-from marl_ray.cli.parser import guarded
+from marl_ray.cli.parser import exit_code_of
 from marl_ray.cli.train import train_main
 from marl_ray.core.errors import UserError
 
@@ -77,10 +77,10 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     def bug() -> None:
         raise ValueError("no user's fault")
 
-    assert (guarded(mistake), guarded(stopped), guarded(lambda: None)) == (1, 130, 0)
+    assert (exit_code_of(mistake), exit_code_of(stopped), exit_code_of(lambda: None)) == (1, 130, 0)
     assert capsys.readouterr() == ("", "error: one thing\n")
     with pytest.raises(ValueError, match="no user's fault"):
-        guarded(bug)
+        exit_code_of(bug)
 
 
 def test_a_run_needs_a_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

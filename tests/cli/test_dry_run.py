@@ -10,7 +10,7 @@ import yaml
 
 from marl_ray.cli.train import train_main
 from marl_ray.config import from_tree, load, to_tree, to_yaml
-from marl_ray.runs.check import check
+from marl_ray.launch.run_checks import check
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NO_WANDB = pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")

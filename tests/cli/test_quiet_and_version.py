@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from marl_ray.cli.main import main
-from marl_ray.core import versions
-from marl_ray.telemetry import console
+from marl_ray.core import installed_versions as versions
+from marl_ray.telemetry import console_sink as console
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 
@@ -31,7 +31,7 @@ def test_quiet_leaves_warnings(capsys: pytest.CaptureFixture[str], monkeypatch: 
     monkeypatch.setattr(console.Voice, "quiet", True)
     console.say("step 1")
     console.warn("tasks overlap")
-    shown = console.Console(2, 0, policies=(), num_turns=1, every=1)
+    shown = console.ConsoleSink(2, 0, policies=(), num_turns=1, every=1)
     shown.row({"step": 0, "eval/turn_1/reward_mean": 1.0, "time/eval": 1.0}, "before")
     shown.close()
     assert capsys.readouterr() == ("", "warning: tasks overlap\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.cli.parser import NEEDED, guarded
+from marl_ray.cli.parser import NEEDED, exit_code_of
 from marl_ray.core.errors import Terminated
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def test_a_module_that_only_a_plugin_needs_is_its_own_affair() -> None:
         import no_such_module  # noqa: F401
 
     with pytest.raises(ModuleNotFoundError):
-        guarded(plugin)
+        exit_code_of(plugin)
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_a_stopped_command_says_by_what(stopped: BaseException, code: int) -> No
     def command() -> None:
         raise stopped
 
-    assert guarded(command) == code
+    assert exit_code_of(command) == code

@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from marl_ray.cluster import ray_private
-from marl_ray.cluster.local import local_gpus
+from marl_ray.cluster.ray_connection import local_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,7 +37,7 @@ def test_of_a_raylet_that_died_nothing_is_printed_by_ray(
 ) -> None:
     worker = ray_private.worker
     monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)
-    ray_private.silence_last_words()
+    ray_private.silence_crash_logs()
     said = {"job": None, "is_err": True, "ip": None, "pid": "raylet", "actor_name": None, "task_name": None}
     node = "The node with node id: 11 and address: 10.0.0.2 has been marked dead because the detector has missed"
     for line in (node, "Raylet is terminated. Termination is unexpected.", "no room to spill"):

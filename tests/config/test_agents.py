@@ -10,7 +10,7 @@ import yaml
 
 from marl_ray.config import Config, from_tree, load, parse_overrides, to_tree, to_yaml
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import Policy
+from marl_ray.core.ids import PolicyId
 
 
 def tree(agents: Any = None, **sections: Any) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def test_grpo_may_describe_its_one_agent() -> None:
 def test_agents_share_a_policy() -> None:
     agents = [{"name": "a", "learning_rate": 1e-4, "policy": 0}, "b", {"policy": 0, "max_new_tokens": 64}]
     config = from_tree(tree(agents), "magrpo")
-    assert config.policies == (Policy((0, 2)), Policy((1,)))
+    assert config.policies == (PolicyId((0, 2)), PolicyId((1,)))
     assert list(map(str, config.policies)) == ["policy 0", "agent 1"]
     assert [config.policy_of(agent).key for agent in range(3)] == ["policy_0", "agent_1", "policy_0"]
     assert of(config, "name") == ["a", "b", "a"]
@@ -243,12 +243,12 @@ def test_agents_share_a_policy() -> None:
 
 
 def test_one_policy_for_all_and_one_of_its_own() -> None:
-    assert from_tree(tree(), "magrpo").policies == (Policy((0,)), Policy((1,)))
+    assert from_tree(tree(), "magrpo").policies == (PolicyId((0,)), PolicyId((1,)))
     all_agents = from_tree(tree(magrpo={"num_agents": 3, "policy": 0}), "magrpo")
-    assert all_agents.policies == (Policy((0, 1, 2)),)
-    assert from_tree(tree(), "magrpo", {"agents.1.policy": 0}).policies == (Policy((0, 1)),)
+    assert all_agents.policies == (PolicyId((0, 1, 2)),)
+    assert from_tree(tree(), "magrpo", {"agents.1.policy": 0}).policies == (PolicyId((0, 1)),)
     own = from_tree(tree([{}, {}, {"policy": None}], magrpo={"policy": 0}), "magrpo")
-    assert own.policies == (Policy((0, 1)), Policy((2,)))
+    assert own.policies == (PolicyId((0, 1)), PolicyId((2,)))
     assert from_tree(to_tree(own), "magrpo") == own
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from marl_ray.config import Config, from_tree, to_tree
-from marl_ray.config.explain import explain
+from marl_ray.config.descriptions import explain
 from marl_ray.core.errors import UserError
 
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from marl_ray.config import from_tree, load
-from marl_ray.config.reading import parse_value
+from marl_ray.config.parsing import parse_value
 from marl_ray.core.errors import UserError
-from tests.config.test_loading import tree
+from tests.config.test_loader import tree
 
 EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
 

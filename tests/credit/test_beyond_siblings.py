@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Group
+from marl_ray.core.episode import Episode, GreedySample, Node
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Episode, GreedySample, Node
 from marl_ray.credit import ESTIMATORS
-from marl_ray.credit.baselines import median
-from marl_ray.credit.batches import batch_of_agent, group_of, weighed
-from marl_ray.rollout.assembly import Assembly
+from marl_ray.credit.baselines import median_index
+from marl_ray.credit.groups import build_agent_batch, build_group, weight_group
+from marl_ray.trainer.batch_builder import BatchBuilder
 from tests.credit.trees import completion, config, episode, grown, node
 
 REWARDS = (0.0, 0.4, 1.1, 3.5, 4.0)
@@ -80,11 +80,11 @@ def test_weights_are_the_oracles(
     rng = random.Random(seed)
     trees = [with_baselines(grown(depth, group, agents, mode, "random", rng), agents, rng) for _ in range(3)]
     episodes = [episode(tree) for tree in trees]
-    assembly = Assembly(0, 3, run)
+    assembly = BatchBuilder(0, 3, run)
     for draw in (2, 0, 1):
         assembly.add_episode(draw, episodes[draw])
     for agent in range(agents):
-        batch = batch_of_agent(episodes, agent, 0, run)
+        batch = build_agent_batch(episodes, agent, 0, run)
         assert assembly.batches[agent] == batch, "in whatever order they come"
         groups = [g for part in batch.mini_batches for g in part.groups]
         groups.sort(key=lambda g: g.turn)  # mini-batches are cut by draw
@@ -122,7 +122,7 @@ def test_by_hand() -> None:
     ("returns", "which"), [([3.0], 0), ([3.0, 1.0], 1), ([5.0, 1.0, 3.0], 2), ([1.0, 1.0, 1.0], 0), ([4, 1, 3, 2], 3)]
 )
 def test_the_median_is_a_sibling(returns: list[float], which: int) -> None:
-    assert median(returns) == which
+    assert median_index(returns) == which
 
 
 def test_what_the_agent_did_not_bring_about_has_no_gradient() -> None:
@@ -130,20 +130,20 @@ def test_what_the_agent_did_not_bring_about_has_no_gradient() -> None:
     one = node(0, 2, 2, "aligned", [[4.0, 4.0], [0.4, 0.4]])
     one.counterfactuals = {0: [4.0, 0.4], 1: [0.4, 0.4]}
     run = config(2, 1, 2, estimator="difference")
-    assert group_of(one, 0, run).weights == (0.0, 0.0)
-    assert group_of(one, 1, run).weights == (1.8, 0.0)
+    assert build_group(one, 0, run).weights == (0.0, 0.0)
+    assert build_group(one, 1, run).weights == (1.8, 0.0)
 
 
 def test_cross_rounds_a_baseline_as_it_rounds_returns() -> None:
     """Three times 0.1 over 3 is not 0.1: equal rewards have no gradient all the same."""
     one = node(0, 3, 2, "cross", [[0.1, 0.1]] * 9)
     one.greedy = GreedySample((completion(1),) * 2, 0.1, (0.1, 0.1))
-    assert group_of(one, 0, config(2, 1, 3, joint_mode="cross", estimator="remax")).weights == (0.0, 0.0, 0.0)
+    assert build_group(one, 0, config(2, 1, 3, joint_mode="cross", estimator="remax")).weights == (0.0, 0.0, 0.0)
 
 
 def test_a_whole_batch_is_compared_before_anything_is_handed_on() -> None:
     run = config(2, 1, 2, estimator="reinforce_pp")
-    assembly = Assembly(0, 2, run)
+    assembly = BatchBuilder(0, 2, run)
     rewards: list[list[list[float]]] = [[[0.0] * 2] * 2, [[4.0] * 2] * 2]
     found: list[int] = []
     for draw, of_draw in enumerate(rewards):
@@ -162,7 +162,7 @@ def test_agents_may_differ() -> None:
         "dataset": {"name": "bundled:toy"},
         "magrpo": {"num_generations": 2},
     }
-    assembly = Assembly(0, 2, from_tree(tree, "magrpo"))
+    assembly = BatchBuilder(0, 2, from_tree(tree, "magrpo"))
     assembly.add_node(0, node(0, 2, 2, "aligned", [[1.0] * 2, [0.0] * 2]))
     assert [len(groups) for groups in assembly.groups] == [1, 0]
 
@@ -190,6 +190,6 @@ def test_groups_remember_their_baselines() -> None:
     one = node(0, 2, 1, "aligned", [[4.0], [1.0]])
     one.greedy = GreedySample((completion(1),), 3.0, (3.0,))
     run = config(1, 1, 2, estimator="remax")
-    group = group_of(one, 0, run)
+    group = build_group(one, 0, run)
     assert group == Group(0, one.prompt_ids[0], tuple(one.completions[0]), (4.0, 1.0), (0.5, -1.0), (3.0, 3.0))
-    assert weighed(replace(group, returns=(3.5, 1.0)), run.agents[0], run.credit).weights == (0.25, -1.0)
+    assert weight_group(replace(group, returns=(3.5, 1.0)), run.agents[0], run.credit).weights == (0.25, -1.0)

@@ -1,4 +1,4 @@
-"""Completions that were cut off: without a part in the loss, or punished."""
+"""Completions that were cut off: without a part in the loss, or penalize_overlong."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.core.tree import Completion, Node
-from marl_ray.credit.batches import batch_of_agent
+from marl_ray.core.episode import Completion, Node
+from marl_ray.credit.groups import build_agent_batch
 from marl_ray.credit.overlong import excess
 from tests.credit.trees import completion, config, episode, node
 
@@ -43,7 +43,7 @@ def test_weights_are_those_of_the_definition(
     if overlong == "penalty":
         section["overlong_buffer"] = buffer
     run = config(1, 1, 5, **section)
-    (found,) = batch_of_agent([episode(played(group)) for group in groups], 0, 0, run).mini_batches
+    (found,) = build_agent_batch([episode(played(group)) for group in groups], 0, 0, run).mini_batches
     counted = sum(
         length if ended else ROOM for group in groups for length, ended, _ in group if ended or overlong != "mask"
     )
@@ -83,6 +83,6 @@ def test_the_penalty_by_hand(length: int, ended: bool, buffer: int, expected: fl
 def test_what_is_masked_stays_in_the_baseline() -> None:
     run = config(1, 1, 2, overlong="mask", max_new_tokens=ROOM)
     root = played([(3, True, 2.0), (0, False, 0.0)])
-    (found,) = batch_of_agent([episode(root)], 0, 0, run).mini_batches[0].groups
+    (found,) = build_agent_batch([episode(root)], 0, 0, run).mini_batches[0].groups
     assert found.weights == (0.5, 0.0)
     assert found.returns == (2.0, 0.0)

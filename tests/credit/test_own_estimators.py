@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from marl_ray.credit import ESTIMATORS
-from marl_ray.credit.batches import advantages
+from marl_ray.credit.groups import advantages
 
 RETURNS = (1.0, 2.0, 4.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marl_ray.core.tree import Node
+from marl_ray.core.episode import Node
 from marl_ray.credit.returns import action_returns, completion_returns
 from tests.credit.trees import node
 

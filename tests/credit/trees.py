@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from marl_ray.config import Config, from_tree
-from marl_ray.core.tree import Completion, Episode, JointAction, Node, Outcome, Task
+from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Task
 
 
 def config(agents: int, depth: int, group: int, **section: Any) -> Config:

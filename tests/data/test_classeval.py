@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from marl_ray.contracts import check_dataset
+from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Task
 from marl_ray.data.classeval import CLASSEVAL
 from marl_ray.environments.code_completion.skeleton import skeleton_of
 

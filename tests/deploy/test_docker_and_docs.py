@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from marl_ray.cluster.plan import make_plan
+from marl_ray.cluster.placement_plan import make_plan
 from marl_ray.config import load
 from tests.deploy.common import CONFIG, DOCKERFILES, KUBERAY, ROOT, extras, pins
 from tests.deploy.test_kubernetes import PODS, check_command

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from marl_ray.cluster.plan import fits, make_plan
+from marl_ray.cluster.placement_plan import fits, make_plan
 from marl_ray.config import Config, load, parse_overrides
 from tests.deploy.common import DOCKERFILES, KUBERAY, ROOT, SCHEMA, pins, setup_argument
 

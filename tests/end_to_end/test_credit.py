@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from marl_ray.cli.main import main
-from marl_ray.runs.batch_log import BatchLog
+from marl_ray.storage.batch_log import BatchLog
 from tests.end_to_end.conftest import ROOT, rows, train
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from marl_ray.core.ids import Policy
-from marl_ray.runs.folder import RunFolder
-from marl_ray.runs.replay import ROUNDING, Way, replay
-from marl_ray.runs.resume import SavedRun
+from marl_ray.core.ids import PolicyId
+from marl_ray.launch.replay import ROUNDING, ReplayRange, replay
+from marl_ray.storage.resume import SavedRun
+from marl_ray.storage.run_folder import RunFolder
 from tests.end_to_end.conftest import ALONE, QUICK, rows, train
 
 
@@ -30,9 +30,9 @@ def test_a_learner_of_two_ranks_trains_and_one_rank_learns_the_same(tmp_path: Pa
     assert [row["agent_0/optimizer_steps"] for row in trained] == [1, 1, 1]
     assert max(row["agent_0/logprob_gap"] for row in trained) < 1e-3, "the engine has what was gathered"
 
-    folder, policy = RunFolder(tmp_path / "r"), Policy((0,))
+    folder, policy = RunFolder(tmp_path / "r"), PolicyId((0,))
     assert (folder.checkpoints.policy_folder(folder.checkpoints.all()[0], policy) / "shards").is_dir()
     for first in (0, 2):  # from the base model, and from the checkpoint of two ranks
-        found = list(replay(folder, SavedRun.read(folder.path), policy, Way.through(folder, first, 3)))
+        found = list(replay(folder, SavedRun.read(folder.path), policy, ReplayRange.through(folder, first, 3)))
         assert [step.step for step in found] == list(range(first + 1, 4))
         assert max(step.difference for step in found) < ROUNDING

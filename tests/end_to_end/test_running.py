@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from marl_ray.runs.folder import RunFolder
+from marl_ray.storage.run_folder import RunFolder
 from tests.end_to_end.conftest import ALONE, QUICK, ROOT, command, environment, rows
 
 RAY = Path(sys.executable).with_name("ray")
@@ -154,7 +154,7 @@ def test_an_actor_that_may_not_be_restarted_is_named(tmp_path: Path, children: l
     children.append(process)
     read_until(process, lambda line: line.startswith("step    2/"))
     family = psutil.Process(process.pid).children(recursive=True)
-    next(p for p in family if any("ray::Generator" in part for part in _cmdline(p))).kill()
+    next(p for p in family if any("ray::GenerationActor" in part for part in _cmdline(p))).kill()
     assert process.stderr is not None
     rest = process.stderr.read()
     assert process.wait(timeout=60) == 1

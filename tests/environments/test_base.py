@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from marl_ray.config import from_tree
-from marl_ray.core.tree import Outcome, Task
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.base import Environment
 
 

@@ -6,7 +6,7 @@ import ast
 import symtable
 from collections.abc import Iterator
 
-from marl_ray.core.tree import Task
+from marl_ray.core.episode import Task
 from marl_ray.environments.code_generation import CodeGeneration
 
 PARTS = ast.BinOp | ast.Call | ast.Compare | ast.ListComp | ast.IfExp | ast.Subscript | ast.Constant | ast.Name

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 from marl_ray.config import from_tree
+from marl_ray.core.episode import Episode, Task
 from marl_ray.core.sampling import Generation, SamplingSpec
-from marl_ray.core.tree import Episode, Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.evaluation.protocols import PROTOCOLS
 from marl_ray.external.transition import Transition
-from marl_ray.rollout.player import EpisodePlayer
+from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.sandbox import ExecutionReport, Program, failed_report
 from tests.factories import make_completion
 
@@ -52,8 +52,8 @@ def play(protocol: str, agents: Sequence[Counting], turns: int = 1) -> Episode:
     transition = Transition(config.external, environment)
 
     async def episode() -> Episode:
-        player = EpisodePlayer(config, environment, transition, PROTOCOLS[protocol](agents), Unrun())
-        return await asyncio.wait_for(player.play(TASK, 1, "eval", evaluation=True), timeout=10)
+        runner = EpisodeRunner(config, environment, transition, PROTOCOLS[protocol](agents), Unrun())
+        return await asyncio.wait_for(runner.run_episode(TASK, 1, "eval", evaluation=True), timeout=10)
 
     return asyncio.run(episode())
 

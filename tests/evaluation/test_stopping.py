@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 
 from marl_ray.cli.main import main
+from marl_ray.core.episode import Episode
 from marl_ray.core.errors import Terminated, UserError
-from marl_ray.core.tree import Episode
-from marl_ray.evaluation import evaluation as module
-from marl_ray.evaluation.session import Evaluation
-from marl_ray.evaluation.sources import Contender
+from marl_ray.evaluation import evaluate as module
+from marl_ray.evaluation.episode_sampling import EvaluationPlan
+from marl_ray.evaluation.model_sources import EvaluatedModel
 from tests.factories import make_episode, make_node
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
-Hear = Callable[[Contender, list[list[Episode]]], None]
+Hear = Callable[[EvaluatedModel, list[list[Episode]]], None]
 
 
 def ended(monkeypatch: pytest.MonkeyPatch, output: Path, end: BaseException, measured: bool) -> int:
     """The exit code of an evaluation that ends so, after its model was measured or before."""
 
-    def evaluate(asked: Evaluation, hear: Hear) -> None:
+    def evaluate(asked: EvaluationPlan, hear: Hear) -> None:
         if measured:
-            hear(asked.contenders[0], [[make_episode(make_node(0, [1.0]))]])
+            hear(asked.evaluated_models[0], [[make_episode(make_node(0, [1.0]))]])
         raise end
 
     monkeypatch.setattr(module, "evaluate", evaluate)

@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from marl_ray.config.schema import ExternalConfig
+from marl_ray.config import ExternalConfig
+from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external import client, expert
 from marl_ray.external.client import EndpointError
@@ -21,7 +21,7 @@ from marl_ray.external.endpoints import endpoint_of
 from marl_ray.external.expert import Expert, parse_edits
 from marl_ray.external.transition import Observations, Transition
 from marl_ray.sandbox import ExecutionReport
-from tests.external.server import Server, fails, says
+from tests.external.fake_endpoint import Server, fails, says
 
 KEY = "sk-very-secret"
 NAMES = ["aux", "grow"]

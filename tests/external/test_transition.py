@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from marl_ray.config.schema import ExternalConfig
+from marl_ray.config import ExternalConfig
+from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.modes import Message, Plain
 from marl_ray.external.transition import Transition

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.learning.common import save_tiny_policy
+from tests.learning.builders import save_tiny_policy
 
 
 @pytest.fixture(scope="package")

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from marl_ray.config.schema import CreditConfig, LoraConfig
-from marl_ray.core.batch import Batch, Experience, Group, MiniBatch
-from marl_ray.core.tree import Completion
-from marl_ray.learning.batching import Layout
+from marl_ray.config import CreditConfig, LoraConfig
+from marl_ray.core.batch import Batch, CriticSample, Group, MiniBatch
+from marl_ray.core.episode import Completion
 from marl_ray.learning.critic import Critic, explained_variance
-from marl_ray.learning.gradient import Gradient
+from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.learner import Learner
-from tests.learning.common import VOCABULARY, tiny_learner
-from tests.learning.oracle import Weights, numpy_logprobs, numpy_value, slopes, weights_of
+from marl_ray.learning.micro_batches import Layout
+from tests.learning.builders import VOCABULARY, tiny_learner
+from tests.learning.reference_learner import Weights, numpy_logprobs, numpy_value, slopes, weights_of
 
 Kind = Literal["iac", "maac"]
 Target = Literal["td", "mc"]
@@ -69,8 +69,8 @@ def some_groups(count: int, seed: int = 0, kind: Kind = "iac") -> list[Group]:
         successors = tuple(tuple(ids(8) for _ in range(chance.randint(0, 2))) for _ in range(size))
         state = prompt if kind == "iac" else ids(9)
         completions = tuple(completion() for _ in range(size))
-        experience = Experience(state, rewards, successors)
-        return Group(0, prompt, completions, returns, (1 / size,) * size, experience=experience)
+        experience = CriticSample(state, rewards, successors)
+        return Group(0, prompt, completions, returns, (1 / size,) * size, critic_sample=experience)
 
     return [group() for _ in range(count)]
 
@@ -91,17 +91,17 @@ def critic_weights(learner: Learner) -> Weights:
 
 
 def targets_of(weights: Weights, group: Group, target: Target) -> np.ndarray:
-    assert group.experience is not None
+    assert group.critic_sample is not None
     if target == "mc":
         return np.array(group.returns)
-    pairs = zip(group.experience.rewards, group.experience.successors, strict=True)
+    pairs = zip(group.critic_sample.rewards, group.critic_sample.successors, strict=True)
     return np.array(
         [r + DISCOUNT * (np.mean([numpy_value(weights, s) for s in states]) if states else 0) for r, states in pairs]
     )
 
 
 def critic_loss(weights: Weights, groups: Sequence[Group], targets: Sequence[np.ndarray]) -> float:
-    states = [group.experience.state for group in groups if group.experience is not None]
+    states = [group.critic_sample.state for group in groups if group.critic_sample is not None]
     return float(np.mean([((y - numpy_value(weights, s)) ** 2).mean() for s, y in zip(states, targets, strict=True)]))
 
 
@@ -125,7 +125,7 @@ def test_advantages_and_gradients_are_those_of_the_definitions(
     values = critic_weights(learner)
     targets = [targets_of(values, group, target) for group in groups]
     advantages = [
-        y - numpy_value(values, g.experience.state) for g, y in zip(groups, targets, strict=True) if g.experience
+        y - numpy_value(values, g.critic_sample.state) for g, y in zip(groups, targets, strict=True) if g.critic_sample
     ]
 
     credited, valued = critic.credited(groups)
@@ -133,7 +133,7 @@ def test_advantages_and_gradients_are_those_of_the_definitions(
         np.testing.assert_allclose(group.weights, a / len(a), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(np.array(one.targets) - one.value, a, rtol=1e-4, atol=1e-5)
 
-    gradient = Gradient(learner.scorer, learner.settings)
+    gradient = GradientAccumulator(learner.logprob_model, learner.settings)
     ((rows, valued),) = learner._prepared([groups])
     gradient.add(rows, len(groups))
     gradient.close(len(groups))
@@ -171,9 +171,9 @@ def test_whitened_advantages_are_those_of_a_turn_of_the_whole_batch(kind: Kind, 
     groups = [replace(group, turn=number % 2) for number, group in enumerate(some_groups(7, kind=kind))]
     values = critic_weights(learner)
     found = [
-        targets_of(values, g, "td") - numpy_value(values, g.experience.state)
+        targets_of(values, g, "td") - numpy_value(values, g.critic_sample.state)
         for g in groups
-        if g.experience is not None
+        if g.critic_sample is not None
     ]
     expected = []
     for number, own in enumerate(found):
@@ -190,9 +190,9 @@ def test_whitened_advantages_are_those_of_a_turn_of_the_whole_batch(kind: Kind, 
 def test_targets_by_hand(tiny_policy: Path) -> None:
     """With a value of 3 everywhere: td is r + 0.5 * 3 where there is more to come; mc is the return."""
     group = some_groups(1)[0]
-    experience = Experience((1, 2), (1.0, 2.0), (((3,), (4, 5)), ()))
+    experience = CriticSample((1, 2), (1.0, 2.0), (((3,), (4, 5)), ()))
     two = replace(
-        group, completions=group.completions[:1] * 2, returns=(7.0, 8.0), weights=(0.5, 0.5), experience=experience
+        group, completions=group.completions[:1] * 2, returns=(7.0, 8.0), weights=(0.5, 0.5), critic_sample=experience
     )
     for target, expected in (("td", (2.5, 2.0)), ("mc", (7.0, 8.0))):
         critic = critic_of(learner_of(tiny_policy, "iac", target))
@@ -252,7 +252,7 @@ def test_a_critic_learns_what_states_are_worth(kind: Kind, tiny_policy: Path) ->
         ids = (prompt, 7)
         returns = tuple(3.0 * (prompt == 2) + chance.uniform(-0.1, 0.1) for _ in range(4))
         completions = tuple(Completion((g, 1), "", (-3.0, -3.0), "stop", ((0, 2),)) for g in range(4))
-        return Group(0, ids, completions, returns, (0.25,) * 4, experience=Experience(ids, returns, ((),) * 4))
+        return Group(0, ids, completions, returns, (0.25,) * 4, critic_sample=CriticSample(ids, returns, ((),) * 4))
 
     first, *_, last = (learner.update(batch(step, [drawn(1), drawn(2)], 2)).critic for step in range(40))
     assert first is not None
@@ -279,4 +279,4 @@ def test_a_gradient_of_the_critic_that_is_not_finite_leaves_no_trace(kind: Kind,
 def test_a_critic_needs_experience(tiny_policy: Path) -> None:
     learner = learner_of(tiny_policy, "iac", "td")
     with pytest.raises(ValueError, match="learns from groups with their experience"):
-        learner.update(batch(0, [replace(some_groups(1)[0], experience=None)], 1))
+        learner.update(batch(0, [replace(some_groups(1)[0], critic_sample=None)], 1))

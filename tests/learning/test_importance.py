@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from marl_ray.core.batch import Batch, Group, MiniBatch
-from marl_ray.core.tree import Completion
-from marl_ray.learning.batching import Layout
+from marl_ray.core.episode import Completion
 from marl_ray.learning.importance import beyond, importance_factors
 from marl_ray.learning.learner import Learner
-from tests.learning.common import VOCABULARY, tiny_learner
-from tests.learning.oracle import TEMPERATURE, Weights, numpy_logprobs, slopes, weights_of
+from marl_ray.learning.micro_batches import Layout
+from tests.learning.builders import VOCABULARY, tiny_learner
+from tests.learning.reference_learner import TEMPERATURE, Weights, numpy_logprobs, slopes, weights_of
 
 BOUND = 2.0
 
@@ -110,8 +110,8 @@ def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout
     if how == "mask":
         outside |= every < 1 / BOUND
     assert 0 < outside.mean() < 1
-    assert stats.ratios is not None
-    assert asdict(stats.ratios) == pytest.approx(
+    assert stats.importance_ratios is not None
+    assert asdict(stats.importance_ratios) == pytest.approx(
         {
             "mean": every.mean(),
             "max": every.max(),
@@ -186,8 +186,8 @@ def test_ratio_of_a_sampler_cut_by_top_p_is_the_mass_that_it_kept(tiny_policy: P
     assert top_p <= mass < 1
     arms = [completion([int(arm)], [math.log(policy[arm] / mass)]) for arm in kept]
     stats = learner.update(one_batch(given_group(prompt, arms, [1.0] * len(arms))))
-    assert stats.ratios is not None
-    assert asdict(stats.ratios) == pytest.approx(
+    assert stats.importance_ratios is not None
+    assert asdict(stats.importance_ratios) == pytest.approx(
         {"mean": mass, "max": mass, "cut": 0.0, "effective_sample_size": 1.0}, rel=1e-4
     )
 
@@ -200,8 +200,8 @@ def test_where_all_tokens_are_masked_there_is_no_step(tiny_policy: Path) -> None
     unlikely = given_group((5, 6), [completion([1, 2], [-60.0, -60.0])], [1.0])
     stats = learner.update(replace(one_batch(unlikely), step=1))
     assert (stats.optimizer_steps, stats.skipped_steps, stats.loss, stats.grad_norm) == (0, 0, 0.0, 0.0)
-    assert stats.ratios is not None
-    assert stats.ratios.cut == 1.0
+    assert stats.importance_ratios is not None
+    assert stats.importance_ratios.cut == 1.0
     assert all(torch.equal(a, b) for a, b in zip(before, learner.policy.parameters(), strict=True))
 
 

@@ -13,11 +13,11 @@ import torch
 
 from marl_ray.config import from_tree
 from marl_ray.core.batch import Group, UpdateStats
+from marl_ray.core.episode import Completion
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Completion
 from marl_ray.learning.learner import STATE_FILE, Learner
 from marl_ray.toy import BASE_PATH
-from tests.learning.common import batch_of, returned
+from tests.learning.builders import build_batch, returned
 
 
 def learner(agents: Any = None, **settings: Any) -> Learner:
@@ -33,7 +33,7 @@ def learner(agents: Any = None, **settings: Any) -> Learner:
 
 
 def update(of: Learner, *groups: Group, size: int = 9) -> UpdateStats:
-    return of.update(replace(batch_of(groups, size), step=of.step))
+    return of.update(replace(build_batch(groups, size), step=of.step))
 
 
 def group(*returns: float) -> Group:
@@ -117,8 +117,8 @@ def test_adafactor_keeps_little_and_goes_on_to_the_same_bits(tmp_path: Path) -> 
 
 def test_both_layouts_take_the_same_step() -> None:
     packed, padded = learner(), learner()
-    assert packed.scorer.layout == "packed"
-    padded.scorer = replace(padded.scorer, layout="padded")
+    assert packed.logprob_model.layout == "packed"
+    padded.logprob_model = replace(padded.logprob_model, layout="padded")
     padded.policy.set_attn_implementation("sdpa")
     groups = [group(1.0, 0.0, 3.0), replace(group(2.0, 1.0), prompt_ids=(20,))]
     one, other = update(packed, *groups), update(padded, *groups)
@@ -137,7 +137,7 @@ def test_bfloat16_is_computed_where_a_cpu_has_units_for_it(units: bool, monkeypa
     moved = []
     for dtype in (torch.float32, torch.bfloat16):
         one = learner()
-        one.scorer = replace(one.scorer, dtype=dtype)
+        one.logprob_model = replace(one.logprob_model, dtype=dtype)
         before = state(one)
         update(one, group(1.0, 2.0, 4.0))
         assert {parameter.dtype for parameter in one.policy.parameters()} == {torch.float32}

@@ -9,19 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from marl_ray.config.learning import CreditConfig, LoraConfig, OptimizerConfig
-from marl_ray.config.schema import AgentConfig, ModelConfig
+from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch
 from marl_ray.core.errors import UserError
-from marl_ray.learning.batching import whole_row
 from marl_ray.learning.learner import Learner
-from marl_ray.learning.merging import save_merged
-from marl_ray.learning.policy import Scorer, load_policy
-from marl_ray.models.adapters import ADAPTER_FILE, NAME, adapted, describe_adapter, named_weights
+from marl_ray.learning.merging import save_merged_model
+from marl_ray.learning.micro_batches import unweighted_row
+from marl_ray.learning.policy_model import LogprobModel, load_policy
+from marl_ray.models.lora import ADAPTER_FILE, NAME, adapted, describe_adapter, named_weights
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 from marl_ray.weights.checksum import Checksum
-from marl_ray.weights.transport import CastSource
-from tests.learning.common import batch_of, save_tiny_policy
+from marl_ray.weights.sender import CastSource
+from tests.learning.builders import build_batch, save_tiny_policy
 from tests.learning.test_learner import group
 
 pytest.importorskip("peft")
@@ -55,19 +54,19 @@ def learner(
 
 def learn(of: Learner, steps: int = 2) -> None:
     for _ in range(steps):
-        batch = batch_of([group(1.0, 0.0, 0.5), group(0.0, 2.0)], 9)
+        batch = build_batch([group(1.0, 0.0, 0.5), group(0.0, 2.0)], 9)
         stats = of.update(replace(batch, step=of.step))
         assert stats.optimizer_steps == 1
 
 
-def said(of: Scorer) -> torch.Tensor:
+def said(of: LogprobModel) -> torch.Tensor:
     """What it says of the tokens of a group."""
-    return torch.cat(of.logprobs([whole_row(group(1.0, 0.0, 0.5))], 512))
+    return torch.cat(of.logprobs([unweighted_row(group(1.0, 0.0, 0.5))], 512))
 
 
 def said_by(model: Any) -> torch.Tensor:
     """What a model that knows of no adapters says of them."""
-    return said(Scorer(model, "padded", 0.7, torch.float32))
+    return said(LogprobModel(model, "padded", 0.7, torch.float32))
 
 
 def plain(base: Path, weights: dict[str, torch.Tensor]) -> Any:
@@ -85,7 +84,7 @@ def test_a_new_adapter_changes_nothing_and_learns_alone(base: Path) -> None:
     untouched = load_policy(str(base), False, torch.device("cpu"))
     fresh = plain(base, dict(named_weights(agent.policy)))
     assert torch.equal(said_by(fresh), said_by(untouched))
-    assert torch.allclose(said(agent.scorer), said_by(untouched), atol=1e-5)
+    assert torch.allclose(said(agent.logprob_model), said_by(untouched), atol=1e-5)
     learn(agent)
     for (name, before), (_, after) in zip(untouched.named_parameters(), named_weights(agent.policy), strict=True):
         inside = name.removesuffix(".weight") in adapted(agent.policy)
@@ -98,10 +97,10 @@ def test_what_is_published_and_exported_computes_what_learns(base: Path, tmp_pat
     agent = learner(base)
     learn(agent)
     sent = dict(CastSource(agent.policy, torch.float32))
-    assert torch.allclose(said_by(plain(base, sent)), said(agent.scorer), atol=1e-5)
+    assert torch.allclose(said_by(plain(base, sent)), said(agent.logprob_model), atol=1e-5)
     agent.export(str(tmp_path / "agent_0"), ["def f(x):"])
     exported = load_policy(str(tmp_path / "agent_0"), False, torch.device("cpu"))
-    assert torch.allclose(said_by(exported), said(agent.scorer), atol=1e-5)
+    assert torch.allclose(said_by(exported), said(agent.logprob_model), atol=1e-5)
     assert checksum(exported) == checksum(agent.policy)
     assert not list((tmp_path / "agent_0").glob("adapter*"))
 
@@ -111,7 +110,7 @@ def test_an_adapter_that_is_exported_alone_is_merged_by_others(base: Path, tmp_p
     learn(agent)
     agent.export(str(tmp_path / "agent_0"), ["def f(x):"])
     assert [file.name for file in (tmp_path / "agent_0").glob("*.safetensors")] == [ADAPTER_FILE]
-    save_merged(str(base), tmp_path / "agent_0", tmp_path / "merged", ModelConfig())
+    save_merged_model(str(base), tmp_path / "agent_0", tmp_path / "merged", ModelConfig())
     whole = load_policy(str(tmp_path / "merged"), False, torch.device("cpu"))
     assert checksum(whole) == checksum(agent.policy), "to the bit what is published"
     assert fingerprint(load_tokenizer(str(tmp_path / "merged"), ModelConfig()), ["def f(x):"]) == fingerprint(
@@ -120,7 +119,7 @@ def test_an_adapter_that_is_exported_alone_is_merged_by_others(base: Path, tmp_p
     wider = tmp_path / "wider"
     save_tiny_policy(wider, width=16)
     with pytest.raises(UserError, match=r"agent_0 cannot be merged into .*wider: .*of other layers or of another rank"):
-        save_merged(str(wider), tmp_path / "agent_0", tmp_path / "none", ModelConfig())
+        save_merged_model(str(wider), tmp_path / "agent_0", tmp_path / "none", ModelConfig())
 
 
 def checksum(model: Any) -> int:
@@ -167,8 +166,8 @@ def test_learners_that_share_a_model_learn_as_those_with_one_each(base: Path, tm
     assert sum(weights.values()) == adapters + sum(p.numel() for p in untouched.parameters())
 
     batches = {
-        3: batch_of([group(1.0, 0.0, 0.5), group(0.0, 2.0)], 9),
-        4: batch_of([group(0.0, 1.0), group(3.0, 2.0)], 9),
+        3: build_batch([group(1.0, 0.0, 0.5), group(0.0, 2.0)], 9),
+        4: build_batch([group(0.0, 1.0), group(3.0, 2.0)], 9),
     }
     for step in range(2):
         for start in range(2):
@@ -203,7 +202,7 @@ def test_the_reference_is_the_policy_without_its_adapter(base: Path, place: str)
     with torch.no_grad():
         for name, merged in named_weights(agents[0].policy):
             agents[1].policy.get_parameter(name).copy_(merged)
-    groups = batch_of([group(1.0, 0.0, 0.5), group(0.0, 2.0)], 9).mini_batches[0].groups
+    groups = build_batch([group(1.0, 0.0, 0.5), group(0.0, 2.0)], 9).mini_batches[0].groups
     for one, two in zip(*(agent.reference.rows(groups) for agent in agents if agent.reference), strict=True):
         for mine, theirs in zip(one.completions, two.completions, strict=True):
             assert mine.weight == pytest.approx(theirs.weight, abs=1e-5)
@@ -221,7 +220,7 @@ def test_the_adapters_gradient_is_that_of_the_merged_weights(base: Path, again: 
             whole.policy.get_parameter(name).copy_(merged)
     layers = adapted(agent.policy)
     wanted = {name: layer.lora_A["default"].weight.detach().clone() for name, layer in layers.items()}
-    batch = batch_of([group(1.0, 0.0, 0.5), group(0.0, 2.0)], 9)
+    batch = build_batch([group(1.0, 0.0, 0.5), group(0.0, 2.0)], 9)
     agent.update(replace(batch, step=agent.step))
     whole.update(batch)
     for name, layer in layers.items():

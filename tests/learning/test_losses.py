@@ -13,14 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.config.learning import OptimizerConfig
+from marl_ray.config import OptimizerConfig
 from marl_ray.core.batch import Batch
 from marl_ray.learning import losses
-from marl_ray.learning.batching import Layout, PromptRow, WeightedCompletion
-from marl_ray.learning.gradient import Gradient
-from marl_ray.learning.policy import Scorer
-from tests.learning.common import VOCABULARY, batch_of, tiny_learner
-from tests.learning.oracle import TEMPERATURE, Weights, numpy_logprobs, slopes, weights_of
+from marl_ray.learning.gradient_accumulator import GradientAccumulator
+from marl_ray.learning.micro_batches import Layout, PromptRow, WeightedCompletion
+from marl_ray.learning.policy_model import LogprobModel
+from tests.learning.builders import VOCABULARY, build_batch, tiny_learner
+from tests.learning.reference_learner import TEMPERATURE, Weights, numpy_logprobs, slopes, weights_of
 from tests.learning.test_streaming import some_groups
 
 LOW, HIGH, M2_BOUND = 0.8, 1.28, 0.04
@@ -130,11 +130,15 @@ def moved_rows(weights: Weights) -> list[PromptRow]:
     return [PromptRow(p, tuple(completion(p, int(n)) for n in chance.integers(1, 9, size=4))) for p in prompts]
 
 
-def computed(folder: Path, layout: Layout, rows: Sequence[PromptRow], **changes: Any) -> tuple[Gradient, np.ndarray]:
+def computed(
+    folder: Path, layout: Layout, rows: Sequence[PromptRow], **changes: Any
+) -> tuple[GradientAccumulator, np.ndarray]:
     """The gradient of these rows in float64, but for the scores, and all of it as one vector."""
     learner = tiny_learner(folder, layout)
     policy = learner.policy.double()
-    made = Gradient(Scorer(policy, layout, TEMPERATURE, torch.float64), OptimizerConfig(**(SETTINGS | changes)))
+    made = GradientAccumulator(
+        LogprobModel(policy, layout, TEMPERATURE, torch.float64), OptimizerConfig(**(SETTINGS | changes))
+    )
     made.add(rows, len(rows))
     made.close(3)
     return made, np.concatenate([p.grad.double().numpy().ravel() for p in policy.parameters()])
@@ -167,7 +171,7 @@ def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout
 
     every = [token for one in terms(weights) for token in one]
     own = np.array([new - old for new, old, _ in every])
-    drift = made.distance.drift
+    drift = made.distance.clipping
     assert drift is not None
     assert drift.kl == pytest.approx((np.exp(own) - 1 - own).mean(), rel=1e-4)
     if loss == "gspo":
@@ -198,22 +202,22 @@ def test_how_tokens_are_laid_out_changes_nothing(tiny_policy: Path, loss: str, i
         assert np.abs(found - vector).max() < 1e-6 * np.abs(vector).max()
         assert other.loss == pytest.approx(made.loss, rel=1e-6)
         assert other.entropy == pytest.approx(made.entropy, rel=1e-6)
-        if made.distance.drift is not None:
-            assert other.distance.drift is not None
-            assert other.distance.drift.kl == pytest.approx(made.distance.drift.kl, rel=1e-5)
+        if made.distance.clipping is not None:
+            assert other.distance.clipping is not None
+            assert other.distance.clipping.kl == pytest.approx(made.distance.clipping.kl, rel=1e-5)
 
 
 @pytest.mark.parametrize("loss", ["clip", "gspo"])
 def test_the_old_policy_is_that_before_the_first_step(tiny_policy: Path, loss: str) -> None:
-    batch = batch_of(some_groups(20, 5), 10)
+    batch = build_batch(some_groups(20, 5), 10)
     both, first = tiny_learner(tiny_policy, loss=loss), tiny_learner(tiny_policy, loss=loss)
     before = weights_of(first.policy)
     alone = first.update(Batch(0, batch.mini_batches[:1]))
-    assert alone.drift is not None
-    assert (alone.drift.ratio_mean, alone.drift.ratio_max) == (1.0, 1.0), "exactly, in the first step"
-    assert (alone.drift.clip_fraction, alone.drift.kl) == (0.0, 0.0)
+    assert alone.clipping is not None
+    assert (alone.clipping.ratio_mean, alone.clipping.ratio_max) == (1.0, 1.0), "exactly, in the first step"
+    assert (alone.clipping.clip_fraction, alone.clipping.kl) == (0.0, 0.0)
     stats = both.update(batch)
-    assert stats.drift is not None
+    assert stats.clipping is not None
 
     after = weights_of(first.policy)
     own = []  # log-ratios of each completion with a gradient
@@ -224,27 +228,27 @@ def test_the_old_policy_is_that_before_the_first_step(tiny_policy: Path, loss: s
                     new, old = (numpy_logprobs(w, group.prompt_ids, c.token_ids) for w in (now, before))
                     own.append(new - old)
     every = np.concatenate(own)
-    assert stats.drift.kl == pytest.approx((np.exp(every) - 1 - every).mean(), rel=1e-3)
+    assert stats.clipping.kl == pytest.approx((np.exp(every) - 1 - every).mean(), rel=1e-3)
     ratios = np.exp(every) if loss == "clip" else np.concatenate([np.full(len(o), math.exp(o.mean())) for o in own])
-    assert stats.drift.ratio_mean == pytest.approx(ratios.mean(), rel=1e-4)
-    assert stats.drift.ratio_max == pytest.approx(ratios.max(), rel=1e-3)
+    assert stats.clipping.ratio_mean == pytest.approx(ratios.mean(), rel=1e-4)
+    assert stats.clipping.ratio_max == pytest.approx(ratios.max(), rel=1e-3)
 
 
 def test_in_the_first_step_clipping_is_the_policy_gradient(tiny_policy: Path) -> None:
-    batch = batch_of(some_groups(20, 6), 20)
+    batch = build_batch(some_groups(20, 6), 20)
     plain, clip_ = tiny_learner(tiny_policy), tiny_learner(tiny_policy, loss="clip")
     one, other = plain.update(batch), clip_.update(batch)
     assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-6)
     for a, b in zip(plain.policy.parameters(), clip_.policy.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-6)
-    assert one.drift is None
+    assert one.clipping is None
     assert one.entropy == other.entropy
 
 
 def test_entropy_is_that_before_the_update(tiny_policy: Path) -> None:
     learner = tiny_learner(tiny_policy)
     weights = weights_of(learner.policy)
-    batch = batch_of(some_groups(6, 7), 3)
+    batch = build_batch(some_groups(6, 7), 3)
     found = []
     for group in batch.mini_batches[0].groups:
         for c, weight in zip(group.completions, group.weights, strict=True):

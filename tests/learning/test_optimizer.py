@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.config.learning import OptimizerConfig
+from marl_ray.config import OptimizerConfig
 from marl_ray.core.errors import UserError
 from marl_ray.learning.arguments import require_optimizer
 from marl_ray.learning.learner import STATE_FILE

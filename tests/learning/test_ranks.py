@@ -17,18 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from marl_ray.config.learning import LoraConfig
-from marl_ray.config.schema import ModelConfig
+from marl_ray.config import LoraConfig, ModelConfig
 from marl_ray.core.batch import Batch, UpdateStats
 from marl_ray.core.errors import UserError
-from marl_ray.learning.batching import NO_TOKEN, Cutter, Layout, share_out, whole_row
 from marl_ray.learning.learner import NO_ADAPTER
-from marl_ray.learning.ranks import ALONE, Ranks, interface_of, lost_another
-from marl_ray.learning.sharding import Gatherer
+from marl_ray.learning.micro_batches import NO_TOKEN, Layout, MicroBatcher, share_out, unweighted_row
+from marl_ray.learning.ranks import SINGLE_RANK, RankGroup, interface_of, is_peer_failure
+from marl_ray.learning.sharding import WeightGatherer
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
-from tests.learning.common import VOCABULARY, tiny_learner
-from tests.learning.ranks import run_ranks
+from tests.learning.builders import VOCABULARY, tiny_learner
+from tests.learning.rank_processes import run_ranks
 from tests.learning.test_streaming import numbered, some_groups, stream
 
 SAME, LEARNING_RATE = 1e-5, 1e-3
@@ -61,7 +60,7 @@ class Learned:
     weights: dict[str, torch.Tensor]
 
 
-def learn(ranks: Ranks, lesson: Lesson) -> Learned:
+def learn(ranks: RankGroup, lesson: Lesson) -> Learned:
     options = {"microbatch_tokens": 24, "weight_decay": 0.1, "learning_rate": LEARNING_RATE} | lesson.settings
     learner = tiny_learner(Path(lesson.folder), lesson.layout, kl=lesson.kl, lora=lesson.lora, ranks=ranks, **options)
     if lesson.load:
@@ -72,8 +71,8 @@ def learn(ranks: Ranks, lesson: Lesson) -> Learned:
         learner.save(lesson.save)
     if lesson.export:
         learner.export(lesson.export, ["def f(): pass"])
-    gatherer = Gatherer(learner.policy, ranks)
-    weights = gatherer.lead(lambda: {name: tensor.clone() for name, tensor in gatherer})
+    gatherer = WeightGatherer(learner.policy, ranks)
+    weights = gatherer.run_on_rank_zero(lambda: {name: tensor.clone() for name, tensor in gatherer})
     return Learned(stats, gap, weights or {})
 
 
@@ -126,7 +125,7 @@ def tiny_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def learn_all(ranks: Ranks, lessons: Sequence[Lesson]) -> list[Learned]:
+def learn_all(ranks: RankGroup, lessons: Sequence[Lesson]) -> list[Learned]:
     """One after another, each with a learner of its own."""
     return [learn(ranks, lesson) for lesson in lessons]
 
@@ -141,13 +140,13 @@ def learn_all(ranks: Ranks, lessons: Sequence[Lesson]) -> list[Learned]:
 )
 def test_rows_are_shared_out(layout: Layout, size: int, max_tokens: int, seed: int, apart: bool) -> None:
     """Each completion has one rank, ranks take as many steps, and none has much more to do than another."""
-    rows = [whole_row(group) for group in some_groups(20, seed)]
+    rows = [unweighted_row(group) for group in some_groups(20, seed)]
     shares = [sum(row.size for row in share) for share in share_out(rows, size)]
     assert max(shares) - min(shares) <= max(row.size for row in rows)
     of_ranks = []
     for rank in range(size):
-        cutter = Cutter(max_tokens, layout, Ranks(rank, size))
-        found = cutter.apart(rows) if apart else [*cutter.add(rows[:7]), *cutter.add(rows[7:]), *cutter.rest()]
+        cutter = MicroBatcher(max_tokens, layout, RankGroup(rank, size))
+        found = cutter.apart(rows) if apart else [*cutter.add(rows[:7]), *cutter.add(rows[7:]), *cutter.flush()]
         of_ranks.append(found)
         assert all(batch.input_ids.numel() <= max_tokens for batch in found)
         assert all(batch.completions or not (batch.tokens != NO_TOKEN).any() for batch in found)
@@ -160,7 +159,7 @@ def test_rows_are_shared_out(layout: Layout, size: int, max_tokens: int, seed: i
 def test_several_ranks_learn_what_one_does(tiny_policy: Path, tiny_qwen: Path, size: int) -> None:
     options: dict[str, Any] = {"cuts": (1, 3), "settings": {"loss": "clip", "importance": "truncate"}}
     lessons = [Lesson(str(folder), batches(7, 4), **options) for folder in (tiny_policy, tiny_qwen)]
-    expected = learn_all(ALONE, lessons)
+    expected = learn_all(SINGLE_RANK, lessons)
     assert [sum(stats.optimizer_steps for stats in alone.stats) for alone in expected] == [6, 6]
     first, *others = run_ranks(size, learn_all, lessons)
     for found, alone in zip(first, expected, strict=True):
@@ -183,7 +182,7 @@ WAYS: list[dict[str, Any]] = [
 def test_they_do_so_whatever_is_learned(tiny_qwen: Path) -> None:
     lessons = [Lesson(str(tiny_qwen), batches(6, 3, seed=5, steps=2), **way) for way in WAYS]
     of_ranks = run_ranks(2, learn_all, lessons)[0]
-    for way, found, alone in zip(WAYS, of_ranks, learn_all(ALONE, lessons), strict=True):
+    for way, found, alone in zip(WAYS, of_ranks, learn_all(SINGLE_RANK, lessons), strict=True):
         assert_same(found, alone, str(way))
 
 
@@ -193,7 +192,7 @@ def test_ranks_without_rows(tiny_policy: Path) -> None:
     still = [replace(group, returns=(1.0,) * len(group.returns)) for group in groups]
     steps = ([groups[0]], [still[0]], [*still[:2], groups[1], still[2]])
     lesson = Lesson(str(tiny_policy), tuple(numbered(step, of_one, 2) for step, of_one in enumerate(steps)))
-    alone = learn(ALONE, lesson)
+    alone = learn(SINGLE_RANK, lesson)
     assert [stats.optimizer_steps for stats in alone.stats] == [1, 0, 1]
     assert_same(run_ranks(4, learn, lesson)[0], alone)
 
@@ -209,7 +208,7 @@ def test_the_same_ranks_learn_the_same_bits(tiny_policy: Path) -> None:
 def test_checkpoints_are_for_any_number_of_ranks(tiny_qwen: Path, tmp_path: Path, lora: LoraConfig) -> None:
     """1, 2, 4 and 1 ranks, one after another, against one that learns all."""
     lessons = Lesson(str(tiny_qwen), batches(5, 3, steps=4), lora=lora)
-    expected = learn(ALONE, lessons)
+    expected = learn(SINGLE_RANK, lessons)
     found: list[Learned] = []
     for step, size in enumerate((1, 2, 4, 1)):
         before, after = (tmp_path / str(number) / "agent_0" for number in (step, step + 1))
@@ -221,7 +220,7 @@ def test_checkpoints_are_for_any_number_of_ranks(tiny_qwen: Path, tmp_path: Path
             save=str(after),
             export=str(tmp_path / f"model_{step}"),
         )
-        found.append(learn(ALONE, part) if size == 1 else run_ranks(size, learn, part)[0])
+        found.append(learn(SINGLE_RANK, part) if size == 1 else run_ranks(size, learn, part)[0])
     learned = replace(found[-1], stats=[stats for part in found for stats in part.stats], gap=expected.gap)
     assert_same(learned, expected)
     for step, part in enumerate(found):
@@ -230,7 +229,7 @@ def test_checkpoints_are_for_any_number_of_ranks(tiny_qwen: Path, tmp_path: Path
         assert all(torch.equal(exported.get_parameter(name), tensor) for name, tensor in part.weights.items())
 
 
-def load_damaged(ranks: Ranks, folder: str, saved: str) -> str:
+def load_damaged(ranks: RankGroup, folder: str, saved: str) -> str:
     learner = tiny_learner(Path(folder), ranks=ranks)
     with pytest.raises(UserError) as error:
         learner.load(saved, 1)
@@ -245,12 +244,12 @@ def test_damaged_shards_are_named(tiny_policy: Path, tmp_path: Path) -> None:
     shard.write_bytes(shard.read_bytes()[:100])
     for line in (
         *run_ranks(2, load_damaged, str(tiny_policy), str(folder)),
-        load_damaged(ALONE, str(tiny_policy), str(folder)),
+        load_damaged(SINGLE_RANK, str(tiny_policy), str(folder)),
     ):
         assert line.startswith(f"{folder} is damaged")
 
 
-def be_killed(ranks: Ranks, folder: str) -> float:
+def be_killed(ranks: RankGroup, folder: str) -> float:
     """Rank 1 dies; how long rank 0 goes on, in seconds."""
     learner = tiny_learner(Path(folder), ranks=ranks)
     if ranks.rank == 1:
@@ -258,7 +257,7 @@ def be_killed(ranks: Ranks, folder: str) -> float:
     begun = time.monotonic()
     with pytest.raises(RuntimeError) as error:
         learner.update(batches(3, 3, steps=1)[0])
-    assert lost_another(error.value), error.value
+    assert is_peer_failure(error.value), error.value
     return time.monotonic() - begun
 
 
@@ -267,7 +266,7 @@ def test_the_survivor_of_a_killed_rank_raises_soon(tiny_policy: Path) -> None:
     assert seconds < 10
 
 
-def listened_on(ranks: Ranks) -> set[str]:
+def listened_on(ranks: RankGroup) -> set[str]:
     return {c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN}
 
 
@@ -277,7 +276,7 @@ def test_nothing_is_listened_on_but_the_machine_itself() -> None:
     assert interface_of("203.0.113.1") is None
 
 
-def held(ranks: Ranks, folder: str) -> tuple[int, int]:
+def held(ranks: RankGroup, folder: str) -> tuple[int, int]:
     """Numbers of this rank's parts of the weights, and of all weights."""
     learner = tiny_learner(Path(folder), ranks=ranks)
     own = [parameter.to_local().untyped_storage() for parameter in learner.policy.parameters()]

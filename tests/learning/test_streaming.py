@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.core.batch import Batch, Group, UpdateStats
-from marl_ray.core.tree import Completion
-from marl_ray.learning.batching import Layout
+from marl_ray.core.episode import Completion
 from marl_ray.learning.learner import Learner
-from tests.learning.common import VOCABULARY, batch_of, returned, tiny_learner
+from marl_ray.learning.micro_batches import Layout
+from tests.learning.builders import VOCABULARY, build_batch, returned, tiny_learner
 
 LAYOUTS: tuple[Layout, ...] = ("packed", "padded")
 MICROBATCH_TOKENS = 16
@@ -69,7 +69,7 @@ def some_groups(count: int, seed: int) -> list[Group]:
 
 
 def numbered(step: int, groups: Sequence[Group], size: int) -> Batch:
-    return replace(batch_of(groups, size), step=step)
+    return replace(build_batch(groups, size), step=step)
 
 
 def stream(learner: Learner, batch: Batch, cuts: Sequence[int]) -> UpdateStats:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.config.schema import ModelConfig
+from marl_ray.config import ModelConfig
 from marl_ray.core.errors import UserError
 from marl_ray.models.names import check_model
 from marl_ray.toy import BASE_PATH

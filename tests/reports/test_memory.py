@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marl_ray.reports.families import families
+from marl_ray.reports.chart_groups import chart_groups
 from marl_ray.reports.memory import memory
 
 
@@ -14,6 +14,6 @@ def test_the_most_of_each_phase_is_told_of_each_device() -> None:
         "Memory of device 1: 7 MB while a learner learns.",
     ]
     assert memory([{"step": 1}]) == []
-    [chart, _] = families(rows)
+    [chart, _] = chart_groups(rows)
     assert chart.title == "memory of device 0, MB"
     assert set(chart.metrics) == {"asleep", "learn", "play"}

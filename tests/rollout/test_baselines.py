@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from marl_ray.core.episode import Completion, Episode, Node
 from marl_ray.core.sampling import Generation, SamplingSpec
-from marl_ray.core.tree import Completion, Episode, Node
-from marl_ray.credit.batches import batch_of_agent
+from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.transition import Transition
-from marl_ray.rollout.player import EpisodePlayer
+from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox, failed_report
-from marl_ray.telemetry.records import record_of
-from marl_ray.telemetry.rows import episode_metrics, joint_samples, rollout_metrics
-from tests.rollout.test_player import AUX, BROKEN, GOOD, TASK, WRONG, config
+from marl_ray.telemetry.episode_records import episode_record
+from marl_ray.telemetry.metrics import episode_metrics, joint_samples, rollout_metrics
+from tests.rollout.test_episode_runner import AUX, BROKEN, GOOD, TASK, WRONG, config
 
 
 class Sampled:
@@ -65,8 +65,8 @@ def sandbox() -> Iterator[Sandbox]:
 def play(executor: object, agents: Sequence[Sampled], *, evaluation: bool = False, **settings: object) -> Episode:
     run = config(**({"num_turns": 1} | settings))
     environment = CodeGeneration.from_config(run)
-    player = EpisodePlayer(run, environment, Transition(run.external, environment), agents, executor)  # type: ignore[arg-type]
-    return asyncio.run(player.play(TASK, run.rollout.num_generations, "train", 0, evaluation=evaluation))
+    runner = EpisodeRunner(run, environment, Transition(run.external, environment), agents, executor)  # type: ignore[arg-type]
+    return asyncio.run(runner.run_episode(TASK, run.rollout.num_generations, "train", 0, evaluation=evaluation))
 
 
 def root(episode: Episode) -> Node:
@@ -86,13 +86,13 @@ def test_remax_asks_every_agent_for_its_most_likely_answer(sandbox: Sandbox) -> 
             (3, 0.8, 1.0, None),
             (1, 0.0, 1.0, None),
         ]
-    (group,) = batch_of_agent([episode], 1, 0, config(num_turns=1, estimator="remax")).mini_batches[0].groups
+    (group,) = build_agent_batch([episode], 1, 0, config(num_turns=1, estimator="remax")).mini_batches[0].groups
     assert group.weights == pytest.approx(((0.4 - 3.5) / 3, 0.0, 0.5 / 3))
     assert [c.text for c in group.completions] == [BROKEN, WRONG, GOOD], "nobody learns from the greedy answer"
     assert joint_samples([episode]) == 4, "what was sampled is counted"
     assert rollout_metrics([episode], 1.0)["rollout/tokens"] == 8
     assert episode_metrics([episode], 1.0, 1)["turn_1/greedy_reward_mean"] == pytest.approx(3.5)
-    assert record_of(episode)["nodes"][0]["greedy"]["responses"] == [AUX, WRONG]
+    assert episode_record(episode)["nodes"][0]["greedy"]["responses"] == [AUX, WRONG]
 
 
 def test_difference_takes_the_agents_answer_away(sandbox: Sandbox) -> None:
@@ -135,8 +135,8 @@ def test_one_agent_alone_may_ask_for_it(sandbox: Sandbox) -> None:
     own = {"agents": [{"name": "m"}, {"name": "m", "estimator": "difference"}]}
     run = config(own, num_turns=1)  # type: ignore[arg-type]
     environment = CodeGeneration.from_config(run)
-    player = EpisodePlayer(run, environment, Transition(run.external, environment), agents, Counted(sandbox))
-    node = root(asyncio.run(player.play(TASK, 3, "train", 0)))
+    runner = EpisodeRunner(run, environment, Transition(run.external, environment), agents, Counted(sandbox))
+    node = root(asyncio.run(runner.run_episode(TASK, 3, "train", 0)))
     assert list(node.counterfactuals) == [1]
     assert node.greedy is None
 

@@ -1,6 +1,6 @@
 """Agents that answer one after another: who reads what, which answers are siblings, and what they are credited with.
 
-Environment and generators are small and run no code; player, credit and records are the real ones.
+Environment and generators are small and run no code; runner, credit and records are the real ones.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import pytest
 import torch
 
 from marl_ray.config import Config, from_tree
+from marl_ray.core.episode import JointAction, Node, Outcome, Task
 from marl_ray.core.sampling import Generation, SamplingSpec
-from marl_ray.core.tree import JointAction, Node, Outcome, Task
-from marl_ray.credit.batches import batch_of_agent
 from marl_ray.credit.estimators import marloo
+from marl_ray.credit.groups import build_agent_batch
 from marl_ray.credit.returns import action_returns, completion_returns
 from marl_ray.external.transition import Transition
-from marl_ray.reports.samples import readable
-from marl_ray.rollout.joint import JOINT_MODES
-from marl_ray.rollout.player import EpisodePlayer
-from marl_ray.rollout.turn import answered
-from marl_ray.telemetry.records import record_of
+from marl_ray.reports.episode_text import episode_text
+from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.rollout.joint_actions import JOINT_MODES
+from marl_ray.rollout.turn import sample_turn
+from marl_ray.telemetry.episode_records import episode_record
 from tests.environments.test_base import Said, Talk
 from tests.factories import make_completion
 
@@ -33,7 +33,7 @@ TASK = Task("t", "Go.", {})
 
 
 class Relay(Talk):
-    """Speakers in stages; who answers later is asked by what was answered before."""
+    """Speakers in stages; who answers later is asked by what was sample_turn before."""
 
     def __init__(self, stages: Any, agents: int | None = None) -> None:
         super().__init__(agents or sum(map(len, stages)))
@@ -77,8 +77,8 @@ def play(stages: Any, echoes: Sequence[Echo] | None = None, of: int | None = Non
     agents = environment.num_agents
     echoes = echoes or [Echo(letter) for letter in "abcd"[:agents]]
     run = config(agents, **settings)
-    player = EpisodePlayer(run, environment, Transition(run.external, environment), echoes, Nobody())
-    return asyncio.run(asyncio.wait_for(player.play(TASK, run.rollout.num_generations, "train", 0), timeout=10))
+    runner = EpisodeRunner(run, environment, Transition(run.external, environment), echoes, Nobody())
+    return asyncio.run(asyncio.wait_for(runner.run_episode(TASK, run.rollout.num_generations, "train", 0), timeout=10))
 
 
 class Nobody:
@@ -115,18 +115,18 @@ def test_a_group_is_what_was_answered_to_one_prompt() -> None:
     assert node.other_prompts == [late.asked[1:], []]
     assert [node.prompt_of(0, index) for index in range(5)] == [late.asked[0]] * 3 + late.asked[1:]
     for agent in (0, 1):
-        (group,) = batch_of_agent([episode], agent, 0, config(2)).mini_batches[0].groups
+        (group,) = build_agent_batch([episode], agent, 0, config(2)).mini_batches[0].groups
         assert [c.text for c in group.completions] == [c.text for c in node.completions[agent][:3]]
         assert group.prompt_ids == node.prompt_ids[agent]
-    record = record_of(episode)["nodes"][0]
+    record = episode_record(episode)["nodes"][0]
     assert record["other_prompts"] == [late.asked[1:], []]
-    assert late.asked[0] in readable(episode)
+    assert late.asked[0] in episode_text(episode)
 
 
 def test_agents_that_answer_at_the_same_time_have_no_other_prompts() -> None:
     episode = play([[0, 1]])
     assert [action.indices for action in episode.root.joint_actions] == [(0, 0), (1, 1), (2, 2)]
-    assert "other_prompts" not in record_of(episode)["nodes"][0]
+    assert "other_prompts" not in episode_record(episode)["nodes"][0]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_advantages_follow_the_gradient_of_the_ordered_game() -> None:
     async def gradients() -> list[tuple[float, float, float]]:
         found = []
         for _ in range(3000):
-            said = await answered([[0], [1]], ["", ""], ask, lambda a, p, heard: heard[0], JOINT_MODES["aligned"])
+            said = await sample_turn([[0], [1]], ["", ""], ask, lambda a, p, heard: heard[0], JOINT_MODES["aligned"])
             assert said is not None
             node = Node(0, said.prompts, said.prompt_ids, said.completions, [], other_prompts=said.other_prompts)
             words = [[c.text for c in node.completions[agent]] for agent in (0, 1)]

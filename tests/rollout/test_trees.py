@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from marl_ray.config import Config, from_tree
+from marl_ray.core.episode import Completion, Episode, Outcome, Task
 from marl_ray.core.sampling import Generation, SamplingSpec
-from marl_ray.core.tree import Completion, Episode, Outcome, Task
-from marl_ray.credit.batches import batch_of_agent
+from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
-from marl_ray.rollout.assembly import Assembly
-from marl_ray.rollout.player import EpisodePlayer
+from marl_ray.rollout.episode_runner import EpisodeRunner
+from marl_ray.trainer.batch_builder import BatchBuilder
 
 TASKS = [Task("a", "Count.", {}), Task("b", "Count on.", {})]
 
@@ -101,10 +101,10 @@ def config(agents: int = 2, **section: Any) -> Config:
 
 def play(run: Config, environment: Environment, dice: Sequence[Dice] = ()) -> list[Episode]:
     agents = list(dice) or [Dice() for _ in range(run.num_agents)]
-    player = EpisodePlayer(run, environment, Transition(run.external, environment), agents, Nothing())
-    assembly = Assembly(0, len(TASKS), run)
-    episodes = asyncio.run(player.rollout(TASKS, 0, assembly))
-    assert assembly.batches == [batch_of_agent(episodes, agent, 0, run) for agent in range(run.num_agents)]
+    runner = EpisodeRunner(run, environment, Transition(run.external, environment), agents, Nothing())
+    assembly = BatchBuilder(0, len(TASKS), run)
+    episodes = asyncio.run(runner.run_batch(TASKS, 0, assembly))
+    assert assembly.batches == [build_agent_batch(episodes, agent, 0, run) for agent in range(run.num_agents)]
     return episodes
 
 

@@ -41,7 +41,7 @@ PATIENT = Limits(test_cpu_s=30.0, test_wall_s=120.0, program_wall_s=240.0, memor
 """What the solutions are run with, however slow the machine: one of MBPP's takes 3 to 6 CPU seconds."""
 
 CLASSEVAL_WITH_FILES = [task for task, reason in CLASSEVAL_FAILING.items() if reason is _FILES]
-"""They pass where programs have a scratch folder (`owner/test_scratch.py`)."""
+"""They pass where programs have a scratch folder (`host/test_scratch_folders.py`)."""
 
 
 def run(sandbox: Sandbox, programs: Mapping[Any, Program]) -> dict[Any, ExecutionReport]:

@@ -14,15 +14,15 @@ from marl_ray import sandbox
 
 ROOT = Path(sandbox.__file__).parent
 MAY_IMPORT = {
-    "wire": set[str](),
-    "wall": set[str](),
+    "protocol": set[str](),
+    "isolation": set[str](),
     "suites": set[str](),
-    "guest": {"wire"},
-    "judge": {"suites", "wall", "wire"},
-    "zygote": {"guest", "judge", "wall", "wire"},
+    "guest": {"protocol"},
+    "judge": {"suites", "isolation", "protocol"},
+    "zygote": {"guest", "judge", "isolation", "protocol"},
 }
 INSIDE = sorted((ROOT / "inside").rglob("*.py"))
-OUTSIDE = sorted([*ROOT.glob("*.py"), *(ROOT / "owner").glob("*.py")])
+OUTSIDE = sorted([*ROOT.glob("*.py"), *(ROOT / "host").glob("*.py")])
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
@@ -62,7 +62,7 @@ def test_the_owner_imports_nothing_of_the_rest_and_nothing_that_belongs_to_a_pro
         parts = module.split(".")
         assert parts[1] == "sandbox", module
         if parts[2:3] == ["inside"]:
-            assert parts[3] in ("wire", "wall", "suites"), module
+            assert parts[3] in ("protocol", "isolation", "suites"), module
 
 
 def test_no_two_classes_have_the_same_name() -> None:

@@ -9,27 +9,27 @@ from pathlib import Path
 
 import pytest
 
+from marl_ray.core.episode import Episode, Stop
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import Policy
+from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
-from marl_ray.core.tree import Episode, Stop
-from marl_ray.telemetry import console
-from marl_ray.telemetry.console import Console
-from marl_ray.telemetry.files import Files, is_evaluation, read_rows
-from marl_ray.telemetry.records import record_of
-from marl_ray.telemetry.rows import Row, evaluation_row, rollout_row, step_row
-from marl_ray.telemetry.stream import RowStream
+from marl_ray.telemetry import console_sink as console
+from marl_ray.telemetry.console_sink import ConsoleSink
+from marl_ray.telemetry.episode_records import episode_record
+from marl_ray.telemetry.jsonl_sink import JsonlSink, is_evaluation, read_rows
+from marl_ray.telemetry.metrics import MetricRow, evaluation_row, rollout_row, step_row
+from marl_ray.telemetry.sinks import MetricStream
 from tests.factories import TASK, Verdict, make_config, make_episode, make_node
 
 CONFIG = make_config(num_turns=2)
-TIMES: Row = {"time/learn": 2.0, "time/sync": 1.0, "time/step": 8.0}
+TIMES: MetricRow = {"time/learn": 2.0, "time/sync": 1.0, "time/step": 8.0}
 CHAIN = make_episode(
     make_node(0, [1.0, 3.0], {1: make_node(1, [4.0, 4.0], metrics={"all_passed": 1.0})}, evidence=Verdict("fine"))
 )
-RECORD = record_of(CHAIN)
+RECORD = episode_record(CHAIN)
 
 
-def row_of(step: int) -> Row:
+def row_of(step: int) -> MetricRow:
     return step_row(TrainerState(step, 4 * step, 0), rollout_row(CONFIG, [CHAIN], [], 4.0, 0), {}, {}, TIMES)
 
 
@@ -43,7 +43,7 @@ def paths(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_rows_and_some_of_the_episodes_are_kept(paths: tuple[Path, Path]) -> None:
-    stream = RowStream([Files(*paths, done=0)])
+    stream = MetricStream([JsonlSink(*paths, done=0)])
     stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [RECORD])
     stream.step(row_of(1), [RECORD] * 2)
     stream.step(row_of(2) | {"agent_0/loss": float("nan")}, [RECORD])
@@ -54,28 +54,28 @@ def test_rows_and_some_of_the_episodes_are_kept(paths: tuple[Path, Path]) -> Non
 
 
 def test_a_resumed_run_forgets_what_it_takes_again(paths: tuple[Path, Path]) -> None:
-    first = RowStream([Files(*paths, done=0)])
+    first = MetricStream([JsonlSink(*paths, done=0)])
     for step in (1, 2, 3):
         first.step(row_of(step), [RECORD])
     with paths[0].open("a") as file:
         file.write('{"step": 4, "env_')  # cut off
-    RowStream([Files(*paths, done=2)]).step(row_of(3), [])
+    MetricStream([JsonlSink(*paths, done=2)]).step(row_of(3), [])
     assert [row["step"] for row in lines(paths[0])] == [1, 2, 3]
     assert [row["step"] for row in lines(paths[1])] == [1, 2]
-    Files(*paths, done=0)
+    JsonlSink(*paths, done=0)
     assert [path.read_text() for path in paths] == ["", ""]
 
 
 def test_evaluations_of_logged_steps_are_not_forgotten(paths: tuple[Path, Path]) -> None:
-    first = RowStream([Files(*paths, done=0)])
+    first = MetricStream([JsonlSink(*paths, done=0)])
     for step in (0, 2, 4):
         first.evaluation(evaluation_row(CONFIG, TrainerState(step, 0, 0), [CHAIN], {"eval": 1.0}), "", [RECORD])
         for done in (step + 1, step + 2):
             first.step(row_of(done), [RECORD])
-    Files(*paths, done=1, logged=3)
+    JsonlSink(*paths, done=1, logged=3)
     assert [(row["step"], is_evaluation(row)) for row in lines(paths[0])] == [(0, True), (1, False), (2, True)]
     assert [(e["step"], e["kind"]) for e in lines(paths[1])] == [(0, "eval"), (1, "train"), (2, "eval")]
-    Files(*paths, done=0, logged=3)
+    JsonlSink(*paths, done=0, logged=3)
     assert [row["step"] for row in lines(paths[0])] == [0, 2]
 
 
@@ -100,7 +100,7 @@ def test_the_record_of_a_tree() -> None:
         replace(first, outcome=replace(first.outcome, evidence=Verdict("fine"))),
         replace(second, rewards=(3.0, 2.0)),
     ]
-    found = record_of(tree)
+    found = episode_record(tree)
     assert found["task"] == "toy/1"
     assert found["stops"] == [{"path": [1], "reason": "infra_error", "detail": "gone"}]
     root, child = found["nodes"]
@@ -117,7 +117,7 @@ def test_the_record_of_a_tree() -> None:
 
 
 def test_the_console_shows_every_nth_step_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
-    stream = RowStream([Console(5, 0, policies=(), num_turns=2, every=2)])
+    stream = MetricStream([ConsoleSink(5, 0, policies=(), num_turns=2, every=2)])
     stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [RECORD])
     for step in range(1, 6):
         stream.step(row_of(step), [RECORD])
@@ -136,7 +136,7 @@ def test_what_is_left_is_told_by_the_last_steps(
 ) -> None:
     clock = iter([0.0, 1000.0, *(1000.0 + 2.0 * n for n in range(1, 30))])
     monkeypatch.setattr(console, "now", lambda: next(clock))
-    shown = Console(100, 0, policies=[Policy((0,))], num_turns=2, every=1)
+    shown = ConsoleSink(100, 0, policies=[PolicyId((0,))], num_turns=2, every=1)
     for step in range(1, 31):
         shown.row(row_of(step) | {"agent_0/loss": -1e-9}, "")
     shown.close()
@@ -148,7 +148,7 @@ def test_what_is_left_is_told_by_the_last_steps(
 
 def test_the_console_has_no_column_of_tests_where_there_are_none(capsys: pytest.CaptureFixture[str]) -> None:
     chain = make_episode(make_node(0, [1.0, 3.0], {1: make_node(1, [4.0, 4.0])}))
-    stream = RowStream([Console(1, 0, policies=(), num_turns=2, every=1)])
+    stream = MetricStream([ConsoleSink(1, 0, policies=(), num_turns=2, every=1)])
     stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [chain], {"eval": 1.0}), "before", [])
     stream.step(step_row(TrainerState(1, 4, 0), rollout_row(CONFIG, [chain], [], 4.0, 0), {}, {}, TIMES), [])
     stream.close()
@@ -161,7 +161,7 @@ def test_the_console_has_no_column_of_tests_where_there_are_none(capsys: pytest.
 class Failing:
     """A sink that cannot be closed."""
 
-    def row(self, row: Row, name: str) -> None: ...
+    def row(self, row: MetricRow, name: str) -> None: ...
 
     def episodes(self, step: int, kind: str, episodes: Sequence[Episode]) -> None: ...
 
@@ -177,5 +177,5 @@ def test_a_sink_that_cannot_be_closed_does_not_keep_the_others_open() -> None:
             closed.append(self)
 
     with pytest.raises(OSError, match="no"):
-        RowStream([Watched(), Failing(), Watched()]).close()
+        MetricStream([Watched(), Failing(), Watched()]).close()
     assert len(closed) == 2

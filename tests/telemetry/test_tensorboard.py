@@ -10,7 +10,7 @@ import pytest
 
 from marl_ray.core.errors import UserError
 from marl_ray.telemetry import tensorboard
-from marl_ray.telemetry.tensorboard import TensorBoard, require_tensorboard
+from marl_ray.telemetry.tensorboard import TensorBoardSink, require_tensorboard
 from tests.factories import make_config
 
 
@@ -25,7 +25,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_rows_become_scalars_and_a_resumed_run_has_what_it_kept(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     folder, metrics = tmp_path / "tensorboard", tmp_path / "metrics.jsonl"
-    first = TensorBoard(folder, metrics)
+    first = TensorBoardSink(folder, metrics)
     first.row({"step": 0, "env_steps": 0, "eval/turn_1/reward_mean": 0.5}, "before")
     first.row({"step": 1, "env_steps": 8, "turn_1/reward_mean": 1.5, "agent_0/loss": float("nan")}, "")
     first.row({"step": 2, "env_steps": 16, "turn_1/reward_mean": 2.5}, "")
@@ -33,7 +33,7 @@ def test_rows_become_scalars_and_a_resumed_run_has_what_it_kept(tmp_path: Path) 
     assert scalars(folder)["turn_1/reward_mean"] == [(1, 1.5), (2, 2.5)]
     assert scalars(folder)["eval/turn_1/reward_mean"] == [(0, 0.5)]
     metrics.write_text(json.dumps({"step": 1, "env_steps": 8, "turn_1/reward_mean": 1.5, "agent_0/loss": None}) + "\n")
-    again = TensorBoard(folder, metrics)
+    again = TensorBoardSink(folder, metrics)
     again.row({"step": 2, "env_steps": 16, "turn_1/reward_mean": 3.5}, "")
     again.close()
     assert scalars(folder) == {"turn_1/reward_mean": [(1, 1.5), (2, 3.5)], "env_steps": [(1, 8.0), (2, 16.0)]}

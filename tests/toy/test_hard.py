@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 
-from marl_ray.core.tree import Task
+from marl_ray.core.episode import Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.sandbox import Program, Sandbox

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 
-from marl_ray.core.tree import Task
+from marl_ray.core.episode import Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.sandbox import Program, Sandbox
 from marl_ray.toy import BASE_PATH, TASKS_PATH

@@ -30,8 +30,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
-from marl_ray.config.schema import ExternalConfig
-from marl_ray.core.words import counted
+from marl_ray.config import ExternalConfig
+from marl_ray.core.text import pluralize
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.transition import Transition
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox
@@ -347,7 +347,7 @@ def main() -> None:
             for agents in (2, 1):
                 played = play(model, tokenizer, splits[split] * 4, run, agents=agents, external=external)
                 for turn, rewards in enumerate(played, 1):
-                    say(f"{counted(agents, 'agent')}, turn {turn}, {split} tasks: {summary(rewards)}")
+                    say(f"{pluralize(agents, 'agent')}, turn {turn}, {split} tasks: {summary(rewards)}")
     say(f"saved in {out}")
 
 

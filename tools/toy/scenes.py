@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marl_ray.config.schema import ExternalConfig
-from marl_ray.core.tree import Task
+from marl_ray.config import ExternalConfig
+from marl_ray.core.episode import Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation.attempt import CodeAttempt
 from marl_ray.environments.code_generation.diagnosis import diagnose

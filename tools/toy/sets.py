@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from marl_ray.config.schema import ExternalConfig
+from marl_ray.config import ExternalConfig
 from marl_ray.toy import BASE_PATH, HARD_BASE_PATH, HARD_TASKS_PATH, TASKS_PATH
 from tools.toy import demonstrations, families, hard_demonstrations, hard_families
 from tools.toy.demonstrations import Skill

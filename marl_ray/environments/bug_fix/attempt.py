@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from marl_ray.core.tree import Task
+from marl_ray.core.episode import Task
 from marl_ray.environments.bug_fix.bug_report import BugReport, bug_report
 from marl_ray.environments.bug_fix.edits import Edit, edit
 from marl_ray.environments.bug_fix.program import BuggyProgram, buggy_program, patched, shared_out

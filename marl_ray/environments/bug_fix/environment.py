@@ -26,9 +26,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Outcome, Task
-from marl_ray.core.words import counted
+from marl_ray.core.text import pluralize
 from marl_ray.environments.base import Environment
 from marl_ray.environments.bug_fix import prompts
 from marl_ray.environments.bug_fix.attempt import RepairAttempt, repair_attempt
@@ -40,7 +40,7 @@ from marl_ray.environments.code_generation.evidence import counts_of
 from marl_ray.sandbox import ExecutionReport
 
 if TYPE_CHECKING:
-    from marl_ray.config.schema import Config
+    from marl_ray.config import Config
 
 PARSES, KEPT, FIXED, SMALL, DIAGNOSIS = 0.5, 0.5, 1.5, 0.5, 0.5
 
@@ -77,7 +77,7 @@ class BugFix(Environment[RepairAttempt]):
         there = len(buggy_program(task.fields["buggy"]).functions)
         if there < self.patchers:
             raise UserError(
-                f"task {task.id} has {counted(there, 'function')} for {counted(self.patchers, 'patcher')}: "
+                f"task {task.id} has {pluralize(there, 'function')} for {pluralize(self.patchers, 'patcher')}: "
                 f"lower num_agents by {self.patchers - there}, or leave the task out of the split"
             )
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marl_ray.core.tree import Outcome
+from marl_ray.core.episode import Outcome
 from marl_ray.environments.bug_fix.attempt import RepairAttempt
 from marl_ray.environments.bug_fix.bug_report import BugReport
 from marl_ray.environments.bug_fix.edits import Edit, Hunk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from marl_ray.core.words import counted
+from marl_ray.core.text import pluralize
 from marl_ray.environments.bug_fix.edits import Hunk
 from marl_ray.environments.bug_fix.facts import RepairFacts
 from marl_ray.environments.code_generation.feedback import cut, failure, syntax_words
@@ -70,7 +70,7 @@ def _size(facts: RepairFacts) -> str:
     if not facts.edit.size:
         return "nothing changed"
     known = f", {facts.needed} needed" if facts.needed else ""
-    return f"{counted(facts.edit.size, 'line')} changed{known}"
+    return f"{pluralize(facts.edit.size, 'line')} changed{known}"
 
 
 def _hunk(hunk: Hunk) -> str:
@@ -84,7 +84,7 @@ def _hunk(hunk: Hunk) -> str:
 
 
 def _lines(lines: Sequence[str]) -> str:
-    more = f" and {counted(len(lines) - 1, 'line')} more" if len(lines) > 1 else ""
+    more = f" and {pluralize(len(lines) - 1, 'line')} more" if len(lines) > 1 else ""
     return f"`{cut(lines[0].strip())}`{more}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from marl_ray.core.tree import Task
+from marl_ray.core.episode import Task
 from marl_ray.environments.code_completion.extraction import ClassAnswer, answer_of
 from marl_ray.environments.code_completion.skeleton import Skeleton, merged, skeleton_of
 from marl_ray.environments.code_completion.strategies import shares

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
-from marl_ray.core.tree import Outcome, Task
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.base import Environment
 from marl_ray.environments.code_completion import prompts
 from marl_ray.environments.code_completion.attempt import ClassAttempt, ClassReader
@@ -29,7 +29,7 @@ from marl_ray.environments.code_generation.extraction import clean
 from marl_ray.sandbox import ExecutionReport
 
 if TYPE_CHECKING:
-    from marl_ray.config.schema import Config
+    from marl_ray.config import Config
 
 METHODS, TESTS, OVERLAP = 2.0, 4.0, 1.0
 

@@ -13,7 +13,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from marl_ray.core.tree import Task
+from marl_ray.core.episode import Task
 from marl_ray.environments.code_generation.extraction import Contribution, contribution, preamble
 from marl_ray.environments.code_generation.usage import HelperUse, helper_use
 from marl_ray.environments.once import Once

@@ -23,7 +23,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
-from marl_ray.core.tree import Outcome, Task
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.base import Environment
 from marl_ray.environments.code_generation import prompts
 from marl_ray.environments.code_generation.attempt import CodeAttempt, CodeReader, is_script
@@ -34,7 +34,7 @@ from marl_ray.environments.code_generation.feedback import WORDS
 from marl_ray.sandbox import ExecutionReport, Program
 
 if TYPE_CHECKING:
-    from marl_ray.config.schema import Config
+    from marl_ray.config import Config
 
 AUX_DEFINED, MAIN_DEFINED, SYNTAX_OK, TESTS = 0.4, 0.6, 0.5, 1.0
 AUX_CALLED, NOT_THIN, MISUSED = 0.5, 1.0, 0.5

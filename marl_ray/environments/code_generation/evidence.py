@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from marl_ray.core.tree import Outcome
+from marl_ray.core.episode import Outcome
 from marl_ray.sandbox import ExecutionReport
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from marl_ray.core.tree import Task
+from marl_ray.core.episode import Task
 from marl_ray.environments.code_generation.attempt import CodeAttempt, CodeReader
 from marl_ray.environments.code_generation.extraction import Contribution, clean
 from marl_ray.environments.solver_tester.written import written_tests

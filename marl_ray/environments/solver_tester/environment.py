@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Self
 
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Outcome, Task
 from marl_ray.environments.base import Environment
 from marl_ray.environments.code_generation.attempt import CodeReader
 from marl_ray.environments.code_generation.diagnosis import SandboxSlice, diagnose
@@ -37,7 +37,7 @@ from marl_ray.environments.solver_tester.findings import WrittenTest, findings, 
 from marl_ray.sandbox import ExecutionReport
 
 if TYPE_CHECKING:
-    from marl_ray.config.schema import Config
+    from marl_ray.config import Config
 
 SOLUTION, TESTS, VALID, FOUND = 0.5, 1.5, 0.5, 1.0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marl_ray.core.tree import Outcome
+from marl_ray.core.episode import Outcome
 from marl_ray.environments.code_generation.evidence import Executed
 from marl_ray.sandbox import ExecutionReport, TestResult
 

@@ -120,8 +120,8 @@ def check_files(folder: Path) -> None:
     """What has its final name is whole. Raises what reading it raises."""
     from safetensors import safe_open
 
-    from marl_ray.runs.checkpoints import state_of
-    from marl_ray.runs.folder import RunFolder
+    from marl_ray.storage.checkpoints import state_of
+    from marl_ray.storage.run_folder import RunFolder
 
     there = RunFolder(folder)
     for path in there.checkpoints.all():

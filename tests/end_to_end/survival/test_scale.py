@@ -50,7 +50,7 @@ def test_replicas_come_and_go(tmp_path: Path) -> None:
     scaled = run(tmp_path / "scaled", 2, 1)
     assert scaled.rows == undisturbed.rows, differences(scaled.rows, undisturbed.rows)
     assert scaled.weights == undisturbed.weights
-    assert "agent 1 generator 1 serves in its life number 1\n" in scaled.said
+    assert "agent 1 generator 1 serves in its incarnation number 1\n" in scaled.said
     assert "agent 0 generator 1 serves" not in scaled.said, "all or nothing"
     assert "agent 1 generator 1 was taken away\n" in scaled.said
     assert not (tmp_path / "scaled" / "requests").exists()

@@ -32,5 +32,5 @@ def test_a_run_survives(victim: str, staleness: int, cluster: Nodes, undisturbed
     folder = tmp_path / "run"
     found, struck = trials.run(folder, cluster, staleness, Trial(victim, 3, 0.3), random.Random(0))
     assert struck.startswith(victim)
-    assert re.search(rf"{victim}( \d)? serves in its life number 2", found.said), found.said
+    assert re.search(rf"{victim}( \d)? serves in its incarnation number 2", found.said), found.said
     trials.check(found, folder, undisturbed, staleness)

@@ -30,7 +30,7 @@ from tests.end_to_end.survival.cluster import Nodes, nodes
 
 ROOT = Path(__file__).parent.parent.parent.parent
 VICTIMS = ("generator", "learner", "sandbox", "zygote", "node")
-TITLES = {"generator": "ray::Generator", "learner": "ray::LearnerActor", "sandbox": "ray::SandboxWorker"}
+TITLES = {"generator": "ray::GenerationActor", "learner": "ray::LearnerActor", "sandbox": "ray::SandboxWorker"}
 STEPS = 8
 TASKS = 2
 RUN_S = 400.0
@@ -176,7 +176,7 @@ def run(folder: Path, cluster: Nodes, staleness: int, trial: Trial | None, rng: 
 
 def check(found: Left, folder: Path, undisturbed: Left, staleness: int) -> None:
     """Raises AssertionError for a run that is not what it should be."""
-    from marl_ray.runs.batch_log import BatchLog
+    from marl_ray.storage.batch_log import BatchLog
 
     if staleness == 0:
         assert found.rows == undisturbed.rows, differences(found.rows, undisturbed.rows)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from marl_ray.config import from_tree
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Outcome, Task
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.bug_fix import BugFix, BugFixPatchers
 from marl_ray.sandbox import ExecutionReport, SyntaxDiagnosis, TestResult

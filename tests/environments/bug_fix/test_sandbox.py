@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from marl_ray.core.tree import Outcome, Task
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.data.convert import BUG_FIX
 from marl_ray.data.loading import load_tasks
-from marl_ray.environments.base import programs_of, reports_of
+from marl_ray.environments.base import collect_programs, group_reports
 from marl_ray.environments.bug_fix import BugFix, BugFixPatchers
 from marl_ray.environments.bug_fix.edits import edit
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings
@@ -28,9 +28,9 @@ def sandbox() -> Iterator[Sandbox]:
 
 def outcomes(sandbox: Sandbox, environment: BugFix, played: list[tuple[Task, list[str]]]) -> list[Outcome]:
     attempts = [environment.attempt(task, responses, last=True) for task, responses in played]
-    programs = {program.key: program for program in programs_of(attempts)}
+    programs = {program.key: program for program in collect_programs(attempts)}
     reports = dict(zip(programs, sandbox.run_batch(list(programs.values())), strict=True))
-    found = reports_of(attempts, [reports[program.key] for program in programs_of(attempts)])
+    found = group_reports(attempts, [reports[program.key] for program in collect_programs(attempts)])
     return [environment.outcome(attempt, report) for attempt, report in zip(attempts, found, strict=True)]
 
 

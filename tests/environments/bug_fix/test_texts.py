@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from marl_ray.config.schema import ExternalConfig
-from marl_ray.core.tree import Task
+from marl_ray.config import ExternalConfig
+from marl_ray.core.episode import Task
 from marl_ray.environments.bug_fix import BugFix, BugFixPatchers
 from marl_ray.external.transition import Transition
 from marl_ray.sandbox import SyntaxDiagnosis

@@ -6,10 +6,10 @@ import ast
 
 import pytest
 
-from marl_ray.core.tree import Task
+from marl_ray.core.episode import Task
 from marl_ray.environments.code_completion import CodeCompletion
 from marl_ray.environments.code_completion.extraction import answer_of
-from tests.environments.code_completion.common import POP, PUSH, REPLACE, ROOT, SKELETON, TASK
+from tests.environments.code_completion.helpers import POP, PUSH, REPLACE, ROOT, SKELETON, TASK
 
 
 def found(response: str) -> set[str]:

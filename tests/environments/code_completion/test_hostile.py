@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from marl_ray.environments.code_completion import CodeCompletion
 from marl_ray.sandbox import ExecutionReport
-from tests.environments.code_completion.common import RIGHT, TASK
+from tests.environments.code_completion.helpers import RIGHT, TASK
 
 REPORT = ExecutionReport((), None, "", 0.0, 0.0, "none", True)
 

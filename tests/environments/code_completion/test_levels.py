@@ -9,7 +9,7 @@ from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.code_completion import CodeCompletion
 from marl_ray.sandbox import ExecutionReport, SyntaxDiagnosis
-from tests.environments.code_completion.common import POP, PUSH, REPLACE, RIGHT, ROOT, TASK, play, report
+from tests.environments.code_completion.helpers import POP, PUSH, REPLACE, RIGHT, ROOT, TASK, play, report
 
 BROKEN = "def pop(self):\n    return self.items.pop("
 

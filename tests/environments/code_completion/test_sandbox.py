@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from marl_ray.contracts import check_dataset, check_environment
-from marl_ray.core.tree import Outcome, Task
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.data.classeval import CLASSEVAL, methods_of_solution
 from marl_ray.environments.code_completion import CodeCompletion
 from marl_ray.environments.code_completion.attempt import ClassReader
 from marl_ray.environments.code_completion.diagnosis import diagnose
 from marl_ray.environments.code_generation.evidence import report_of
 from marl_ray.sandbox import Sandbox, SandboxSettings
-from marl_ray.sandbox.inside.wall import landlock
-from tests.environments.code_completion.common import POP, RIGHT, ROOT, TASK
+from marl_ray.sandbox.inside.isolation import landlock
+from tests.environments.code_completion.helpers import POP, RIGHT, ROOT, TASK
 from tests.sandbox.datasets import load
 from tests.sandbox.test_datasets import CLASSEVAL_FAILING, CLASSEVAL_WITH_FILES
 

@@ -8,7 +8,7 @@ import pytest
 
 from marl_ray.environments.code_completion.skeleton import MethodSlot, skeleton_of
 from marl_ray.environments.code_completion.strategies import STRATEGIES, balanced, shares
-from tests.environments.code_completion.common import METHODS, SHARES, SKELETON, TASK
+from tests.environments.code_completion.helpers import METHODS, SHARES, SKELETON, TASK
 
 
 def slots(*lengths: int) -> list[MethodSlot]:

@@ -7,7 +7,7 @@ import pytest
 from marl_ray.environments.code_completion import CodeCompletion
 from marl_ray.environments.code_completion.prompts import first_prompts, revisions
 from marl_ray.sandbox import ExecutionReport, SyntaxDiagnosis
-from tests.environments.code_completion.common import POP, PUSH, RIGHT, ROOT, TASK, play, report
+from tests.environments.code_completion.helpers import POP, PUSH, RIGHT, ROOT, TASK, play, report
 
 ONLY = (
     " Answer with the methods only, and imports if they need any: no markdown, no explanation, no tests, no other code."

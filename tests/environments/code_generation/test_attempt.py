@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from marl_ray.core.tree import Task
+from marl_ray.core.episode import Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation import attempt as module
 from marl_ray.sandbox import ExecutionReport, TestResult

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.core.tree import Task
+from marl_ray.core.episode import Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation.extraction import MAX_CHARS, clean, contribution, preamble
 from marl_ray.sandbox import Program

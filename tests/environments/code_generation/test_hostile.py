@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.core.tree import Task
+from marl_ray.core.episode import Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.sandbox import ExecutionReport
 

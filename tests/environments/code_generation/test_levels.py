@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from marl_ray.config import from_tree
-from marl_ray.core.tree import Outcome, Task
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.sandbox import ExecutionReport, SyntaxDiagnosis, TestResult

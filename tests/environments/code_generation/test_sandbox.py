@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.core.tree import Outcome, Task
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation.attempt import CodeAttempt

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from marl_ray.core.tree import Outcome, Task
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation.attempt import CodeAttempt
 from marl_ray.sandbox import ExecutionReport, Limits, Sandbox, SandboxSettings, StdioCase, stdio_tests

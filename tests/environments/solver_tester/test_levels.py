@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.tree import Outcome, Task
 from marl_ray.data.loading import load_tasks
-from marl_ray.environments.base import programs_of, reports_of
+from marl_ray.environments.base import collect_programs, group_reports
 from marl_ray.environments.solver_tester import SolverTester
 from marl_ray.environments.solver_tester.attempt import SolutionAttempt
 from marl_ray.environments.solver_tester.prompts import WANTED
@@ -43,7 +43,7 @@ def played(sandbox: Sandbox, *answers: str, task: Task = TASK) -> tuple[SolverTe
     environment = SolverTester(len(answers))
     environment.check_task(task)
     attempt = environment.attempt(task, answers, last=False)
-    (report,) = reports_of([attempt], sandbox.run_batch(programs_of([attempt])))
+    (report,) = group_reports([attempt], sandbox.run_batch(collect_programs([attempt])))
     return environment, attempt, environment.outcome(attempt, report)
 
 

@@ -262,7 +262,7 @@ def f(x):
         return true(lambda: __import__(name))
     sys.path += ["@REPOSITORY@", "@SITE_PACKAGES@", "@FOLDER@"]
     loaded = [n for n in sys.modules if n.split(".")[0] in ("ray", "torch", "vllm", "pytest")]
-    attempt([(name, load(name)) for name in ("ray", "pytest", "hypothesis", "module", "marl_ray.core.tree", "marl_ray.cli")]
+    attempt([(name, load(name)) for name in ("ray", "pytest", "hypothesis", "module", "marl_ray.core.episode", "marl_ray.cli")]
             + [("loaded", lambda: loaded or None)])
 """,
         contained=True,

@@ -15,17 +15,17 @@ import pytest
 from tests.sandbox.attacks import (
     answers,
     escapes,
+    forged_answers,
     forgeries,
     kernel,
-    objects,
     protocol,
     resources,
     scripts,
+    shared_objects,
     threads_and_output,
-    wire,
 )
 from tests.sandbox.attacks.attack import REPORTING_LIMITS, SUITE_LIMITS, WANTED_PREFIX, Attack
-from tests.sandbox.attacks.levels import VARIANTS, Variant, host_of, why_not
+from tests.sandbox.attacks.level_suite import VARIANTS, Variant, host_of, why_not
 
 MODULES = (
     resources,
@@ -35,8 +35,8 @@ MODULES = (
     forgeries,
     answers,
     protocol,
-    wire,
-    objects,
+    forged_answers,
+    shared_objects,
     scripts,
 )
 ATTACKS: tuple[Attack, ...] = tuple(attack for module in MODULES for attack in module.ATTACKS)

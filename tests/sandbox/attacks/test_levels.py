@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.sandbox.attacks.levels import Host
+from tests.sandbox.attacks.level_suite import Host
 
 GOOD = {"program": "def f(x):\n    return x + 1\n", "tests": ["assert f(1) == 2"], "entry_point": "f"}
 

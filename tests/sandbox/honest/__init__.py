@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from tests.sandbox.honest.collection import Collection, Honest
-from tests.sandbox.honest.set_benchmarks import BENCHMARKS, SUITES
-from tests.sandbox.honest.set_changes import CHANGES, GLOBALS
-from tests.sandbox.honest.set_classes import CLASSES, OPERATORS
-from tests.sandbox.honest.set_errors import ERRORS
-from tests.sandbox.honest.set_functions import ASYNC, FUNCTIONS
-from tests.sandbox.honest.set_lazy import EFFECTS, GENERATORS
-from tests.sandbox.honest.set_library import LIBRARY, STATE, THREADS
-from tests.sandbox.honest.set_scripts import ENDINGS, SCRIPTS
-from tests.sandbox.honest.set_types import STANDARD_TYPES, SUBCLASSES
-from tests.sandbox.honest.set_values import NUMBERS, SIZES, VALUES
+from tests.sandbox.honest.program_set import HonestProgram, ProgramSet
+from tests.sandbox.honest.programs_benchmarks import BENCHMARKS, SUITES
+from tests.sandbox.honest.programs_changes import CHANGES, GLOBALS
+from tests.sandbox.honest.programs_classes import CLASSES, OPERATORS
+from tests.sandbox.honest.programs_errors import ERRORS
+from tests.sandbox.honest.programs_functions import ASYNC, FUNCTIONS
+from tests.sandbox.honest.programs_lazy import EFFECTS, GENERATORS
+from tests.sandbox.honest.programs_library import LIBRARY, STATE, THREADS
+from tests.sandbox.honest.programs_scripts import ENDINGS, SCRIPTS
+from tests.sandbox.honest.programs_types import STANDARD_TYPES, SUBCLASSES
+from tests.sandbox.honest.programs_values import NUMBERS, SIZES, VALUES
 
-__all__ = ["COLLECTIONS", "PROGRAMS", "Honest"]
+__all__ = ["COLLECTIONS", "PROGRAMS", "HonestProgram"]
 
-COLLECTIONS: tuple[Collection, ...] = (
+COLLECTIONS: tuple[ProgramSet, ...] = (
     GENERATORS,
     EFFECTS,
     SCRIPTS,
@@ -39,4 +39,4 @@ COLLECTIONS: tuple[Collection, ...] = (
     BENCHMARKS,
     SUITES,
 )
-PROGRAMS: tuple[Honest, ...] = tuple(program for collection in COLLECTIONS for program in collection.programs)
+PROGRAMS: tuple[HonestProgram, ...] = tuple(program for collection in COLLECTIONS for program in collection.programs)

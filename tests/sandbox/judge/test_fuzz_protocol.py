@@ -17,16 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.sandbox import Limits, Program, Sandbox
-from marl_ray.sandbox.inside.judge.execution import Execution
-from marl_ray.sandbox.inside.judge.findings import Request
-from marl_ray.sandbox.inside.judge.watch import Watch
+from marl_ray.sandbox.inside.isolation.process import anonymous_file
+from marl_ray.sandbox.inside.judge.deadline_timer import DeadlineTimer
+from marl_ray.sandbox.inside.judge.suite_result import SuiteRequest
+from marl_ray.sandbox.inside.judge.suite_runner import SuiteRunner
 from marl_ray.sandbox.inside.judge.zygote_client import GuestProcess
-from marl_ray.sandbox.inside.suites.parsing import parse_tests
-from marl_ray.sandbox.inside.wall.process import anonymous_file
-from marl_ray.sandbox.inside.wire import frames
-from marl_ray.sandbox.inside.wire.abilities import ALL
-from marl_ray.sandbox.inside.wire.forks import Resources
-from tests.sandbox.wire.test_fuzz_codec import wires
+from marl_ray.sandbox.inside.protocol import frames
+from marl_ray.sandbox.inside.protocol.abilities import ALL
+from marl_ray.sandbox.inside.protocol.forks import GuestLimits
+from marl_ray.sandbox.inside.suites.parser import parse_tests
+from tests.sandbox.protocol.test_fuzz_codec import wires
 
 WANTED = "WANT-3f9c0d1e"
 LIMITS = Limits(test_cpu_s=60.0, test_wall_s=0.12, program_wall_s=1.0, max_timeouts=1, max_crashes=2)
@@ -100,7 +100,7 @@ class GarbageZygote:
         self.script, self.load, self.silent = list(script), load, silent
         self.open: list[socket.socket] = []
 
-    def fork(self, resources: Resources, *streams: int) -> GuestProcess:
+    def fork(self, resources: GuestLimits, *streams: int) -> GuestProcess:
         ours, theirs = socket.socketpair()
         self.open.append(theirs)
         threading.Thread(target=self.speak, args=(theirs,), daemon=True).start()
@@ -123,7 +123,7 @@ class GarbageZygote:
         if not self.silent:
             connection.close()
 
-    def prepare_spare(self, resources: Resources) -> None:
+    def prepare_spare(self, resources: GuestLimits) -> None:
         pass
 
     def bury(self, guest: GuestProcess) -> None:
@@ -135,21 +135,21 @@ class GarbageZygote:
 
 
 @pytest.fixture(scope="module")
-def watch() -> Iterator[Watch]:
+def watch() -> Iterator[DeadlineTimer]:
     """The judge's timer, in this process; pytest's own handler comes back afterwards."""
     before = signal.getsignal(signal.SIGALRM)
-    yield Watch()
+    yield DeadlineTimer()
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
 
-def verdicts(watch: Watch, script: list[Reply], tests: Any, form: Any, load: bool, silent: bool) -> list[str]:
+def verdicts(watch: DeadlineTimer, script: list[Reply], tests: Any, form: Any, load: bool, silent: bool) -> list[str]:
     zygote = GarbageZygote(script, load, silent)
     suite = parse_tests(tests, "f", form)
-    request = Request("source", None, suite, LIMITS, None)
+    request = SuiteRequest("source", None, suite, LIMITS, None)
     started = time.monotonic()
     with watch.ticking():
-        findings = Execution(zygote, watch, request, started).run()  # type: ignore[arg-type]
+        findings = SuiteRunner(zygote, watch, request, started).run()  # type: ignore[arg-type]
     for connection in zygote.open:
         connection.close()
     assert time.monotonic() - started < LIMITS.program_wall_s + 4.0, "the judge waited past its deadline"
@@ -160,7 +160,7 @@ def verdicts(watch: Watch, script: list[Reply], tests: Any, form: Any, load: boo
 
 @settings(max_examples=300, deadline=None)
 @given(script=replies, test=st.sampled_from(TESTS), load=st.booleans())
-def test_no_garbage_makes_the_judge_say_pass(watch: Watch, script: list[Reply], test: str, load: bool) -> None:
+def test_no_garbage_makes_the_judge_say_pass(watch: DeadlineTimer, script: list[Reply], test: str, load: bool) -> None:
     statuses = verdicts(watch, script, (test, test), "asserts", load, silent=False)
     assert "pass" not in statuses
     assert set(statuses) <= {"fail", "error", "crash", "timeout", "skipped"}
@@ -168,20 +168,20 @@ def test_no_garbage_makes_the_judge_say_pass(watch: Watch, script: list[Reply], 
 
 @settings(max_examples=15, deadline=None)
 @given(script=replies, test=st.sampled_from(TESTS))
-def test_silence_ends_at_the_deadline(watch: Watch, script: list[Reply], test: str) -> None:
+def test_silence_ends_at_the_deadline(watch: DeadlineTimer, script: list[Reply], test: str) -> None:
     assert "pass" not in verdicts(watch, script, (test,), "asserts", load=True, silent=True)
 
 
 @settings(max_examples=100, deadline=None)
 @given(script=replies)
-def test_garbage_instead_of_a_script_run_is_no_output(watch: Watch, script: list[Reply]) -> None:
+def test_garbage_instead_of_a_script_run_is_no_output(watch: DeadlineTimer, script: list[Reply]) -> None:
     tests = (json.dumps({"stdin": "", "stdout": WANTED}),)
     assert "pass" not in verdicts(watch, script, tests, "stdio", load=False, silent=False)
 
 
 @settings(max_examples=100, deadline=None)
 @given(script=replies)
-def test_garbage_from_tests_in_the_guest_gives_a_verdict(watch: Watch, script: list[Reply]) -> None:
+def test_garbage_from_tests_in_the_guest_gives_a_verdict(watch: DeadlineTimer, script: list[Reply]) -> None:
     """There a guest can say pass (the report is marked as not trusted), but not make the judge fail."""
     tests = "import unittest\nclass A(unittest.TestCase):\n    def test_a(self): pass\n    def test_b(self): pass\n"
     statuses = verdicts(watch, script, tests, "unittest", load=True, silent=False)

@@ -6,7 +6,7 @@ import marshal
 import types
 import warnings
 
-from ..wire.codec import Wire
+from ..protocol.encoding import Wire
 
 SOLUTION = "<solution>"
 _MAX_CODE = 1 << 20

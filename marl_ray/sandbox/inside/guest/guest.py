@@ -19,8 +19,9 @@ death or a wrong answer. Requests are [nonce, operation, ...], answers [nonce, k
 | `next` target, most | a tuple: items, whether that was the end, what the generator returned |
 
 The last five are sent as operation, news, JSON, values. News are the numbers of shared objects that the judge is about
-to forget and the content of those that its tests have changed (see `sharing`), or null. A value is `ok` value, changes.
-`raise` carries type name, message, line, the names of the builtin base classes, details (see `raised`) and changes.
+to forget and the content of those that its tests have changed (see `shared_objects`), or null.
+A value is `ok` value, changes.
+`raise` carries type name, message, line, the names of the builtin base classes, details (see `remote_exceptions`) and changes.
 A target is a name of the program or the number of an object it has returned.
 """
 
@@ -35,11 +36,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ..wire import frames
-from ..wire.codec import Wire
+from ..protocol import frames
+from ..protocol.encoding import Wire
 from . import script
 from .compilation import SOLUTION, code_of, compiled
-from .objects import GuestObjects, description
+from .guest_objects import GuestObjects, description
 
 _DESYNCHRONISED = 98
 _MAX_DETAILS = 1 << 16
@@ -105,8 +106,8 @@ class Guest:
         return os.read(self._descriptor, size)
 
     def serve(self, most: int = -1) -> None:
-        """Answer requests, `most` of them or until the connection closes: raises frames.Closed."""
-        reader = frames.Reader(self)
+        """Answer requests, `most` of them or until the connection closes: raises frames.ConnectionClosed."""
+        reader = frames.FrameReader(self)
         while most:
             most -= 1
             nonce, operation, news, *arguments = reader.message()
@@ -137,10 +138,10 @@ class Guest:
         count, perform = self._on_values[operation]
         try:
             if news is not None:
-                shared.apply(news[1])
-                shared.forget(news[0])
-            values = [shared.decoded(wire) for wire in arguments[count:]]
-            shared.settle()
+                shared.apply_changes(news[1])
+                shared.drop(news[0])
+            values = [shared.decode_value(wire) for wire in arguments[count:]]
+            shared.take_snapshot()
         except BaseException:  # out of memory, say: from here on the numbers would differ from the judge's
             os._exit(_DESYNCHRONISED)
         raised: BaseException | None = None
@@ -150,18 +151,18 @@ class Guest:
         except BaseException as error:
             raised = error
         del values
-        first = shared.mark()
+        first = shared.next_number()
         try:
-            changes = shared.changes() or None
+            changes = shared.pending_changes() or None
             if raised is None:
-                answer = ["ok", *shared.encoded(result), changes]
+                answer = ["ok", *shared.encode_values(result), changes]
             else:
                 answer = ["raise", *describe_error(raised), self._details(raised), changes]
             frame = self._packed([nonce, *answer])
         except BaseException as error:
-            shared.cancel(first)
+            shared.roll_back(first)
             return self._packed([nonce, "raise", *describe_error(error), None, None])
-        shared.settle()
+        shared.take_snapshot()
         return frame
 
     def _packed(self, answer: list[Wire]) -> bytes:
@@ -171,21 +172,21 @@ class Guest:
         return frame
 
     def _details(self, error: BaseException, causes: int = 3) -> Wire:
-        """What `raised` makes the exception of; null if that is not data, or much."""
-        first = self._shared.mark()
+        """What `remote_exceptions` makes the exception of; null if that is not data, or much."""
+        first = self._shared.next_number()
         try:
             kind = type(error)
             exact = getattr(builtins, kind.__name__, None) is kind
             attributes = {key: value for key, value in vars(error).items() if type(key) is str}
             attributes |= {key: getattr(error, key) for key in ("name", "filename", "lineno") if hasattr(kind, key)}
-            details = [exact, *self._shared.encoded(error.args, attributes)]
+            details = [exact, *self._shared.encode_values(error.args, attributes)]
             cause = error.__cause__ if causes else None
             details.append(cause and [*describe_error(cause), self._details(cause, causes - 1)])
             if len(frames.pack(details)) <= _MAX_DETAILS:
                 return details
         except BaseException:  # too deep, or an exception that hides its own arguments
             pass
-        self._shared.take_back(first)
+        self._shared.unregister_from(first)
         return None
 
     # --- operations ---

@@ -12,16 +12,16 @@ import socket
 import time
 from typing import Any
 
+from ..protocol import frames
+from ..protocol.limits import Limits
+from ..protocol.verdicts import TestResult
 from ..suites.suite import Suite
-from ..suites.visible import parts
-from ..wire import frames
-from ..wire.limits import Limits
-from ..wire.verdicts import TestResult
-from .compiler import Compiler
-from .execution import Execution
-from .findings import Findings, Request
-from .state import unchanged
-from .watch import Watch
+from ..suites.visible_tests import parts
+from .deadline_timer import DeadlineTimer
+from .interpreter_state import unchanged
+from .program_compiler import ProgramCompiler
+from .suite_result import SuiteRequest, SuiteResult
+from .suite_runner import SuiteRunner
 from .zygote_client import ZygoteClient, ZygoteError
 
 MEMORY = 1 << 30
@@ -38,12 +38,12 @@ class Judge:
     def __init__(self, owner: socket.socket, link: socket.socket, tidy: bool) -> None:
         self._owner = owner
         self._zygote = ZygoteClient(link, tidy)
-        self._watch = Watch()
-        self._compiler = Compiler(self._zygote, self._watch)
+        self._watch = DeadlineTimer()
+        self._compiler = ProgramCompiler(self._zygote, self._watch)
 
     def serve(self) -> None:
-        """Until the owner closes the connection: raises frames.Closed."""
-        reader = frames.Reader(self._owner)
+        """Until the owner closes the connection: raises frames.ConnectionClosed."""
+        reader = frames.FrameReader(self._owner)
         while True:
             message = reader.message()
             frames.send(self._owner, self._report(message))
@@ -54,7 +54,7 @@ class Judge:
         tests = tests if isinstance(tests, str) else tuple(tests)
         suites = parts(tests, message["entry_point"], message["form"], message["prompt"], message["visible"])
         infra_error = None
-        findings = Findings()
+        findings = SuiteResult()
         verdicts: dict[int, TestResult] = {}
         self._watch.cpu.stay()
         try:
@@ -62,7 +62,7 @@ class Judge:
                 program = self._compiler.compiled(message["program"])
                 findings.syntax_error = program.error
                 for numbers, suite in suites:
-                    request = Request(message["program"], program.code, suite, limits, message["stdin"])
+                    request = SuiteRequest(message["program"], program.code, suite, limits, message["stdin"])
                     part = self._run(request) if findings.syntax_error is None else _not_compiled(findings, suite)
                     findings.add(part)
                     verdicts |= zip(numbers, part.verdicts, strict=True)
@@ -82,15 +82,15 @@ class Judge:
             "infra_error": infra_error,
         }
 
-    def _run(self, request: Request) -> Findings:
+    def _run(self, request: SuiteRequest) -> SuiteResult:
         started = time.monotonic()
         with unchanged(request.suite):
-            return Execution(self._zygote, self._watch, request, started).run()
+            return SuiteRunner(self._zygote, self._watch, request, started).run()
 
 
-def _not_compiled(findings: Findings, suite: Suite) -> Findings:
+def _not_compiled(findings: SuiteResult, suite: Suite) -> SuiteResult:
     """The same verdict on every test, without a guest."""
     error = findings.syntax_error
     assert error is not None
     verdicts = [TestResult("error", "SyntaxError", error.message, error.line, case.source) for case in suite.cases]
-    return Findings(verdicts, error)
+    return SuiteResult(verdicts, error)

@@ -6,29 +6,29 @@ import builtins
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ..wire.abilities import ALL
-from ..wire.codec import ProtocolError, Unsupported, Wire, encode
-from ..wire.sharing import Shared
-from ..wire.standard import FROM_GUEST, standard_name
-from ..wire.subclasses import HOME, clean_name, home_of
-from .handles import GuestHandle, handle_class, make_handle, place_of, target_of
+from ..protocol.abilities import ALL
+from ..protocol.encoding import ProtocolError, UnsupportedValue, Wire, encode
+from ..protocol.shared_objects import SharedObjects
+from ..protocol.standard import FROM_GUEST, stdlib_name
+from ..protocol.subclass_types import ORIGIN, clean_name, origin_of
+from .proxies import ProxyObject, make_proxy, provider_of, proxy_class, target_of
 
 if TYPE_CHECKING:
-    from .session import GuestSession
+    from .guest_session import GuestSession
 
 _MOST_TYPES = 256
 
 
-class JudgeObjects(Shared):
+class JudgeObjects(SharedObjects):
     """What judge and guest both have, and the references between them."""
 
     def __init__(self, session: GuestSession) -> None:
         super().__init__()
         self._session = session
-        self._handles: weakref.WeakValueDictionary[int, GuestHandle] = weakref.WeakValueDictionary()
-        self._classes: dict[tuple[str, int], type[GuestHandle]] = {}
+        self._handles: weakref.WeakValueDictionary[int, ProxyObject] = weakref.WeakValueDictionary()
+        self._classes: dict[tuple[str, int], type[ProxyObject]] = {}
 
-    def handle(self, payload: Wire, place: Any) -> GuestHandle:
+    def handle(self, payload: Wire, place: Any) -> ProxyObject:
         kinds = [type(part) for part in payload]
         if kinds[:3] not in ([int, str, int], [str, str, int]) or len(kinds) != 4:
             raise ProtocolError("malformed reference")
@@ -42,38 +42,38 @@ class JudgeObjects(Shared):
             if kind is None:
                 if len(self._classes) >= _MOST_TYPES:
                     raise ProtocolError("objects of too many types")
-                kind = self._classes[name, mask] = handle_class(name, mask)
-            made = self._handles[target] = make_handle(kind, place, target, mask, hash_value)
+                kind = self._classes[name, mask] = proxy_class(name, mask)
+            made = self._handles[target] = make_proxy(kind, place, target, mask, hash_value)
         return made
 
-    def resolve(self, payload: Wire) -> GuestHandle:
+    def resolve_reference(self, payload: Wire) -> ProxyObject:
         if type(payload[0]) is not int:
             raise ProtocolError("malformed reference")
         return self.handle(payload, self._session)
 
-    def adopt(self, value: Any, home: Wire) -> None:
+    def attach_origin(self, value: Any, home: Wire) -> None:
         if home is not None:
-            object.__getattribute__(value, "__dict__")[HOME] = self.resolve(home)
+            object.__getattribute__(value, "__dict__")[ORIGIN] = self.resolve_reference(home)
 
-    def named(self, name: str) -> Any:
+    def resolve_name(self, name: str) -> Any:
         if name not in FROM_GUEST:
             raise ProtocolError("unexpected name")
         return FROM_GUEST[name]
 
-    def original(self, value: Any) -> Wire:
-        home = home_of(value)
-        return None if home is None else self.refer(home)
+    def encode_origin(self, value: Any) -> Wire:
+        home = origin_of(value)
+        return None if home is None else self.encode_reference(home)
 
-    def refer(self, value: Any) -> Wire:
-        if isinstance(value, GuestHandle):
-            if place_of(value).open() is not self._session:
-                raise Unsupported("an object of the program was lost when its process ended")
+    def encode_reference(self, value: Any) -> Wire:
+        if isinstance(value, ProxyObject):
+            if provider_of(value).open_session() is not self._session:
+                raise UnsupportedValue("an object of the program was lost when its process ended")
             return {"h": [target_of(value)]}
         if value is Ellipsis or value is NotImplemented:
             return {"n": f"builtins:{value!r}"}
         if isinstance(value, Exception) and vars(builtins).get(type(value).__name__) is type(value):
             return {"e": [type(value).__name__, [encode(argument, self, 1) for argument in value.args]]}
-        name = standard_name(value)
+        name = stdlib_name(value)
         if name is not None:
             return {"n": name}
-        raise Unsupported(f"{type(value).__name__} is not plain data")
+        raise UnsupportedValue(f"{type(value).__name__} is not plain data")

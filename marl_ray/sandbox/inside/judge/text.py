@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .notes import Fault
+from .evaluation_context import GuestFault
 
 
 def clean_text(text: Any, limit: int = 500) -> str:
@@ -21,7 +21,7 @@ def text_of(error: BaseException) -> str:
     """
     try:
         return str(error)
-    except Fault:
+    except GuestFault:
         raise
     except BaseException:
         return ""

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..wall.process import anonymous_file
-from ..wire.forks import ANSWER, REQUEST, Resources
+from ..isolation.process import anonymous_file
+from ..protocol.forks import FORK_REPLY, FORK_REQUEST, GuestLimits
 
 
 def explained(status: int) -> str:
@@ -37,7 +37,7 @@ class GuestProcess:
     pid: int
     connection: socket.socket
     output: int
-    resources: Resources
+    resources: GuestLimits
 
     def release(self) -> None:
         self.connection.close()
@@ -56,7 +56,7 @@ class ZygoteClient:
         self._expected: deque[_Answered] = deque()
         self._spare: GuestProcess | None = None
 
-    def fork(self, resources: Resources, *streams: int) -> GuestProcess:
+    def fork(self, resources: GuestLimits, *streams: int) -> GuestProcess:
         """A guest that waits for its program: the spare one, when that fits. Raises ZygoteError when there is none.
 
         `streams`: its standard input, and its standard error if that is not to go where its output goes.
@@ -73,7 +73,7 @@ class ZygoteClient:
             raise ZygoteError(f"the zygote cannot fork: {os.strerror(-guest.pid)}")
         return guest
 
-    def prepare_spare(self, resources: Resources) -> None:
+    def prepare_spare(self, resources: GuestLimits) -> None:
         """Have the next guest forked while this one works."""
         if self._spare is None:
             self._spare = self._request(resources)
@@ -85,21 +85,21 @@ class ZygoteClient:
             self.bury_and_wait(guest)
         elif guest.pid > 0:
             # Not closed before it is dead: it would wake up to the end of its connection.
-            self._ask(REQUEST.pack(b"K", guest.pid, 0, 0, 0), (), lambda pid, status, cpu_s: guest.release())
+            self._ask(FORK_REQUEST.pack(b"K", guest.pid, 0, 0, 0), (), lambda pid, status, cpu_s: guest.release())
         else:
             guest.release()
 
     def bury_and_wait(self, guest: GuestProcess) -> int:
         """As `bury`, but wait; gives how the guest had ended, as `waitpid` does."""
         ended: list[int] = []
-        request = REQUEST.pack(b"K", guest.pid, 0, 0, 0)
+        request = FORK_REQUEST.pack(b"K", guest.pid, 0, 0, 0)
         self._ask(request, (), lambda pid, status, cpu_s: ended.append(status))
         while not ended:
             self._receive()
         guest.release()
         return ended[0]
 
-    def _request(self, resources: Resources, *streams: int) -> GuestProcess:
+    def _request(self, resources: GuestLimits, *streams: int) -> GuestProcess:
         ours, theirs = socket.socketpair()
         guest = GuestProcess(0, ours, anonymous_file("output"), resources)
 
@@ -107,7 +107,7 @@ class ZygoteClient:
             guest.pid = pid
 
         descriptors = [theirs.fileno(), guest.output, *streams]
-        request = REQUEST.pack(b"F", *resources)
+        request = FORK_REQUEST.pack(b"F", *resources)
         self._ask(request, descriptors, started)
         theirs.close()
         return guest
@@ -126,7 +126,7 @@ class ZygoteClient:
             self._receive()
 
     def _receive(self) -> None:
-        data = self._link.recv(ANSWER.size)
-        if len(data) != ANSWER.size:
+        data = self._link.recv(FORK_REPLY.size)
+        if len(data) != FORK_REPLY.size:
             raise ZygoteError("the zygote is gone")
-        self._expected.popleft()(*ANSWER.unpack(data))
+        self._expected.popleft()(*FORK_REPLY.unpack(data))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Literal
 
-from .carried import Variables
+from .variable_flow import VariableFlow
 
 Form = Literal["auto", "check", "asserts", "stdio", "unittest"]
 
@@ -36,7 +36,7 @@ class Case:
     unit: tuple[str, str] | None = None
     in_guest: str = ""
     compares: bool = False
-    variables: Variables = field(default_factory=Variables)
+    variables: VariableFlow = field(default_factory=VariableFlow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Suite:
     """All cases of a problem.
 
     `remote` are the names the tests take from the program, `standard` those of the standard library that they use
-    without an import (see `demands.standard_names`). `helpers` is the code of what the prompt defines, run in the judge
+    without an import (see `trust_analysis.standard_names`). `helpers` is the code of what the prompt defines, run in the judge
     before the tests; `preamble` is the same as source, with what of the tests' own definitions those in the guest need.
     `draws`: whether they may draw random numbers; `patches`: whether they may change modules, which have to be put
     right afterwards. `source` is the whole test source, for unittest.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from .parsing import ancestry, classes_in
+from .parser import ancestry, classes_in
 from .syntax import parse
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

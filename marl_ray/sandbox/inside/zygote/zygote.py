@@ -1,4 +1,4 @@
-"""The zygote: sets up the wall once, then does nothing but fork guests and bury them.
+"""The zygote: sets up the isolation once, then does nothing but fork guests and bury them.
 
     owner --descriptor--> judge --seqpacket--> zygote --fork--> guest
                           judge <-----------stream-----------> guest
@@ -28,21 +28,21 @@ from typing import Any
 
 from ..guest import guest, script
 from ..guest.streams import Streams
+from ..isolation import landlock, process, scratch, seccomp, syscalls
 from ..judge import judge
-from ..wall import landlock, process, scratch, seccomp, syscalls
-from ..wire import frames
-from ..wire.forks import ANSWER, REQUEST
-from . import preload, threads
+from ..protocol import frames
+from ..protocol.forks import FORK_REPLY, FORK_REQUEST
+from . import preload, thread_limit
 
 RECURSION = 3000
-"""Of judge and guests; the deepest value that crosses takes half of it (`codec.MAX_DEPTH`)."""
+"""Of judge and guests; the deepest value that crosses takes half of it (`encoding.MAX_DEPTH`)."""
 _OPEN_FILES = 64
 _LEAST_STACK, _THREADS_TO_FIT = 1 << 20, 128
 """The memory limit counts whole stacks: by default 8 MiB each, so that 512 MiB would not hold 64 threads."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wall:
+class GuestIsolation:
     """What stands between a guest and the machine; the first two may be missing at weaker levels. With `scratch` each
     guest has a folder of its own, and so a ruleset of its own, for these `readable` paths and that folder."""
 
@@ -57,10 +57,10 @@ class Wall:
 class Zygote:
     """Serves one judge."""
 
-    def __init__(self, link: socket.socket, lifeline: int, wall: Wall, streams: Streams) -> None:
+    def __init__(self, link: socket.socket, lifeline: int, isolation: GuestIsolation, streams: Streams) -> None:
         self._link = link
         self._lifeline = lifeline
-        self._wall = wall
+        self._isolation = isolation
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._children: set[int] = set()
         self._folders: dict[int, str] = {}
@@ -71,7 +71,7 @@ class Zygote:
         self._poller = select.poll()
         self._poller.register(self._link, select.POLLIN)
         self._poller.register(self._lifeline, select.POLLIN)
-        self._threads = threads.Counter(self._poller) if wall.counts_threads else None
+        self._threads = thread_limit.ThreadCounter(self._poller) if isolation.counts_threads else None
 
     def serve(self) -> None:
         """Until the judge or the owner is gone; leaves no guest behind."""
@@ -91,14 +91,14 @@ class Zygote:
         data, descriptors = _receive(self._link)
         if not data:
             return False
-        operation, *numbers = REQUEST.unpack(data)
+        operation, *numbers = FORK_REQUEST.unpack(data)
         if operation == b"F":
             answer = (self._fork(descriptors, *numbers), 0, 0.0)
         else:
             answer = (numbers[0], *self._bury(numbers[0]))
         for descriptor in descriptors:
             os.close(descriptor)
-        self._link.send(ANSWER.pack(*answer))
+        self._link.send(FORK_REPLY.pack(*answer))
         return True
 
     def _bury(self, pid: int) -> tuple[int, float]:
@@ -110,19 +110,19 @@ class Zygote:
             self._threads.forget(pid)
         os.kill(pid, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
-        if self._wall.scratch is not None:
-            self._wall.scratch.give_back(self._folders.pop(pid))
+        if self._isolation.scratch is not None:
+            self._isolation.scratch.give_back(self._folders.pop(pid))
         return status, usage.ru_utime + usage.ru_stime
 
     def _fork(self, descriptors: list[int], memory_mb: int, cpu_s: int, output: int, reply: int) -> int:
-        """A guest with these `Resources`; its process, or minus errno."""
+        """A guest with these `GuestLimits`; its process, or minus errno."""
         folder = None
         try:
-            folder = None if self._wall.scratch is None else self._wall.scratch.take()
+            folder = None if self._isolation.scratch is None else self._isolation.scratch.take()
             pid = process.fork()
         except OSError as error:
-            if self._wall.scratch is not None and folder is not None:
-                self._wall.scratch.give_back(folder)
+            if self._isolation.scratch is not None and folder is not None:
+                self._isolation.scratch.give_back(folder)
             return -(error.errno or errno.EAGAIN)
         if pid:
             self._children.add(pid)
@@ -133,8 +133,8 @@ class Zygote:
             self._become_guest(descriptors, memory_mb << 20, cpu_s, output, folder)
             self._streams.allow(output, apart=len(descriptors) > 3)
             self._guest.max_reply = reply
-            if self._wall.guest_filter is not None:
-                self._wall.guest_filter.install()
+            if self._isolation.guest_filter is not None:
+                self._isolation.guest_filter.install()
             self._guest.serve()
         finally:
             os._exit(97)
@@ -145,9 +145,9 @@ class Zygote:
         connection, out = descriptors[:2]
         if folder is not None:
             os.chdir(folder)
-            landlock.enforce(landlock.make_ruleset(self._wall.readable, folder))
-        elif self._wall.ruleset is not None:
-            landlock.enforce(self._wall.ruleset)
+            landlock.enforce(landlock.make_ruleset(self._isolation.readable, folder))
+        elif self._isolation.ruleset is not None:
+            landlock.enforce(self._isolation.ruleset)
         if self._threads is not None:
             self._threads.submit()
         # Any of these may itself have number 3, so the connection, which is to get that number, comes last.
@@ -158,7 +158,7 @@ class Zygote:
         process.close_from(4)
         threading.stack_size(max(_LEAST_STACK, memory // _THREADS_TO_FIT))
         process.limit(
-            AS=self._wall.base_memory + memory if self._wall.base_memory else resource.RLIM_INFINITY,
+            AS=self._isolation.base_memory + memory if self._isolation.base_memory else resource.RLIM_INFINITY,
             CPU=cpu_s,
             FSIZE=output + 8192,
             NOFILE=_OPEN_FILES,
@@ -167,7 +167,7 @@ class Zygote:
 
 def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
     """One request and the descriptors that came with it."""
-    data, ancillary, _, _ = link.recvmsg(REQUEST.size, socket.CMSG_SPACE(4 * 4))
+    data, ancillary, _, _ = link.recvmsg(FORK_REQUEST.size, socket.CMSG_SPACE(4 * 4))
     descriptors: list[int] = []
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -197,21 +197,23 @@ def _scratch(config: dict[str, Any]) -> scratch.Scratch | None:
     return folders
 
 
-def _build_wall(config: dict[str, Any], folders: scratch.Scratch | None) -> tuple[Wall, seccomp.Filter | None]:
-    """The wall the owner asked for, and the judge's own filter. Raises OSError when a part cannot be had."""
+def _build_isolation(
+    config: dict[str, Any], folders: scratch.Scratch | None
+) -> tuple[GuestIsolation, seccomp.Filter | None]:
+    """The isolation the owner asked for, and the judge's own filter. Raises OSError when a part cannot be had."""
     ruleset = guest_filter = judge_filter = None
     counts = False
     if config["landlock"] == "required" or (config["landlock"] == "optional" and landlock.abi()):
         ruleset = landlock.make_ruleset(config["readable"])
     if config["seccomp"]:
-        counts = threads.available()
+        counts = thread_limit.available()
         writes = folders is not None
         guest_filter = seccomp.Filter(seccomp.build_filter(may_open=config["may_open"], may_write=writes))
         judge_filter = seccomp.Filter(
             seccomp.build_filter(may_open=config["may_open"], extra=syscalls.JUDGE_ONLY, may_seal=True)
         )
     readable = tuple(config["readable"])
-    return Wall(ruleset, guest_filter, counts, process.address_space(), readable, folders), judge_filter
+    return GuestIsolation(ruleset, guest_filter, counts, process.address_space(), readable, folders), judge_filter
 
 
 def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote:
@@ -235,9 +237,9 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     if folders is not None:
         folders.make_folders()
     if process.LINUX:
-        process.undumpable()
+        process.disable_dumps()
         process.no_new_privs()
-    wall, judge_filter = _build_wall(config, folders)
+    isolation, judge_filter = _build_isolation(config, folders)
     kind = socket.SOCK_SEQPACKET if process.LINUX else socket.SOCK_STREAM
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
     streams = Streams()
@@ -247,37 +249,37 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     gc.freeze()
     zygote = os.getpid()
     facts = {
-        "landlock_abi": landlock.abi() if wall.ruleset is not None else 0,
-        "threads": threads.MOST if wall.counts_threads else 0,
+        "landlock_abi": landlock.abi() if isolation.ruleset is not None else 0,
+        "threads": thread_limit.MAX_THREADS if isolation.counts_threads else 0,
         "uid": os.getuid(),
         "dropped": dropped,
     }
     if process.fork() == 0:
         ours.close()
         os.close(lifeline)
-        _run_judge(zygote, owner, theirs, wall, judge_filter, facts)
+        _run_judge(zygote, owner, theirs, isolation, judge_filter, facts)
     theirs.close()
     owner.close()
     process.limit(CORE=0, MEMLOCK=0, MSGQUEUE=0)
-    return Zygote(ours, lifeline, wall, streams)
+    return Zygote(ours, lifeline, isolation, streams)
 
 
 def _run_judge(
     zygote: int,
     owner: socket.socket,
     link: socket.socket,
-    wall: Wall,
+    isolation: GuestIsolation,
     judge_filter: seccomp.Filter | None,
     facts: dict[str, Any],
 ) -> None:
     try:
         if process.LINUX:
             process.die_with_parent(zygote)
-        if wall.ruleset is not None:
-            landlock.enforce(wall.ruleset)
-            os.close(wall.ruleset)
-        if wall.base_memory:
-            process.limit(AS=wall.base_memory + judge.MEMORY, CORE=0)
+        if isolation.ruleset is not None:
+            landlock.enforce(isolation.ruleset)
+            os.close(isolation.ruleset)
+        if isolation.base_memory:
+            process.limit(AS=isolation.base_memory + judge.MEMORY, CORE=0)
         if judge_filter is not None:
             judge_filter.install()
     except OSError as error:
@@ -285,8 +287,8 @@ def _run_judge(
         os._exit(1)
     try:
         frames.send(owner, {"ready": facts})
-        judge.Judge(owner, link, tidy=wall.scratch is not None).serve()
-    except (frames.Closed, BrokenPipeError):
+        judge.Judge(owner, link, tidy=isolation.scratch is not None).serve()
+    except (frames.ConnectionClosed, BrokenPipeError):
         os._exit(0)  # the owner is gone
     except BaseException:
         os.write(2, traceback.format_exc().encode())  # sys.stderr is a guest's by now
@@ -297,7 +299,7 @@ def _run_judge(
 def main(owner_descriptor: int, lifeline: int) -> None:
     """Called by `boot.py` with the two inherited descriptors. The owner's first frame is the configuration."""
     owner = socket.socket(fileno=owner_descriptor)
-    config = frames.Reader(owner).message()
+    config = frames.FrameReader(owner).message()
     try:
         zygote = _start(owner, lifeline, config)
     except OSError as error:

@@ -1,0 +1,212 @@
+"""What actors need of memory, beside what `marl-ray plan` says of them.
+
+    python -m benchmarks.memory_accuracy                     # three models, some minutes
+    python -m benchmarks.memory_accuracy --models llama-21m  # one of them
+    python -m benchmarks.memory_accuracy --ranks 2           # learners that two processes share
+
+Real actors on a local Ray, one learner and one engine, as a run has them; of several ranks the largest counts. The
+engine is given long prompts, as many as it computes at a time, and samples; the learner gets two updates of several
+full micro-batches; weights are published after each. `measured` is the peak of each process' resident memory as the
+kernel keeps it (VmHWM), what both share of the object store included. `planned` is the plan's total for the same
+config, made before anything is started. The constants in `marl_ray.cluster.memory_estimate` come from here: what is left of
+`measured` without the parts that are arithmetic.
+
+Models: SmolLM2-135M, and two of random weights with a vocabulary of 512 words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from marl_ray.actors.run_actors import RunActors, start_actors
+from marl_ray.cluster.capacity_plan import plan_capacity
+from marl_ray.cluster.hardware import local_node
+from marl_ray.cluster.model_info import ModelInfo, read_model_config
+from marl_ray.config import Config, ModelConfig, from_tree
+from marl_ray.core.batch import Batch, Group, MiniBatch
+from marl_ray.core.episode import Completion
+from marl_ray.core.sampling import SamplingSpec
+from marl_ray.models.names import resolve_model
+from marl_ray.models.tokenization import load_tokenizer
+from marl_ray.storage.history import StoredHistory
+from marl_ray.storage.run_folder import RunFolder
+from marl_ray.toy import BASE_PATH
+
+MODELS = ("llama-21m", "qwen2-51m", "smollm2-135m")
+KINDS = {"generator": "ray::Generator", "learner": "ray::LearnerActor"}
+PROMPT, LONG_PROMPT, NEW, GENERATIONS, GROUPS = 32, 300, 120, 4, 4
+
+
+def made(name: str, folder: Path) -> str:
+    """The model's name in a config."""
+    if name == "smollm2-135m":
+        return "bundled:smollm2-135m"
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    model: Any
+    if name == "llama-21m":
+        shape: dict[str, Any] = {
+            "hidden_size": 512,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 8,
+        }
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=512, **shape))
+    else:
+        shape = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 12}
+        model = Qwen2ForCausalLM(Qwen2Config(vocab_size=512, num_key_value_heads=4, **shape))
+    model.save_pretrained(folder)
+    load_tokenizer(str(BASE_PATH), ModelConfig()).save_pretrained(folder)
+    return str(folder)
+
+
+def config_of(model: str, lora: int, ranks: int) -> Config:
+    """One agent's."""
+    settings = {
+        "num_agents": 1,
+        "num_generations": GENERATIONS,
+        "max_new_tokens": NEW,
+        "rollout_buffer_size": GROUPS,
+        "microbatch_tokens": 1024 + PROMPT,
+    }
+    return from_tree(
+        {
+            "model": {"name": model, "max_length": 512},
+            "dataset": {"name": "bundled:toy"},
+            "grpo": settings,
+            "lora": {"rank": lora},
+            "resources": {
+                "generator": {"cpus": 0.9, "kv_cache_mb": 256, "max_num_seqs": 64},
+                "learner": {"cpus": 0.9 / ranks, "ranks": ranks},
+                "sandbox": {"workers": 1, "cpus": 0.1},
+            },
+        },
+        "grpo",
+    )
+
+
+def planned(config: Config) -> dict[str, float]:
+    """Bytes by kind of actor."""
+    name = config.agents[0].name
+    found = plan_capacity(
+        config, {name: ModelInfo(read_model_config(name, False, fetch=False), False, PROMPT)}, [local_node()]
+    )
+    assert found.placed is not None
+    return {one.owner.kind: one.need.host_total for one in found.placed if one.need is not None}
+
+
+def peaks() -> dict[str, float]:
+    """Bytes by kind of actor, of those that are below this process."""
+    parents = {}
+    for folder in Path("/proc").iterdir():
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except (ValueError, OSError):
+            continue  # no process, or one that is gone
+    found: dict[str, float] = {}
+    for pid in parents:
+        ancestor = pid
+        while ancestor in parents and ancestor != os.getpid():
+            ancestor = parents[ancestor]
+        if ancestor == os.getpid():
+            command = Path(f"/proc/{pid}/cmdline").read_text()
+            for kind, title in KINDS.items():
+                if command.startswith(title):
+                    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+                    peak = next(1024.0 * int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+                    found[kind] = max(peak, found.get(kind, 0.0))
+    return found
+
+
+class Given:
+    """A batch that is there from the beginning."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.step = batch.step
+        self._batch = batch
+
+    async def groups(self, start: int) -> Sequence[Group]:
+        return ()
+
+    async def batch(self) -> Batch:
+        return self._batch
+
+
+def build_batch(step: int) -> Batch:
+    """GROUPS groups of random tokens, each as long as it may be."""
+    draw = random.Random(step)
+
+    def text(length: int) -> tuple[int, ...]:
+        return tuple(draw.randrange(300) for _ in range(length))
+
+    def group() -> Group:
+        completions = tuple(Completion(text(NEW), "", (-1.0,) * NEW, "length", ()) for _ in range(GENERATIONS))
+        weights = tuple((-1.0) ** number for number in range(GENERATIONS))
+        return Group(0, text(PROMPT), completions, weights, weights)
+
+    return Batch(step, (MiniBatch(tuple(group() for _ in range(GROUPS)), GROUPS * GENERATIONS),))
+
+
+async def work(team: RunActors, prompts: Sequence[str], folder: Path) -> None:
+    """Two steps of all that needs memory."""
+    (learner,), (generators,) = team.learners, team.generators
+    await learner.connect(generators, StoredHistory(RunFolder(folder), learner.policy))
+    await learner.update_weights(changed=True)
+    for step in range(2):
+        asked = (SamplingSpec(GENERATIONS, 40, 1.0, 1.0, None, seed) for seed in range(len(prompts)))
+        await asyncio.gather(*(generators.generate(f"{step} {p}", s) for p, s in zip(prompts, asked, strict=True)))
+        await learner.learn(Given(build_batch(step)))
+        await learner.update_weights(changed=True)
+
+
+async def measured(config: Config, folder: Path) -> dict[str, float]:
+    """Bytes by kind of actor."""
+    tokenizer = load_tokenizer(resolve_model(config.agents[0].name), config.model)
+    draw, prompts = random.Random(0), []
+    for _ in range(8192 // LONG_PROMPT):
+        words: list[str] = []
+        while len(tokenizer(" ".join(words)).input_ids) < LONG_PROMPT:
+            words += (draw.choice(("return", "one", "def", "x")) for _ in range(10))
+        prompts.append(" ".join(words))
+    team = await start_actors(config, 10, lambda text: None)
+    try:
+        await work(team, prompts, folder)
+        return peaks()
+    finally:
+        await team.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="adapters of this rank learn")
+    parser.add_argument("--ranks", type=int, default=1, help="of the learner (default 1)")
+    arguments = parser.parse_args()
+    from marl_ray.cluster.ray_connection import connect, disconnect
+
+    print(f"{'model':<14}{'actor':<11}{'planned MB':>11}{'measured MB':>13}{'planned / measured':>20}")
+    for name in arguments.models:
+        with tempfile.TemporaryDirectory() as folder:
+            config = config_of(made(name, Path(folder) / "model"), arguments.lora, arguments.ranks)
+            plan = planned(config)
+            connect(verbose=False)
+            try:
+                found = asyncio.run(measured(config, Path(folder) / "run"))
+            finally:
+                disconnect()
+        for kind, peak in sorted(found.items()):
+            ratio = plan[kind] / peak
+            print(f"{name:<14}{kind:<11}{plan[kind] / 1e6:>11.0f}{peak / 1e6:>13.0f}{ratio:>20.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

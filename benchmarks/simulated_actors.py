@@ -1,0 +1,182 @@
+"""What `benchmarks.simulate` imagines: a clock that jumps, and engines, learners and a sandbox that are asked like the
+real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from benchmarks.simulated_durations import Pace, SlotEngine
+from marl_ray.core.batch import BatchStream, Group, UpdateStats
+from marl_ray.core.episode import Completion, Outcome, Task
+from marl_ray.core.ids import PolicyId
+from marl_ray.core.sampling import Generation, SamplingSpec
+from marl_ray.environments.base import Environment
+
+T = TypeVar("T")
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop in which nothing takes time but sleeping, and sleeping takes none of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._virtual = 0.0
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._virtual
+
+    def _run_once(self) -> None:
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        while timers and timers[0].cancelled():
+            heapq.heappop(timers)._scheduled = False  # type: ignore[attr-defined]
+        if not self._ready:  # type: ignore[attr-defined]
+            if not timers:
+                raise RuntimeError("everybody waits, and nothing is going to happen")
+            self._virtual = max(self._virtual, timers[0].when())
+        super()._run_once()  # type: ignore[misc]
+
+    def run_in_executor(self, executor: Any, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """At once: threads know nothing of virtual time."""
+        future: Future[T] = Future()
+        future.set_result(function(*arguments))
+        return asyncio.wrap_future(future, loop=self)
+
+
+@dataclass
+class Blank(Environment[Any]):
+    """Programs that take `seconds`, and a reward that is a function of the answers' lengths. For a share `alike` of the
+    tasks all answers earn the same."""
+
+    num_agents: int
+    alike: float = 0.0
+
+    def roles(self, task: Task) -> list[str]:
+        return [f"agent {i}" for i in range(self.num_agents)]
+
+    def first_prompts(self, task: Task) -> list[str]:
+        return [task.prompt] * self.num_agents
+
+    def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Any:
+        differs = random.Random(task.id).random() >= self.alike
+        return SimpleNamespace(program=tuple(responses), responses=responses, differs=differs)
+
+    def outcome(self, attempt: Any, report: Any) -> Outcome:
+        return Outcome(random.Random(repr(attempt.responses)).random() if attempt.differs else 0.5)
+
+    def feedback(self, attempt: Any, outcome: Outcome, mode: str, agent: int) -> list[str]:
+        return []
+
+    def previous_answers(self, attempt: Any) -> list[str]:
+        return list(attempt.responses)
+
+    def revisions(self, task: Task) -> list[str]:
+        return ["Again."] * self.num_agents
+
+
+class Generators:
+    """One agent's engines. One that is lost is back after `restart_s`; the others take over, or all wait."""
+
+    def __init__(self, pace: Pace, replicas: int, mtbf_s: float, restart_s: float, seed: int) -> None:
+        self.pace, self.mtbf_s, self.restart_s = pace, mtbf_s, restart_s
+        self.version = 0
+        self.engines = [SlotEngine(pace) for _ in range(replicas)]
+        self.serving = list(self.engines)
+        self.losses = 0
+        self._back = asyncio.Event()
+        if mtbf_s:
+            rng = random.Random(seed)
+            for engine in self.engines:
+                asyncio.get_running_loop().call_later(rng.expovariate(1 / mtbf_s), self._lose, engine, rng)
+
+    async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
+        lengths = self.pace.lengths(sampling.seed, sampling.num_generations)
+        while True:
+            while not self.serving:
+                await self._back.wait()
+            engine, version = min(self.serving, key=lambda e: e.in_flight), self.version
+            try:
+                await engine.generate(lengths, priority)
+            except ConnectionError:
+                continue
+            token_ids: Any = [range(n) for n in lengths]  # so many tokens, without storing them
+            return Generation(
+                (0,), tuple(Completion(t, str(len(t)), (), "stop", ((version, len(t)),)) for t in token_ids)
+            )
+
+    def _lose(self, engine: SlotEngine, rng: random.Random) -> None:
+        self.losses += 1
+        self.serving.remove(engine)
+        self._back.clear()
+        engine.lose()
+        asyncio.get_running_loop().call_later(self.restart_s, self._return, engine, rng)
+
+    def _return(self, engine: SlotEngine, rng: random.Random) -> None:
+        self.serving.append(engine)
+        self._back.set()
+        asyncio.get_running_loop().call_later(rng.expovariate(1 / self.mtbf_s), self._lose, engine, rng)
+
+
+class Learner:
+    """One agent's learner. `streams`: it takes groups while their batch is being played."""
+
+    def __init__(self, policy: PolicyId, pace: Pace, generators: Generators, streams: bool) -> None:
+        self.policy, self.pace, self.generators, self.streams = policy, pace, generators, streams
+        self.step = 0
+
+    async def learn(self, stream: BatchStream) -> UpdateStats:
+        taken = 0
+        while self.streams and (groups := await stream.groups(taken)):
+            taken += len(groups)
+            await self._compute(groups)
+        batch = await stream.batch()
+        await self._compute([group for mini_batch in batch.mini_batches for group in mini_batch.groups][taken:])
+        await asyncio.sleep(self.pace.optimizer_s)
+        self.step += 1
+        return UpdateStats(0.0, 0.0, 0.0, None, None, 1, 0)
+
+    async def update_weights(self, changed: bool) -> None:
+        await asyncio.sleep(self.pace.publish_s)
+        self.generators.version = self.step
+
+    async def save(self, folder: str) -> None:
+        """Takes no time."""
+
+    async def _compute(self, groups: Sequence[Group]) -> None:
+        await asyncio.sleep(sum(len(group.completions) for group in groups) * self.pace.learn_s)
+
+
+class Sandbox:
+    """So many workers, each of which takes `program_s` for a program."""
+
+    def __init__(self, workers: int, program_s: float) -> None:
+        self.engine = SlotEngine(Pace(token_s=program_s, slots=workers))
+
+    async def execute(self, programs: Sequence[Any]) -> list[Any]:
+        if programs:
+            await self.engine.generate([1] * len(programs), 0)
+        return [None] * len(programs)
+
+    def take_executions(self) -> int:
+        return 0
+
+
+class NoLog:
+    """Nothing is written."""
+
+    def append(self, rollout: Any) -> None: ...
+
+    def read(self, step: int, num_agents: int) -> Any:
+        raise LookupError(f"batch {step} was not written")
+
+    def drop_before(self, step: int) -> None: ...
+
+    def draws(self, step: int) -> int:
+        return 0

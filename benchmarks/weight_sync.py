@@ -1,0 +1,83 @@
+"""Publishing: time and bytes for 1, 2 and 4 agents that publish at the same time, and for several replicas each.
+
+    python -m benchmarks.weight_sync [--rounds 20] [--model bundled:toy-base]
+
+Real learners and engines, no training: every round all agents publish changed weights side by side. `bytes` are an
+agent's weights as they are put into the object store, once whatever the number of replicas. The rows take turns within
+a round where they share actors; starting takes most of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from marl_ray.actors.run_actors import start_actors
+from marl_ray.config import Config, from_tree
+from marl_ray.core.concurrency import gather
+from marl_ray.storage.history import StoredHistory
+from marl_ray.storage.run_folder import RunFolder
+
+SHAPES = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 4))
+"""Agents, and replicas each."""
+
+
+def config_of(agents: int, replicas: int, model: str) -> Config:
+    """Actors that share one machine's cores."""
+    return from_tree(
+        {
+            "model": {"name": model, "max_length": 512},
+            "dataset": {"name": "bundled:toy"},
+            "magrpo": {"num_agents": agents},
+            "resources": {
+                "generator": {"cpus": 0.1, "replicas": replicas, "kv_cache_mb": 64},
+                "learner": {"cpus": 0.1},
+                "sandbox": {"workers": 1, "cpus": 0.1},
+            },
+        },
+        "magrpo",
+    )
+
+
+async def measure(agents: int, replicas: int, model: str, rounds: int, folder: Path) -> tuple[float, int]:
+    """Median seconds until all agents have published, and an agent's bytes."""
+    team = await start_actors(config_of(agents, replicas, model), 1, lambda text: None)
+    try:
+        for learner, generators in zip(team.learners, team.generators, strict=True):
+            await learner.connect(generators, StoredHistory(RunFolder(folder), learner.policy))
+        seconds, sent = [], 0
+        for _ in range(rounds + 1):
+            begun = time.perf_counter()
+            deliveries = await gather(*(learner.update_weights(changed=True) for learner in team.learners))
+            seconds.append(time.perf_counter() - begun)
+            sent = deliveries[0].sent_bytes
+        return statistics.median(seconds[1:]), sent
+    finally:
+        await team.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--model", default="bundled:toy-base")
+    arguments = parser.parse_args()
+    from marl_ray.cluster.ray_connection import connect, disconnect
+
+    connect(verbose=False)
+    print(f"{'agents':>7}{'replicas':>10}{'ms':>9}{'MB an agent':>14}")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for agents, replicas in SHAPES:
+                shape = measure(agents, replicas, arguments.model, arguments.rounds, Path(folder))
+                seconds, sent = asyncio.run(shape)
+                print(f"{agents:>7}{replicas:>10}{1000 * seconds:>9.0f}{sent / 1e6:>14.2f}", flush=True)
+    finally:
+        disconnect()
+
+
+if __name__ == "__main__":
+    main()

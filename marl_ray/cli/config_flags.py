@@ -1,0 +1,76 @@
+"""The flags of `train` and `plan`, and the config that they ask for."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from marl_ray.cli.parser import Parser
+from marl_ray.core.errors import UserError
+from marl_ray.core.text import did_you_mean
+
+if TYPE_CHECKING:
+    from marl_ray.config import Config
+    from marl_ray.storage.resume import SavedRun
+
+ALGORITHMS = ("magrpo", "grpo")
+
+EXAMPLES = """examples:
+  {prog} --config configs/quickstart.yaml
+  {prog} --config configs/quickstart.yaml --override {section}.num_turns=1 output.run_name=one
+  {prog} --resume runs/one --override {section}.max_steps=40
+
+marl-ray explain {section} lists the settings that --override takes."""
+
+
+def algorithm(name: str) -> str:
+    """The name as an argument's type."""
+    if name not in ALGORITHMS:
+        near = did_you_mean(name, ALGORITHMS) or f": there are {' and '.join(ALGORITHMS)}"
+        raise argparse.ArgumentTypeError(f"unknown algorithm {name}{near}")
+    return name
+
+
+def add_settings(parser: Parser) -> None:
+    """The flags."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file")
+    parser.add_argument(
+        "--override", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as section.key=value"
+    )
+    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with this run from its last logged step")
+    parser.add_argument("--model_name", metavar="NAME", help="same as --override model_name=NAME")
+    parser.add_argument("--num_epochs", type=int, metavar="N", help="same as num_train_epochs")
+    parser.add_argument("--num_turns", type=int, metavar="N", help="same as num_turns")
+    parser.add_argument(
+        "--turn_gradient_weights", type=float, nargs="+", metavar="W", help="same as turn_gradient_weights"
+    )
+
+
+def read(name: str, options: argparse.Namespace) -> tuple[Config, SavedRun | None]:
+    """The config that the command line asks for, and the run that it goes on with. Raises UserError."""
+    from marl_ray.config import load, parse_overrides
+    from marl_ray.launch.run_checks import existing_run
+    from marl_ray.storage.resume import SavedRun
+    from marl_ray.telemetry.console_sink import say
+
+    flags: dict[str, Any] = {
+        "model_name": options.model_name,
+        f"{name}.num_train_epochs": options.num_epochs,
+        f"{name}.num_turns": options.num_turns,
+        f"{name}.turn_gradient_weights": options.turn_gradient_weights,
+    }
+    flags = {key: value for key, value in flags.items() if value is not None}
+    overrides = {key: value for key, value in parse_overrides(options.override).items() if key not in flags}
+    overrides |= flags  # last, so that a flag beats an override
+    if options.resume is None:
+        if options.config is None:
+            raise UserError("no config: give --config FILE, or --resume RUN_DIR")
+        config = load(options.config, name, overrides, say)
+        return config, existing_run(config) if config.output.resume == "auto" else None
+    if options.config is not None:
+        raise UserError("--resume reads the run's own config.yaml: leave --config away, use --override")
+    saved = SavedRun.read(options.resume)
+    if saved.algorithm != name:
+        raise UserError(f"{options.resume} is a run of {saved.algorithm}: resume it with that, not {name}")
+    return saved.config(overrides, say), saved

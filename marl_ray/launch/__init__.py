@@ -1,0 +1,1 @@
+"""Starting, checking, stopping, scaling and replaying a training run."""

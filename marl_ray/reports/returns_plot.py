@@ -1,0 +1,88 @@
+"""The plot: how reward and return moved over a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8e6bbf", "#c77c11")
+
+
+def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
+    """Mean reward of each turn over joint samples: every step faint, the mean of the last ones bold, evaluations as
+    points; below it, where the environment tells it, the share of joint programs that pass all tests."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    train = [r for r in rows if "turn_1/reward_mean" in r]
+    evaluations = [r for r in rows if "eval/turn_1/reward_mean" in r]
+    turns = sorted({int(key.split("_")[1].split("/")[0]) for r in rows for key in r if key.startswith("turn_")})
+    with_tests = any(key.endswith("/all_passed") for r in rows for key in r)
+    panels = (("reward_mean", "mean reward", 2.0), ("all_passed", "all tests passed", 1.0))[: 1 + with_tests]
+    heights = [height for _, _, height in panels]
+    size = (8, 0.4 + 2 * sum(heights))
+    figure, grid = plt.subplots(
+        len(panels), 1, figsize=size, sharex=True, height_ratios=heights, layout="constrained", squeeze=False
+    )
+    axes = grid[:, 0]
+    top, last = axes[0], axes[-1]
+    for turn in turns or [1]:
+        colour = COLOURS[(turn - 1) % len(COLOURS)]
+        for axis, (metric, _, _) in zip(axes, panels, strict=True):
+            label = f"turn {turn}" if axis is top else None
+            _draw(axis, train, f"turn_{turn}/{metric}", colour, label)
+            points = [
+                (r["env_steps"], r[f"eval/turn_{turn}/{metric}"])
+                for r in evaluations
+                if r.get(f"eval/turn_{turn}/{metric}") is not None
+            ]
+            if points:
+                name = f"turn {turn}, held-out tasks" if axis is top else None
+                axis.plot(
+                    *zip(*points, strict=True),
+                    "D--" if len(points) > 2 else "D",
+                    color=colour,
+                    markersize=7,
+                    linewidth=1,
+                    markeredgecolor="white",
+                    label=name,
+                    zorder=5,
+                )
+    top.set_title(title, loc="left", fontsize=12)
+    if len(train) > 1:
+        top.set_title(f"bold: mean of the last {window(len(train))} steps", loc="right", fontsize=9, color="#666666")
+    last.set_xlabel("environment steps (joint samples)")
+    if with_tests:
+        last.set_ylim(-0.03, 1.03)
+        last.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
+    for axis, (_, title_of_axis, _) in zip(axes, panels, strict=True):
+        axis.set_ylabel(title_of_axis)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    top.legend(frameon=False, loc="best", ncols=2)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _draw(axis: Any, rows: Sequence[dict[str, Any]], key: str, colour: str, label: str | None) -> None:
+    points = [(r["env_steps"], r[key]) for r in rows if r.get(key) is not None]
+    if not points:
+        return
+    xs, ys = zip(*points, strict=True)
+    axis.plot(xs, ys, color=colour, alpha=0.25, linewidth=1)
+    axis.plot(xs, trailing_mean(ys, window(len(ys))), color=colour, linewidth=2, label=label)
+
+
+def window(steps: int) -> int:
+    """How many steps a mean is taken over, in a plot of so many."""
+    return max(1, min(steps, max(3, steps // 10)))
+
+
+def trailing_mean(values: Sequence[float], width: int) -> list[float]:
+    """The mean of each value and those before it, `width` at most: no point knows what came later."""
+    sums = [0.0, *accumulate(values)]
+    return [(sums[end] - sums[max(0, end - width)]) / min(end, width) for end in range(1, len(values) + 1)]

@@ -1,1 +1,0 @@
-"""One run: its checks, folder, checkpoints and end."""

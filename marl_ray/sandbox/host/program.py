@@ -1,0 +1,137 @@
+"""What goes into the sandbox: a program and its tests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from marl_ray.sandbox.inside.protocol.limits import Limits, reject_unknown_keys
+from marl_ray.sandbox.inside.suites.parser import parse_tests
+from marl_ray.sandbox.inside.suites.suite import Form
+
+Tests = str | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program and the tests it is to pass.
+
+    `tests` is one of: a source with `check(candidate)`; a tuple of assert lines; a tuple of JSON strings
+    `{"stdin": ..., "stdout": ...}` (see `stdio_tests`); the source of unittest classes. `form` "auto" tells
+    them apart. `prompt` is the problem's text: when it is Python, helpers it defines are run by the judge
+    instead of being trusted to the program. `stdin` is what the program finds on its standard input. `limits`
+    None takes the sandbox's own. `visible` says which tests' results its author will be told: the first n, with -n
+    the last n, with None or 0 all. They are run first, in a process of their own and with limits of their own, so
+    that what is told holds nothing of the other tests; verdicts come in the tests' order all the same.
+    """
+
+    source: str
+    tests: Tests
+    entry_point: str
+    prompt: str = ""
+    form: Form = "auto"
+    stdin: str | None = None
+    limits: Limits | None = None
+    visible: int | None = None
+
+    @property
+    def key(self) -> str:
+        """Content hash: equal programs with equal tests and limits have equal keys."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as `from_dict` and the command line read it."""
+        return {
+            "program": self.source,
+            "tests": self.tests if isinstance(self.tests, str) else list(self.tests),
+            "entry_point": self.entry_point,
+            "prompt": self.prompt,
+            "form": self.form,
+            "stdin": self.stdin,
+            "limits": None if self.limits is None else self.limits.to_dict(),
+            "visible": self.visible,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Program:
+        """A program from JSON: {program, tests, entry_point, prompt?, form?, stdin?, limits?, visible?}.
+
+        Raises ValueError, in one line, for a key that is missing, unknown or of the wrong type.
+        """
+        if not isinstance(data, Mapping):
+            raise ValueError(f"a program must be a JSON object, not {type(data).__name__}")
+        known = {"program", "tests", "entry_point", "prompt", "form", "stdin", "limits", "visible"}
+        reject_unknown_keys("program", data, known)
+        for name in ("program", "tests"):
+            if name not in data:
+                raise ValueError(f"program: key {name!r} is missing")
+        strings = {"program": data["program"], "entry_point": data.get("entry_point") or ""}
+        strings |= {"prompt": data.get("prompt") or "", "form": data.get("form") or "auto"}
+        for name, value in strings.items():
+            if not isinstance(value, str):
+                raise ValueError(f"program: {name!r} must be a string")
+        if strings["form"] not in ("auto", "check", "asserts", "stdio", "unittest"):
+            raise ValueError(f"program: unknown form {strings['form']!r}")
+        stdin, limits, visible = data.get("stdin"), data.get("limits"), data.get("visible")
+        if visible is not None and type(visible) is not int:
+            raise ValueError("program: 'visible' must be an integer or null")
+        if stdin is not None and not isinstance(stdin, str):
+            raise ValueError("program: 'stdin' must be a string or null")
+        if limits is not None and not isinstance(limits, Mapping):
+            raise ValueError("program: 'limits' must be an object or null")
+        return cls(
+            source=strings["program"],
+            tests=_tests_from_json(data["tests"]),
+            entry_point=strings["entry_point"],
+            prompt=strings["prompt"],
+            form=strings["form"],  # type: ignore[arg-type]
+            stdin=stdin,
+            limits=None if limits is None else Limits.from_dict(limits),
+            visible=visible,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StdioCase:
+    """One stdin/stdout pair. Output is compared line by line, without blanks at their ends and blank lines at its own;
+    a line word by word, numbers by their value (`inside/judge/output_comparison.py`)."""
+
+    stdin: str
+    stdout: str
+
+    def to_json(self) -> str:
+        return json.dumps({"stdin": self.stdin, "stdout": self.stdout})
+
+
+def stdio_tests(cases: Sequence[StdioCase]) -> tuple[str, ...]:
+    """`Program.tests` for the form "stdio"."""
+    return tuple(case.to_json() for case in cases)
+
+
+def count_tests(tests: Tests, entry_point: str, form: Form = "auto") -> int:
+    """How many verdicts a report on these tests will hold.
+
+    Raises ValueError, in one line, for tests that cannot be parsed or hold no test at all.
+    """
+    return len(parse_tests(tests, entry_point, form).cases)
+
+
+def _tests_from_json(tests: Any) -> Tests:
+    """A list may hold assert lines, JSON strings of stdio cases, or the stdio cases as objects."""
+    if isinstance(tests, str):
+        return tests
+    if not isinstance(tests, list | tuple):
+        raise ValueError("program: 'tests' must be a string or a list")
+    lines = []
+    for item in tests:
+        if isinstance(item, Mapping):
+            if set(item) != {"stdin", "stdout"} or not all(isinstance(text, str) for text in item.values()):
+                raise ValueError("program: a test object must hold the strings 'stdin' and 'stdout'")
+            item = StdioCase(**item).to_json()
+        if not isinstance(item, str):
+            raise ValueError("program: every item of 'tests' must be a string or a {stdin, stdout} object")
+        lines.append(item)
+    return tuple(lines)

@@ -1,0 +1,111 @@
+"""The guest's side of references: objects of the program that the judge has stand-ins for."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import types
+from typing import Any
+
+from ..protocol.abilities import BITS
+from ..protocol.encoding import Wire
+from ..protocol.shared_objects import SharedObjects
+from ..protocol.standard import FROM_GUEST
+from ..protocol.subclass_types import OVERRIDABLE
+
+
+class GuestObjects(SharedObjects):
+    """What guest and judge both have, and the objects that stay here, by number."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        super().__init__()
+        self._module = module
+        self._objects: list[Any] = []
+        self._references: dict[int, int] = {}
+
+    def reference(self, value: Any) -> list[Wire]:
+        """[number, type name, abilities, hash] of an object."""
+        number = self._references.get(id(value))
+        if number is None:
+            number = self._references[id(value)] = len(self._objects)
+            self._objects.append(value)  # keeps it alive, and so its id its own
+        return [number, *description(value)]
+
+    def encode_reference(self, value: Any) -> Wire:
+        if value is Ellipsis or value is NotImplemented:
+            return {"n": f"builtins:{value!r}"}
+        name = getattr(value, "__name__", None) if type(value) in (type, types.BuiltinFunctionType) else None
+        if type(name) is str and vars(builtins).get(name) is value and f"builtins:{name}" in FROM_GUEST:
+            return {"n": f"builtins:{name}"}
+        return {"h": self.reference(value)}
+
+    def overridden_methods(self, kind: type, base: type) -> int:
+        return _overridden(kind, base)
+
+    def build_exception(self, name: Wire, arguments: list[Any]) -> Any:
+        kind = getattr(builtins, name)
+        made = kind.__new__(kind, *arguments)
+        made.args = tuple(arguments)
+        return made
+
+    def origin_reference(self, value: Any) -> Wire:
+        return self.reference(value)
+
+    def resolve_reference(self, payload: Wire) -> Any:
+        return self.target(payload[0])
+
+    def target(self, target: str | int) -> Any:
+        """The object of a name or number."""
+        if isinstance(target, int):
+            return self._objects[target]
+        try:
+            return self._module.__dict__[target]
+        except KeyError:
+            raise NameError(f"name {target!r} is not defined") from None
+
+    def resolve_name(self, name: str) -> Any:
+        module, _, path = name.partition(":")
+        found = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+        return found
+
+
+def description(value: Any) -> tuple[str, int, int | None]:
+    """Type name, abilities and, where it has one of its own, hash."""
+    kind = type(value)
+    mask = mask_of(kind)
+    try:
+        own_hash = hash(value) if mask & BITS["hash"] else None
+    except BaseException:  # not hashable after all
+        own_hash = None
+    return kind.__name__, mask, own_hash
+
+
+_known: dict[type, int] = {}
+
+
+def mask_of(kind: type) -> int:
+    """The abilities of a type's instances."""
+    mask = _known.get(kind)
+    if mask is None:
+        methods: dict[str, Any] = {}
+        for base in reversed(kind.__mro__[:-1]):
+            methods.update(vars(base))
+        mask = sum(bit for name, bit in BITS.items() if methods.get(f"__{name}__") is not None)
+        if "__hash__" in methods:
+            mask |= BITS["hash"]
+        if kind is types.GeneratorType or (kind.__module__ in ("builtins", "itertools") and "__next__" in methods):
+            mask |= BITS["self"]
+        _known[kind] = mask
+    return mask
+
+
+@functools.lru_cache(maxsize=1024)
+def _overridden(kind: type, base: type) -> int:
+    """The bits of what a subclass defines anew."""
+    names = set().union(*(vars(each) for each in kind.__mro__[: kind.__mro__.index(base)]))
+    if hasattr(kind, "_fields"):
+        names.discard("__repr__")  # every namedtuple has one
+    return sum(1 << bit for bit, name in enumerate(OVERRIDABLE) if f"__{name}__" in names)

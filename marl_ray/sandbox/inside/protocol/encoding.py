@@ -1,0 +1,292 @@
+"""Values as tagged JSON: plain data only, types of the judge's own making on arrival.
+
+A value crosses between judge and guest as JSON in which str, bool, None, float, small int and list stand for
+themselves, and everything else is an object with one key, its tag. Of a subclass of a builtin type its base value
+crosses and its name, so that nothing a program defines (an `__eq__`, say) reaches the judge. What is not plain
+data crosses as a reference, a number by which the guest finds its object again. `decode` (in `decoding`) trusts
+nothing: whatever it is given, it returns a value of the types below or raises `ProtocolError`, in time and memory
+proportional to the input.
+
+| tag | value | payload |
+|---|---|---|
+| `i` | int beyond 62 bits | hexadecimal string |
+| `u` | str with lone surrogates | hexadecimal UTF-8, surrogates passed |
+| `t` `s` `z` | tuple, set, frozenset | list of values |
+| `d` `C` `O` | dict, Counter, OrderedDict | list of [key, value] |
+| `f` | defaultdict | [factory, list of [key, value]] |
+| `b` `B` | bytes, bytearray | hexadecimal string |
+| `c` | complex | [real, imaginary] |
+| `r` | range, at most MAX_RANGE long | [start, stop, step], as strings |
+| `D` `F` | Decimal, Fraction | string; [numerator, denominator] in hexadecimal |
+| `dt` `da` `ti` `td` | datetime, date, time; timedelta | ISO string; [days, seconds, microseconds] |
+| `q` | deque | [list of values, longest length or null] |
+| `N` | namedtuple | [type name, field names, list of values, overridden, reference or null] |
+| `S` | another subclass's instance | [type name, base value, overridden (see `subclass_types`), reference or null] |
+| `sl` | slice | [start, stop, step] |
+| `e` | a builtin exception, towards the guest only | [type name, list of arguments] |
+| `x` | a NaN | whether it is `math.nan` |
+| `n` | something of the standard library | "module:name"; towards the judge, types and a few functions only |
+| `h` | a reference | see `proxies`; towards the guest [number or name] |
+| `@` | an object that both sides have | its number, see `shared_objects` |
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import fractions
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from .subclass_types import are_fields, named_tuple, subclass
+
+Wire = Any
+"""JSON as `json.loads` returns it."""
+
+MAX_DEPTH = 400
+MAX_RANGE = 100_000
+MAX_EXPONENT = 10_000
+MAX_DIGITS = 20_000
+"""Longer ranges and larger Decimals are small on the wire and unbounded in the judge's hands; making a
+Fraction takes a division quadratic in its digits."""
+
+_SMALL = 1 << 62
+
+
+class UnsupportedValue(Exception):
+    """The value cannot cross: not plain data, too deep, or too long."""
+
+
+class ProtocolError(Exception):
+    """The wire form is not one that an honest encoder produces."""
+
+
+class CodecContext:
+    """What a conversation adds to the codec. This one: nothing, so only plain data may cross."""
+
+    subclass, named_tuple = staticmethod(subclass), staticmethod(named_tuple)
+
+    def encode_reference(self, value: Any) -> Wire:
+        """The tagged form of an object that is not plain data, or UnsupportedValue."""
+        raise UnsupportedValue(f"{type(value).__name__} is not plain data")
+
+    def origin_reference(self, value: Any) -> Wire:
+        """A reference to the object whose base value crosses, so that it can be asked for more; or None."""
+        return None
+
+    def overridden_methods(self, kind: type, base: type) -> int:
+        """Which special methods a subclass defines anew."""
+        return 0
+
+    def encode_origin(self, value: Any) -> Wire:
+        """The tagged reference to the object on the other side whose base value this is; or None."""
+        return None
+
+    def resolve_reference(self, payload: Wire) -> Any:
+        """The object of an `h` tag."""
+        raise ProtocolError("unexpected reference")
+
+    def attach_origin(self, value: Any, home: Wire) -> None:
+        """Note the reference that came with an instance of a subclass."""
+        if home is not None:
+            raise ProtocolError("unexpected reference")
+
+    def resolve_name(self, name: str) -> Any:
+        """The object of an `n` tag."""
+        raise ProtocolError("unexpected name")
+
+    def build_exception(self, name: Wire, arguments: list[Any]) -> Any:
+        """The exception of an `e` tag."""
+        raise ProtocolError("unexpected exception")
+
+    def shared_number(self, value: Any) -> int | None:
+        """The number of a shared object; None makes it known from now on."""
+        return None
+
+    def register(self, value: Any) -> None:
+        """Number an object that has just been made."""
+
+    def resolve_shared(self, number: Wire) -> Any:
+        """The object of a number."""
+        raise ProtocolError("unexpected number")
+
+
+PLAIN = CodecContext()
+
+
+def encode(value: Any, context: CodecContext = PLAIN, depth: int = 0) -> Wire:
+    """The wire form of a value."""
+    kind = type(value)
+    if kind is bool or value is None:
+        return value
+    if kind is float:
+        return value if value == value else _encode_nan(value, context)
+    if kind is str:
+        return value if value.isascii() else _encode_text(value)
+    if kind is int:
+        return value if -_SMALL < value < _SMALL else {"i": hex(value)}
+    if depth >= MAX_DEPTH:
+        raise UnsupportedValue(f"nested deeper than {MAX_DEPTH}")
+    if kind in MUTABLE:
+        number = context.shared_number(value)
+        if number is not None:
+            return {"@": number}
+    encoder = _ENCODERS.get(kind)
+    if encoder is not None:
+        return encoder(value, context, depth + 1)
+    for base, reduce in _REDUCTIONS:
+        if issubclass(kind, base):
+            return _encode_subclass(value, base, reduce, context, depth)
+    return context.encode_reference(value)
+
+
+def _encode_text(value: str) -> Wire:
+    """JSON would join two lone surrogates that stand side by side into one character."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return {"u": value.encode("utf-8", "surrogatepass").hex()}
+    return value
+
+
+def _encode_nan(value: float, context: CodecContext) -> Wire:
+    """NaNs are shared like what can be changed: lists that hold the same one are equal."""
+    if value is math.nan:
+        return {"x": True}
+    number = context.shared_number(value)
+    return {"x": False} if number is None else {"@": number}
+
+
+def _encode_subclass(value: Any, base: type, reduce: Callable[[Any], Any], context: CodecContext, depth: int) -> Wire:
+    original = context.encode_origin(value)
+    if original is not None:
+        return original
+    if base in MUTABLE:
+        number = context.shared_number(value)
+        if number is not None:
+            return {"@": number}
+    kind = type(value)
+    home, overridden = context.origin_reference(value), context.overridden_methods(kind, base)
+    fields: Any = getattr(kind, "_fields", None) if base is tuple else None
+    if are_fields(fields):
+        values = reduce(value)
+        if len(values) == len(fields):
+            return {"N": [kind.__name__, list(fields), _items(values, context, depth + 1), overridden, home]}
+    return {"S": [kind.__name__, _ENCODERS_OF_BASES[base](reduce(value), context, depth + 1), overridden, home]}
+
+
+def _items(value: Any, context: CodecContext, depth: int) -> list[Wire]:
+    return [encode(item, context, depth) for item in value]
+
+
+def _pairs(value: dict[Any, Any], context: CodecContext, depth: int) -> list[Wire]:
+    return [[encode(key, context, depth), encode(item, context, depth)] for key, item in value.items()]
+
+
+def _encode_range(value: range, context: CodecContext, depth: int) -> Wire:
+    bounds = [value.start, value.stop, value.step]
+    if (value.stop - value.start) // value.step > MAX_RANGE:
+        return context.encode_reference(value)
+    return {"r": [hex(bound) for bound in bounds]}
+
+
+def _encode_decimal(value: decimal.Decimal, context: CodecContext, depth: int) -> Wire:
+    if value.is_finite() and abs(value.adjusted()) > MAX_EXPONENT:
+        return context.encode_reference(value)
+    return {"D": str(value)}
+
+
+def _encode_datetime(tag: str) -> Callable[[Any, CodecContext, int], Wire]:
+    def encode_iso(value: Any, context: CodecContext, depth: int) -> Wire:
+        if getattr(value, "tzinfo", None) is not None and type(value.tzinfo) is not datetime.timezone:
+            return context.encode_reference(value)
+        return {tag: value.isoformat()}
+
+    return encode_iso
+
+
+Encoder = Callable[[Any, CodecContext, int], Wire]
+
+_ENCODERS: dict[type, Encoder] = {
+    list: _items,
+    tuple: lambda value, context, depth: {"t": _items(value, context, depth)},
+    dict: lambda value, context, depth: {"d": _pairs(value, context, depth)},
+    set: lambda value, context, depth: {"s": _items(value, context, depth)},
+    frozenset: lambda value, context, depth: {"z": _items(value, context, depth)},
+    bytes: lambda value, context, depth: {"b": value.hex()},
+    bytearray: lambda value, context, depth: {"B": value.hex()},
+    complex: lambda value, context, depth: {"c": [value.real, value.imag]},
+    range: _encode_range,
+    deque: lambda value, context, depth: {"q": [_items(value, context, depth), value.maxlen]},
+    collections.Counter: lambda value, context, depth: {"C": _pairs(value, context, depth)},
+    collections.OrderedDict: lambda value, context, depth: {"O": _pairs(value, context, depth)},
+    collections.defaultdict: lambda value, context, depth: {
+        "f": [encode(value.default_factory, context, depth), _pairs(value, context, depth)]
+    },
+    decimal.Decimal: _encode_decimal,
+    fractions.Fraction: lambda value, context, depth: {"F": [hex(value.numerator), hex(value.denominator)]},
+    datetime.datetime: _encode_datetime("dt"),
+    datetime.date: _encode_datetime("da"),
+    datetime.time: _encode_datetime("ti"),
+    slice: lambda value, context, depth: {"sl": _items((value.start, value.stop, value.step), context, depth)},
+    datetime.timedelta: lambda value, context, depth: {"td": [value.days, value.seconds, value.microseconds]},
+}
+MUTABLE = frozenset(
+    (list, dict, set, bytearray, deque, collections.Counter, collections.OrderedDict, collections.defaultdict)
+)
+_REDUCTIONS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (int, int.__int__),
+    (float, float.__float__),
+    (str, str.__str__),
+    (tuple, lambda value: tuple(tuple.__iter__(value))),
+    (list, lambda value: list(list.__iter__(value))),
+    (collections.Counter, lambda value: dict(dict.items(value))),
+    (collections.OrderedDict, lambda value: dict(collections.OrderedDict.items(value))),
+    (dict, lambda value: dict(dict.items(value))),
+    (set, lambda value: set(set.__iter__(value))),
+    (frozenset, lambda value: frozenset(frozenset.__iter__(value))),
+    (bytes, lambda value: bytes.join(b"", [value])),
+    (bytearray, lambda value: bytearray(bytes(memoryview(value)))),
+    (deque, lambda value: deque(deque.__iter__(value))),
+)
+"""A subclass's instance to its base value, by the base's own methods: those of the subclass may do anything."""
+
+
+def base_value(value: Any) -> Any:
+    """The base value of a subclass's instance."""
+    return next((reduce(value) for base, reduce in _REDUCTIONS if isinstance(value, base)), value)
+
+
+_ENCODERS_OF_BASES: dict[type, Encoder] = {
+    **_ENCODERS,
+    **{kind: encode for kind in (int, float, str)},
+}
+
+
+_CONTAINERS = (collections.OrderedDict, dict, list, set, bytearray, deque)
+_EXACTLY = {kind: kind for kind in _CONTAINERS}
+
+
+def base_of(value: Any) -> Any:
+    """The builtin class by whose methods a container is to be read and written; None for anything else."""
+    kind = type(value)
+    exact = _EXACTLY.get(kind)
+    if exact is not None:
+        return exact
+    for base in _CONTAINERS:
+        if issubclass(kind, base):
+            return base
+    return None
+
+
+def contents(value: Any, context: CodecContext) -> Wire:
+    """The payload from which `decoding.fill` makes the same contents again."""
+    base = base_of(value)
+    if base is bytearray:
+        return bytes(memoryview(value)).hex()
+    if base in (dict, collections.OrderedDict):
+        return [[encode(key, context, 1), encode(item, context, 1)] for key, item in list(base.items(value))]
+    return _items(list(base.__iter__(value)), context, 1)

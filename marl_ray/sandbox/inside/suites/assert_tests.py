@@ -1,0 +1,260 @@
+"""Asserts as cases: `check(candidate)` functions and assert lines, split and instrumented.
+
+A case is the statements since the case before (its setup) and the one that asserts. Asserts are rewritten so that
+a failed comparison can say what it got and what it expected.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+from collections.abc import Sequence
+from types import CodeType
+
+from .instance_analysis import InstanceAnalysis
+from .instrumentation import AssertInstrumenter
+from .statements import bound_names, imported_name
+from .suite import Case, Suite
+from .syntax import compiled, parse
+from .trust_analysis import TrustAnalysis, last_name, names_in, patches_modules, standard_names
+from .variable_flow import variables
+
+_BUILTINS = frozenset(dir(builtins))
+
+
+def parse_source(source: str, what: str = "tests") -> ast.Module:
+    try:
+        return parse(source)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        where = f" at line {line}" if line else ""
+        raise ValueError(f"{what} cannot be parsed: {getattr(error, 'msg', None) or error}{where}") from None
+
+
+def is_check(node: ast.stmt) -> bool:
+    if not isinstance(node, ast.FunctionDef) or node.name != "check":
+        return False
+    arguments = node.args
+    return len(arguments.args) == 1 and not (arguments.vararg or arguments.kwonlyargs or arguments.posonlyargs)
+
+
+def flat_check(tree: ast.Module, entry_point: str) -> list[ast.stmt]:
+    """`check`'s body as module statements behind `candidate = entry_point`, the call of `check` dropped.
+
+    A body that cannot stand outside its function (`return`, `yield`, `nonlocal`) stays one: one test in all.
+    """
+    statements: list[ast.stmt] = []
+    found = False
+    for node in tree.body:
+        if is_check(node) and isinstance(node, ast.FunctionDef):
+            found = True
+            alias = parse_source(f"{node.args.args[0].arg} = {entry_point}").body
+            if _own_nodes(node.body, (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global)):
+                statements += [node, *parse_source(f"check({entry_point})").body]
+            else:
+                statements += [*alias, *node.body]
+        elif not (isinstance(node, ast.Expr) and _called_name(node.value) == "check"):
+            statements.append(node)
+    if not found:
+        raise ValueError("tests define no check(candidate)")
+    return statements
+
+
+def _own_nodes(body: Sequence[ast.AST], kinds: tuple[type[ast.AST], ...]) -> bool:
+    """Whether a node of one of these kinds is in the body itself, functions and classes inside not counted."""
+    todo = list(body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, kinds):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            todo += ast.iter_child_nodes(node)
+    return False
+
+
+def _called_name(node: ast.AST) -> str:
+    """The last name of what is called: `f` for `f(x)`, `g` for `m.g(x)`, nothing when it is no call."""
+    return last_name(node.func) if isinstance(node, ast.Call) else ""
+
+
+def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, whole_items: bool) -> Suite:
+    """Cases from statements; with `whole_items` an item that asserts is one case, however many asserts it
+    has.
+    """
+    statements = [node for item in items for node in item]
+    parts = {node: list(ast.walk(node)) for node in statements}
+    checkers = {
+        node.name
+        for node in statements
+        if isinstance(node, ast.FunctionDef) and any(isinstance(part, ast.Assert) for part in parts[node])
+    }
+    helpers, helper_names = _prompt_helpers(prompt, entry_point)
+    everything = [part for node in statements for part in parts[node]]
+    free = (_free_names(everything) - helper_names) | {entry_point}
+    standard = standard_names(everything, free, entry_point)
+    remote = free - standard.keys()
+    demands = TrustAnalysis(statements, helpers, remote)
+
+    blocks: list[list[ast.stmt]] = []
+    shown: list[str] = []
+    setup: list[ast.stmt] = []
+    for item in items if whole_items else [[node] for node in statements]:
+        body = [node for node in item if not _says_nothing(node)]
+        setup += body
+        if any(_is_test(node, parts[node], checkers) for node in body):
+            shown.append("\n".join(ast.unparse(node) for node in body))
+            blocks.append(setup)
+            setup = []
+    reasons, definitions = _places(blocks, demands)
+    plain = ["\n".join(ast.unparse(node) for node in block) for block in blocks]
+    preamble = tuple(ast.unparse(node) for node in (*helpers, *definitions))
+    patches = patches_modules(everything)
+    handed = variables([helpers, *blocks], patches)[1:]
+    compares = [demands.compares(block) for block in blocks]
+    instrument = AssertInstrumenter(demands, InstanceAnalysis([*statements, *helpers], remote))  # changes the blocks
+    cases = [
+        Case(
+            source=shown[number],
+            code=_compiled([instrument.visit(node) for node in block], number + 1),
+            plain=plain[number],
+            in_guest=reasons[number],
+            compares=compares[number],
+            variables=handed[number],
+        )
+        for number, block in enumerate(blocks)
+    ]
+    return Suite(
+        form="asserts" if whole_items else "check",
+        cases=tuple(cases),
+        remote=frozenset(remote),
+        helpers=tuple(compiled([node], "<prompt>") for node in helpers),
+        preamble=preamble,
+        standard=standard,
+        draws=any("random" in source for source in (*plain, *preamble)),
+        patches=patches,
+    )
+
+
+def _compiled(body: list[ast.stmt], number: int) -> CodeType:
+    try:
+        return compiled(body, "<test>")
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"test {number} cannot be compiled: {error}") from None
+
+
+def _places(blocks: list[list[ast.stmt]], demands: TrustAnalysis) -> tuple[list[str], list[ast.stmt]]:
+    """For each case why it has to run in the guest, and the definitions of other cases that those in the guest use.
+
+    Judge and guest do not share the tests' variables. A definition that stands on one side and is used on the other is
+    made on both; where they share any other variable, all tests run in the guest. Puts definitions into `blocks`.
+    """
+    reasons = [demands.reason(block) for block in blocks]
+    if all(reasons) or not any(reasons):
+        return reasons, []
+    bound: dict[str, list[tuple[int, ast.stmt]]] = {}
+    for number, block in enumerate(blocks):
+        for node in block:
+            for name in bound_names(node):
+                bound.setdefault(name, []).append((number, node))
+    order = [node for block in blocks for node in block]
+    needed: list[list[ast.stmt]] = [[] for _ in blocks]
+    for number, block in enumerate(blocks):
+        used = set().union(*map(names_in, block))
+        while used:
+            places = bound.get(used.pop(), [])
+            elsewhere = [node for place, node in places if bool(reasons[place]) is not bool(reasons[number])]
+            if not elsewhere or any(place == number for place, _ in places):
+                continue
+            node = elsewhere[0]
+            if len(elsewhere) > 1 or not _is_definition(node, demands):
+                return [next(filter(None, reasons))] * len(reasons), []
+            if node not in needed[number]:
+                needed[number].append(node)
+                used |= names_in(node)
+    for number, block in enumerate(blocks):
+        if not reasons[number]:
+            block[:0] = copy.deepcopy(sorted(needed[number], key=order.index))
+    in_guest = {node for number, nodes in enumerate(needed) if reasons[number] for node in nodes}
+    return reasons, sorted(in_guest, key=order.index)
+
+
+def _is_definition(node: ast.stmt, demands: TrustAnalysis) -> bool:
+    if isinstance(node, ast.Assign):
+        return isinstance(node.value, ast.Name) or not demands.from_program(node.value)
+    return isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)
+
+
+def _says_nothing(node: ast.stmt) -> bool:
+    """Doc strings, `from __future__`, and `assert True, "..."`, which HumanEval has by the dozen."""
+    if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+        return True
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return True
+    return isinstance(node, ast.Assert) and isinstance(node.test, ast.Constant) and bool(node.test.value)
+
+
+def _is_test(node: ast.stmt, parts: Sequence[ast.AST], checkers: set[str]) -> bool:
+    """Whether a statement can fail an assertion: it asserts, or calls something that does."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    for part in parts:
+        name = _called_name(part)
+        if isinstance(part, ast.Assert) or name in checkers or name.startswith("assert"):
+            return True
+    return False
+
+
+def _free_names(parts: Sequence[ast.AST]) -> set[str]:
+    """Names that the tests use and nothing in them, nor Python itself, defines."""
+    used: set[str] = set()
+    defined: set[str] = set()
+    for part in parts:
+        if isinstance(part, ast.Name):
+            (used if isinstance(part.ctx, ast.Load) else defined).add(part.id)
+        elif isinstance(part, ast.alias):
+            defined.add(imported_name(part))
+        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(part.name)
+        elif isinstance(part, ast.arg):
+            defined.add(part.arg)
+        elif isinstance(part, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and part.name:
+            defined.add(part.name)
+    return used - defined - _BUILTINS
+
+
+def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[str]]:
+    """What a prompt that is Python defines besides the stub to be written: imports, functions, classes,
+    constants.
+    """
+    try:
+        body = parse(prompt).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return [], set()
+    helpers: list[ast.stmt] = []
+    names: set[str] = set()
+    for node in body:
+        try:
+            compiled([node], "<prompt>")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # `nonlocal` at the top level, say
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= bound_names(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if node.name == entry_point or _is_stub(node):
+                continue
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+        else:
+            continue
+        helpers.append(node)
+    return helpers, names
+
+
+def _is_stub(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """Nothing but a doc string, `pass` or `...`: something for the model to write."""
+    return all(
+        isinstance(part, ast.Pass) or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
+        for part in node.body
+    )

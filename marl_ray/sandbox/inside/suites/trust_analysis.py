@@ -1,0 +1,301 @@
+"""What tests demand of a program besides data: decided by the tests' own text, before there is a program.
+
+A test that needs a class of the program as a class, or hands the program a function, a class, an instance of a class or
+an iterator of its own, has to run in the guest. Everything else is evaluated in the judge; should the program then
+answer with what the judge cannot handle, that is an error of the program.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+
+_LAZY_MODULES = frozenset(("itertools", "functools", "operator", "io", "mock", "builtins"))
+_MAKES_LAZY = frozenset(
+    (
+        *("iter", "map", "filter", "zip", "enumerate", "reversed", "open", "partial", "itemgetter", "attrgetter"),
+        *("methodcaller", "islice", "chain", "count", "cycle", "repeat", "takewhile", "dropwhile", "accumulate"),
+        *("StringIO", "BytesIO", "Mock", "MagicMock", "memoryview"),
+    )
+)
+"""Callables whose results are no data."""
+_MODULES = frozenset(
+    (
+        *("math", "cmath", "sys", "os", "re", "json", "random", "time", "datetime", "itertools", "functools", "copy"),
+        *("collections", "operator", "string", "heapq", "bisect", "decimal", "fractions", "statistics", "typing", "io"),
+        *("types", "inspect", "numbers", "enum", "dataclasses", "warnings", "textwrap", "hashlib", "struct"),
+    )
+)
+_MEMBERS = {
+    **dict.fromkeys(("Counter", "OrderedDict", "defaultdict", "deque", "namedtuple"), "collections"),
+    **dict.fromkeys(("isclose", "isnan", "isinf", "sqrt", "floor", "ceil", "inf", "nan", "pi"), "math"),
+    "Decimal": "decimal",
+    "Fraction": "fractions",
+    "deepcopy": "copy",
+}
+"""What tests use of the standard library as if everybody had imported it."""
+_COMPARING = frozenset(("max", "min", "sorted", "sort", "set", "frozenset", "index", "count", "remove", "Counter"))
+_OF_LISTS = ("sort", "append", "extend", "join")
+_PATCHERS = frozenset(
+    (
+        *("setattr", "delattr", "patch", "vars", "globals", "__dict__", "exec", "eval", "__import__", "reload"),
+        *("modules", "__setattr__", "putenv", "unsetenv", "environ", "setitem", "path", "argv", "filters", "register"),
+    )
+)
+
+
+def standard_names(parts: Sequence[ast.AST], free: Iterable[str], entry_point: str) -> dict[str, str]:
+    """Of names that the tests use and do not define, those of the standard library: {name: "module" or "module:name"}.
+
+    They are the judge's own, whatever the program means by them: `isclose(f(x), 0.5)` is not for it to answer. A
+    module is only taken to be one if the tests do nothing but ask for its attributes.
+    """
+    dotted = {id(part.value) for part in parts if isinstance(part, ast.Attribute)}
+    otherwise = {part.id for part in parts if isinstance(part, ast.Name) and id(part) not in dotted}
+    found = {name: f"{_MEMBERS[name]}:{name}" for name in free if name in _MEMBERS}
+    found |= {name: name for name in free if name in _MODULES and name not in otherwise}
+    found.pop(entry_point, None)
+    return found
+
+
+def patches_modules(parts: Sequence[ast.AST]) -> bool:
+    """Whether the tests may change attributes of modules."""
+    for part in parts:
+        if isinstance(part, ast.Attribute) and (not isinstance(part.ctx, ast.Load) or part.attr in _PATCHERS):
+            return True
+        if isinstance(part, ast.Name) and part.id in _PATCHERS:
+            return True
+    return False
+
+
+class TrustAnalysis:
+    """Of all tests of a problem. `remote` are the names that the program defines."""
+
+    def __init__(self, statements: Sequence[ast.stmt], helpers: Sequence[ast.stmt], remote: Iterable[str]) -> None:
+        self._remote = frozenset(remote)
+        self.tainted = _tainted(statements, self._remote)
+        self._own = _own_functions([*statements, *helpers])
+
+    def from_program(self, node: ast.AST | None) -> bool:
+        """Whether a value may have come from the program."""
+        return node is not None and any(
+            isinstance(part, ast.Name) and part.id in self.tainted for part in ast.walk(node)
+        )
+
+    def compares(self, statements: Sequence[ast.stmt]) -> bool:
+        """Whether values of the program are compared with each other: in a comparison with the program on both sides,
+        or by what sorts, or makes sets.
+        """
+        for statement in statements:
+            for part in ast.walk(statement):
+                if isinstance(part, ast.Compare):
+                    sides = [part.left, *part.comparators]
+                    if sum(map(self.from_program, sides)) > 1:
+                        return True
+                elif isinstance(part, ast.Call) and last_name(part.func) in _COMPARING:
+                    if self.from_program(part):
+                        return True
+                elif isinstance(part, ast.Set | ast.SetComp | ast.Dict | ast.DictComp) and self.from_program(part):
+                    return True
+        return False
+
+    def reason(self, statements: Iterable[ast.stmt]) -> str:
+        """Why these statements have to run in the guest; empty if they need not."""
+        for statement in statements:
+            for part in ast.walk(statement):
+                for suspect, what in _as_classes(part):
+                    name = self._name_in(suspect, self._remote)
+                    if name:
+                        return f"a test {what} the program's class {name}"
+                if self._awaits(part):
+                    return "a test runs a coroutine of the program"
+                given = self._given(part)
+                if given:
+                    return f"a test hands the program {given}"
+        return ""
+
+    def _awaits(self, part: ast.AST) -> bool:
+        if isinstance(part, ast.Await | ast.AsyncFor | ast.AsyncWith):
+            return self.from_program(part)
+        if isinstance(part, ast.comprehension):
+            return bool(part.is_async) and self.from_program(part.iter)
+        function = part.func if isinstance(part, ast.Call) else None
+        base = function.value if isinstance(function, ast.Attribute) else None
+        return isinstance(base, ast.Name) and base.id == "asyncio" and self.from_program(part)
+
+    def _name_in(self, node: ast.AST | None, names: frozenset[str]) -> str:
+        for part in ast.walk(node) if node is not None else ():
+            if isinstance(part, ast.Name) and part.id in names:
+                return part.id
+        return ""
+
+    def _given(self, part: ast.AST) -> str:
+        """What a node gives to the program that is no data."""
+        values: list[ast.AST] = []
+        if isinstance(part, ast.Call) and self.from_program(part.func):
+            if isinstance(part.func, ast.Attribute) and part.func.attr in _OF_LISTS:
+                return ""
+            values = [*part.args, *(keyword.value for keyword in part.keywords)]
+        elif isinstance(part, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            if any(self.from_program(decorator) for decorator in part.decorator_list):
+                return f"{part.name} to decorate"
+        elif isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign) and part.value is not None:
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+            if any(self.from_program(getattr(target, "value", None)) for target in targets):
+                values = [part.value]
+        for value in values:
+            for inner in self._outside_calls(value):
+                if isinstance(inner, ast.Lambda | ast.GeneratorExp):
+                    return "a function" if isinstance(inner, ast.Lambda) else "a generator"
+                if isinstance(inner, ast.Name) and inner.id in self._own:
+                    return inner.id
+                if isinstance(inner, ast.Call) and _is_lazy(inner, self._own):
+                    return f"what {last_name(inner.func)} makes"
+        return ""
+
+    def _outside_calls(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes whose values can be the value, or in it: not those inside a call that is not the program's, as
+        `sorted(xs, key=lambda ...)` gives a list.
+        """
+        todo: list[ast.AST] = [node]
+        while todo:
+            part = todo.pop()
+            yield part
+            if isinstance(part, ast.Call):
+                todo += [] if self._own.get(last_name(part.func)) == "function" else _data_of_class(part, self._own)
+            elif isinstance(part, ast.Subscript):
+                todo.append(part.value)
+            elif isinstance(part, ast.Compare | ast.Lambda | ast.GeneratorExp):
+                continue
+            elif isinstance(part, ast.ListComp | ast.SetComp):
+                todo.append(part.elt)
+            elif isinstance(part, ast.DictComp):
+                todo += [part.key, part.value]
+            elif not isinstance(part, ast.Attribute):
+                todo += ast.iter_child_nodes(part)
+
+
+def _data_of_class(call: ast.Call, own: dict[str, str]) -> list[ast.AST]:
+    """What the arguments of containers' constructors end up in."""
+    if last_name(call.func) in ("list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict", "Counter"):
+        first = [argument for argument in call.args if not isinstance(argument, ast.GeneratorExp | ast.Call)]
+        return [*first, *(keyword.value for keyword in call.keywords)]
+    return []
+
+
+def last_name(function: ast.AST) -> str:
+    """`f` for `f`, `g` for `m.g`, nothing for anything else."""
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def _as_classes(part: ast.AST) -> Iterator[tuple[ast.AST | None, str]]:
+    """Where a node needs something to be a class."""
+    if isinstance(part, ast.ExceptHandler):
+        yield part.type, "catches"
+    elif isinstance(part, ast.ClassDef):
+        for base in part.bases:
+            yield base, "derives from"
+    elif isinstance(part, ast.MatchClass):
+        yield part.cls, "matches"
+    elif isinstance(part, ast.Call):
+        name = last_name(part.func)
+        if name in ("isinstance", "issubclass"):
+            for argument in part.args[1:]:
+                yield argument, "asks for"
+        elif name in ("assertRaises", "assertIsInstance", "raises", "suppress"):
+            for argument in part.args[:2]:
+                yield argument, "asks for"
+    elif isinstance(part, ast.Compare):
+        sides = [part.left, *part.comparators]
+        if any(_is_type_of(side) for side in sides):
+            for side in sides:
+                if isinstance(side, ast.Name | ast.Tuple | ast.List):
+                    yield side, "asks for"
+
+
+def _is_type_of(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr == "__class__"
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type"
+
+
+def _own_functions(statements: Sequence[ast.stmt]) -> dict[str, str]:
+    """Names that the tests give to what is no data: "function", "class", "maker" (a function that makes instances of
+    their classes), or "value" (an instance, a function, an iterator, or what holds one).
+    """
+    found: dict[str, str] = {}
+    parts = [part for statement in statements for part in ast.walk(statement)]
+    for part in parts:
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+            found[part.name] = "function"
+        elif isinstance(part, ast.ClassDef):
+            found[part.name] = "class"
+    for part in parts:
+        if isinstance(part, ast.FunctionDef) and any(
+            isinstance(inner, ast.Yield | ast.YieldFrom)
+            or (isinstance(inner, ast.Call) and found.get(last_name(inner.func)) == "class")
+            for inner in ast.walk(part)
+        ):
+            found[part.name] = "maker"
+    for part in parts:
+        if isinstance(part, ast.Assign) and _is_lazy(part.value, found):
+            for target in part.targets:
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, "value")
+    found.pop("check", None)
+    return found
+
+
+def _is_lazy(node: ast.AST, own: dict[str, str]) -> bool:
+    """Whether a value is no data, or holds what is none."""
+    if isinstance(node, ast.Lambda | ast.GeneratorExp):
+        return True
+    if isinstance(node, ast.Name):
+        return node.id in own
+    if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict | ast.Starred | ast.IfExp):
+        return any(_is_lazy(child, own) for child in ast.iter_child_nodes(node))
+    if not isinstance(node, ast.Call):
+        return False
+    function = node.func
+    if isinstance(function, ast.Name):
+        return function.id in _MAKES_LAZY or own.get(function.id) in ("class", "maker")
+    base = getattr(function, "value", None)
+    return last_name(function) in _MAKES_LAZY and isinstance(base, ast.Name) and base.id in _LAZY_MODULES
+
+
+def _tainted(statements: Sequence[ast.stmt], remote: frozenset[str]) -> frozenset[str]:
+    """The program's names, and those that the tests give to what comes from it, functions that use it included."""
+    tainted = set(remote)
+    bindings: list[tuple[set[str], ast.AST]] = []
+    parameters = {
+        part.name: {item.arg for item in ast.walk(part.args) if isinstance(item, ast.arg)}
+        for statement in statements
+        for part in ast.walk(statement)
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    for statement in statements:
+        for part in ast.walk(statement):
+            if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                bindings.append(({part.name}, part))
+            elif isinstance(part, ast.Call) and last_name(part.func) in parameters:
+                bindings += [(parameters[last_name(part.func)], argument) for argument in part.args]
+            elif isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and part.value:
+                targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+                bindings.append((names_in(*targets), part.value))
+            elif isinstance(part, ast.For | ast.AsyncFor | ast.comprehension):
+                bindings.append((names_in(part.target), part.iter))
+            elif isinstance(part, ast.withitem) and part.optional_vars is not None:
+                bindings.append((names_in(part.optional_vars), part.context_expr))
+    changed = True
+    while changed:
+        changed = False
+        for names, source in bindings:
+            if not names <= tainted and names_in(source) & tainted:
+                tainted |= names
+                changed = True
+    return frozenset(tainted)
+
+
+def names_in(*nodes: ast.AST) -> set[str]:
+    """All names that stand in some nodes."""
+    return {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}

@@ -1,0 +1,1 @@
+"""The run folder: configuration, batch log, checkpoints, lock and resume state."""

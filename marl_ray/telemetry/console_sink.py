@@ -1,0 +1,134 @@
+"""What a person sees while a run goes on: one aligned line a step, and a progress bar on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Sequence
+from time import monotonic as now
+
+from tqdm import tqdm
+
+from marl_ray.core.ids import PolicyId
+from marl_ray.telemetry.episode_records import EpisodeRecord
+from marl_ray.telemetry.metrics import MetricRow
+
+PACE = 20
+"""The steps whose pace tells how long the rest will take: those of now, as answers get longer or shorter."""
+
+
+class ConsoleSink:
+    """The sink for people: every `every`-th step and the last. Writes to standard error, so that standard output
+    stays free."""
+
+    def __init__(self, total_steps: int, done: int, policies: Sequence[PolicyId], num_turns: int, every: int) -> None:
+        self.total = total_steps
+        self.policies = policies
+        self.num_turns = num_turns
+        self.every = every
+        self.ends: deque[float] = deque([now()], maxlen=PACE + 1)
+        """When the last steps ended."""
+        self.with_tests: bool | None = None
+        """Whether the environment tells who passed all tests; None before the first row."""
+        self.bar = tqdm(
+            total=total_steps,
+            initial=done,
+            unit="step",
+            file=sys.stderr,
+            disable=bar_hidden(),
+            dynamic_ncols=True,
+            leave=False,
+        )
+
+    def row(self, row: MetricRow, name: str) -> None:
+        """Print an evaluation's line; advance the bar at a step, and print its line where it is its turn. What the
+        columns mean comes before the first."""
+        if self.with_tests is None:
+            self.with_tests = any(key.endswith("/all_passed") for key in row)
+            passed = "pass: share with all tests passed in the last turn; " if self.with_tests else ""
+            whose = (
+                ", ".join(map(str, self.policies)) if any(len(p.agents) > 1 for p in self.policies) else "each agent"
+            )
+            say(f"reward: mean of each turn; {passed}loss: of {whose}")
+        if name:
+            say(self._evaluation(row, name))
+            return
+        self.bar.update(1)
+        self.ends.append(now())
+        step = int(row["step"])
+        if step % self.every == 0 or step == self.total:
+            say(self._step(row, step))
+
+    def episodes(self, step: int, kind: str, records: Sequence[EpisodeRecord]) -> None:
+        """None are shown."""
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self.bar.close()
+
+    def _step(self, row: MetricRow, step: int) -> str:
+        rewards = " ".join(_number(row, f"turn_{t + 1}/reward_mean") for t in range(self.num_turns))
+        # Adding 0 makes a zero of what is rounded to a negative one.
+        losses = " ".join(
+            f"{round(float(row.get(f'{policy.key}/loss', 0.0)), 4) + 0.0:+8.4f}" for policy in self.policies
+        )
+        left = (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1) * (self.total - step)
+        return (
+            f"step {step:>{len(str(self.total))}}/{self.total} | reward {rewards} "
+            f"{self._passed(row, '', 'pass')}| loss {losses} "
+            f"| {row['rollout/tokens_per_s']:>6.0f} tok/s | {row['time/step']:5.1f} s "
+            f"(roll {row['time/rollout']:.1f} learn {row['time/learn']:.1f} sync {row['time/sync']:.2f}) "
+            f"| left {_duration(left)}"
+        )
+
+    def _evaluation(self, row: MetricRow, name: str) -> str:
+        rewards = " ".join(_number(row, f"eval/turn_{t + 1}/reward_mean") for t in range(self.num_turns))
+        passed = self._passed(row, "eval/", "all tests passed")
+        return f"eval {name:>12} | reward {rewards} {passed}| {row['time/eval']:.1f} s"
+
+    def _passed(self, row: MetricRow, prefix: str, title: str) -> str:
+        """The column of the last turn's share with all tests passed; nothing where no row has one."""
+        if not self.with_tests:
+            return ""
+        return f"| {title} {_share(row, f'{prefix}turn_{self.num_turns}/all_passed')} "
+
+
+class Voice:
+    """How much this process says: all, or, when quiet, warnings alone."""
+
+    quiet = False
+
+
+def say(text: str) -> None:
+    """Print a line on standard error without breaking a progress bar; nothing when quiet."""
+    if not Voice.quiet:
+        _print(text)
+
+
+def warn(text: str) -> None:
+    """The same for what a person should know in any case."""
+    _print(f"warning: {text}")
+
+
+def bar_hidden() -> bool | None:
+    """What tqdm's `disable` is to be: with a terminal, and not quiet, there is a bar."""
+    return True if Voice.quiet else None
+
+
+def _print(text: str) -> None:
+    tqdm.write(text, file=sys.stderr)
+    sys.stderr.flush()
+
+
+def _number(row: MetricRow, key: str) -> str:
+    return f"{row[key]:5.2f}" if key in row else "    -"
+
+
+def _share(row: MetricRow, key: str) -> str:
+    return f"{row[key]:4.0%}" if key in row else "   -"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,246 @@
+"""Weights that change, and actors that are lost, while real engines have requests in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from marl_ray.actors.generation_actor import GenerationActor
+from marl_ray.actors.generator_group import GeneratorGroup
+from marl_ray.actors.handle import Deadline, Handle
+from marl_ray.actors.learner_actor import LearnerActor
+from marl_ray.actors.learner_group import LearnerGroup
+from marl_ray.core.batch import Batch, Group
+from marl_ray.core.episode import Completion
+from marl_ray.core.errors import UserError
+from marl_ray.core.sampling import Generation
+from marl_ray.learning.policy_model import load_policy
+from marl_ray.weights.checksum import Checksum
+from marl_ray.weights.sender import CastSource
+from tests.actors.echo_actor import process_of
+from tests.actors.helpers import (
+    DEADLINES,
+    SAMPLING,
+    Log,
+    Whole,
+    as_batch,
+    generators,
+    learn,
+    learner,
+    sample,
+    update_weights,
+)
+from tests.actors.test_engine_and_learner import PROMPTS
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+LONG = replace(SAMPLING, num_generations=2, max_new_tokens=300, temperature=2.0, seed=7)
+SOON = Deadline(120.0, "start_s", "to answer")
+
+
+@asynccontextmanager
+async def an_agent(**options: Any) -> AsyncIterator[tuple[GeneratorGroup, LearnerGroup, Log]]:
+    """Generators and learner of one agent, which serve version 0."""
+    trainer = learner(learning_rate=3e-3, restarts=5, deadlines=options.get("deadlines", DEADLINES))
+    engine, log = generators(**options), Log()
+    try:
+        await asyncio.gather(engine.start(), trainer.start())
+        await trainer.connect(engine, log)
+        await update_weights(trainer)
+        yield engine, trainer, log
+    finally:
+        await asyncio.gather(engine.close(), trainer.close())
+
+
+async def long_requests(engine: GeneratorGroup) -> list[asyncio.Task[Generation]]:
+    """They have begun: every engine has shown a sign of life since it was asked."""
+    tasks = [
+        asyncio.create_task(engine.generate(prompt, replace(LONG, seed=i), priority=i))
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    await asyncio.sleep(0)  # all are sent
+    await asyncio.gather(*(replica.call(GenerationActor.alive).within(SOON) for replica in engine.replicas.serving()))
+    return tasks
+
+
+def bits(generations: Sequence[Generation]) -> list[Any]:
+    return [[(c.token_ids, c.logprobs, c.spans) for c in g.completions] for g in generations]
+
+
+def as_sampled(policies: Sequence[Any], prompt_ids: Sequence[int], completion: Completion) -> list[float]:
+    """Log-probabilities of the tokens, with the keys and values of earlier versions kept as the engine keeps them.
+
+    A span's policy reads, besides its own tokens but the last, the last one of the span before.
+    """
+    ids = torch.tensor([[*prompt_ids, *completion.token_ids]])
+    cache, start, end = None, 0, len(prompt_ids) - 1
+    found: list[torch.Tensor] = []
+    for version, tokens in completion.spans:
+        end += tokens
+        with torch.no_grad():
+            out = policies[version](ids[:, start:end], past_key_values=cache, use_cache=True)
+        scores = (out.logits[0, -tokens:].float() / LONG.temperature).log_softmax(-1)
+        found.append(scores.gather(1, ids[0, end - tokens + 1 : end + 1, None])[:, 0])
+        cache, start = out.past_key_values, end
+    return [float(value) for value in torch.cat(found)]
+
+
+def test_weights_change_between_two_tokens_and_never_under_a_new_request(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with an_agent() as (engine, trainer, log):
+            batch = as_batch(await sample(engine, PROMPTS))  # its prompts are cached under version 0
+            await trainer.export(str(tmp_path / "0"), PROMPTS)
+            await learn(trainer, batch)
+            await trainer.export(str(tmp_path / "1"), PROMPTS)
+            further = learner(learning_rate=3e-3)
+            await further.start()
+            for _ in range(2):
+                await learn(further, batch)
+            await further.export(str(tmp_path / "2"), PROMPTS)
+            await further.connect(engine, log)
+            running = await long_requests(engine)
+            await update_weights(trainer)
+            await update_weights(further)
+            new = await sample(engine, PROMPTS)
+            old = await asyncio.gather(*running)
+
+            policies = [load_policy(str(tmp_path / str(v)), False, torch.device("cpu")).eval() for v in range(3)]
+            completions = [(g.prompt_ids, c) for g in old for c in g.completions]
+            versions = [tuple(version for version, _ in c.spans) for _, c in completions]
+            assert sum(len(found) > 1 for found in versions) >= 8, versions
+            assert (0, 1, 2) in versions, versions
+            for prompt_ids, completion in completions:
+                assert sum(tokens for _, tokens in completion.spans) == len(completion.token_ids)
+                gaps = [
+                    a - b
+                    for a, b in zip(completion.logprobs, as_sampled(policies, prompt_ids, completion), strict=True)
+                ]
+                assert max(map(abs, gaps)) < 1e-4
+
+            assert {c.spans for g in new for c in g.completions} == {((2, n),) for n in lengths(new)}
+            await engine.resize(2)
+            _, fresh = await engine.replicas.wait_ready(all_members=True)
+            asked = [
+                fresh.call(GenerationActor.generate, p, replace(SAMPLING, seed=100 * i)) for i, p in enumerate(PROMPTS)
+            ]
+            assert bits(await asyncio.gather(*(call.within(SOON) for call in asked))) == bits(new)
+            await resized_to_one(engine)
+            await further.close()
+
+    async def resized_to_one(engine: GeneratorGroup) -> None:
+        undisturbed = bits(await asyncio.gather(*await long_requests(engine)))
+        running = await long_requests(engine)
+        await engine.resize(1)
+        assert bits(await asyncio.gather(*running)) == undisturbed
+        with pytest.raises(UserError, match="at least one generator"):
+            await engine.resize(0)
+
+    def lengths(generations: Sequence[Generation]) -> set[int]:
+        return {len(c.token_ids) for g in generations for c in g.completions}
+
+    asyncio.run(scenario())
+
+
+def test_requests_in_flight_are_finished_first_where_they_are_drained() -> None:
+    async def scenario() -> None:
+        async with an_agent(drain=True) as (engine, trainer, _):
+            undisturbed = bits(await asyncio.gather(*await long_requests(engine)))
+            await learn(trainer, as_batch(await sample(engine, PROMPTS)))
+            running = await long_requests(engine)
+            await update_weights(trainer)
+            assert bits(await asyncio.gather(*running)) == undisturbed, "all of version 0"
+            assert {c.weight_version for g in await sample(engine, PROMPTS) for c in g.completions} == {1}
+
+    asyncio.run(scenario())
+
+
+def test_a_generator_that_is_lost_is_asked_again_in_its_next_life() -> None:
+    async def scenario() -> None:
+        deadlines = replace(DEADLINES, heartbeat_s=8)
+        async with an_agent(restarts=2, deadlines=deadlines) as (engine, trainer, _):
+            await learn(trainer, as_batch(await sample(engine, PROMPTS)))
+            await update_weights(trainer)
+            undisturbed = bits(await asyncio.gather(*await long_requests(engine)))
+            for incarnation, fault in enumerate((signal.SIGKILL, signal.SIGSTOP), start=2):
+                running = await long_requests(engine)
+                os.kill(process_of(engine.replicas.serving()[0]), fault)
+                assert bits(await asyncio.gather(*running)) == undisturbed
+                assert [replica.incarnation for replica in engine.replicas.serving()] == [incarnation]
+            os.kill(process_of(engine.replicas.serving()[0]), signal.SIGKILL)
+            with pytest.raises(UserError, match=r"^agent 0 generator 0 is lost for good \(resources.generator.max_res"):
+                await engine.generate(PROMPTS[0], LONG)
+
+    asyncio.run(scenario())
+
+
+class Deadly:
+    """A batch whose learner gets a signal, once, when its group number 2 is to come."""
+
+    def __init__(self, batch: Batch, fault: signal.Signals, trainer: LearnerGroup) -> None:
+        self.step = batch.step
+        self._whole, self._faults, self._trainer = Whole(batch), [fault], trainer
+
+    async def groups(self, start: int) -> Sequence[Group]:
+        if start == 2 and self._faults:
+            os.kill(process_of(self._trainer.ranks.serving()[0]), self._faults.pop())
+        return await self._whole.groups(start)
+
+    async def batch(self) -> Batch:
+        return await self._whole.batch()
+
+
+def test_a_learner_that_is_lost_learns_the_same(tmp_path: Path) -> None:
+    """Lost in the middle of a batch; hanging in another; dead after it was done with one, before it said so."""
+
+    async def scenario() -> None:
+        async with an_agent(deadlines=replace(DEADLINES, heartbeat_s=8)) as (engine, trainer, log):
+            zombie = learner()
+            await zombie.start()
+            await zombie.connect(engine, log)
+            groups = await sample(engine, PROMPTS)
+            batches = [replace(as_batch(groups[i : i + 4]), step=i) for i in range(3)]
+            reference = learner(learning_rate=3e-3)
+            await reference.start()
+            for batch in batches:
+                log.batches[batch.step] = batch
+                wanted = await reference.learn(Whole(batch))
+                fault = (signal.SIGKILL, signal.SIGSTOP, None)[batch.step]
+                if fault is None:
+                    await died_when_done(trainer, Whole(batch))
+                    stats = await trainer.learn(Whole(batch))
+                else:
+                    stats = await trainer.learn(Deadly(batch, fault, trainer))
+                assert stats == wanted
+                if batch.step == 0:
+                    await trainer.save(str(tmp_path))
+                    log.saved = (1, str(tmp_path))
+            assert (trainer.version, trainer.ranks.serving()[0].incarnation) == (3, 4)
+            checksum = await update_weights(trainer)
+            with pytest.raises(UserError, match=r"refuses incarnation 1 of its learner, which is in incarnation 4"):
+                await zombie.update_weights(changed=True)
+            assert checksum == await checksum_of(reference, tmp_path)
+            await asyncio.gather(zombie.close(), reference.close())
+
+    async def died_when_done(trainer: LearnerGroup, stream: Whole) -> None:
+        rank: Handle[LearnerActor] = trainer.ranks.serving()[0]
+        await rank.call(LearnerActor.finish, await stream.batch(), 0).within(SOON)
+        os.kill(process_of(rank), signal.SIGKILL)
+
+    async def checksum_of(group: LearnerGroup, folder: Path) -> int:
+        await group.export(str(folder / "reference"), PROMPTS)
+        checksum = Checksum()
+        policy = load_policy(str(folder / "reference"), False, torch.device("cpu"))
+        for _ in checksum.watch(CastSource(policy, torch.float32)):
+            pass
+        return checksum.value
+
+    asyncio.run(scenario())

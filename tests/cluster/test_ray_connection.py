@@ -1,0 +1,63 @@
+"""Joining a cluster that is not there."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from marl_ray.cluster import ray_connection as local
+from marl_ray.cluster.ray_connection import connect
+from marl_ray.cluster.session_files import remove_session
+from marl_ray.core.errors import UserError
+
+
+def test_an_address_where_nobody_listens_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for name in (address, f"ray://{address}"):
+            monkeypatch.setenv("RAY_ADDRESS", name)
+            with pytest.raises(UserError, match=rf"^no Ray cluster can be joined at RAY_ADDRESS {name}: .*refused"):
+                connect(verbose=False)
+
+
+def test_what_is_no_ray_head_is_one_line_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself would try for two minutes."""
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    monkeypatch.setattr(local, "JOIN_S", 2.0)
+    with socket.socket() as silent:
+        silent.bind((socket.gethostbyname(socket.gethostname()), 0))
+        silent.listen()
+        monkeypatch.setenv("RAY_ADDRESS", "{}:{}".format(*silent.getsockname()))
+        begun = time.monotonic()
+        with pytest.raises(
+            UserError, match=r"^no Ray cluster can be joined at RAY_ADDRESS [\d.:]+: (no answer|nobody)"
+        ):
+            connect(verbose=False)
+        assert time.monotonic() - begun < 25
+
+
+def test_a_machine_that_is_too_busy_for_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(**options: object) -> None:
+        raise Exception("The current node timed out during startup. This could happen because")  # as Ray raises it
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "t")
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    monkeypatch.setattr(ray, "init", slow)
+    with pytest.raises(UserError, match=r"^Ray was not up after 30 s on this machine \(load \d+\): try again"):
+        connect(verbose=False)
+
+
+def test_only_what_is_beside_ray_s_logs_is_removed_where_they_are_kept(tmp_path: Path) -> None:
+    for name in ("logs", "tmp"):
+        (tmp_path / "session_1" / name).mkdir(parents=True)
+    (tmp_path / "session_latest").symlink_to(tmp_path / "session_1")
+    remove_session(tmp_path / "session_1", keep_logs=True)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["logs", "session_1", "session_latest"]
+    remove_session(tmp_path / "session_1", keep_logs=False)
+    assert list(tmp_path.iterdir()) == []

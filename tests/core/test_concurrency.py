@@ -1,0 +1,103 @@
+"""Waiting for several things at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from marl_ray.core.concurrency import DeadlineExceeded, gather, task_group, wait_within
+from marl_ray.core.errors import UserError
+
+
+def test_together_keeps_the_order() -> None:
+    async def value(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    assert asyncio.run(gather(*(value(n) for n in range(4)))) == [0, 1, 2, 3]
+    assert asyncio.run(gather()) == []
+
+
+def test_the_first_failure_cancels_the_others() -> None:
+    ended = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("endless")
+
+    async def fails() -> None:
+        raise KeyError("first")
+
+    with pytest.raises(KeyError, match="first"):
+        asyncio.run(gather(endless(), fails(), endless()))
+    assert ended == ["endless", "endless"]
+
+
+def test_a_crew_is_begun_on_the_way_and_waited_for() -> None:
+    ended = []
+
+    async def value(number: int) -> None:
+        await asyncio.sleep(0)
+        ended.append(number)
+
+    async def scenario() -> None:
+        async with task_group() as tasks:
+            for number in range(3):
+                tasks.create_task(value(number))
+                await asyncio.sleep(0)
+        ended.append(3)
+
+    asyncio.run(scenario())
+    assert ended == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("begins_it", [True, False])
+def test_a_crews_first_failure_ends_all_and_is_raised_as_it_is(begins_it: bool) -> None:
+    """In a task, or in what begins the tasks, which may wait for something else."""
+    ended = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("endless")
+
+    async def fails() -> None:
+        raise UserError("first") from KeyError("cause")
+
+    async def scenario() -> None:
+        async with task_group() as tasks:
+            tasks.create_task(endless())
+            await asyncio.sleep(0)
+            if begins_it:
+                await fails()
+            tasks.create_task(fails())
+            await asyncio.Event().wait()
+
+    with pytest.raises(UserError, match="first") as found:
+        asyncio.run(scenario())
+    assert isinstance(found.value.__cause__, KeyError)
+    assert ended == ["endless"]
+
+
+def test_a_wait_in_vain_names_who_and_the_setting() -> None:
+    async def wait(setting: str) -> None:
+        await wait_within(0.01, "the generators", setting, asyncio.Event().wait())
+
+    with pytest.raises(UserError) as found:
+        asyncio.run(wait("rollout_s"))
+    assert str(found.value) == "waited 0.01 s for the generators, in vain (resources.deadlines.rollout_s)"
+    with pytest.raises(DeadlineExceeded) as found:
+        asyncio.run(wait(""))
+    assert str(found.value) == "waited 0.01 s for the generators, in vain"
+
+
+def test_a_timeout_within_the_wait_is_not_the_wait_s() -> None:
+    async def fails() -> None:
+        raise TimeoutError("of its own")
+
+    with pytest.raises(TimeoutError, match="of its own"):
+        asyncio.run(wait_within(60, "nobody", "rollout_s", fails()))

@@ -1,0 +1,145 @@
+"""StopSignals: what the first one does to whatever runs, and what a second one does."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from marl_ray.core.errors import Terminated
+from marl_ray.core.stop_signals import StopSignals
+
+SIGNALS = [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+
+
+@pytest.fixture(autouse=True)
+def heard() -> object:
+    """Who runs tests in the background ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("number", "raised"), SIGNALS)
+def test_outside_of_the_loop_it_is_raised(number: int, raised: type[BaseException]) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(raised) as caught, StopSignals():
+        signal.raise_signal(number)
+    assert type(caught.value) is raised
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize(("number", "raised"), SIGNALS)
+def test_the_loop_s_work_is_cancelled_and_ends_in_order(number: int, raised: type[BaseException]) -> None:
+    ended = []
+
+    async def work() -> None:
+        try:
+            asyncio.get_running_loop().call_soon(signal.raise_signal, number)
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            ended.append("in order")
+
+    with pytest.raises(raised), StopSignals() as signals:
+        signals.run(work)
+    assert ended == ["in order"]
+
+
+def test_a_loop_that_sleeps_is_woken() -> None:
+    async def work() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)  # a signal from outside, while nothing runs
+        await asyncio.sleep(60)
+
+    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        begun = time.monotonic()
+        with pytest.raises(Terminated), StopSignals() as signals:
+            signals.run(work)
+        assert time.monotonic() - begun < 30
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_that_comes_while_the_loop_is_made_ends_the_work_before_it_begins() -> None:
+    begun = []
+
+    async def work() -> None:
+        begun.append("work")
+
+    def made() -> Coroutine[Any, Any, None]:
+        signal.raise_signal(signal.SIGTERM)
+        return work()
+
+    with pytest.raises(Terminated), StopSignals() as signals:
+        signals.run(made)
+    assert begun == []
+
+
+def test_one_that_comes_when_the_work_is_done_is_not_lost() -> None:
+    async def work() -> None:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
+
+    with pytest.raises(Terminated), StopSignals() as signals:
+        signals.run(work)
+
+
+def test_what_fails_because_of_the_stop_is_the_stop() -> None:
+    async def work() -> None:
+        try:
+            asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
+            await asyncio.sleep(60)
+        finally:
+            raise RuntimeError("an actor that got the signal too is gone")
+
+    with pytest.raises(Terminated), StopSignals() as signals:
+        signals.run(work)
+
+
+def test_a_failure_without_a_signal_goes_through() -> None:
+    async def work() -> None:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"), StopSignals() as signals:
+        signals.run(work)
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with StopSignals():
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        signal.raise_signal(signal.SIGINT)
+
+
+STUBBORN = """
+import asyncio, time
+from marl_ray.core.stop_signals import StopSignals
+
+async def work():
+    try:
+        print("at work", flush=True)
+        await asyncio.sleep(60)
+    finally:
+        print("ending", flush=True)
+        time.sleep(60)
+
+with StopSignals() as signals:
+    signals.run(work)
+"""
+
+
+def test_a_second_signal_kills() -> None:
+    with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "at work\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "ending\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == -signal.SIGTERM

@@ -1,0 +1,204 @@
+"""What --model names, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from marl_ray.cli.eval import load_config
+from marl_ray.cli.main import main
+from marl_ray.config import Config, from_tree, load, to_yaml
+from marl_ray.core.errors import UserError
+from marl_ray.core.ids import PolicyId
+from marl_ray.core.state import TrainerState
+from marl_ray.evaluation.evaluate import EvaluationRequest, check
+from marl_ray.evaluation.model_sources import (
+    evaluated_models,
+    find_model_sources,
+    policy_config,
+    run_folder_of,
+    single_agent,
+)
+from marl_ray.storage.run_folder import RunFolder
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+
+
+@pytest.fixture
+def config() -> Config:
+    return load(QUICKSTART, "magrpo")
+
+
+@pytest.fixture
+def run(tmp_path: Path, config: Config) -> RunFolder:
+    """A run with two checkpoints and no trained models."""
+    folder = RunFolder(tmp_path / "one")
+    folder.make()
+    folder.write_config(to_yaml(config), 0)
+    for step in (2, 4):
+        for agent in (0, 1):
+            (folder.checkpoints.begin(step, PolicyId((agent,))) / "config.json").write_text("{}")
+        folder.checkpoints.commit(TrainerState(step, 8 * step, 2 * step), keep=2)
+    return folder
+
+
+def test_a_run_is_its_models_or_its_newest_checkpoint(run: RunFolder, config: Config) -> None:
+    base, newest = find_model_sources(["base", str(run)], config)
+    assert base.weights == ("bundled:toy-base", "bundled:toy-base")
+    checkpoints = run.checkpoints.all()
+    assert newest.label == "one"
+    assert newest.weights == tuple(str(checkpoints[1] / f"agent_{agent}") for agent in (0, 1))
+    (older,) = find_model_sources([str(checkpoints[0])], config)
+    assert (older.label, older.weights[0]) == ("one/step_000002", str(checkpoints[0] / "agent_0"))
+    assert run_folder_of(checkpoints[0]) == run_folder_of(run.path) == run.path
+    for agent in (0, 1):
+        run.model(PolicyId((agent,))).mkdir(parents=True)
+    (trained,) = find_model_sources([str(run)], config)
+    assert trained.weights == (str(run.model(PolicyId((0,)))), str(run.model(PolicyId((1,)))))
+
+
+def test_models_of_fewer_steps_than_the_newest_checkpoint_are_not_taken(run: RunFolder, config: Config) -> None:
+    for steps, folder in ((4, run.models), (3, run.checkpoints.all()[1])):
+        for agent in (0, 1):
+            run.model(PolicyId((agent,))).mkdir(parents=True, exist_ok=True)
+            (run.model(PolicyId((agent,))) / "trained.json").write_text(f'{{"steps": {steps}}}')
+        (found,) = find_model_sources([str(run)], config)
+        assert found.weights[1] == str(folder / "agent_1")
+
+
+def test_a_shared_policy_plays_each_of_its_agents(tmp_path: Path, config: Config) -> None:
+    """Whether or not the config that plays it shares one."""
+    shared = load(QUICKSTART, "magrpo", {"magrpo.policy": 0})
+    folder = RunFolder(tmp_path / "shared")
+    folder.make()
+    folder.write_config(to_yaml(shared), 0)
+    folder.model(PolicyId((0, 1))).mkdir(parents=True)
+    for playing in (config, shared):
+        base, trained = find_model_sources(["base", str(folder)], playing)
+        assert trained.weights == (str(folder.models / "policy_0"),) * 2
+        apart = evaluated_models([base, trained], playing, swap=True)[1].config
+        assert [agent.name for agent in apart.agents] == ["bundled:toy-base", trained.weights[1]]
+        assert apart.policies == (PolicyId((0,)), PolicyId((1,))), "whoever learned together plays apart"
+
+
+def test_adapters_are_told_from_models_and_have_to_be_whole(run: RunFolder, config: Config) -> None:
+    adapter = run.checkpoints.all()[1] / "agent_0"
+    (adapter / "adapter_model.safetensors").touch()
+    (adapter / "tokenizer.json").touch()
+    (newest,) = find_model_sources([str(run)], config)
+    assert newest.adapters == {str(adapter): "bundled:toy-base"}
+    with pytest.raises(UserError, match=r"agent_0 cannot be loaded: adapter_model.safetensors is cut off"):
+        check(config, request(models=[str(run)]))
+
+
+def test_models_that_are_none_are_refused(run: RunFolder, config: Config, tmp_path: Path) -> None:
+    def refusal(*names: str) -> str:
+        with pytest.raises(UserError) as caught:
+            find_model_sources(names, config)
+        return str(caught.value)
+
+    assert "--model base is given twice" in refusal("base", "base")
+    assert "neither base nor the folder of a run or of a checkpoint" in refusal(str(tmp_path / "two"))
+    (run.checkpoints.all()[1] / "agent_1" / "config.json").unlink()
+    assert "agent_1/config.json is not there" in refusal(str(run))
+    run.model(PolicyId((0,))).mkdir(parents=True)
+    assert "holds agent_0, but its run has agent_0, agent_1" in refusal(str(run))
+    empty = RunFolder(tmp_path / "empty")
+    empty.make()
+    empty.write_config(to_yaml(config), 0)
+    assert "has neither trained models nor a checkpoint yet" in refusal(str(empty))
+
+
+def test_runs_of_one_name_are_told_apart(run: RunFolder, config: Config, tmp_path: Path) -> None:
+    other = tmp_path / "seed2" / "one"
+    shutil.copytree(run.path, other)
+    base, one, two = find_model_sources(["base", str(run), str(other)], config)
+    assert (base.label, one.label, two.label) == ("base", str(run), str(other))
+    assert len(evaluated_models([base, one, two], config, swap=True)) == 9
+    with pytest.raises(UserError, match=f"--model {other}/ is given twice: leave one away"):
+        find_model_sources([str(other), f"{other}/"], config)
+
+
+def test_swapping_fills_every_place_with_either(run: RunFolder, config: Config) -> None:
+    sources = find_model_sources(["base", str(run)], config)
+    places = evaluated_models(sources, config, swap=True)
+    assert [place.label for place in places] == ["base+base", "base+one", "one+base", "one+one"]
+    assert [agent.name for agent in places[2].config.agents] == [sources[1].weights[0], "bundled:toy-base"]
+    assert places[1].players == ("base", "one")
+    with pytest.raises(UserError, match="--swap puts models in each other's places"):
+        evaluated_models(sources[:1], config, swap=True)
+    single = single_agent(places[1])
+    assert [agent.name for agent in single.config.agents] == [sources[1].weights[1]]
+
+
+def test_a_trained_base_model_is_prompted_as_its_base_was(run: RunFolder) -> None:
+    tree = {"agents": ["some/model-base", "some/model"], "dataset": {"name": "bundled:toy"}, "magrpo": {}}
+    config = from_tree(tree, "magrpo")
+    (trained,) = evaluated_models(find_model_sources([str(run)], config), config, swap=False)
+    assert [policy_config(trained, agent).model.use_chat_template for agent in (0, 1)] == [False, None]
+    said = replace(config, model=replace(config.model, use_chat_template=True))
+    (told,) = evaluated_models(find_model_sources([str(run)], said), said, swap=False)
+    assert policy_config(told, 0).model.use_chat_template is True
+
+
+def request(**changes: object) -> EvaluationRequest:
+    asked = EvaluationRequest(["base"], None, 5, [1, 5], "parallel", False, Path("out"), False)
+    return replace(asked, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"samples": 4}, "pass@5 needs as many samples, there are 4: raise --samples"),
+        ({"protocol": "paralel"}, "unknown protocol 'paralel': there are parallel, single, sequential, discussion"),
+        ({"split": "test"}, "has no split 'test'"),
+        ({"swap": True}, "give --model twice"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(config: Config, changes: dict[str, object], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check(config, request(**changes))
+    assert says in str(caught.value)
+
+
+def test_greedy_samples_are_one(config: Config) -> None:
+    greedy = replace(config, evaluation=replace(config.evaluation, eval_temperature=0.0))
+    with pytest.raises(UserError, match="all samples of a task are alike: set --samples 1"):
+        check(greedy, request())
+    with pytest.raises(UserError, match="eval_num_generations 4 would be alike: set that to 1"):
+        load(QUICKSTART, "magrpo", {"magrpo.eval_temperature": 0})
+    assert load(QUICKSTART, "magrpo", {"magrpo.eval_temperature": 0, "magrpo.eval_num_generations": 1})
+
+
+def test_the_command_plays_a_sample_at_a_time_whatever_training_does(run: RunFolder) -> None:
+    for config, model in ((QUICKSTART, "base"), (None, str(run.path))):
+        asked = argparse.Namespace(override=["magrpo.eval_temperature=0"], config=config, model=[model])
+        assert load_config(asked).evaluation.eval_num_generations == 1
+
+
+def test_tasks_are_those_of_training_unless_a_split_is_named(config: Config) -> None:
+    few = replace(config, evaluation=replace(config.evaluation, eval_num_samples=3))
+    assert len(check(few, request()).tasks) == 3
+    assert len(check(few, request(split="eval[:5]")).tasks) == 5
+    single = check(few, request(protocol="single"))
+    assert single.evaluated_models[0].config.num_agents == 1
+
+
+@pytest.mark.parametrize("protocol", ["sequential", "discussion"])
+def test_an_order_of_the_environments_own_is_kept(protocol: str) -> None:
+    ordered = load(QUICKSTART.with_name("toy_solver_tester.yaml"), "magrpo")
+    with pytest.raises(UserError, match="environment solver_tester has an order of its own: use parallel"):
+        check(ordered, request(protocol=protocol))
+    assert check(ordered, request(protocol="single")).evaluated_models[0].config.num_agents == 1
+
+
+def test_an_evaluation_needs_a_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--model", "base"]) == 1
+    assert "no config: give --config FILE, or the --model of a run" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["eval", "--model", "base", "--k", "1,x"])
+    assert "--k: 'x' is not a whole number from 1" in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""What is counted on tensors without data is what is there with data, operation by operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from marl_ray.config import LoraConfig
+from marl_ray.learning import memory_profile as rehearsal
+from marl_ray.learning.attention import PACKED
+from marl_ray.learning.memory_profile import (
+    MemoryProfile,
+    MemoryTracker,
+    MicroBatchShape,
+    _batches,
+    _measured,
+    profile_memory,
+)
+from marl_ray.learning.policy_model import compute_in
+
+SHAPE = MicroBatchShape(groups=2, prompt=12, completions=3, completion=8, accumulated=True)
+
+
+def settings_of(layers: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=80,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+
+
+def rehearsed(layers: int, lora: int = 0, checkpointing: bool = False, **where: Any) -> MemoryProfile:
+    return profile_memory(settings_of(layers), SHAPE, LoraConfig(rank=lora), checkpointing, **where)
+
+
+def test_it_is_what_a_real_model_takes() -> None:
+    model = LlamaForCausalLM(settings_of(2)).train()
+    model.set_attn_implementation(PACKED)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    packed, _ = _batches(SHAPE)
+    real = _measured(model, packed, "packed", compute_in(torch.float32, torch.device("cpu")))
+    found = rehearsed(2)
+    assert found.parameters == found.trained == model.num_parameters()
+    assert (found.layout, found.tokens) == ("packed", 2 * (12 + 3 * 8))
+    assert found.flops == real.flops
+    assert found.activations + found.logits == pytest.approx(real.activations + real.logits, rel=1e-3)
+
+
+def test_many_layers_are_as_many_times_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = rehearsed(7)
+    monkeypatch.setattr(rehearsal, "FEW", (7, 8))
+    whole = rehearsed(7)
+    assert few == whole
+    assert whole.embeddings == 2 * 300 * 32
+
+
+def test_checkpointing_and_fewer_bits_need_less_memory_and_adapters_learn_less() -> None:
+    whole = rehearsed(3)
+    checkpointed, narrow = rehearsed(3, checkpointing=True), rehearsed(3, on_gpu=True, dtype="bfloat16")
+    assert checkpointed.activations + checkpointed.logits < 0.8 * (whole.activations + whole.logits)
+    assert checkpointed.flops > 1.2 * whole.flops
+    assert narrow.activations < whole.activations
+    pytest.importorskip("peft")
+    adapted = rehearsed(3, lora=2)
+    assert adapted.trained == adapted.parameters - whole.parameters < whole.trained / 5
+    assert adapted.flops < whole.flops
+
+
+def test_storages_are_counted_once_and_until_they_are_freed() -> None:
+    model = torch.nn.Linear(4, 4)
+    with MemoryTracker(model, wide=1000) as living:
+        first = torch.zeros(100)
+        view = first[:50]
+        del first
+        second = torch.zeros(1000)
+        assert living.peak == (400, 4000)
+        del second, view
+        torch.zeros(500)
+    assert living.peak == (400, 4000)

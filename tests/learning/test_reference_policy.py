@@ -1,0 +1,149 @@
+"""The reference policy: what its KL divergence does to returns, weights and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_ray.core.batch import Batch, Group, MiniBatch
+from marl_ray.learning.learner import Learner
+from marl_ray.learning.losses import k1, k3
+from marl_ray.learning.micro_batches import Layout
+from tests.learning.builders import build_batch, tiny_learner
+from tests.learning.reference_learner import Weights, numpy_logprobs, slopes, weights_of
+from tests.learning.test_streaming import assert_same_state, some_groups, stream
+
+COEFFICIENT = 0.3
+WHERE = ["k1_in_reward", "k3_in_reward", "k3_in_loss"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(scores=st.lists(st.tuples(st.floats(-4, 4), st.floats(-4, 4)), min_size=2, max_size=6))
+def test_both_estimates_have_the_divergence_as_their_mean(scores: list[tuple[float, float]]) -> None:
+    """Over all tokens of a vocabulary, each as often as the policy says it."""
+    policy, reference = torch.tensor(scores, dtype=torch.float64).T.log_softmax(-1)
+    divergence = float((policy.exp() * (policy - reference)).sum())
+    for estimate in (k1, k3):
+        assert float((policy.exp() * estimate(policy, reference)).sum()) == pytest.approx(divergence, abs=1e-9)
+    assert bool((k3(policy, reference) >= -1e-12).all()), "rounding apart"
+
+
+@settings(max_examples=100, deadline=None)
+@given(scores=st.lists(st.tuples(st.floats(-4, 4), st.floats(-4, 4)), min_size=2, max_size=6))
+def test_in_the_reward_only_k1_has_the_divergences_gradient(scores: list[tuple[float, float]]) -> None:
+    """A reward acts by the score alone: E[estimate * grad log pi]. docs/explanation/losses.md says what that is of k3."""
+    logits, of_reference = torch.tensor(scores, dtype=torch.float64).T
+    logits.requires_grad_()
+    policy, reference = logits.log_softmax(-1), of_reference.log_softmax(-1)
+    forward = (policy.exp() * (policy - reference)).sum()
+    backward = (reference.exp() * (reference - policy)).sum()
+    for estimate, divergence in ((k1, forward), (k3, forward - backward)):
+        credited = (policy.exp() * estimate(policy, reference)).detach()
+        (found,) = torch.autograd.grad((credited * policy).sum(), logits, retain_graph=True)
+        (wanted,) = torch.autograd.grad(divergence, logits, retain_graph=True)
+        assert found.numpy() == pytest.approx(wanted.numpy(), abs=1e-9)
+
+
+def moved(learner: Learner) -> Learner:
+    """Its policy is not the reference any more."""
+    chance = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in learner.policy.parameters():
+            parameter += 0.02 * torch.randn(parameter.shape, generator=chance)
+    return learner
+
+
+def summed(weights: Weights, group: Group) -> list[np.ndarray]:
+    return [numpy_logprobs(weights, group.prompt_ids, c.token_ids) for c in group.completions]
+
+
+def divergences(where: str, policy: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> np.ndarray:
+    """Of each completion."""
+    gaps = [r - p for p, r in zip(policy, reference, strict=True)]
+    return np.array([(-gap if where.startswith("k1") else np.exp(gap) - 1 - gap).sum() for gap in gaps])
+
+
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+@pytest.mark.parametrize("where", WHERE)
+def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout: Layout, where: str) -> None:
+    settings = {"reference_kl": where, "microbatch_tokens": 20, "max_grad_norm": 1e9}
+    learner = tiny_learner(tiny_policy, layout, kl=COEFFICIENT, **settings)
+    start = weights_of(learner.policy)
+    now = weights_of(moved(learner).policy)
+    batch = build_batch(some_groups(5, 3), 5)
+    (mini_batch,) = batch.mini_batches
+    weights = []
+    for group in mini_batch.groups:
+        returns = np.array(group.returns)
+        if where != "k3_in_loss":
+            returns = returns - COEFFICIENT * divergences(where, summed(now, group), summed(start, group))
+        weights.append((returns - returns.mean()) / len(returns))
+
+    def loss(policy: Weights) -> float:
+        total = 0.0
+        for group, of_group in zip(mini_batch.groups, weights, strict=True):
+            ours, theirs = summed(policy, group), summed(start, group)
+            total -= sum(w * p.sum() for w, p in zip(of_group, ours, strict=True))
+            if where == "k3_in_loss":
+                total += COEFFICIENT * divergences(where, ours, theirs).mean()
+        return total / mini_batch.normalizer
+
+    stats = learner.update(batch)
+    found = {name: p.grad.double().numpy() for name, p in learner.policy.named_parameters()}
+    assert stats.loss == pytest.approx(loss(now), rel=1e-4)
+    for said, slope in slopes(loss, now, found, step=1e-6):
+        assert said == pytest.approx(slope, rel=1e-3, abs=1e-3)
+    tokens = sum(len(c.token_ids) for g in mini_batch.groups for c in g.completions)
+    k3s = [divergences("k3", summed(now, g), summed(start, g)).sum() for g in mini_batch.groups]
+    assert stats.reference_kl == pytest.approx(sum(k3s) / tokens, rel=1e-3)
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_portions_change_no_bit(tiny_policy: Path, where: str) -> None:
+    """Also of a second mini-batch, which is scored before the first step."""
+    batch = build_batch(some_groups(20, 8), 14)
+    whole, streamed = (
+        moved(tiny_learner(tiny_policy, kl=COEFFICIENT, reference_kl=where, microbatch_tokens=16)) for _ in range(2)
+    )
+    assert stream(streamed, batch, [3, 4, 11]) == whole.update(batch)
+    assert_same_state(whole, streamed)
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_at_the_start_the_divergence_is_exactly_nothing(tiny_policy: Path, where: str) -> None:
+    learner, plain = tiny_learner(tiny_policy, kl=COEFFICIENT, reference_kl=where), tiny_learner(tiny_policy)
+    batch = build_batch(some_groups(10, 9), 10)
+    found = learner.update(batch)
+    assert found.reference_kl == 0.0
+    assert found.loss == pytest.approx(plain.update(batch).loss, rel=1e-4), "up to rounding: more is computed at a time"
+
+
+def test_where_rewards_are_equal_the_divergence_ranks(tiny_policy: Path) -> None:
+    (mini_batch,) = build_batch(some_groups(4, 10), 4).mini_batches
+    groups = tuple(
+        replace(g, returns=(1.0,) * len(g.returns), weights=(0.0,) * len(g.weights)) for g in mini_batch.groups
+    )
+    batch = Batch(0, (MiniBatch(groups, 4),))
+    assert tiny_learner(tiny_policy, kl=COEFFICIENT).update(batch).optimizer_steps == 0, "at the start they are one"
+    assert moved(tiny_learner(tiny_policy)).update(batch).optimizer_steps == 0
+    assert moved(tiny_learner(tiny_policy, kl=COEFFICIENT)).update(batch).optimizer_steps == 1
+
+
+def test_the_reference_is_the_start_whatever_is_learned_or_loaded(tiny_policy: Path, tmp_path: Path) -> None:
+    learner = tiny_learner(tiny_policy, kl=COEFFICIENT)
+    learner.update(build_batch(some_groups(10, 11), 10))
+    learner.save(str(tmp_path))
+    batch = replace(build_batch(some_groups(10, 12), 10), step=1)
+    resumed = tiny_learner(tiny_policy, kl=COEFFICIENT)
+    resumed.load(str(tmp_path), 1)
+    found = learner.update(batch)
+    assert found.reference_kl is not None
+    assert found.reference_kl > 0
+    assert resumed.update(batch) == found

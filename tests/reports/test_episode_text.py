@@ -1,0 +1,73 @@
+"""Episodes as people read them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from marl_ray.reports.episode_text import episode_text
+from tests.factories import Verdict, make_episode, make_node
+
+
+def test_a_chain_shows_what_was_handed_on() -> None:
+    chain = make_episode(
+        make_node(
+            0, [1.0, 3.0], {1: make_node(1, [4.0, 4.0])}, levels={"tests": 0.5, "main": -0.25}, evidence=Verdict("fine")
+        )
+    )
+    rule = "=" * 100
+    assert episode_text(chain) == "\n".join(
+        [
+            rule,
+            "toy/1",
+            rule,
+            "--- turn 1: reward 3.00   (tests +0.50  main -0.25)",
+            "[agent 0 hears]",
+            "    | prompt 0.0",
+            "[agent 0 answers]",
+            "    | answer 0.0.1",
+            "[agent 1 hears]",
+            "    | prompt 0.1",
+            "[agent 1 answers]",
+            "    | answer 0.1.1",
+            "verdict: fine",
+            "--- turn 2: reward 4.00   ()",
+            "[agent 0 hears]",
+            "    | prompt 1.0",
+            "[agent 0 answers]",
+            "    | answer 1.0.0",
+            "[agent 1 hears]",
+            "    | prompt 1.1",
+            "[agent 1 answers]",
+            "    | answer 1.1.0",
+            "",
+        ]
+    )
+
+
+def test_a_tree_shows_its_first_path_and_counts_the_rest() -> None:
+    tree = make_episode(
+        make_node(0, [1.0, 2.0, 3.0], {1: make_node(1, [5.0], {0: make_node(2, [7.0])}), 2: make_node(1, [6.0])}),
+        ((2,), "early_termination"),
+        ((0,), "prompt_too_long"),
+        ((1, 0), "early_termination"),
+    )
+    text = episode_text(tree)
+    assert [line[:25] for line in text.splitlines() if line.startswith("---")] == [
+        "--- turn 1: reward 2.00  ",
+        "--- turn 2: reward 5.00  ",
+        "--- turn 3: reward 7.00  ",
+        "--- and 1 node more of th",
+    ]
+    assert text.splitlines()[1] == "toy/1   2 x early_termination, prompt_too_long"
+
+
+def test_a_path_that_could_not_go_on_shows_what_was_handed_on() -> None:
+    stopped = make_episode(make_node(0, [1.0, 2.0], transitions={1: {}}), ((1,), "prompt_too_long"))
+    assert "turn 1: reward 2.00" in episode_text(stopped)
+
+
+def test_own_rewards_and_an_episode_that_never_began() -> None:
+    root = make_node(0, [1.0])
+    root.joint_actions = [replace(root.joint_actions[0], rewards=(1.0, -1.0))]
+    assert "each agent's own: 1.00 -1.00" in episode_text(make_episode(root))
+    assert episode_text(make_episode(None, ((), "prompt_too_long"))).splitlines()[1] == "toy/1   prompt_too_long"

@@ -1,0 +1,62 @@
+"""When a script's output is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from marl_ray.sandbox.inside.judge.output_comparison import first_difference, lines, same
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted"),
+    [
+        ("3\n", "3"),
+        ("\n  3 \r\n\n", "3\n"),
+        ("1  2\t3", "1 2 3\n"),
+        ("a\n\nb", "a\n\nb\n"),
+        ("0.50 1.0", "0.5 1"),
+        ("+7 007 7.0 7e0", "7 7 7 7"),
+        ("0.333333", "0.33333333333"),
+        ("1e10", "10000000000.0"),
+        ("100000.4", "100000.0"),
+        ("x = 0.1", "x = 0.10"),
+        ("nan inf", "nan inf"),
+        ("9" * 5000, "9" * 5000),
+    ],
+)
+def test_right(got: str, wanted: str) -> None:
+    assert same(lines(got), lines(wanted))
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted"),
+    [
+        ("", "3"),
+        ("3\n3", "3"),
+        ("3 3", "3"),
+        ("a b", "ab"),
+        ("a", "A"),
+        ("b\na", "a\nb"),
+        ("a\nb", "a\n\nb"),
+        ("0.3334", "0.3333"),
+        ("10000000001", "10000000000"),
+        ("3.00001", "3"),
+        ("0.0001", "0.0"),
+        ("-0.5", "0.5"),
+        ("nan", "0.5"),
+        ("sNaN", "1.0"),
+        ("inf", "1e999"),
+        ("1e999999999", "1.0"),
+        ("1_0", "10.0"),
+        ("\u0661", "1.0"),
+        ("0x10", "16.0"),
+        ("9" * 5000 + ".0", "9" * 5000),
+    ],
+)
+def test_wrong(got: str, wanted: str) -> None:
+    assert not same(lines(got), lines(wanted))
+    assert first_difference(lines(got), lines(wanted))
+
+
+def test_the_first_line_that_differs_is_named() -> None:
+    assert first_difference(lines("1.0\n2"), lines("1\n3")) == "line 2: got '2', expected '3'"

@@ -1,0 +1,222 @@
+"""Objects that judge and guest both have: the same after any mix of calls and changes, and safe from false claims."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_ray.sandbox.inside.protocol.encoding import ProtocolError, UnsupportedValue
+from marl_ray.sandbox.inside.protocol.shared_objects import SharedObjects, restore
+
+Pair = namedtuple("Pair", "left right")
+
+
+class Stack(list):  # type: ignore[type-arg]
+    """A class of a program."""
+
+
+class Sides:
+    """Two tables, and the messages between them through JSON."""
+
+    def __init__(self) -> None:
+        self.here, self.there = SharedObjects(), SharedObjects()
+
+    def send(self, *values: Any, back: bool = False) -> list[Any]:
+        source, target = (self.there, self.here) if back else (self.here, self.there)
+        news, wires = json.loads(json.dumps([source.pending_changes(), source.encode_values(*values)]))
+        source.take_snapshot()
+        target.apply_changes(news)
+        received = [target.decode_value(wire) for wire in wires]
+        target.take_snapshot()
+        return received
+
+    def collect(self) -> None:
+        """As the judge does it, which is here."""
+        self.there.drop(self.here.drop_unreferenced())
+
+
+def test_the_same_object_is_the_same_on_the_other_side() -> None:
+    sides = Sides()
+    inner: list[Any] = [1]
+    mine = {"a": inner, "b": (inner, deque([inner])), "c": Stack(), "n": float("nan")}
+    (theirs,) = sides.send(mine)
+    assert theirs["a"] is theirs["b"][0] is theirs["b"][1][0]
+    assert sides.send(theirs["a"], theirs, back=True)[0] is inner
+    assert sides.send(inner, mine["n"])[0] is theirs["a"]
+    assert [theirs["n"]] == sides.send([mine["n"]])[0], "lists of the same NaN are equal"
+    assert sides.send(math.nan)[0] is math.nan
+
+
+def test_what_one_side_changes_the_other_sees() -> None:
+    sides = Sides()
+    mine: list[Any] = [[1], {2: 3}, {4}, bytearray(b"a"), deque([5]), Counter("b"), OrderedDict(c=1, d=2)]
+    mine += [defaultdict(None), Stack([6]), [0] * 3]
+    (theirs,) = sides.send(mine)
+    theirs[0].append(theirs[0][0])
+    theirs[1].clear()
+    theirs[2].add(5)
+    theirs[3].extend(b"b")
+    theirs[4].appendleft(1)
+    theirs[5]["b"] += 1
+    theirs[6].move_to_end("c")
+    theirs[7]["new"] = [theirs[0]]
+    theirs[8].append(7)
+    theirs[9][1] = Pair(1, theirs[1])
+    parts = list(mine)
+    sides.send(back=True)
+    assert mine[:6] == [[1, 1], {}, {4, 5}, bytearray(b"ab"), deque([1, 5]), Counter("bb")]
+    assert (list(mine[6]), mine[7], mine[8]) == (["d", "c"], {"new": [[1, 1]]}, [6, 7])
+    assert all(part is before for part, before in zip(mine, parts, strict=True))
+    assert mine[7]["new"][0] is mine[0]
+    assert mine[9][1].right is mine[1]
+    mine[1]["x"] = mine[9]
+    del mine[8][:]
+    sides.send()
+    assert (theirs[1]["x"] is theirs[9], theirs[8]) == (True, [])
+
+
+def test_a_bytearray_changes_in_place_under_its_views() -> None:
+    sides = Sides()
+    mine = bytearray(2)
+    with memoryview(mine) as view:
+        (theirs,) = sides.send(mine)
+        theirs[0] = 1
+        sides.send(back=True)
+        assert bytes(view) == b"\1\0"
+    theirs.extend(b"ab")
+    sides.send(back=True)
+    assert mine == b"\1\0ab"
+
+
+def test_what_nobody_holds_is_forgotten_after_its_last_change() -> None:
+    sides = Sides()
+    (theirs,) = sides.send([[1], [2]])
+    sides.collect()
+    assert sides.here._entries == {}
+    mine = sides.send(theirs, back=True)
+    assert mine == [[[1], [2]]]
+    mine[0][0].append(3)
+    del mine
+    sides.send()
+    sides.collect()
+    assert theirs == [[1, 3], [2]], "changed before it was forgotten"
+    assert sides.here._entries == sides.there._entries == {}
+
+
+def test_what_the_other_side_has_changed_can_be_restored() -> None:
+    sides = Sides()
+    mine: list[Any] = [[1, [2]], {2: 3}, {4}, bytearray(b"a"), deque([5], 3), Counter("b"), OrderedDict(c=1, d=2)]
+    before = copy.deepcopy(mine)
+    (theirs,) = sides.send(mine)
+    for turn in range(2):
+        for part in theirs:
+            part.clear()
+        theirs[0].append(turn)
+        theirs[1][turn] = turn
+        sides.send(back=True)
+    assert mine[:2] == [[1], {1: 1}]
+    other = [1]
+    (made,) = sides.send(other, back=True)
+    other.append(2)
+    sides.send(back=True)
+    assert made == [1, 2]
+    assert not any(value is made for value, _ in sides.here.changed_by_peer()), "peer-made keys may be slow"
+    for value, content in reversed(sides.here.changed_by_peer()):
+        restore(value, content)
+    assert mine == before
+    assert sides.there.changed_by_peer() == []
+
+
+def test_a_message_that_fails_numbers_nothing() -> None:
+    sides = Sides()
+    mine = [1]
+    sides.send(mine)
+    first = sides.here.next_number()
+    mine.append(2)
+    assert sides.here.pending_changes() == [[0, [1, 2]]]
+    with pytest.raises(UnsupportedValue):
+        sides.here.encode_values([3], object())
+    sides.here.roll_back(first)
+    assert sides.here.next_number() == first
+    assert sides.send([4]) == [[4]]
+    assert [entry.value for entry in sides.there._entries.values() if entry.value != [4]] in ([], [[1, 2]])
+    assert sides.send(mine) == [[1, 2]]
+
+
+leaves = st.integers(-5, 5) | st.text(max_size=2) | st.none()
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "pop", "set", "nest", "clear"]),
+        st.integers(0, 20),
+        st.integers(0, 20),
+        leaves,
+        st.booleans(),
+    ),
+    max_size=25,
+)
+
+
+def containers(root: Any) -> list[Any]:
+    """Every list and dict that can be reached, in one order."""
+    found, todo = [], [root]
+    while todo:
+        value = todo.pop(0)
+        if type(value) in (list, dict) and not any(value is other for other in found):
+            found.append(value)
+            todo += value if type(value) is list else list(value.values())
+    return found
+
+
+def shape(root: Any) -> Any:
+    """Content and identity of all that can be reached."""
+    known = containers(root)
+    numbers = {id(value): number for number, value in enumerate(known)}
+    names = [list(value.items() if type(value) is dict else enumerate(value)) for value in known]
+    return [
+        [(key, ("@", numbers[id(item)]) if id(item) in numbers else item) for key, item in pairs] for pairs in names
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps)
+def test_both_sides_stay_the_same(script: list[Any]) -> None:
+    sides = Sides()
+    mine: Any = [[1], {"k": []}]
+    (theirs,) = sides.send(mine)
+    for action, at, other, leaf, back in script:
+        known = containers(theirs if back else mine)
+        chosen, second = known[at % len(known)], known[other % len(known)]
+        keys = list(range(len(chosen))) if type(chosen) is list else list(chosen)
+        if action == "append" and type(chosen) is list:
+            chosen.append(leaf)
+        elif action == "append":
+            chosen[leaf] = [leaf]
+        elif action in ("set", "nest") and keys:
+            chosen[keys[at % len(keys)]] = leaf if action == "set" else second
+        elif action == "pop" and keys:
+            chosen.pop(keys[-1])
+        elif action == "clear":
+            chosen.clear()
+        try:
+            sides.send(back=back)
+        except (UnsupportedValue, ProtocolError):
+            return  # so much the same within itself that it is refused
+        assert shape(mine) == shape(theirs)
+
+
+def test_a_list_may_contain_itself() -> None:
+    sides = Sides()
+    mine: list[Any] = [1]
+    mine.append(mine)
+    (theirs,) = sides.send(mine)
+    assert theirs[1] is theirs
+    theirs.append({"k": theirs})
+    sides.send(back=True)
+    assert mine[2]["k"] is mine

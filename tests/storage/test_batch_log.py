@@ -1,0 +1,140 @@
+"""The batch log gives back what it was given, or refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_ray.core.errors import UserError
+from marl_ray.storage.batch_log import BatchLog, LoggedStep
+from tests.storage.logged_batches import steps, synthetic, without_texts
+
+
+@given(steps())
+@settings(max_examples=60, deadline=None)
+def test_what_is_read_is_what_was_written(step: LoggedStep) -> None:
+    with TemporaryDirectory() as folder:
+        log = BatchLog(Path(folder) / "batches")
+        log.append(step)
+        found = log.read(step.step)
+        batches = tuple(map(without_texts, step.batches))
+        assert found == replace(step, batches=batches, episodes=list(step.episodes))
+        assert repr(found.batches) == repr(batches), "-0.0 too, and floats where floats were"
+        assert log.draws(step.step) == step.draws
+        assert [log.batch(step.step, agent) for agent in range(len(batches))] == list(batches)
+        assert [path.name for path in log.folder.iterdir()] == [log.path(step.step).name], "nothing beside it"
+
+
+def test_numbers_that_are_not_finite_are_kept(tmp_path: Path) -> None:
+    step = synthetic(0, agents=1, group_count=1, size=2, tokens=1, prompt=1)
+    group = step.batches[0].mini_batches[0].groups[0]
+    log = BatchLog(tmp_path)
+    log.append(LoggedStep(0, step.batches, 1, {"a": math.nan, "b": -math.inf}, ({"text": "\ud800"},)))
+    found = log.read(0)
+    assert math.isnan(float(found.row["a"]))
+    assert found.row["b"] == -math.inf
+    assert found.episodes[0]["text"] == "\ud800"
+    assert found.batches[0].mini_batches[0].groups[0].returns == group.returns
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_damaged_file_is_refused_by_name(data: st.DataObject) -> None:
+    with TemporaryDirectory() as folder:
+        log = BatchLog(Path(folder))
+        log.append(synthetic(12, agents=2, group_count=2, size=2, tokens=3, prompt=4))
+        path = log.path(12)
+        content = bytearray(path.read_bytes())
+        place = data.draw(st.integers(0, len(content) - 1))
+        if data.draw(st.booleans()):
+            content[place] ^= 1 << data.draw(st.integers(0, 7))
+        else:
+            del content[place:]
+        path.write_bytes(content)
+        for read in (lambda: log.read(12), lambda: log.batch(12, 1)):
+            with pytest.raises(UserError, match=r"step_000012\.npz is damaged: copy it again, or delete it"):
+                read()
+
+
+def test_only_whole_steps_of_the_right_name_are_there(tmp_path: Path) -> None:
+    log = BatchLog(tmp_path / "batches")
+    assert log.steps() == []
+    for step in (10, 9, 1_000_000):
+        log.append(synthetic(step, agents=1, group_count=1, size=1, tokens=1, prompt=1))
+    (log.folder / ".step_000011.npz").write_bytes(b"half")
+    (log.folder / "step_000012.npz").mkdir()
+    for stray in ("step_x.npz", "step_000013.npz.bak", "notes.txt"):
+        (log.folder / stray).write_text("")
+    assert log.steps() == [9, 10, 1_000_000]
+    log.drop_before(10)
+    assert log.steps() == [10, 1_000_000]
+    with pytest.raises(UserError, match=r"step_000009\.npz is not there: .* output\.keep_batches: true$"):
+        log.batch(9, 0)
+    log.path(10).rename(log.path(9))
+    with pytest.raises(UserError, match=r"step_000009\.npz holds step 10: give it its own name again"):
+        log.read(9)
+
+
+def test_numpy_reads_it_without_pickle(tmp_path: Path) -> None:
+    log = BatchLog(tmp_path)
+    log.append(synthetic(3, agents=2, group_count=4, size=2, tokens=5, prompt=6))
+    with np.load(log.path(3), allow_pickle=False) as arrays:
+        assert arrays["agent_1/token_ids"].shape == (4 * 2 * 5,)
+        assert arrays["agent_1/prompt_ids"].shape == (4 * 6,), "a prompt is there once a group"
+        assert arrays["agent_0/logprobs"].dtype == np.float64
+        assert json.loads(arrays["header"].tobytes())["joint_samples"] == 8
+    assert zipfile.ZipFile(log.path(3)).testzip() is None
+
+
+def test_a_file_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = BatchLog(tmp_path)
+    monkeypatch.setattr("marl_ray.storage.batch_log.FORMAT", 3)
+    log.append(synthetic(3, agents=1, group_count=1, size=1, tokens=1, prompt=1))
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"step_000003\.npz is of format 3, and this version reads 2"):
+        log.read(3)
+
+
+def test_a_step_of_another_number_of_agents_is_refused(tmp_path: Path) -> None:
+    log = BatchLog(tmp_path)
+    log.append(synthetic(3, agents=1, group_count=1, size=1, tokens=1, prompt=1))
+    assert log.read(3, agents=1).batches == (log.batch(3, 0),)
+    for read in (lambda: log.read(3, agents=2), lambda: log.batch(3, 1)):
+        with pytest.raises(
+            UserError, match=r"step_000003\.npz is of a run of 1 agent, not of this one: copy this run's"
+        ):
+            read()
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Longer files of this process cannot be written, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_takes_no_more_is_named_and_keeps_what_was_there(tmp_path: Path) -> None:
+    log = BatchLog(tmp_path)
+    log.append(synthetic(3, agents=1, group_count=1, size=1, tokens=1, prompt=1))
+    before = log.path(3).read_bytes()
+    with largest_file(5000), pytest.raises(OSError, match="File too large") as full:
+        log.append(synthetic(3, agents=1, group_count=9, size=9, tokens=9, prompt=9))
+    assert full.value.filename == str(log.path(3))
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000003.npz"]
+    assert log.path(3).read_bytes() == before

@@ -1,0 +1,88 @@
+"""The folder of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from marl_ray.core.errors import UserError
+from marl_ray.core.ids import PolicyId
+from marl_ray.core.state import TrainerState
+from marl_ray.storage.run_folder import RunFolder, new_folder
+
+
+def test_the_names_that_people_know(tmp_path: Path) -> None:
+    folder = new_folder(str(tmp_path), "run", "magrpo-toy")
+    files = (
+        folder.config,
+        folder.metrics,
+        folder.episodes,
+        folder.samples,
+        folder.plot,
+        folder.error,
+        folder.model(PolicyId((1,))),
+    )
+    assert [str(path.relative_to(tmp_path / "run")) for path in files] == [
+        "config.yaml",
+        "metrics.jsonl",
+        "episodes.jsonl",
+        "sample_episodes.txt",
+        "returns.png",
+        "error.txt",
+        "models/agent_1",
+    ]
+    assert folder.checkpoints.folder == tmp_path / "run" / "checkpoints"
+    assert folder.log.folder == tmp_path / "run" / "batches"
+    assert new_folder(str(tmp_path), None, "magrpo-toy").path.name.startswith("magrpo-toy-2")
+
+
+def test_a_folder_with_nothing_but_its_config_goes(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "a" / "b")
+    folder.make()
+    folder.config.write_text("seed: 1\n")
+    folder.lock.write_text("")
+    folder.metrics.write_text("")
+    folder.remove_if_empty()
+    assert folder.config.exists()
+    folder.metrics.unlink()
+    folder.remove_if_empty()
+    assert not folder.path.exists()
+
+
+def test_a_lock_that_stays_under_another_name_hides_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On NFS, where a file that is open is renamed when it is deleted."""
+    folder = RunFolder(tmp_path / "a")
+    folder.make()
+    for file in (folder.config, folder.machine, folder.lock):
+        file.write_text("")
+    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: path.rename(path.with_name(".nfs01")))
+    folder.remove_if_empty()
+    assert [path.name for path in folder.path.iterdir()] == [".nfs01"]
+
+
+def test_rows_are_on_disk_before_the_checkpoint_that_covers_them(tmp_path: Path, synced: list[Path]) -> None:
+    folder = RunFolder(tmp_path)
+    (folder.checkpoints.begin(2, PolicyId((0,))) / "weights").write_text("x")
+    for file in (folder.metrics, folder.episodes):
+        file.write_text("{}")
+    folder.commit(TrainerState(2, 16, 2), keep=1)
+    assert synced[:2] == [folder.metrics, folder.episodes]
+    assert folder.checkpoints.folder in synced[2:]
+
+
+def test_models_say_how_long_they_have_learned(tmp_path: Path) -> None:
+    folder, policies = RunFolder(tmp_path), (PolicyId((0,)), PolicyId((1,)))
+    for policy, steps in zip(policies, (200, 100), strict=True):
+        assert folder.trained_steps(policies) is None
+        folder.model(policy).mkdir(parents=True)
+        (folder.model(policy) / "trained.json").write_text(f'{{"steps": {steps}}}')
+    assert folder.trained_steps(policies) == 100
+
+
+def test_what_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot be written \(Not a directory\): set output.base_dir"):
+        RunFolder(tmp_path / "file" / "run").make()
+    with pytest.raises(UserError, match=r"^~nobody-is-called-so/x/r: there is no user ~nobody-is-called-so: "):
+        new_folder("~nobody-is-called-so/x", "r", "magrpo-toy")

@@ -1,0 +1,114 @@
+"""One writer at a time, and none that is dead."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from marl_ray.core.errors import UserError
+from marl_ray.storage.run_lock import held
+
+HOLDER = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from marl_ray.storage.run_lock import held
+
+with held(Path(sys.argv[1]), print):
+    started = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, close_fds=False)
+    ready, there = os.pipe()
+    forked = os.fork()
+    if forked == 0:
+        os.close(1)
+        os.write(there, b"x")
+        signal.pause()
+    os.read(ready, 1)
+    print(started.pid, forked, flush=True)
+    sys.stdin.read()
+"""
+"""Holds a lock until its standard input ends; its children, one that was started and one that was forked, stay."""
+
+
+class Holder:
+    """A process that holds the lock, and its children."""
+
+    def __init__(self, path: Path) -> None:
+        arguments = [sys.executable, "-c", HOLDER, str(path)]
+        self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.children = [int(word) for word in self.process.stdout.readline().split()]
+        assert len(self.children) == 2
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[Holder]:
+    found = Holder(tmp_path / "run.lock")
+    yield found
+    for pid in found.children:
+        os.kill(pid, signal.SIGKILL)  # they are alive still
+    found.process.kill()
+    with found.process:  # closes the pipes and waits
+        pass
+
+
+def test_a_second_writer_is_told_who_holds_it(holder: Holder, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused, held(tmp_path / "run.lock", print):
+        pass
+    who = rf"process {holder.process.pid} on {socket.gethostname()} since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert refused.match(rf"^{tmp_path} is being written by {who} \w+: wait for its end, or set another")
+
+
+def test_it_is_free_when_its_owner_is_killed_though_children_live(holder: Holder, tmp_path: Path) -> None:
+    holder.process.kill()
+    holder.process.wait(timeout=30)
+    for pid in holder.children:
+        os.kill(pid, 0)
+    with held(tmp_path / "run.lock", print):
+        assert f"process {os.getpid()} " in (tmp_path / "run.lock").read_text()
+
+
+def test_it_is_free_and_gone_at_the_end(holder: Holder, tmp_path: Path) -> None:
+    assert holder.process.stdin is not None
+    holder.process.stdin.close()
+    assert holder.process.wait(timeout=30) == 0
+    assert list(tmp_path.iterdir()) == []
+    for _ in range(2):
+        with held(tmp_path / "run.lock", print):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_was_deleted_by_its_holder_is_not_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening the file and locking it, its holder ends."""
+    path, flock = tmp_path / "run.lock", fcntl.flock
+
+    def late(file: int, how: int) -> None:
+        if not (tmp_path / "first").exists():
+            (tmp_path / "first").touch()
+            path.unlink()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with held(path, print), pytest.raises(UserError, match=f"process {os.getpid()} on"), held(path, print):
+        pass
+
+
+def test_a_file_system_without_locks_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(file: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    said: list[str] = []
+    with held(tmp_path / "run.lock", said.append):
+        assert (tmp_path / "run.lock").exists()
+    assert said == [f"note: {tmp_path} cannot be locked (No locks available): see to it that no other run writes there"]

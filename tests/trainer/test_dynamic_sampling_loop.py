@@ -1,0 +1,116 @@
+"""The real loop with dynamic sampling, on imagined hardware: what is in a batch, what is skipped, where it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.simulate import Case, imagine
+from benchmarks.simulated_actors import VirtualLoop
+from benchmarks.simulated_durations import Pace
+from marl_ray.core.errors import UserError
+from marl_ray.core.random_streams import task_for_sample
+from marl_ray.core.state import TrainerState
+from marl_ray.storage.batch_log import LoggedStep
+from marl_ray.storage.resume import ResumeState
+from marl_ray.telemetry.metrics import MetricRow
+
+PACE = Pace(token_s=0.02, slots=16, mean_tokens=100, learn_s=0.05, optimizer_s=0.1, publish_s=0.1)
+CASE = Case((PACE, PACE), (1, 1), tasks=3, steps=6, group=3, alike=0.6)
+
+
+@dataclass
+class Kept:
+    """The batch log, in memory."""
+
+    steps: dict[int, LoggedStep] = field(default_factory=dict)
+
+    def append(self, rollout: LoggedStep) -> None:
+        assert rollout.step == len(self.steps), "in their order"
+        self.steps[rollout.step] = rollout
+
+    def read(self, step: int, agents: int) -> LoggedStep:
+        return self.steps[step]
+
+    def draws(self, step: int) -> int:
+        return self.steps[step].draws
+
+    def drop_before(self, step: int) -> None:
+        """All is kept."""
+
+
+def played(
+    case: Case, folder: Path, standing: ResumeState | None = None, log: Kept | None = None
+) -> tuple[list[MetricRow], Kept]:
+    log = Kept() if log is None else log
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        found, _ = runner.run(imagine(case, folder, standing, log))
+    return found.rows, log
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_batch_is_the_first_draws_that_teach(tmp_path: Path, staleness: int) -> None:
+    rows, log = played(replace(CASE, staleness=staleness), tmp_path)
+    draw = 0
+    for step, row in enumerate(rows):
+        kept = log.steps[step]
+        numbers = range(draw, draw + kept.draws)
+        assert set(kept.skipped) < set(numbers)
+        assert kept.draws - len(kept.skipped) == 3
+        assert numbers[-1] not in kept.skipped, "it ends with the last that it needs"
+        for batch in kept.batches:
+            groups = batch.mini_batches[0].groups
+            assert len(groups) == 3 * 2, "two turns of each"
+            assert [group.turn for group in groups] == [0, 1] * 3, "draw by draw"
+        assert row["rollout/skipped"] == len(kept.skipped)
+        assert row["rollout/episodes"] == kept.draws
+        assert row["rollout/joint_samples"] == kept.draws * 2 * 3, "what was skipped was sampled"
+        draw += kept.draws
+        assert row.get("agent_0/staleness_max", 0) <= staleness
+    assert len(rows) == 6
+    assert sum(len(kept.skipped) for kept in log.steps.values()) > 0
+    assert log.steps[0].skipped == played(CASE, tmp_path / "again")[1].steps[0].skipped
+
+
+@pytest.mark.parametrize(("done", "logged"), [(0, 0), (2, 2), (2, 4), (5, 6)])
+def test_a_resumed_run_goes_on_at_the_right_draw(tmp_path: Path, done: int, logged: int) -> None:
+    _, whole = played(CASE, tmp_path / "whole")
+    before = [whole.steps[step] for step in range(done)]
+    state = TrainerState(done, sum(r.joint_samples for r in before), 2 * done, sum(r.draws for r in before))
+    log = Kept({step: whole.steps[step] for step in range(logged)})
+    rows, resumed = played(CASE, tmp_path / "resumed", ResumeState(None, state, logged, frozenset()), log)
+    assert len(rows) == 6 - done
+    assert rows[-1]["env_steps"] == sum(r.joint_samples for r in whole.steps.values())
+    for step, kept in whole.steps.items():
+        again = resumed.steps[step]
+        assert (again.draws, again.skipped, again.batches) == (kept.draws, kept.skipped, kept.batches)
+
+
+def test_without_anything_to_skip_a_batch_is_its_size(tmp_path: Path) -> None:
+    rows, log = played(replace(CASE, alike=0.0), tmp_path)
+    assert [(kept.draws, kept.skipped) for kept in log.steps.values()] == [(3, ())] * 6
+    assert rows[-1]["rollout/skipped"] == 0
+
+
+def test_a_run_that_finds_nothing_ends_at_once(tmp_path: Path) -> None:
+    says = "step 1 took 12 tasks, and in 0 of the 3 that it needs rewards differ: there is nothing to learn from"
+    with pytest.raises(UserError, match=says):
+        played(replace(CASE, alike=1.0), tmp_path)
+
+
+def test_a_step_that_finds_too_few_learns_from_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, log = played(replace(CASE, alike=0.9, steps=4), tmp_path)
+    sizes = [kept.draws - len(kept.skipped) for kept in log.steps.values()]
+    assert min(sizes) < 3
+    assert all(kept.draws == 12 for kept, size in zip(log.steps.values(), sizes, strict=True) if size < 3)
+    assert capsys.readouterr().err.count("so it learns from fewer") == 1
+
+
+def test_every_epoch_is_a_permutation() -> None:
+    draws = [task_for_sample(5, draw, seed=1) for draw in range(15)]
+    epochs = [draws[:5], draws[5:10], draws[10:]]
+    assert all(sorted(epoch) == list(range(5)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1

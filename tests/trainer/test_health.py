@@ -1,0 +1,82 @@
+"""When a run may not go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from marl_ray.config import from_tree
+from marl_ray.core.batch import UpdateStats
+from marl_ray.core.episode import Completion, Episode, Node, Stop, Task
+from marl_ray.core.errors import UserError
+from marl_ray.trainer.health import HealthMonitor
+
+GOOD = UpdateStats(0.5, 1.0, 1e-5, 0.001, None, 1, 0)
+BAD = replace(GOOD, optimizer_steps=0, skipped_steps=1, logprob_gap=None)
+TASK = Task("t", "", {})
+
+
+def health(**section: object) -> HealthMonitor:
+    tree = {"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}, "magrpo": {"max_bad_steps": 2} | section}
+    return HealthMonitor(from_tree(tree, "magrpo"))
+
+
+def played(*versions: Sequence[int]) -> Episode:
+    """One node; for each agent the versions of its completions."""
+    groups = [[Completion((1,), "", (0.0,), "stop", ((v, 1),)) for v in group] for group in versions]
+    return Episode(TASK, Node(0, [], [], groups, []))
+
+
+def lost(detail: str) -> Episode:
+    return Episode(TASK, None, [Stop((), "infra_error", detail)])
+
+
+def test_bad_steps_in_a_row_end_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    watcher = health()
+    watcher.check_updates([GOOD, BAD], 1)
+    watcher.check_updates([GOOD, GOOD], 2)
+    watcher.check_updates([BAD, GOOD], 3)
+    with pytest.raises(UserError, match=r"^2 steps in a row .* lower magrpo\.learning_rate and --resume$"):
+        watcher.check_updates([BAD, BAD], 4)
+    assert capsys.readouterr().err.count("not finite, update skipped") == 3
+
+
+def test_a_sampler_that_differs_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    watcher = health()
+    for step in (1, 2):
+        watcher.check_updates([GOOD, replace(GOOD, logprob_gap=0.2)], step)
+    watcher.check_updates([replace(GOOD, logprob_gap=float("nan"))], 3)
+    assert capsys.readouterr().err.count("differ by 0.200 nats a token") == 1
+
+
+def test_old_weights_differ_by_design(capsys: pytest.CaptureFixture[str]) -> None:
+    far = replace(GOOD, logprob_gap=0.2)
+    health(max_staleness=2).check_updates([far], 1)
+    assert capsys.readouterr().err == ""  # importance, on by itself, makes up for it
+    health(max_staleness=2, importance="none").check_updates([far], 1)
+    said = capsys.readouterr().err
+    assert "weights up to 2 versions old" in said
+    assert "magrpo.importance is none" in said
+    health(importance="none").check_updates([far], 1)
+    assert "versions old" not in capsys.readouterr().err
+
+
+def test_a_step_without_any_verdict_has_no_sandbox() -> None:
+    health().check_rollout([lost("gone"), played([3], [3])], 3)
+    with pytest.raises(UserError, match="no episode of step 7 had a verdict: gone"):
+        health().check_rollout([lost("gone"), lost("gone")], 6)
+
+
+def test_stale_tokens_are_a_bug() -> None:
+    health(max_staleness=1).check_rollout([played([3, 4], [4, 3])], 4)
+    for batch, versions in ((5, [4, 5]), (2, [2, 3])):
+        with pytest.raises(RuntimeError, match=rf"^agent 1 served versions .* in batch {batch}: allowed"):
+            health().check_rollout([played([batch], versions)], batch)
+
+
+def test_a_run_that_learned_nothing_fails() -> None:
+    health().check_learning(1, 5)
+    with pytest.raises(UserError, match="no optimizer step up to step 5 had a gradient"):
+        health().check_learning(0, 5)
