@@ -1,0 +1,101 @@
+"""What each estimator, loss and critic needs from the rest of a configuration, as data. Imports nothing.
+
+`marl_ray.config` checks a run's settings against these records, and the rollout reads from them which extra joint
+actions to sample. A new estimator, loss or critic is described here beside its registry entry; no check changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirements:
+    """What one estimator, loss or critic needs. By default, as for a plug-in, it needs nothing."""
+
+    siblings: bool = False
+    """At least two completions per group: num_generations > 1."""
+    group_size: int | None = None
+    """Exactly this many completions per group."""
+    greedy_sample: bool = False
+    """The rewards of one greedy joint action per node, as a baseline."""
+    counterfactual_sample: bool = False
+    """The rewards of each joint action with one agent's completion replaced, as baselines."""
+    whole_batch: bool = False
+    """All groups of a batch before the first advantage is known. They hold more than one completion."""
+    immediate_rewards: bool = False
+    """Returns that are rewards: one turn, or a handoff other than `all`."""
+    full_tree: bool = False
+    """The continuation of every joint action: one turn, or handoff `all`."""
+    parallel_agents: bool = False
+    """An environment in which all agents of a turn answer at the same time."""
+    equal_return_groups: bool = False
+    """Groups of equal returns too, because their gradient is not zero: no dynamic_sampling."""
+    fixed_returns: bool = False
+    """Returns that the learner does not change: reference_kl k3_in_loss where there is a reference policy."""
+    magrpo_if_whitened: bool = False
+    """An affine map of the group's returns, which normalize_advantages turns into MAGRPO: no normalize_advantages."""
+    on_policy: bool = False
+    """Tokens sampled by the current weights: max_staleness 0."""
+    several_optimizer_steps: bool = False
+    """More than one optimizer step per batch."""
+    off_policy_tokens: bool = False
+    """More than one optimizer step per batch, or max_staleness above 0."""
+    own_importance_ratio: bool = False
+    """No second importance weight: importance auto or none."""
+    loss_aggregation: str | None = None
+    """This loss_aggregation and no other."""
+    clip_range: tuple[float, float] | None = None
+    """Default distances below and above 1 at which a ratio is clipped; None: clip_low and clip_high do not apply."""
+    no_estimator: bool = False
+    """Advantages from a critic, so that an agent names no estimator of its own."""
+    single_rank: bool = False
+    """A learner of one rank."""
+
+
+ESTIMATOR_REQUIREMENTS = {
+    "magrpo": Requirements(siblings=True),
+    "grpo": Requirements(siblings=True),
+    "marloo": Requirements(siblings=True, magrpo_if_whitened=True),
+    "maremax": Requirements(siblings=True, magrpo_if_whitened=True),
+    "mareinforce": Requirements(),
+    "remax": Requirements(greedy_sample=True, immediate_rewards=True, parallel_agents=True, magrpo_if_whitened=True),
+    "difference": Requirements(counterfactual_sample=True, immediate_rewards=True, parallel_agents=True),
+    "reinforce_pp": Requirements(
+        whole_batch=True, equal_return_groups=True, fixed_returns=True, magrpo_if_whitened=True
+    ),
+}
+LOSS_REQUIREMENTS = {
+    "policy_gradient": Requirements(),
+    "clip": Requirements(several_optimizer_steps=True, clip_range=(0.2, 0.28)),  # DAPO's range
+    "gspo": Requirements(
+        several_optimizer_steps=True,
+        loss_aggregation="sequence_sum",
+        clip_range=(3e-4, 4e-4),  # GSPO's range
+    ),
+    "m2po": Requirements(off_policy_tokens=True, own_importance_ratio=True),
+}
+CRITIC_REQUIREMENTS = {
+    "none": Requirements(),
+    "iac": Requirements(
+        full_tree=True, equal_return_groups=True, fixed_returns=True, no_estimator=True, single_rank=True
+    ),
+    "maac": Requirements(
+        full_tree=True,
+        parallel_agents=True,
+        equal_return_groups=True,
+        fixed_returns=True,
+        no_estimator=True,
+        single_rank=True,
+    ),
+}
+
+
+def estimator_requirements(name: str) -> Requirements:
+    """Return the requirements of estimator `name`; a plug-in (`module:Attr`) has none.
+
+    Example:
+        >>> estimator_requirements("remax").greedy_sample, estimator_requirements("mine:estimate") == Requirements()
+        (True, True)
+    """
+    return ESTIMATOR_REQUIREMENTS.get(name, Requirements())
