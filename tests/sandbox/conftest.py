@@ -1,4 +1,4 @@
-"""Fixtures of the sandbox's tests."""
+"""Fixtures of the sandbox tests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import pytest
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings, SandboxUnavailable
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
-    """The best sandbox this machine allows, with limits for tests that are expected to end."""
+    """One sandbox at the best level of this machine, shared by all tests; skips the test where there is none.
+
+    Tests that need other limits set them per program (`Program.limits`).
+    """
     limits = Limits(test_cpu_s=5.0, test_wall_s=20.0, program_wall_s=60.0, memory_mb=512)
     try:
         with Sandbox(SandboxSettings(isolation="auto", limits=limits)) as running:
