@@ -28,7 +28,7 @@ from typing import Any
 from marl_ray.actors.run_actors import RunActors, start_actors
 from marl_ray.cluster.capacity_plan import plan_capacity
 from marl_ray.cluster.hardware import local_node
-from marl_ray.cluster.model_info import ModelInfo, read_model_config
+from marl_ray.cluster.memory_estimate import ModelInfo, read_model_config
 from marl_ray.config import Config, ModelConfig, from_tree
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.episode import Completion
@@ -101,7 +101,7 @@ def planned(config: Config) -> dict[str, float]:
         config, {name: ModelInfo(read_model_config(name, False, fetch=False), False, PROMPT)}, [local_node()]
     )
     assert found.placed is not None
-    return {one.owner.kind: one.need.host_total for one in found.placed if one.need is not None}
+    return {actor.id.kind: actor.memory.host_total for actor in found.placed if actor.memory is not None}
 
 
 def peaks() -> dict[str, float]:

@@ -25,7 +25,7 @@ class _Policy:
 
     async def close(self) -> None:
         await self.group.close()
-        self.places.free()
+        self.places.release()
 
 
 class EvaluationActors:
@@ -68,7 +68,7 @@ class EvaluationActors:
             await policy.close()
         if self._places is not None:
             await self.sandbox.close()
-            self._places.free()
+            self._places.release()
 
     async def _start(self, key: Hashable, config: Config, agent: int) -> None:
         plan = generator_plan(config, agent, cluster_has_gpus=ray.cluster_resources().get("GPU", 0) > 0)

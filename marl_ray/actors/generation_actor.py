@@ -12,7 +12,7 @@ from typing import Any
 from marl_ray.actors.engine import Engine
 from marl_ray.actors.handle import Actor, loading
 from marl_ray.actors.vllm_arguments import EngineSpec
-from marl_ray.cluster.session_files import use_session_folder
+from marl_ray.cluster.ray_connection import use_session_folder
 from marl_ray.config import ModelConfig
 from marl_ray.core.episode import WeightVersion
 from marl_ray.core.errors import UserError

@@ -81,7 +81,7 @@ class RunActors:
         """End all actors and free their places."""
         for group in self.groups:
             await group.close()
-        self.places.free()
+        self.places.release()
 
 
 async def start_actors(
@@ -160,7 +160,7 @@ def generator_group(
 
     def recipe(name: ActorId) -> ActorSpec[GenerationActor]:
         return ActorSpec(
-            name, GenerationActor, (name, spec, config.model), options | {"scheduling_strategy": places.of(name)}
+            name, GenerationActor, (name, spec, config.model), options | {"scheduling_strategy": places.strategy(name)}
         )
 
     async def place(replica: int) -> ActorSpec[GenerationActor]:
@@ -174,7 +174,7 @@ def generator_group(
         config.resources.deadlines,
         agent.generator.max_restarts,
         None if spec.transport == "ipc" or device else place,
-        places.drop,
+        places.remove,
     )
     if device is not None and device.gpu:
         group.replicas.turn = device.alone
@@ -206,7 +206,7 @@ def _learners(
                     rank,
                     LearnerActor,
                     (rank, arguments[first], device.by_turns),
-                    options | {"scheduling_strategy": places.of(rank)},
+                    options | {"scheduling_strategy": places.strategy(rank)},
                 )
                 for rank in ranks
             ]
@@ -215,7 +215,9 @@ def _learners(
                 group.ranks.turn = devices[plan.device].borrowed
             continue
         name = learner_id(config, first)
-        shared = ActorSpec(name, SharedLearner, (name, arguments), options | {"scheduling_strategy": places.of(name)})
+        shared = ActorSpec(
+            name, SharedLearner, (name, arguments), options | {"scheduling_strategy": places.strategy(name)}
+        )
         for policy, view in shared_learner_views(policies, shared, deadlines, restarts).items():
             groups[policy] = LearnerGroup(policy, [], plan.transport, deadlines, shared=view)
     return [groups[policy] for policy in config.policies]
@@ -231,5 +233,5 @@ def sandbox_pool(config: Config, places: PlacementGroups) -> SandboxPool:
         start=Deadline(deadlines.start_s, "start_s", "to start"),
         restarts=resources.max_restarts,
         deadline_s=deadlines.heartbeat_s,
-        scheduling=[places.of(ActorId("sandbox", None, worker)) for worker in range(resources.workers)],
+        scheduling=[places.strategy(ActorId("sandbox", None, worker)) for worker in range(resources.workers)],
     )

@@ -12,7 +12,7 @@ from marl_ray.cli.parser import Parser, exit_code_of
 
 if TYPE_CHECKING:
     from marl_ray.cluster.hardware import NodeSpec
-    from marl_ray.cluster.model_info import ModelInfo
+    from marl_ray.cluster.memory_estimate import ModelInfo
     from marl_ray.config import Config
     from marl_ray.launch.run_checks import RunInputs
     from marl_ray.storage.resume import SavedRun
@@ -98,7 +98,7 @@ def _machines() -> list[NodeSpec]:
 
 def _models(config: Config, problem: RunInputs) -> dict[str, ModelInfo]:
     """By name; those that cannot be read are said and left out."""
-    from marl_ray.cluster.model_info import ModelInfo, read_model_config
+    from marl_ray.cluster.memory_estimate import ModelInfo, read_model_config
     from marl_ray.core.errors import UserError
 
     trust = config.model.model_kwargs.trust_remote_code

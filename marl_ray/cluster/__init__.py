@@ -1,1 +1,1 @@
-"""What a run asks of a Ray cluster, and how it gets it: the plan, places, a Ray of our own."""
+"""Capacity planning, placement and the connection to Ray."""

@@ -1,6 +1,7 @@
-"""Losing Ray's own processes: noticed, and named in one line.
+"""Detection of lost Ray processes: the head's GCS and the raylets.
 
-Ray gives up on a head that does not answer after 60 s and then ends this process, in paragraphs. We give up before.
+Ray itself ends the driver with several paragraphs of output when the head has not answered for 60 s. The watch below
+ends the run earlier, with one line.
 """
 
 from __future__ import annotations
@@ -19,38 +20,39 @@ from ray.exceptions import RayError
 from marl_ray.cluster import ray_private
 from marl_ray.core.errors import UserError
 
-PATIENCE_S = 3.0
-"""For an answer of a process that has answered before."""
-LOOK_EVERY_S = 5.0
-GIVE_UP_S = 35.0
-"""A head that is restarted may take so long."""
+ANSWER_S = 3.0
+"""Time limit for an answer of a process that has answered before."""
+POLL_S = 5.0
+HEAD_TIMEOUT_S = 35.0
+"""Time that a head may take to restart."""
 
 
 class ClusterLost(UserError):
-    """A process of Ray's own is gone, and the run with it."""
+    """A process of Ray has ended, and the run with it."""
 
 
 @contextmanager
-def watch_head(lost: Callable[[str], None]) -> Iterator[None]:
-    """Call `lost`, with a line that names it, when the head of the cluster does not answer for long, or Ray's process
-    on this node is gone, without which no actor answers and none can be started.
+def watch_head(on_lost: Callable[[str], None]) -> Iterator[None]:
+    """Call `on_lost` with one line if the head does not answer for HEAD_TIMEOUT_S, or if the raylet of this node has
+    ended, without which no actor answers and none can start.
 
-    It is called in a thread: whoever asks Ray for anything then waits for the head too, and may never come back.
+    The call is made in a thread: any other thread that uses Ray may block forever.
     """
-    address, over = ray.get_runtime_context().gcs_address, threading.Event()
-    here = ray.get_runtime_context().get_node_id()
-    own = next(node for node in ray.nodes() if node["NodeID"] == here)
+    address, stop = ray.get_runtime_context().gcs_address, threading.Event()
+    node_id = ray.get_runtime_context().get_node_id()
+    local = next(node for node in ray.nodes() if node["NodeID"] == node_id)
 
     def watch() -> None:
-        answered = time.monotonic()
-        while not over.wait(LOOK_EVERY_S):
-            if _refuses(own):
-                lost(_gone(own))
+        last_answer = time.monotonic()
+        while not stop.wait(POLL_S):
+            if _refuses_connections(local):
+                on_lost(_describe_loss(local))
                 return
-            if _answers(address):
-                answered = time.monotonic()
-            elif time.monotonic() - answered > GIVE_UP_S:
-                lost(f"the head of the Ray cluster at {address} (gcs_server) has not answered for {GIVE_UP_S:g} s")
+            if _head_answers(address):
+                last_answer = time.monotonic()
+            elif time.monotonic() - last_answer > HEAD_TIMEOUT_S:
+                limit = f"{HEAD_TIMEOUT_S:g} s"
+                on_lost(f"the head of the Ray cluster at {address} (gcs_server) has not answered for {limit}")
                 return
 
     thread = threading.Thread(target=watch, name="watch of Ray's head", daemon=True)
@@ -58,35 +60,34 @@ def watch_head(lost: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
-        thread.join(PATIENCE_S + LOOK_EVERY_S)
+        stop.set()
+        thread.join(ANSWER_S + POLL_S)
 
 
 def find_lost_node() -> str | None:
-    """A line that names a node whose raylet is gone, where the head has not noticed it yet. Takes seconds at most."""
-    if not _answers(ray.get_runtime_context().gcs_address):
+    """Return one line that names a node whose raylet has ended, before the head notices it. Takes a few seconds."""
+    if not _head_answers(ray.get_runtime_context().gcs_address):
         return None
     for node in ray.nodes():
         try:
-            _connect(node)
+            _connect_to_raylet(node)
         except OSError:
-            return _gone(node)
+            return _describe_loss(node)
     return None
 
 
-def _gone(node: dict[str, Any]) -> str:
+def _describe_loss(node: dict[str, Any]) -> str:
     return f"Ray's process on node {node['NodeManagerAddress']} (raylet) is gone"
 
 
-def _connect(node: dict[str, Any]) -> None:
-    """To the node's raylet, which Ray calls its node manager. Raises OSError."""
-    socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout=PATIENCE_S).close()
+def _connect_to_raylet(node: dict[str, Any]) -> None:
+    socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout=ANSWER_S).close()
 
 
-def _refuses(node: dict[str, Any]) -> bool:
-    """Nobody listens where the node's raylet did. One that is only slow listens."""
+def _refuses_connections(node: dict[str, Any]) -> bool:
+    """Return whether the node's raylet no longer listens. A slow raylet still listens."""
     try:
-        _connect(node)
+        _connect_to_raylet(node)
     except ConnectionRefusedError:
         return True
     except OSError:
@@ -94,9 +95,9 @@ def _refuses(node: dict[str, Any]) -> bool:
     return False
 
 
-def _answers(address: str) -> bool:
+def _head_answers(address: str) -> bool:
     try:
-        ray_private.ask_head(address, PATIENCE_S)
+        ray_private.ask_head(address, ANSWER_S)
     except (grpc.RpcError, OSError, RayError):
         return False
     return True

@@ -1,7 +1,4 @@
-"""The machines that a run is planned for: devices as their data sheets have them, and nodes that hold them.
-
-Nodes are described in words, `2x8xH100-80GB`, or in a YAML file; or they are this machine, or those of a Ray cluster.
-"""
+"""Hardware that a run is planned for: GPU data sheets, and nodes from the command line, a file or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ GIB, MIB = 2**30, 2**20
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """What computes: memory in bytes, dense bfloat16 FLOP/s of its matrix units, bytes a second of its memory."""
+    """A compute device: memory in bytes, dense bfloat16 FLOP/s, and memory bandwidth in bytes per second."""
 
     name: str
     memory: float
@@ -43,15 +40,15 @@ DEVICES = {
         DeviceSpec("RTX4090-24GB", 24_564 * MIB, 165e12, 1.008e12),
     )
 }
-"""Without sparsity, SXM where there is a choice; memory as their drivers show it."""
+"""Data-sheet values without sparsity, SXM variants where there are several; memory as reported by the driver."""
 CPU_CORE = DeviceSpec("core", math.inf, 50e9, 10e9)
-"""One core of a CPU, float32: an assumption, within a factor of two on servers of these years."""
+"""One CPU core in float32. An assumption, within a factor of two on current servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node. `memory` is in bytes; what is not known is infinite. `device` is what its `gpus` are; None where there
-    are none, or nobody knows."""
+    """One node. `memory` is in bytes; unknown amounts are infinite. `device` is the type of its `gpus`; None without
+    GPUs and for GPUs of unknown type."""
 
     name: str
     cpus: float = math.inf
@@ -61,8 +58,13 @@ class NodeSpec:
 
     @property
     def resources(self) -> dict[str, float]:
-        """In Ray's spelling."""
+        """CPUs and GPUs under Ray's resource names."""
         return {"CPU": self.cpus} | ({"GPU": float(self.gpus)} if self.gpus else {})
+
+    @property
+    def device_memory(self) -> float:
+        """Bytes of one GPU; infinite if its type is unknown."""
+        return self.device.memory if self.device else math.inf
 
     def __str__(self) -> str:
         cores = "" if math.isinf(self.cpus) else f"{self.cpus:g} CPUs"
@@ -72,21 +74,28 @@ class NodeSpec:
 
 
 def find_device(name: str) -> DeviceSpec:
-    """`H100` is enough where there is one of that name. Raises UserError."""
+    """Return the device of that name, or the only one whose name starts with it (`H100`). Raises UserError."""
     wanted = name.upper().replace("_", "-").removeprefix("NVIDIA-")
-    found = [device for device in DEVICES.values() if device.name == wanted or device.name.startswith(f"{wanted}-")]
-    if len(found) == 1:
-        return found[0]
+    matches = [device for device in DEVICES.values() if device.name == wanted or device.name.startswith(f"{wanted}-")]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UserError(f"device {name} is ambiguous: choose one of {', '.join(device.name for device in matches)}")
     known = ", ".join(DEVICES)
-    if found:
-        raise UserError(f"device {name} is one of {', '.join(device.name for device in found)}: say which")
-    raise UserError(f"unknown device {name}{did_you_mean(wanted, DEVICES)}; known: {known}; others go into a YAML file")
+    raise UserError(
+        f"unknown device {name}{did_you_mean(wanted, DEVICES)}; known: {known}; describe others in a YAML file"
+    )
 
 
 def parse_cluster(text: str) -> list[NodeSpec]:
-    """`NODESxDEVICESxTYPE`, or a YAML file with `nodes`. Raises UserError."""
+    """Return the nodes of `NODESxDEVICESxTYPE`, or of a YAML file with a list `nodes`. Raises UserError.
+
+    Example:
+        >>> [(node.name, str(node)) for node in parse_cluster("2x8xH100")]
+        [('node 0', '8 x H100-80GB'), ('node 1', '8 x H100-80GB')]
+    """
     if text.endswith((".yaml", ".yml")):
-        return _from_file(Path(text))
+        return _read_nodes(Path(text))
     nodes, _, rest = text.partition("x")
     gpus, _, kind = rest.partition("x")
     if not (nodes.isdecimal() and gpus.isdecimal() and kind and int(nodes) and int(gpus)):
@@ -95,7 +104,7 @@ def parse_cluster(text: str) -> list[NodeSpec]:
     return [NodeSpec(f"node {number}", gpus=int(gpus), device=device) for number in range(int(nodes))]
 
 
-def _from_file(path: Path) -> list[NodeSpec]:
+def _read_nodes(path: Path) -> list[NodeSpec]:
     try:
         tree = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
@@ -103,31 +112,28 @@ def _from_file(path: Path) -> list[NodeSpec]:
     entries = tree.get("nodes") if isinstance(tree, dict) and set(tree) == {"nodes"} else None
     if not isinstance(entries, list) or not entries:
         raise UserError(f"--cluster {path} should have one key, nodes: a list, as - {{cpus: 96, memory_gib: 512}}")
-    machines: list[NodeSpec] = []
+    nodes: list[NodeSpec] = []
     for entry in entries:
         count = entry.get("count", 1) if isinstance(entry, dict) else 0
         if not isinstance(count, int) or count < 1:
             raise UserError(f"--cluster {path}: {entry} is no node, as {{count: 2, cpus: 96, gpus: 8, gpu: H100}}")
-        machines += [_node(entry, f"node {len(machines) + number}", path) for number in range(count)]
-    return machines
+        nodes += [_parse_node(entry, f"node {len(nodes) + number}", path) for number in range(count)]
+    return nodes
 
 
 NODE_KEYS = ("count", "cpus", "memory_gib", "gpus", "gpu", "gpu_memory_gib", "gpu_tflops", "gpu_gb_per_s")
 
 
-def _node(entry: Mapping[str, Any], name: str, path: Path) -> NodeSpec:
-    for key in entry:
+def _parse_node(entry: Mapping[str, Any], name: str, path: Path) -> NodeSpec:
+    for key, value in entry.items():
         if key not in NODE_KEYS:
             raise UserError(f"--cluster {path}: unknown key {key}{did_you_mean(str(key), NODE_KEYS)}")
-    numbers = {key: value for key, value in entry.items() if key != "gpu"}
-    for key, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        if key != "gpu" and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
             raise UserError(f"--cluster {path}: {key} should be a number, not {value!r}")
     gpus, kind = int(entry.get("gpus", 0)), str(entry.get("gpu", "GPU"))
-    given = [numbers.get(key) for key in NODE_KEYS[-3:]]
     device = None
-    if gpus and all(value is not None for value in given):
-        memory, flops, bandwidth = (float(value) for value in given if value is not None)
+    if gpus and all(key in entry for key in NODE_KEYS[-3:]):
+        memory, flops, bandwidth = (float(entry[key]) for key in NODE_KEYS[-3:])
         device = DeviceSpec(kind, memory * GIB, flops * 1e12, bandwidth * 1e9)
     elif gpus:
         device = find_device(kind)
@@ -136,7 +142,7 @@ def _node(entry: Mapping[str, Any], name: str, path: Path) -> NodeSpec:
 
 
 def local_node() -> NodeSpec:
-    """The one that this process is on, with the memory that its control group leaves it."""
+    """Return this machine, with its memory limited by the control group of this process."""
     from marl_ray.cluster.ray_connection import local_gpu_type, local_gpus
 
     gpus = local_gpus()
@@ -144,32 +150,32 @@ def local_node() -> NodeSpec:
     for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
         if limit.exists() and (text := limit.read_text().strip()).isdecimal():
             memory = min(memory, float(text))
-    device = _matching([local_gpu_type()]) if gpus else None
+    device = _match_ray_type([local_gpu_type()]) if gpus else None
     return NodeSpec("this machine", float(len(os.sched_getaffinity(0))), memory, gpus, device)
 
 
 def cluster_nodes() -> list[NodeSpec]:
-    """Of the Ray cluster that this process has joined: all that they have, free or not."""
+    """Return the live nodes of the connected Ray cluster with their total resources, free or in use."""
     import ray
 
-    machines = []
+    nodes = []
     for node in ray.nodes():
         if not node["Alive"]:
             continue
-        whole = node["Resources"]
-        gpus = int(whole.get("GPU", 0))
-        kinds = [key.partition(":")[2] for key in whole if key.startswith("accelerator_type:")]
+        total = node["Resources"]
+        gpus = int(total.get("GPU", 0))
+        types = [key.partition(":")[2] for key in total if key.startswith("accelerator_type:")]
+        device = _match_ray_type(types) if gpus else None
         name = f"node {node['NodeManagerAddress']}"
-        device = _matching(kinds) if gpus else None
-        machines.append(NodeSpec(name, whole.get("CPU", 0.0), whole.get("memory", math.inf), gpus, device))
-    return machines
+        nodes.append(NodeSpec(name, total.get("CPU", 0.0), total.get("memory", math.inf), gpus, device))
+    return nodes
 
 
-def _matching(kinds: Sequence[str]) -> DeviceSpec | None:
-    """The device that Ray calls so, as `A100-40G` or `GeForce-RTX-4090`; the smallest where it may be several."""
-    found = []
-    for kind in kinds:
+def _match_ray_type(types: Sequence[str]) -> DeviceSpec | None:
+    """Return the device for Ray's accelerator types (`A100-40G`, `GeForce-RTX-4090`); the smallest if several match."""
+    matches: list[DeviceSpec] = []
+    for kind in types:
         words = kind.upper().replace("RTX-", "RTX").split("-")
         alike = [device for device in DEVICES.values() if device.name.partition("-")[0] in words]
-        found += [device for device in alike if device.name.endswith(f"-{words[-1]}B")] or alike
-    return min(found, key=lambda device: device.memory, default=None)
+        matches += [device for device in alike if device.name.endswith(f"-{words[-1]}B")] or alike
+    return min(matches, key=lambda device: device.memory, default=None)

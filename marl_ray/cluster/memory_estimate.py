@@ -1,50 +1,60 @@
-"""What memory the actors of a run will need, by part. Plain arithmetic on sizes; no torch, nothing started.
+"""Memory estimates of a run's actors, by part, from model configurations. No weights are read or created.
 
-A learner's peak is the sum of what it always has (its process, weights, gradients, the optimizer's numbers, a reference
-policy, a critic) and the larger of what a micro-batch and what an optimizer step need beside. An engine's is its
-process, weights, keys and values, and the largest batch that it may compute.
-
-Numbers that no arithmetic gives are constants below, with what they were measured by.
+A learner's peak is its permanent state (process, weights, gradients, optimizer state, reference policy, critic) plus the
+larger of the needs of a micro-batch and of an optimizer step. An engine's peak is its process, weights, KV cache and
+largest batch. Quantities without a formula are constants below, with the measurement they come from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from marl_ray.cluster.hardware import GIB, MIB
 from marl_ray.config import AgentConfig, Config
+from marl_ray.core.errors import UserError
+from marl_ray.learning.arguments import wire_dtype
+from marl_ray.models.names import resolve_model
 
-FLOAT = 4
-"""Bytes of a learner's numbers."""
-ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of an engine's."""
+if TYPE_CHECKING:
+    from marl_ray.config import LoraConfig
+    from marl_ray.learning.memory_profile import MemoryProfile, MicroBatchShape
+
+FLOAT_BYTES = 4
+"""Bytes per parameter of a learner."""
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes per parameter of an engine."""
 LEARNER_PROCESS = 535e6
-"""A learner's process with all that it imports, and no model: `python -m benchmarks.memory_accuracy` measures it."""
-KEPT, KEPT_MOST = 0.5, 500e6
-"""What the C library's allocator holds beside a learner's activations on a CPU, as a part of them and in bytes:
-gradients lie where activations were, and those of the next micro-batch do not fit between them. Measured likewise, 0.48
-and 0.55 of 570 and 330 MB; the bound is a guess. Of ranks it holds as much as the weights besides, as layers are
-gathered and freed again: measured 0.4, 1.1 to 2.0 and 0.3 of 84, 204 and 540 MB, of two ranks."""
+"""A learner's process with its imports and no model, measured by `python -m benchmarks.memory`."""
+ALLOCATOR_SHARE, ALLOCATOR_LIMIT = 0.5, 500e6
+"""CPU memory that the C allocator retains beside a learner's activations: as a share of them, at most so many bytes.
+Gradients occupy freed activation memory, so the next micro-batch needs new memory. Measured with `benchmarks.memory`:
+0.48 and 0.55 of 570 and 330 MB; the limit is a guess. Ranks retain additional memory as layers are gathered and freed:
+0.4, 1.1 to 2.0 and 0.3 of 84, 204 and 540 MB of weights with two ranks."""
 GENERATOR_PROCESS = 980e6
-"""A generator's, likewise."""
-RELOAD = 1.7
-"""Of an engine's weights on a CPU: what a reload has beside them, and the allocator keeps after it; measured."""
+"""A generator's process, measured likewise."""
+RELOAD_SHARE = 1.7
+"""CPU memory of a weight reload, which the allocator retains, as a multiple of the engine's weights; measured."""
 SANDBOX_PROCESS = 150e6
-"""A sandbox worker's."""
 CUDA_CONTEXT = 0.6 * GIB
-"""What a process has on a GPU before its first tensor, kernels included: an assumption."""
+"""GPU memory of a process before its first tensor, including kernels; an assumption."""
 CUDA_HOST = 2.5 * GIB
-"""What a process with CUDA has in the host's memory beyond one without: an assumption."""
+"""Additional host memory of a process that uses CUDA; an assumption."""
 NCCL_BUFFERS = 2 * GIB
-"""Two of 1 GiB each, which vLLM's transfer packs weights into, on both sides."""
+"""Two buffers of 1 GiB on each side, into which vLLM's weight transfer packs tensors."""
 SAMPLER_COPIES = 3
-"""Of the logits of all sequences in flight, float32: as computed, processed, and as log-probabilities."""
+"""Float32 copies of the logits of all running sequences: raw, processed, and log-probabilities."""
+HUB_TIMEOUT_S = 5.0
+TYPICAL_PROMPT = 128
+"""Assumed prompt length in tokens if no tasks or tokenizer are available."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """Numbers of an engine's model: of all weights, of a token's keys and values, and of what is computed of it."""
+    """Sizes of an engine's model, in numbers: all parameters, keys and values per token, and layer widths."""
 
     parameters: int
     kv: int
@@ -55,22 +65,113 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class LearnerSize:
-    """What a learner's model comes to: see `marl_ray.learning.memory_profile.MemoryProfile`, whose fields these are; parameters
-    without adapters; activations and logits in bytes."""
+    """Sizes of a learner's model, from `marl_ray.learning.memory_profile.MemoryProfile`. `parameters` excludes adapters;
+    `activations` and `logits` are in bytes."""
 
     parameters: int
     trained: int
     rows: int
-    largest: int
     shared: int
-    """Numbers that a rank gathers at a time, of a model that ranks share out."""
+    """Parameters that a rank of a sharded model gathers at a time."""
     activations: int
     logits: int
 
 
+class ProfilingFailed(UserError):
+    """A model cannot be run on tensors without data."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelInfo:
+    """One model of a run. `config` is the result of `read_model_config`; `prompt` is a typical prompt length in tokens."""
+
+    config: Any
+    trust_remote_code: bool
+    prompt: int = TYPICAL_PROMPT
+
+    def engine(self) -> ModelSize:
+        """Return the sizes for an engine."""
+        text = self.config.get_text_config()
+        heads = getattr(text, "num_attention_heads", 1)
+        width = getattr(text, "head_dim", None) or text.hidden_size // heads
+        kv_heads = getattr(text, "num_key_value_heads", None) or heads
+        return ModelSize(
+            parameters=_count_parameters(self),
+            kv=2 * text.num_hidden_layers * kv_heads * width,
+            hidden=text.hidden_size,
+            intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+            vocabulary=text.vocab_size,
+        )
+
+    def learner(self, config: Config, agent: AgentConfig, on_gpu: bool) -> tuple[LearnerSize, float]:
+        """Return the sizes for a learner, and the FLOPs per token of a training step. Raises ProfilingFailed."""
+        profile = self._profile_learner(config, agent, on_gpu)
+        base = profile.parameters - (profile.trained if config.lora.rank else 0)
+        layer = (base - profile.embeddings) // max(1, profile.layers)
+        size = LearnerSize(
+            parameters=base,
+            trained=profile.trained,
+            rows=profile.rows,
+            shared=profile.embeddings + 2 * layer,
+            activations=profile.activations,
+            logits=profile.logits,
+        )
+        return size, profile.flops / profile.tokens
+
+    def _profile_learner(self, config: Config, agent: AgentConfig, on_gpu: bool) -> MemoryProfile:
+        from marl_ray.learning.memory_profile import MicroBatchShape
+
+        new, generations = agent.max_new_tokens, config.rollout.num_generations
+        group = self.prompt + generations * new
+        tokens = config.optimizer.microbatch_tokens
+        groups = min(tokens // group, config.rollout.rollout_buffer_size * config.rollout.num_turns)
+        completions = generations if groups else max(1, (tokens - self.prompt) // new)
+        shape = MicroBatchShape(max(1, groups), self.prompt, completions, new, accumulated=True)
+        dtype = wire_dtype(agent, on_gpu)
+        return _profile(self, shape, config.lora, config.optimizer.gradient_checkpointing, dtype, on_gpu)
+
+
+def read_model_config(name: str, trust_remote_code: bool, fetch: bool) -> Any:
+    """Return the transformers configuration of a model from its folder or the Hub cache. With `fetch`, `config.json` is
+    downloaded from the Hub if necessary. Raises UserError."""
+    from transformers import AutoConfig
+
+    path = resolve_model(name, fetch=False)
+    is_local = Path(path).is_dir()
+    try:
+        if not is_local and fetch:
+            from huggingface_hub import hf_hub_download
+
+            hf_hub_download(path, "config.json", etag_timeout=HUB_TIMEOUT_S)
+        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=not is_local)
+    except Exception as error:  # transformers and huggingface_hub raise many types
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"model {name}: its config.json cannot be read: {reason}") from None
+
+
+@cache
+def _profile(
+    model: ModelInfo, shape: MicroBatchShape, lora: LoraConfig, gradient_checkpointing: bool, dtype: str, on_gpu: bool
+) -> MemoryProfile:
+    from marl_ray.learning.memory_profile import profile_memory
+
+    try:
+        return profile_memory(model.config, shape, lora, gradient_checkpointing, dtype, on_gpu, model.trust_remote_code)
+    except Exception as error:  # a model's own code may raise anything
+        reason = " ".join(str(error).split())[:160]
+        raise ProfilingFailed(f"the model cannot be run on tensors without data: {reason}") from None
+
+
+@cache
+def _count_parameters(model: ModelInfo) -> int:
+    from marl_ray.learning.memory_profile import count_parameters
+
+    return count_parameters(model.config, model.trust_remote_code)
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes by part, in the host's memory and on a GPU of the actor's own; the order is that of the table."""
+    """Bytes by part, in host memory and on one GPU of the actor, in the order of the report's columns."""
 
     host: Mapping[str, float]
     device: Mapping[str, float]
@@ -87,77 +188,87 @@ class MemoryEstimate:
 def estimate_learner_memory(
     size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: bool, wire: str, nccl: bool, policies: int = 1
 ) -> MemoryEstimate:
-    """Of each of a learner's ranks, which share out weights, gradients and the optimizer's numbers; `wire` is the
-    type in which weights travel, with buffers of `nccl`. `policies` learn in one process, on one model that is frozen,
-    and have adapters of their own."""
+    """Return the memory of each rank of a learner.
+
+    Ranks share weights, gradients and optimizer state. `wire` is the dtype of transferred weights; `nccl` adds its
+    buffers. `policies` counts the policies that learn in one process: one frozen model with an adapter per policy.
+    """
     ranks, trained = agent.learner.ranks, size.trained * policies
     state = optimizer_state_bytes(config.optimizer.optimizer, trained, size.rows * policies)
     parts = {
-        "weights": FLOAT * (size.parameters + (trained if config.lora.rank else 0)) / ranks,
-        "gradients": FLOAT * trained / ranks,
+        "weights": FLOAT_BYTES * (size.parameters + (trained if config.lora.rank else 0)) / ranks,
+        "gradients": FLOAT_BYTES * trained / ranks,
         "optimizer": state / ranks,
         "activations": float(size.activations),
         "logits": float(size.logits),
     }
     if ranks > 1:
-        parts["gathered"] = 2 * FLOAT * float(size.shared)  # weights, and gradients before they are shared out
-    reference = FLOAT * size.parameters / ranks if agent.reference_kl_coef and not config.lora.rank else 0.0
+        parts["gathered"] = 2 * FLOAT_BYTES * float(size.shared)  # weights, and gradients before the reduce-scatter
+    has_reference = agent.reference_kl_coef and not config.lora.rank
+    reference = FLOAT_BYTES * size.parameters / ranks if has_reference else 0.0
     if config.credit.critic == "maac":
         parts["critic"] = parts["weights"] + parts["gradients"] + parts["optimizer"]
     offloaded = on_gpu and agent.learner.offload_reference
     if reference and not offloaded:
         parts["reference"] = reference
     if not on_gpu:
-        gathered = FLOAT * float(size.parameters) if ranks > 1 else 0.0
-        parts["allocator"] = min(KEPT * (size.activations + size.logits), KEPT_MOST) + min(gathered, KEPT_MOST)
-        parts["published"] = ITEM[wire] * float(size.parameters)
-        return MemoryEstimate(
-            {"process": LEARNER_PROCESS, **parts, **_copy(agent, wire, size.parameters * policies)}, {}
-        )
+        gathered = FLOAT_BYTES * float(size.parameters) if ranks > 1 else 0.0
+        retained = min(ALLOCATOR_SHARE * (size.activations + size.logits), ALLOCATOR_LIMIT)
+        parts["allocator"] = retained + min(gathered, ALLOCATOR_LIMIT)
+        parts["object store"] = DTYPE_BYTES[wire] * float(size.parameters)
+        parts |= _snapshot(agent, wire, size.parameters * policies)
+        return MemoryEstimate({"process": LEARNER_PROCESS, **parts}, {})
     host = {"process": LEARNER_PROCESS + CUDA_HOST} | ({"reference": reference} if reference and offloaded else {})
-    if config.resources.colocate:  # all that stays from one batch to the next, while the engine has the device
+    if config.resources.colocate:  # the state that persists between batches, while the engine has the device
         models = 2 if "critic" in parts else 1
-        host["parked"] = models * (parts["weights"] + parts["optimizer"]) + parts.get("reference", 0.0)
+        host["offloaded"] = models * (parts["weights"] + parts["optimizer"]) + parts.get("reference", 0.0)
     if agent.learner.cpu_offload:
         host |= {name: parts.pop(name) for name in ("weights", "gradients", "optimizer")}
     return MemoryEstimate(host, {"CUDA": CUDA_CONTEXT, **parts} | ({"buffers": NCCL_BUFFERS} if nccl else {}))
 
 
-def _copy(agent: AgentConfig, wire: str, parameters: int) -> dict[str, float]:
-    """What learner and engine keep of the weights as they were sent, where only what has changed is sent."""
+def _snapshot(agent: AgentConfig, wire: str, parameters: int) -> dict[str, float]:
+    """Return the copy of the last sent weights, which learner and engine keep if only changes are sent."""
     sparse = agent.learner.sparse_push
-    keeps = ITEM[wire] == 2 if sparse is None else sparse
-    return {"sent before": ITEM[wire] * float(parameters)} if keeps else {}
+    keeps_snapshot = DTYPE_BYTES[wire] == 2 if sparse is None else sparse
+    return {"snapshot": DTYPE_BYTES[wire] * float(parameters)} if keeps_snapshot else {}
 
 
 def optimizer_state_bytes(name: str, trained: int, rows: int) -> float:
-    """Bytes of the optimizer's numbers."""
+    """Return the bytes of the optimizer state for `trained` parameters.
+
+    Example:
+        >>> optimizer_state_bytes("adamw", 1000, 70)
+        8000.0
+    """
     if name == "adafactor":
-        return FLOAT * float(rows)
+        return FLOAT_BYTES * float(rows)
     if name == "adamw_8bit":
-        return 2 * (1 + FLOAT / 256) * float(trained)  # a scale for every 256
-    return 2 * FLOAT * float(trained)
+        return 2 * (1 + FLOAT_BYTES / 256) * float(trained)  # one scale per block of 256
+    return 2 * FLOAT_BYTES * float(trained)
 
 
 def estimate_generator_memory(
-    size: ModelSize, agent: AgentConfig, max_length: int, on_gpu: float, wire: str, nccl: bool
+    size: ModelSize, agent: AgentConfig, max_length: int, gpu_memory: float, wire: str, nccl: bool
 ) -> MemoryEstimate:
-    """Of one engine; on GPUs, of each of those that its weights are split over, `on_gpu` their memory. There it takes
-    its share of the device whatever it needs, and what it needs no more than that for is room for keys and values."""
-    settings, item = agent.generator, ITEM[wire]
+    """Return the memory of one engine, or of each GPU of a tensor-parallel engine.
+
+    `gpu_memory` is the memory of one GPU in bytes, 0 on a CPU. On a GPU the engine takes `gpu_memory_utilization` of
+    the device; the part that weights and batches leave free becomes the KV cache.
+    """
+    settings, item = agent.generator, DTYPE_BYTES[wire]
     weights = item * float(size.parameters)
-    room = settings.kv_cache_mb * float(MIB)
+    cpu_cache = settings.kv_cache_mb * float(MIB)
     batched = max(8192, max_length)
-    if not on_gpu:  # keys and values for more there are not
-        batched = min(batched, int(room / (item * size.kv)))
-    batch = float(batched * (3 * size.intermediate + 6 * size.hidden) * item)
-    sampling = SAMPLER_COPIES * FLOAT * float(settings.max_num_seqs * size.vocabulary)
-    if not on_gpu:
-        parts = {"process": GENERATOR_PROCESS, "weights": weights, "reload": RELOAD * weights, "KV cache": room}
-        parts |= {"activations": batch, "logits": sampling, "published": weights}
-        return MemoryEstimate({**parts, **_copy(agent, wire, size.parameters)}, {})
-    share = settings.gpu_memory_utilization * on_gpu
-    own = {"weights": weights / settings.tensor_parallel, "activations": batch, "logits": sampling}
-    cache = share - CUDA_CONTEXT - sum(own.values())
-    device = {"CUDA": CUDA_CONTEXT, **own, "KV cache": cache} | ({"buffers": NCCL_BUFFERS} if nccl else {})
+    if not gpu_memory:  # the KV cache limits the batch
+        batched = min(batched, int(cpu_cache / (item * size.kv)))
+    activations = float(batched * (3 * size.intermediate + 6 * size.hidden) * item)
+    logits = SAMPLER_COPIES * FLOAT_BYTES * float(settings.max_num_seqs * size.vocabulary)
+    if not gpu_memory:
+        parts = {"process": GENERATOR_PROCESS, "weights": weights, "reload": RELOAD_SHARE * weights}
+        parts |= {"KV cache": cpu_cache, "activations": activations, "logits": logits, "object store": weights}
+        return MemoryEstimate({**parts, **_snapshot(agent, wire, size.parameters)}, {})
+    used = {"weights": weights / settings.tensor_parallel, "activations": activations, "logits": logits}
+    cache = settings.gpu_memory_utilization * gpu_memory - CUDA_CONTEXT - sum(used.values())
+    device = {"CUDA": CUDA_CONTEXT, **used, "KV cache": cache} | ({"buffers": NCCL_BUFFERS} if nccl else {})
     return MemoryEstimate({"process": GENERATOR_PROCESS + CUDA_HOST}, device)

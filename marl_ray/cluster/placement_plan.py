@@ -1,4 +1,4 @@
-"""The placement plan: which actor needs what. Plain arithmetic, no Ray."""
+"""The placement plan: resources of every actor, grouped into placement group bundles. Arithmetic without Ray."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from marl_ray.core.ids import ActorId, Kind, PolicyId
 from marl_ray.core.text import pluralize
 
 Transport = Literal["store", "nccl", "ipc"]
-"""How weights travel from a policy's learner to its generators: through Ray's object store without GPUs, by CUDA IPC
-where both share one GPU, else by NCCL."""
+"""Weight transport from a policy's learner to its generators: Ray's object store without GPUs, CUDA IPC if both share
+one GPU, NCCL otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """One bundle of the placement group. `owners` share it: a fractional GPU puts generator and learner
-    of a policy on one device, and so does `resources.colocate`."""
+    """One bundle of the placement group, and the actors that share it. Generator and learner of a policy share a bundle
+    with fractional GPUs and with `resources.colocate`."""
 
-    owners: tuple[ActorId, ...]
+    actors: tuple[ActorId, ...]
     cpus: float
     gpus: float
 
     def resources(self) -> dict[str, float]:
-        """In Ray's spelling."""
+        """CPUs and GPUs under Ray's resource names."""
         return {"CPU": self.cpus} | ({"GPU": self.gpus} if self.gpus else {})
 
 
 @dataclass(frozen=True, slots=True)
 class AgentPlacement:
-    """GPUs of each of the generators of an agent's policy and of each rank of its learner, and how weights travel
-    between them. `device`: the number of the slot where they take turns; None: nobody has to wait for another's
-    memory."""
+    """GPUs per generator and per learner rank of an agent's policy, and the weight transport between them. `device` is
+    the index of the bundle in which they alternate with `resources.colocate`, otherwise None."""
 
     generator_gpus: float
     learner_gpus: float
@@ -45,125 +44,136 @@ class AgentPlacement:
 
 @dataclass(frozen=True, slots=True)
 class PlacementPlan:
-    """All slots, and what follows for each agent."""
+    """The bundles of a run, and the placement of each agent."""
 
-    slots: tuple[Bundle, ...]
+    bundles: tuple[Bundle, ...]
     agents: tuple[AgentPlacement, ...]
 
-    def index(self, owner: ActorId) -> int:
-        """The slot of `owner`."""
-        return next(i for i, slot in enumerate(self.slots) if owner in slot.owners)
+    def index(self, actor: ActorId) -> int:
+        """Return the index of the actor's bundle."""
+        return next(i for i, bundle in enumerate(self.bundles) if actor in bundle.actors)
 
 
 class PlacementError(UserError):
-    """The cluster cannot give what the config asks for."""
+    """A combination of resources that no cluster can provide."""
 
 
 def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
-    """Slots for every actor. Raises PlacementError for a combination of GPUs there is no transport for, and for engines
-    of one device that ask for more memory than it has."""
+    """Return the bundles of all actors.
+
+    Raises PlacementError for GPUs that no weight transport connects, and for engines on one device that request more
+    than its memory.
+    """
     if config.resources.colocate:
-        return _colocated_plan(config, cluster_has_gpus)
-    slots: list[Bundle] = []
-    plans: dict[int, AgentPlacement] = {}
+        return _make_colocated_plan(config, cluster_has_gpus)
+    bundles: list[Bundle] = []
+    placements: dict[int, AgentPlacement] = {}
     for policy in config.policies:
         agent = config.agents[policy.number]
-        own = (agent.generator, agent.learner) != (config.resources.generator, config.resources.learner)
-        plan = _agent_plan(agent, cluster_has_gpus, f"agents.{policy.number}." if own else "")
+        is_specific = (agent.generator, agent.learner) != (config.resources.generator, config.resources.learner)
+        placement = _place_agent(agent, cluster_has_gpus, f"agents.{policy.number}." if is_specific else "")
         generators = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
         ranks = [ActorId("learner", policy, rank) for rank in range(agent.learner.ranks)]
+        separate = [Bundle((generator,), agent.generator.cpus, placement.generator_gpus) for generator in generators]
         if (shared := learner_id(config, policy)) != ranks[0]:
-            if plan.transport == "ipc":
+            if placement.transport == "ipc":
                 raise PlacementError(
-                    "lora.share_base: a learner of several policies has a GPU of its own, and resources.generator.gpus "
-                    f"{plan.generator_gpus:g} would share it with one policy's generator: set it to 1 or more"
+                    "lora.share_base: a learner of several policies needs a GPU of its own, and "
+                    f"resources.generator.gpus {placement.generator_gpus:g} would share its GPU with one policy's "
+                    "generator: set it to 1 or more"
                 )
-            slots += [Bundle((generator,), agent.generator.cpus, plan.generator_gpus) for generator in generators]
+            bundles += separate
             if shared.replica == policy.number:
-                slots.append(Bundle((shared,), agent.learner.cpus, plan.learner_gpus))
-        elif plan.transport == "ipc":
-            cpus, gpus = agent.generator.cpus + agent.learner.cpus, plan.generator_gpus + plan.learner_gpus
-            slots.append(Bundle((*generators, *ranks), cpus, gpus))
+                bundles.append(Bundle((shared,), agent.learner.cpus, placement.learner_gpus))
+        elif placement.transport == "ipc":
+            cpus, gpus = agent.generator.cpus + agent.learner.cpus, placement.generator_gpus + placement.learner_gpus
+            bundles.append(Bundle((*generators, *ranks), cpus, gpus))
         else:
-            slots += [Bundle((generator,), agent.generator.cpus, plan.generator_gpus) for generator in generators]
-            slots += [Bundle((rank,), agent.learner.cpus, plan.learner_gpus) for rank in ranks]
-        plans |= dict.fromkeys(policy.agents, plan)
-    return PlacementPlan((*slots, *_sandbox_slots(config)), tuple(plan for _, plan in sorted(plans.items())))
+            bundles += separate
+            bundles += [Bundle((rank,), agent.learner.cpus, placement.learner_gpus) for rank in ranks]
+        placements |= dict.fromkeys(policy.agents, placement)
+    return _with_sandboxes(config, bundles, placements)
+
+
+def _with_sandboxes(
+    config: Config, bundles: Sequence[Bundle], placements: Mapping[int, AgentPlacement]
+) -> PlacementPlan:
+    agents = tuple(placement for _, placement in sorted(placements.items()))
+    return PlacementPlan((*bundles, *sandbox_plan(config).bundles), agents)
+
+
+def sandbox_plan(config: Config) -> PlacementPlan:
+    """Return the bundles of the sandbox workers only."""
+    sandbox = config.resources.sandbox
+    bundles = (Bundle((ActorId("sandbox", None, worker),), sandbox.cpus, 0.0) for worker in range(sandbox.workers))
+    return PlacementPlan(tuple(bundles), ())
 
 
 def learner_id(config: Config, policy: PolicyId) -> ActorId:
-    """The actor that a policy learns in: its own, or one that it shares with others."""
+    """Return the actor that trains a policy: the policy's own, or one that several policies share."""
     first, *others = config.learner_policies(policy)
     return ActorId("learner", None, first.number) if others else ActorId("learner", policy)
 
 
 def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> PlacementPlan:
-    """Slots for the generators of one agent's policy alone: nobody learns. Raises PlacementError as `make_plan`."""
-    whole, policy = make_plan(config, cluster_has_gpus), config.policy_of(number)
-    generator, agents = config.agents[number].generator, whole.agents
+    """Return the bundles of one agent's generators only, for an evaluation. Raises PlacementError like `make_plan`."""
+    agents, policy = make_plan(config, cluster_has_gpus).agents, config.policy_of(number)
+    generator = config.agents[number].generator
     if config.resources.colocate:
-        alone = (replace(plan, generator_gpus=_share(config, n, cluster_has_gpus)) for n, plan in enumerate(agents))
-        agents = tuple(replace(plan, device=None) for plan in alone)
-    owners = [ActorId("generator", policy, replica) for replica in range(generator.replicas)]
-    return PlacementPlan(tuple(Bundle((o,), generator.cpus, agents[number].generator_gpus) for o in owners), agents)
+        agents = tuple(
+            replace(placement, generator_gpus=_gpu_share(config, agent, cluster_has_gpus), device=None)
+            for agent, placement in enumerate(agents)
+        )
+    ids = [ActorId("generator", policy, replica) for replica in range(generator.replicas)]
+    return PlacementPlan(tuple(Bundle((id,), generator.cpus, agents[number].generator_gpus) for id in ids), agents)
 
 
-def sandbox_plan(config: Config) -> PlacementPlan:
-    """Slots for the sandbox workers alone."""
-    return PlacementPlan(_sandbox_slots(config), ())
+def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
+    """Return one bundle per device, shared by all actors on it.
 
-
-def _sandbox_slots(config: Config) -> tuple[Bundle, ...]:
-    workers = range(config.resources.sandbox.workers)
-    return tuple(Bundle((ActorId("sandbox", None, worker),), config.resources.sandbox.cpus, 0.0) for worker in workers)
-
-
-def _colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
-    """Slots of a run in which generators and learners take turns: one a device, for all actors that are on it.
-
-    Policies fill one GPU after another. Those without one share the memory of a node.
+    Policies fill one GPU after another. All policies without a GPU share the memory of one node.
     """
-    shares = {policy: _share(config, policy.number, cluster_has_gpus) for policy in config.policies}
+    shares = {policy: _gpu_share(config, policy.number, cluster_has_gpus) for policy in config.policies}
     devices: list[tuple[float, list[PolicyId]]] = []
-    taken = 1.0
+    allocated = 1.0
     for policy, share in shares.items():
         if not share:
             continue
-        if taken + share > 1 + 1e-9:
+        if allocated + share > 1 + 1e-9:
             devices.append((1.0, []))
-            taken = 0.0
+            allocated = 0.0
         devices[-1][1].append(policy)
-        taken += share
-    if without := [policy for policy, share in shares.items() if not share]:
-        devices.append((0.0, without))
-    slots: list[Bundle] = []
-    plans: dict[int, AgentPlacement] = {}
+        allocated += share
+    if cpu_policies := [policy for policy, share in shares.items() if not share]:
+        devices.append((0.0, cpu_policies))
+    bundles: list[Bundle] = []
+    placements: dict[int, AgentPlacement] = {}
+    kinds: tuple[Kind, Kind] = ("generator", "learner")
     for number, (gpus, policies) in enumerate(devices):
         agents = [config.agents[policy.number] for policy in policies]
-        asked = sum(agent.generator.gpu_memory_utilization for agent in agents)
-        if gpus and asked > 1:
+        utilization = sum(agent.generator.gpu_memory_utilization for agent in agents)
+        if gpus and utilization > 1:
             raise PlacementError(
-                f"resources.colocate: the engines of {' and '.join(map(str, policies))} play on one GPU at the same "
-                f"time, and their resources.generator.gpu_memory_utilization sum to {asked:g}: lower it to "
+                f"resources.colocate: the engines of {' and '.join(map(str, policies))} share one GPU, and their "
+                f"resources.generator.gpu_memory_utilization sum to {utilization:g}: lower it to "
                 f"{int(95 / len(agents)) / 100:g}, or give each a GPU (resources.generator.gpus: 1)"
             )
-        kinds: tuple[Kind, Kind] = ("generator", "learner")
-        owners = [ActorId(kind, policy) for policy in policies for kind in kinds]
-        slots.append(Bundle(tuple(owners), sum(a.generator.cpus + a.learner.cpus for a in agents), gpus))
-        each = int(gpus / len(owners) * 1e4) / 1e4  # Ray counts in ten-thousandths
-        plan = AgentPlacement(each, each, "ipc" if gpus else "store", number)
-        plans |= {agent: plan for policy in policies for agent in policy.agents}
-    return PlacementPlan((*slots, *_sandbox_slots(config)), tuple(plan for _, plan in sorted(plans.items())))
+        actors = [ActorId(kind, policy) for policy in policies for kind in kinds]
+        bundles.append(Bundle(tuple(actors), sum(a.generator.cpus + a.learner.cpus for a in agents), gpus))
+        gpus_per_actor = int(gpus / len(actors) * 1e4) / 1e4  # Ray's resolution is 1/10000
+        placement = AgentPlacement(gpus_per_actor, gpus_per_actor, "ipc" if gpus else "store", number)
+        placements |= {agent: placement for policy in policies for agent in policy.agents}
+    return _with_sandboxes(config, bundles, placements)
 
 
-def _share(config: Config, agent: int, cluster_has_gpus: bool) -> float:
-    """Of a GPU, for an agent's generator and learner together."""
-    given = config.agents[agent].generator.gpus
-    return float(cluster_has_gpus) if given is None else given
+def _gpu_share(config: Config, agent: int, cluster_has_gpus: bool) -> float:
+    """Return the share of a GPU for an agent's generator and learner together."""
+    gpus = config.agents[agent].generator.gpus
+    return float(cluster_has_gpus) if gpus is None else gpus
 
 
-def _agent_plan(agent: AgentConfig, cluster_has_gpus: bool, where: str) -> AgentPlacement:
-    """`where` stands before the settings' names in an error."""
+def _place_agent(agent: AgentConfig, cluster_has_gpus: bool, prefix: str) -> AgentPlacement:
+    """Return GPUs and transport of an agent. `prefix` precedes setting names in errors."""
     generator, learner = agent.generator, agent.learner
     generator_gpus, learner_gpus = generator.gpus, learner.gpus
     if generator_gpus is None:
@@ -172,83 +182,83 @@ def _agent_plan(agent: AgentConfig, cluster_has_gpus: bool, where: str) -> Agent
         learner_gpus = 1.0 if cluster_has_gpus else 0.0
     if (generator_gpus > 0) != (learner_gpus > 0):
         raise PlacementError(
-            f"{where}resources.generator.gpus is {generator_gpus:g} and {where}resources.learner.gpus "
+            f"{prefix}resources.generator.gpus is {generator_gpus:g} and {prefix}resources.learner.gpus "
             f"{learner_gpus:g}: weights go from GPU to GPU or from CPU to CPU, so set both above 0 or both to 0"
         )
     if generator.tensor_parallel > 1 and not generator_gpus:
         raise PlacementError(
-            f"{where}resources.generator.tensor_parallel is {generator.tensor_parallel}, but there are no GPUs: set it "
-            "to 1, or run on a cluster that has some"
+            f"{prefix}resources.generator.tensor_parallel is {generator.tensor_parallel}, but there are no GPUs: set it "
+            "to 1, or run on a cluster with GPUs"
         )
-    shared = 0 < generator_gpus < 1
-    if shared and (learner_gpus + generator_gpus > 1 or generator.replicas > 1 or learner.ranks > 1):
+    is_shared = 0 < generator_gpus < 1
+    if is_shared and (learner_gpus + generator_gpus > 1 or generator.replicas > 1 or learner.ranks > 1):
         raise PlacementError(
-            f"a generator with a fraction of a GPU shares it with its learner: {where}resources.generator.gpus and "
-            f"{where}resources.learner.gpus should sum to at most 1, with {where}resources.generator.replicas and "
-            f"{where}resources.learner.ranks 1"
+            f"a generator with a fraction of a GPU shares it with its learner: {prefix}resources.generator.gpus and "
+            f"{prefix}resources.learner.gpus should sum to at most 1, with {prefix}resources.generator.replicas and "
+            f"{prefix}resources.learner.ranks 1"
         )
-    return AgentPlacement(generator_gpus, learner_gpus, "store" if generator_gpus == 0 else "ipc" if shared else "nccl")
+    transport: Transport = "store" if generator_gpus == 0 else "ipc" if is_shared else "nccl"
+    return AgentPlacement(generator_gpus, learner_gpus, transport)
 
 
-def place(slots: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> list[int] | None:
-    """The node of each slot, largest first, each on the first node with room; None where one finds none. About what
-    Ray's strategy PACK does."""
+def pack(bundles: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> list[int] | None:
+    """Return the node of each bundle by first fit, largest bundle first; None if one does not fit. Approximates Ray's
+    strategy PACK.
+
+    Example:
+        >>> pack([Bundle((), 1, 0), Bundle((), 4, 0)], [{"CPU": 4}, {"CPU": 2}])
+        [1, 0]
+    """
     free = [dict(node) for node in nodes]
-    found = [0] * len(slots)
-    for number, slot in sorted(enumerate(slots), key=lambda pair: (pair[1].gpus, pair[1].cpus), reverse=True):
-        need = slot.resources()
+    assignment = [0] * len(bundles)
+    for number, bundle in sorted(enumerate(bundles), key=lambda pair: (pair[1].gpus, pair[1].cpus), reverse=True):
+        need = bundle.resources()
         for index, node in enumerate(free):
             if all(node.get(kind, 0.0) + 1e-9 >= amount for kind, amount in need.items()):
                 for kind, amount in need.items():
                     node[kind] -= amount
-                found[number] = index
+                assignment[number] = index
                 break
         else:
             return None
-    return found
-
-
-def fits(slots: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> bool:
-    """Whether the slots fit the nodes' free resources."""
-    return place(slots, nodes) is not None
+    return assignment
 
 
 def describe_shortage(plan: PlacementPlan, nodes: Sequence[Mapping[str, float]]) -> str:
-    """One line: asked for, available, and the settings to change."""
-    have = "; ".join(_show({k: v for k, v in node.items() if k in ("CPU", "GPU")}) for node in nodes)
+    """Return one line with the requested resources, the free resources and the settings to change."""
+    free = "; ".join(_format({k: v for k, v in node.items() if k in ("CPU", "GPU")}) for node in nodes)
     return (
         f"the cluster cannot place this run: asked for {describe_demand(plan)}; free on {pluralize(len(nodes), 'node')}: "
-        f"{have or 'nothing'}. Lower resources.generator.cpus/gpus/replicas, resources.learner.cpus/"
+        f"{free or 'nothing'}. Lower resources.generator.cpus/gpus/replicas, resources.learner.cpus/"
         "gpus/ranks or resources.sandbox.workers/cpus, or add nodes"
     )
 
 
 def describe_demand(plan: PlacementPlan) -> str:
-    """What the plan asks of a cluster, in all and by kind of actor."""
-    asked: Counter[str] = Counter()
+    """Return the requested resources of a plan, in total and by kind of bundle."""
+    total: Counter[str] = Counter()
     kinds: Counter[tuple[str, str]] = Counter()
-    for slot in plan.slots:
-        for kind, amount in slot.resources().items():
-            asked[kind] += amount  # type: ignore[assignment]
-        kinds[" + ".join(owner.kind for owner in slot.owners), _show(slot.resources())] += 1
-    detail = ", ".join(f"{count} x {what} with {need}" for (what, need), count in kinds.items())
-    return f"{_show(asked)} ({detail})"
+    for bundle in plan.bundles:
+        for kind, amount in bundle.resources().items():
+            total[kind] += amount  # type: ignore[assignment]
+        kinds[" + ".join(actor.kind for actor in bundle.actors), _format(bundle.resources())] += 1
+    detail = ", ".join(f"{count} x {actors} with {need}" for (actors, need), count in kinds.items())
+    return f"{_format(total)} ({detail})"
 
 
 def describe_demands(config: Config) -> str:
-    """What the config asks of a cluster without and with GPUs. Raises PlacementError if neither can be."""
-    parts, problem, possible = [], None, False
-    for has_gpus, where in ((False, "without GPUs"), (True, "with GPUs")):
+    """Return the requested resources on clusters without and with GPUs. Raises PlacementError if both are impossible."""
+    parts, error = [], None
+    for has_gpus, cluster in ((False, "without GPUs"), (True, "with GPUs")):
         try:
-            parts.append(f"{where} {describe_demand(make_plan(config, has_gpus))}")
-            possible = True
-        except PlacementError as error:
-            parts.append(f"{where} impossible ({error})")
-            problem = error
-    if problem is not None and not possible:
-        raise problem
-    return f"asks of a cluster: {'; '.join(parts)}"
+            parts.append(f"{cluster} {describe_demand(make_plan(config, has_gpus))}")
+        except PlacementError as impossible:
+            parts.append(f"{cluster} impossible ({impossible})")
+            if error is not None:
+                raise
+            error = impossible
+    return f"requested resources: {'; '.join(parts)}"
 
 
-def _show(resources: Mapping[str, float]) -> str:
+def _format(resources: Mapping[str, float]) -> str:
     return " ".join(f"{kind} {amount:g}" for kind, amount in sorted(resources.items())) or "nothing"

@@ -1,12 +1,22 @@
-"""The Ray of a run: the cluster that RAY_ADDRESS names, or one of our own on this machine."""
+"""The Ray connection of a process: the cluster named by RAY_ADDRESS, or a local Ray instance and its temporary files.
+
+Ray kills actors without running their exit handlers, so libraries such as vLLM cannot remove their own sockets and
+rendezvous files. Actors therefore use a temporary folder inside Ray's session folder on their node
+(`/tmp/ray/session_*`). A local Ray instance is removed with its session folder at the end; after a failure only Ray's
+logs are kept. The folder of a killed driver, and that of a cluster, remain.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import platform
 import secrets
+import shutil
 import socket
+import tempfile
 import warnings
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,35 +24,39 @@ import ray
 from ray.exceptions import AuthenticationError, RayError
 
 from marl_ray.cluster import ray_private
-from marl_ray.cluster.session_files import remove_session, session_folder
 from marl_ray.core.errors import UserError
+from marl_ray.core.installed_versions import versions
 from marl_ray.core.text import pluralize
 
-JOIN_S = 20.0
-"""For a first answer of a cluster's address."""
+FIRST_ANSWER_S = 20.0
+"""Time limit for the first answer of a cluster."""
 LOCAL = "local"
+"""Value of RAY_ADDRESS for a local Ray instance."""
 CLIENT = "ray://"
-"""Values of RAY_ADDRESS: a Ray of our own; and how one begins that is asked through Ray's client."""
-SAID = {
-    grpc.StatusCode.DEADLINE_EXCEEDED: f"no answer in {JOIN_S:g} s",
-    grpc.StatusCode.UNAVAILABLE: "nobody answers as a Ray head does",
-    grpc.StatusCode.UNAUTHENTICATED: "it wants a token, and ours is missing or wrong: set RAY_AUTH_MODE=token and "
-    "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH",
+"""Prefix of RAY_ADDRESS for Ray Client."""
+HEAD_ERRORS = {
+    grpc.StatusCode.DEADLINE_EXCEEDED: f"no answer in {FIRST_ANSWER_S:g} s",
+    grpc.StatusCode.UNAVAILABLE: "no Ray head answers there",
+    grpc.StatusCode.UNAUTHENTICATED: "the token is missing or wrong: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or "
+    "RAY_AUTH_TOKEN_PATH",
 }
-"""What a head's answer means."""
+TEMPORARY = "tmp"
+"""Name of the temporary folder in Ray's session folder."""
+SOCKET_NAME, SOCKET_PATH = 40, 107
+"""Bytes of the longest socket name that a library uses, and of the longest socket path that Linux accepts."""
 
 
 def cluster_address() -> str | None:
-    """Where the cluster is that this process is to use; None: it starts its own."""
+    """Return the address of the cluster to join, or None for a local Ray instance."""
     address = os.environ.get("RAY_ADDRESS")
     return None if address == LOCAL else address or None
 
 
 def connect(verbose: bool) -> str:
-    """Join the cluster named by RAY_ADDRESS, or start one on this machine that listens on localhost only.
+    """Join the cluster named by RAY_ADDRESS, or start a local Ray instance that listens on localhost only.
 
-    Returns a line that says which. Raises UserError where the address leads to no cluster, and where this machine is
-    too busy for Ray.
+    Returns one line for the console. Raises UserError if there is no cluster at the address, or if Ray does not start
+    in time on a busy machine.
     """
     address = cluster_address()
     options: dict[str, Any] = {
@@ -53,56 +67,100 @@ def connect(verbose: bool) -> str:
         ray_private.silence_crash_logs()
     if address:
         try:
-            _knock(address)
+            _check_reachable(address)
             with ray_private.defer_signals(), warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # Ray's client warns of what it raises too
+                warnings.simplefilter("ignore", UserWarning)  # Ray Client also warns of the errors that it raises
                 ray.init(address=address, **options)
         except (OSError, RuntimeError, ValueError, RayError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise UserError(f"no Ray cluster can be joined at RAY_ADDRESS {address}: {reason}") from None
         return f"Ray cluster at {address} with {pluralize(len(ray.nodes()), 'node')}"
-    # Ray protects a local cluster by a token. Without one it would leave a new one in ~/.ray, which then binds every
-    # cluster that this user starts later.
+    # Without a token, Ray writes a new one to ~/.ray, which then applies to every cluster that this user starts later.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         with ray_private.defer_signals():
             ray_private.init_on_localhost(include_dashboard=False, **options)
     except TimeoutError as error:
         load = os.getloadavg()[0]
-        raise UserError(f"{error} on this machine (load {load:.0f}): try again when it has less to do") from None
+        raise UserError(f"{error} on this machine (load {load:.0f}): try again when the load is lower") from None
     return f"local Ray with {ray.cluster_resources().get('CPU', 0):g} CPUs"
 
 
-def _knock(address: str) -> None:
-    """A cluster answers there. Ray itself would wait for minutes. Raises OSError, and what `ask_head` raises but for
-    grpc's."""
+def _check_reachable(address: str) -> None:
+    """Raise an error unless a cluster answers at the address; Ray itself would wait for minutes.
+
+    Raises OSError, and the errors of `ask_head` except grpc's.
+    """
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     if host and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=JOIN_S).close()
+        socket.create_connection((host, int(port)), timeout=FIRST_ANSWER_S).close()
     if address.startswith(CLIENT):
-        return  # its server is asked by Ray's client, which has a deadline of 30 s
+        return  # Ray Client has its own deadline of 30 s
     try:
-        ray_private.ask_head(address, JOIN_S)
+        ray_private.ask_head(address, FIRST_ANSWER_S)
     except grpc.RpcError as error:
-        raise OSError(SAID.get(error.code(), f"what listens there is no Ray head ({error.code().name})")) from None
+        reason = HEAD_ERRORS.get(error.code(), f"the service at this address is no Ray head ({error.code().name})")
+        raise OSError(reason) from None
     except AuthenticationError:
-        raise OSError(SAID[grpc.StatusCode.UNAUTHENTICATED]) from None
+        raise OSError(HEAD_ERRORS[grpc.StatusCode.UNAUTHENTICATED]) from None
 
 
 def disconnect(keep_logs: bool = False) -> None:
-    """Leave the cluster; a Ray of our own ends, with all its processes, and all its files, but for its logs if
-    they are to be kept."""
-    session = session_folder() if ray.is_initialized() and not cluster_address() else None
+    """Leave the cluster. A local Ray instance ends with all its processes and files, except for its logs with
+    `keep_logs`."""
+    session = _session_folder() if ray.is_initialized() and not cluster_address() else None
     ray.shutdown()
     if session is not None:
         remove_session(session, keep_logs)
 
 
+def _session_folder() -> Path:
+    context = ray.get_runtime_context()
+    return Path(context.get_temp_dir(), context.get_session_name())
+
+
+def use_session_folder() -> None:
+    """Set the temporary folder of this process and its children to one in Ray's session folder on this node."""
+    system, folder = tempfile.gettempdir(), _session_folder() / TEMPORARY
+    if len(os.fsencode(folder)) + SOCKET_NAME > SOCKET_PATH:
+        return
+    folder.mkdir(exist_ok=True)
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{system}/torchinductor_{os.getuid()}")  # a cache to keep
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+def remove_session(folder: Path, keep_logs: bool) -> None:
+    """Remove the session folder of a local Ray instance that has ended, or only its temporary files with `keep_logs`."""
+    if keep_logs:
+        shutil.rmtree(folder / TEMPORARY, ignore_errors=True)
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    latest = folder.with_name("session_latest")
+    if latest.is_symlink() and not latest.exists():
+        latest.unlink(missing_ok=True)
+
+
+def describe_cluster() -> dict[str, Any]:
+    """Return versions, the driver's machine and the resources of the connected cluster as plain data; memory in GiB."""
+    total = ray.cluster_resources()
+    return {
+        "versions": versions(),
+        "driver": {"system": platform.platform(), "cpus": os.cpu_count()},
+        "cluster": {
+            "nodes": sum(node["Alive"] for node in ray.nodes()),
+            "cpus": total.get("CPU", 0.0),
+            "gpus": total.get("GPU", 0.0),
+            "gpu_types": sorted(name.partition(":")[2] for name in total if name.startswith("accelerator_type:")),
+            "memory_gib": round(total.get("memory", 0.0) / 2**30, 1),
+        },
+    }
+
+
 def local_gpus() -> int:
-    """The GPUs of this machine, without a connection to Ray."""
+    """Return the number of GPUs of this machine, without a connection to Ray."""
     return ray_private.visible_gpu_count()
 
 
 def local_gpu_type() -> str:
-    """Ray's name of this machine's first GPU, as H100; empty where it has none, or no driver says so."""
+    """Return Ray's name of this machine's first GPU (`H100`); empty without a GPU or driver."""
     return ray_private.visible_gpu_type()

@@ -1,8 +1,7 @@
-"""All that we use of Ray without its promise. Nothing else in the package may touch `ray._private`, arguments of Ray
-that begin with an underscore, or variables that Ray does not document.
+"""All uses of Ray's private API: `ray._private`, arguments that begin with an underscore, undocumented variables.
 
-Written against the Ray named here, which setup.py pins; a test compares both with the Ray that is installed. With
-another one, read these functions again before the number is changed.
+Written for RAY_VERSION, which setup.py pins; a test compares both with the installed Ray. Review these functions before
+changing the version.
 """
 
 from __future__ import annotations
@@ -22,20 +21,21 @@ from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 
 RAY_VERSION = "2.60.0"
 CRASH_LOG_LINES = ("Raylet is terminated", "has been marked dead", "A worker died or was killed while executing")
-"""In what is printed of a raylet or an actor's process that died."""
+"""Parts of the log lines that Ray prints after the crash of a raylet or an actor's process."""
 TOO_SLOW = "timed out during startup"
-"""In the text of the plain Exception that such a start ends with."""
+"""Part of the text of the plain Exception that a slow start raises."""
 
 
 def init_on_localhost(**options: Any) -> None:
-    """`ray.init` of a Ray whose servers listen on 127.0.0.1 alone.
+    """Call `ray.init` for a local Ray instance whose servers listen on 127.0.0.1 only.
 
-    Ray binds to every interface unless it believes that clusters are off, as on a Mac. Its helper processes read the
-    variable; this one has read it already. Raises TimeoutError for a Ray that is not up in the 30 s it gives itself.
+    Ray binds to every interface unless it believes that clusters are disabled, as on macOS. Its helper processes read
+    the environment variable; this process has read it already. Raises TimeoutError if Ray does not start within its own
+    limit of 30 s.
 
-    It has no helper processes that nobody here asks for anything: the autoscaler's, which has nothing to scale, the
-    dashboard's server, which is there without a dashboard too and is waited for, and, where no logs are to be shown,
-    the one that reads them. The three took 3.5 of the 58 core seconds that the quickstart's start took.
+    Unused helper processes are not started: the autoscaler, the dashboard server (which runs and is waited for even
+    without a dashboard) and, without `log_to_driver`, the log monitor. Together they took 3.5 of the 58 core seconds of
+    the quickstart's start-up.
     """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -43,7 +43,7 @@ def init_on_localhost(**options: Any) -> None:
     if not options.get("log_to_driver", True):
         unused.append("start_log_monitor")
     try:
-        with _without(unused):
+        with _without_helpers(unused):
             ray.init(address="local", _node_ip_address="127.0.0.1", **options)
     except Exception as error:
         if TOO_SLOW not in str(error):
@@ -52,37 +52,36 @@ def init_on_localhost(**options: Any) -> None:
 
 
 @contextmanager
-def _without(helpers: Sequence[str]) -> Iterator[None]:
-    """A node that is started within has not these of its helper processes."""
-    own = {name: getattr(node.Node, name) for name in helpers}
+def _without_helpers(names: Sequence[str]) -> Iterator[None]:
+    """Disable the `Node` methods that start these helper processes."""
+    original = {name: getattr(node.Node, name) for name in names}
 
-    def leave_out(self: Any, **options: Any) -> None:
-        self._webui_url = ""  # which the dashboard's start would set
+    def skip(self: Any, **options: Any) -> None:
+        self._webui_url = ""  # set by the start of the dashboard otherwise
 
-    for name in helpers:
-        setattr(node.Node, name, leave_out)
+    for name in names:
+        setattr(node.Node, name, skip)
     try:
         yield
     finally:
-        for name, method in own.items():
+        for name, method in original.items():
             setattr(node.Node, name, method)
 
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM that come during a `ray.init` within are handled when it is done, by whoever has them.
+    """Deliver SIGINT and SIGTERM that arrive during `ray.init` to their handlers afterwards.
 
-    A Ray that is interrupted in the middle of its start leaves processes that end late. Besides, Ray sets handlers of
-    its own for SIGTERM, in Python and, when it connects, in C++ below Python's. A second signal kills this process, and
-    a local Ray with it.
+    An interrupted start of Ray leaves processes that end late. Ray also installs its own SIGTERM handlers: in Python
+    and, on connecting, in C++ below Python's. A second signal kills this process and a local Ray instance with it.
     """
     set_handler, connect = utils.set_sigterm_handler, worker.connect
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
-    came: list[int] = []
+    received: list[int] = []
 
-    def take(number: int, frame: object) -> None:
-        came.append(number)
+    def record(number: int, frame: object) -> None:
+        received.append(number)
         signal.signal(number, signal.SIG_DFL)
 
     def connect_with_signals_blocked(*args: Any, **kwargs: Any) -> Any:
@@ -96,60 +95,65 @@ def defer_signals() -> Iterator[None]:
 
     utils.set_sigterm_handler, worker.connect = lambda handler: None, connect_with_signals_blocked
     for number in handlers:
-        signal.signal(number, take)
+        signal.signal(number, record)
     try:
         yield
     finally:
         utils.set_sigterm_handler, worker.connect = set_handler, connect
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+        if received:
+            signal.raise_signal(received[0])
 
 
 def silence_crash_logs() -> None:
-    """A raylet that died has its log's last lines printed by every driver, and the head's guess at why, in paragraphs,
-    as has an actor; our own lines name the actors that were there, or the node."""
-    shown = worker.print_to_stdstream
-    if shown.__module__ != worker.__name__:
-        return  # done before
+    """Stop drivers from printing the log lines of crashed raylets and actors, and the head's guesses about the cause.
 
-    def print_but_last_words(data: dict[str, Any], ignore_prefix: bool) -> None:
-        of_raylet = data.get("pid") == "raylet"
-        if not (of_raylet and any(words in line for line in data["lines"] for words in CRASH_LOG_LINES)):
-            shown(data, ignore_prefix)
+    marl_ray's own messages name the lost actors or node.
+    """
+    print_original = worker.print_to_stdstream
+    if print_original.__module__ != worker.__name__:
+        return  # already replaced
 
-    worker.print_to_stdstream = print_but_last_words
+    def print_filtered(data: dict[str, Any], ignore_prefix: bool) -> None:
+        is_crash_log = any(text in line for line in data["lines"] for text in CRASH_LOG_LINES)
+        if data.get("pid") != "raylet" or not is_crash_log:
+            print_original(data, ignore_prefix)
+
+    worker.print_to_stdstream = print_filtered
 
 
 def ask_head(address: str, deadline_s: float) -> None:
-    """The head of a cluster (its GCS) answers at `host:port`, or where `auto` leads, and takes our token.
+    """Return if a cluster's head (its GCS) answers at `host:port` or `auto`, and accepts our token.
 
-    `ray.init` would try for minutes, print each try and cannot be interrupted. Raises grpc.RpcError with a code,
-    AuthenticationError for a token that should be there and is not, ConnectionError and ValueError.
+    `ray.init` would retry for minutes, print each attempt and ignore interrupts. Raises grpc.RpcError with a code,
+    AuthenticationError for a missing token, ConnectionError and ValueError.
     """
-    place = services.canonicalize_bootstrap_address_or_die(address)
-    with init_grpc_channel(place) as channel:
+    host_and_port = services.canonicalize_bootstrap_address_or_die(address)
+    with init_grpc_channel(host_and_port) as channel:
         NodeInfoGcsServiceStub(channel).GetClusterId(GetClusterIdRequest(), timeout=deadline_s)
 
 
 def free_resources() -> list[dict[str, float]]:
-    """What each live node has free, in Ray's spelling (`ray.available_resources` has their sum only)."""
+    """Return the free resources per live node under Ray's names (`ray.available_resources` returns only their sum)."""
     free = available_resources_per_node()
-    return [dict(free.get(each["NodeID"], {})) for each in ray.nodes() if each["Alive"]]
+    return [dict(free.get(node["NodeID"], {})) for node in ray.nodes() if node["Alive"]]
 
 
 def visible_gpu_count() -> int:
-    """The GPUs that a Ray started on this machine would offer, without starting one."""
-    manager = accelerators.get_accelerator_manager_for_resource("GPU")
-    assert manager is not None, "Ray knows what a GPU is"
+    """Return the number of GPUs that Ray would offer on this machine, without starting Ray."""
+    manager = _gpu_manager()
     visible = manager.get_current_process_visible_accelerator_ids()
     count = int(manager.get_current_node_num_accelerators())
     return count if visible is None else min(count, len(visible))
 
 
 def visible_gpu_type() -> str:
-    """What Ray calls this machine's first GPU; empty where it knows none."""
+    """Return Ray's name of this machine's first GPU; empty if unknown."""
+    return _gpu_manager().get_current_node_accelerator_type() or ""
+
+
+def _gpu_manager() -> Any:
     manager = accelerators.get_accelerator_manager_for_resource("GPU")
-    assert manager is not None, "Ray knows what a GPU is"
-    return manager.get_current_node_accelerator_type() or ""
+    assert manager is not None, "Ray supports the resource GPU"
+    return manager

@@ -1,31 +1,36 @@
-"""How long a step may take, from sizes and data sheets: a roofline (Williams, Waterman and Patterson, 2009).
+"""Time estimates of a training step: a roofline model (Williams, Waterman and Patterson, 2009) of device data sheets.
 
-Decoding reads all weights, and the keys and values so far, once for a token of each sequence in flight, so that the
-device's bandwidth bounds it, until there are so many sequences that FLOP/s do. Prompts and training are bound by
-FLOP/s. What is reached of a data sheet's numbers is assumed: see DECODE, PREFILL and TRAIN.
+Decoding reads all weights and the KV cache per token of each running sequence, so it is bound by memory bandwidth until
+there are enough sequences to be bound by FLOP/s. Prefill and training are bound by FLOP/s. The achieved fractions of the
+data-sheet values (DECODE, PREFILL, TRAIN) are assumptions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from marl_ray.cluster.hardware import DeviceSpec
-from marl_ray.cluster.memory_estimate import ModelSize
+from marl_ray.cluster.capacity_plan import CapacityPlan, ModelInfos
+from marl_ray.cluster.hardware import CPU_CORE, DeviceSpec
+from marl_ray.cluster.memory_estimate import DTYPE_BYTES, ModelSize, ProfilingFailed
+from marl_ray.config import Config
+from marl_ray.config.budget import nodes_per_episode
+from marl_ray.core.ids import PolicyId
+from marl_ray.learning.arguments import wire_dtype
 
 DECODE = 0.6
-"""Of the bandwidth, while engines decode."""
+"""Achieved fraction of memory bandwidth while decoding."""
 PREFILL = 0.5
-"""Of the FLOP/s, while they read prompts."""
+"""Achieved fraction of FLOP/s in prefill."""
 TRAIN = 0.4
-"""Of the FLOP/s, in a learner's forward and backward passes."""
-PUBLISH = 5e9
-"""Bytes a second on the way to the engines."""
+"""Achieved fraction of FLOP/s in forward and backward passes."""
+WEIGHT_SYNC = 5e9
+"""Bytes per second of a weight transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What one step asks of one policy: groups in all and of the turns that follow one another, prompt tokens and
-    completions of each group, new tokens of each completion at most."""
+    """The work of one policy in one step: the number of groups, the number of turns they are spread over, the prompt
+    tokens and completions per group, and the maximum new tokens per completion."""
 
     groups: int
     turns: int
@@ -35,53 +40,89 @@ class Workload:
 
     @property
     def sampled(self) -> int:
-        """Tokens."""
+        """Sampled tokens."""
         return self.groups * self.completions * self.new
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Seconds of a step's parts for one policy, and tokens a second of each."""
+    """Seconds of each phase of a step for one policy, and tokens per second of rollout and training."""
 
     rollout_s: float
     learn_s: float
-    publish_s: float
+    sync_s: float
     sampled_per_s: float
     learned_per_s: float
 
     @property
     def step_s(self) -> float:
-        """One after the other, as if nothing overlapped."""
-        return self.rollout_s + self.learn_s + self.publish_s
+        """Seconds of the whole step if its phases do not overlap."""
+        return self.rollout_s + self.learn_s + self.sync_s
 
 
 def estimate_throughput(
     model: ModelSize,
-    load: Workload,
-    engine: DeviceSpec,
+    work: Workload,
+    device: DeviceSpec,
     engines: float,
-    item: int,
-    in_flight: int,
-    learner: DeviceSpec,
     learners: float,
+    item: int,
+    max_sequences: int,
     flops_per_token: float,
 ) -> Throughput:
-    """`engines` and `learners`: how many devices there are of each, all replicas and ranks together; `in_flight`:
-    sequences in all engines at most; `item`: bytes of an engine's numbers; `flops_per_token`: of forward and backward
-    pass."""
-    sequences = max(1, min(in_flight, load.groups * load.completions // load.turns))
-    waves = -(-load.groups * load.completions // load.turns // sequences)
-    seen = load.prompt + load.new / 2
-    per_token = model.parameters * item + sequences * seen * model.kv * item
-    compute = 2.0 * model.parameters * sequences / (engine.flops * PREFILL * engines)
-    decode = load.turns * waves * load.new * max(per_token / (engine.bandwidth * DECODE * engines), compute)
-    prefill = 2.0 * model.parameters * load.groups * load.prompt / (engine.flops * PREFILL * engines)
-    learned = load.groups * (load.prompt + load.completions * load.new)
-    learn = flops_per_token * learned / (learner.flops * TRAIN * learners)
+    """Return the throughput of one policy.
+
+    `engines` and `learners` are numbers of devices over all replicas and ranks, `item` is bytes per engine parameter,
+    `max_sequences` is the limit of running sequences over all engines, and `flops_per_token` covers forward and
+    backward pass.
+    """
+    per_turn = work.groups * work.completions // work.turns
+    sequences = max(1, min(max_sequences, per_turn))
+    waves = -(-work.groups * work.completions // work.turns // sequences)
+    context = work.prompt + work.new / 2
+    bytes_per_token = model.parameters * item + sequences * context * model.kv * item
+    compute_s = 2.0 * model.parameters * sequences / (device.flops * PREFILL * engines)
+    token_s = max(bytes_per_token / (device.bandwidth * DECODE * engines), compute_s)
+    decode_s = work.turns * waves * work.new * token_s
+    prefill_s = 2.0 * model.parameters * work.groups * work.prompt / (device.flops * PREFILL * engines)
+    trained = work.groups * (work.prompt + work.completions * work.new)
+    learn_s = flops_per_token * trained / (device.flops * TRAIN * learners)
     return Throughput(
-        rollout_s=decode + prefill,
-        learn_s=learn,
-        publish_s=model.parameters * item / PUBLISH,
-        sampled_per_s=load.sampled / (decode + prefill),
-        learned_per_s=load.sampled / learn if learn else 0.0,
+        rollout_s=decode_s + prefill_s,
+        learn_s=learn_s,
+        sync_s=model.parameters * item / WEIGHT_SYNC,
+        sampled_per_s=work.sampled / (decode_s + prefill_s),
+        learned_per_s=work.sampled / learn_s if learn_s else 0.0,
     )
+
+
+def estimate_throughputs(config: Config, models: ModelInfos, plan: CapacityPlan) -> dict[PolicyId, Throughput]:
+    """Return the throughput of each policy whose model and devices are known."""
+    estimates = {}
+    for policy in config.policies if plan.placed else ():
+        agent, gpus = config.agents[policy.number], plan.plan.agents[policy.number]
+        model, on_gpu = models.get(agent.name), gpus.generator_gpus > 0
+        node = next(actor.node for actor in plan.placed or () if actor.id.policy == policy)
+        device = plan.nodes[node].device if on_gpu else CPU_CORE
+        if model is None or device is None:
+            continue
+        try:
+            _, flops = model.learner(config, agent, on_gpu)
+        except ProfilingFailed:
+            continue
+        groups = config.rollout.rollout_buffer_size * nodes_per_episode(config)
+        completions = config.rollout.num_generations
+        engine, learner = agent.generator, agent.learner
+        per_engine = gpus.generator_gpus if on_gpu else max(1, round(engine.cpus))
+        per_rank = gpus.learner_gpus if on_gpu else max(1, round(learner.cpus))
+        estimates[policy] = estimate_throughput(
+            model.engine(),
+            Workload(groups, config.rollout.num_turns, model.prompt, completions, agent.max_new_tokens),
+            device,
+            engines=engine.replicas * per_engine,
+            learners=learner.ranks * per_rank / len(config.learner_policies(policy)),
+            item=DTYPE_BYTES[wire_dtype(agent, on_gpu)],
+            max_sequences=engine.max_num_seqs * engine.replicas,
+            flops_per_token=flops,
+        )
+    return estimates

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from marl_ray.actors.run_actors import RunActors, start_actors
-from marl_ray.cluster.machine import describe_cluster
+from marl_ray.cluster.ray_connection import describe_cluster
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.budget import training_budget
 from marl_ray.core.concurrency import gather, run_with_background

@@ -66,11 +66,14 @@ def test_a_further_replica_has_a_place_of_its_own(local_ray: None) -> None:
         before = free()
         await places.add(further, 30)
         assert free() == before - 0.25
-        assert places.of(further).placement_group != places.of(ActorId("generator", PolicyId((0,)))).placement_group
+        assert (
+            places.strategy(further).placement_group
+            != places.strategy(ActorId("generator", PolicyId((0,)))).placement_group
+        )
         await places.add(ActorId("generator", PolicyId((0,)), 2), 30)
         with pytest.raises(UserError, match=r"^the cluster has no place for agent 0 generator 3: it needs .*CPU"):
             await places.add(ActorId("generator", PolicyId((0,)), 3), 3)
-        places.free()
+        places.release()
 
     asyncio.run(scenario())
 
@@ -86,7 +89,7 @@ def test_places_that_were_given_back_can_be_had_again_at_once(local_ray: None) -
         places = await reserve(plan, 30)
         with pytest.raises(UserError, match=r"^the cluster cannot place this run"):
             await reserve(plan, 30)
-        places.free()
+        places.release()
 
     asyncio.run(scenario())
 

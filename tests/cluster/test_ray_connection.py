@@ -1,4 +1,4 @@
-"""Joining a cluster that is not there."""
+"""Errors of joining or starting Ray, and removal of its session folder."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import ray
 
-from marl_ray.cluster import ray_connection as local
-from marl_ray.cluster.ray_connection import connect
-from marl_ray.cluster.session_files import remove_session
+from marl_ray.cluster import ray_connection
+from marl_ray.cluster.ray_connection import connect, remove_session
 from marl_ray.core.errors import UserError
 
 
-def test_an_address_where_nobody_listens_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_listener_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -25,23 +24,23 @@ def test_an_address_where_nobody_listens_is_one_line(monkeypatch: pytest.MonkeyP
                 connect(verbose=False)
 
 
-def test_what_is_no_ray_head_is_one_line_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray itself would try for two minutes."""
+def test_a_listener_that_is_no_ray_head_is_a_one_line_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself would retry for two minutes."""
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    monkeypatch.setattr(local, "JOIN_S", 2.0)
+    monkeypatch.setattr(ray_connection, "FIRST_ANSWER_S", 2.0)
     with socket.socket() as silent:
         silent.bind((socket.gethostbyname(socket.gethostname()), 0))
         silent.listen()
         monkeypatch.setenv("RAY_ADDRESS", "{}:{}".format(*silent.getsockname()))
         begun = time.monotonic()
         with pytest.raises(
-            UserError, match=r"^no Ray cluster can be joined at RAY_ADDRESS [\d.:]+: (no answer|nobody)"
+            UserError, match=r"^no Ray cluster can be joined at RAY_ADDRESS [\d.:]+: (no answer|no Ray head)"
         ):
             connect(verbose=False)
         assert time.monotonic() - begun < 25
 
 
-def test_a_machine_that_is_too_busy_for_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_that_does_not_start_in_time_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(**options: object) -> None:
         raise Exception("The current node timed out during startup. This could happen because")  # as Ray raises it
 
@@ -53,7 +52,7 @@ def test_a_machine_that_is_too_busy_for_ray_is_one_line(monkeypatch: pytest.Monk
         connect(verbose=False)
 
 
-def test_only_what_is_beside_ray_s_logs_is_removed_where_they_are_kept(tmp_path: Path) -> None:
+def test_removing_a_session_may_keep_ray_s_logs(tmp_path: Path) -> None:
     for name in ("logs", "tmp"):
         (tmp_path / "session_1" / name).mkdir(parents=True)
     (tmp_path / "session_latest").symlink_to(tmp_path / "session_1")

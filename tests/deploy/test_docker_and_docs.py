@@ -97,7 +97,9 @@ def test_documents_name_files_that_exist(path: Path) -> None:
 
 def test_the_worked_examples_ask_for_what_the_text_says() -> None:
     blocks = re.findall(
-        r"```yaml\n(.*?)```\n\nasks for (.*?)\.\s", (ROOT / "docs" / "how-to" / "cluster.md").read_text(), re.DOTALL
+        r"```yaml\n(.*?)```\n\nThis requests (.*?)\.\s",
+        (ROOT / "docs" / "how-to" / "cluster.md").read_text(),
+        re.DOTALL,
     )
     asked = []
     for block, _ in blocks:
@@ -108,7 +110,7 @@ def test_the_worked_examples_ask_for_what_the_text_says() -> None:
         }
         plan = make_plan(load(ROOT / CONFIG, "magrpo", overrides), cluster_has_gpus=True)
         transports = {agent.transport for agent in plan.agents}
-        asked.append((sum(s.gpus for s in plan.slots), sum(s.cpus for s in plan.slots), transports))
+        asked.append((sum(b.gpus for b in plan.bundles), sum(b.cpus for b in plan.bundles), transports))
     assert asked == [(4, 24, {"nccl"}), (2, 24, {"ipc"})]
     assert "= 4 GPUs" in blocks[0][1]
     assert "= 24 CPUs" in blocks[0][1]

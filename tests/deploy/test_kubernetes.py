@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from marl_ray.cluster.placement_plan import fits, make_plan
+from marl_ray.cluster.placement_plan import make_plan, pack
 from marl_ray.config import Config, load, parse_overrides
 from tests.deploy.common import DOCKERFILES, KUBERAY, ROOT, SCHEMA, pins, setup_argument
 
@@ -200,8 +200,8 @@ def test_the_jobs_actors_fit_its_pods_and_the_models_fill_the_gpu_pod() -> None:
     nodes = ray_nodes(JOB["spec"]["rayClusterSpec"])
     assert nodes["head 0"] == {"CPU": 0.0, "GPU": 0.0}
     plan = make_plan(job_config(), cluster_has_gpus=True)
-    assert fits(plan.slots, list(nodes.values()))
-    models = [slot for slot in plan.slots if slot.gpus]
+    assert pack(plan.bundles, list(nodes.values())) is not None
+    models = [bundle for bundle in plan.bundles if bundle.gpus]
     assert sum(slot.cpus for slot in models) == nodes["gpu 0"]["CPU"]  # leaves no room for a sandbox worker
     assert sum(slot.gpus for slot in models) == nodes["gpu 0"]["GPU"]
-    assert sum(slot.cpus for slot in plan.slots if not slot.gpus) <= nodes["sandbox 0"]["CPU"]
+    assert sum(bundle.cpus for bundle in plan.bundles if not bundle.gpus) <= nodes["sandbox 0"]["CPU"]
