@@ -8,8 +8,7 @@ from marl_ray.sandbox.host.execution_report import ExecutionReport, failed_repor
 from marl_ray.sandbox.host.isolation_settings import SandboxSettings, SandboxUnavailable
 from marl_ray.sandbox.host.program import Program, StdioCase, count_tests, stdio_tests
 from marl_ray.sandbox.host.sandbox import Sandbox
-from marl_ray.sandbox.inside.protocol.limits import Limits
-from marl_ray.sandbox.inside.protocol.verdicts import SyntaxDiagnosis, TestResult
+from marl_ray.sandbox.inside.protocol.records import Limits, SyntaxDiagnosis, TestResult
 
 __all__ = [
     "ExecutionReport",

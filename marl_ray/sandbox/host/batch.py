@@ -13,7 +13,7 @@ from marl_ray.sandbox.host.execution_report import ExecutionReport, failed_repor
 from marl_ray.sandbox.host.isolation_settings import SandboxUnavailable
 from marl_ray.sandbox.host.program import Program, count_tests
 from marl_ray.sandbox.inside.protocol import frames
-from marl_ray.sandbox.inside.protocol.limits import Limits
+from marl_ray.sandbox.inside.protocol.records import Limits
 
 if TYPE_CHECKING:
     from marl_ray.sandbox.host.sandbox import Sandbox

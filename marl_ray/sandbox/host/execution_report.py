@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.sandbox.host.program import Program
-from marl_ray.sandbox.inside.protocol.verdicts import Status, SyntaxDiagnosis, TestResult
+from marl_ray.sandbox.inside.protocol.records import Status, SyntaxDiagnosis, TestResult
 from marl_ray.sandbox.inside.suites.parser import parse_tests
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from marl_ray.sandbox.host.spawn import LEVELS
-from marl_ray.sandbox.inside.protocol.limits import Limits
+from marl_ray.sandbox.inside.protocol.records import Limits
 
 MAX_SCRATCH_MB = 1024
 """It is memory of the machine, beside what a program has."""

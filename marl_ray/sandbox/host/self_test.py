@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from marl_ray.sandbox.host.program import Program
-from marl_ray.sandbox.inside.protocol.limits import Limits
+from marl_ray.sandbox.inside.protocol.records import Limits
 
 if TYPE_CHECKING:
     from marl_ray.sandbox.host.sandbox import Sandbox

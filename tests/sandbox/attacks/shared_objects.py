@@ -3,12 +3,12 @@
 # ruff: noqa: E501 (lines of the hostile programs)
 from __future__ import annotations
 
-from marl_ray.sandbox.inside.protocol.abilities import ALL, BITS
+from marl_ray.sandbox.inside.protocol.references import ALL_METHODS, METHOD_BITS
 from tests.sandbox.attacks.attack import Attack
 from tests.sandbox.attacks.forged_answers import forged
 
-ITERATOR = BITS["iter"] | BITS["next"] | BITS["self"]
-HASHED = BITS["hash"] | BITS["eq"]
+ITERATOR = METHOD_BITS["iter"] | METHOD_BITS["next"] | METHOD_BITS["self"]
+HASHED = METHOD_BITS["hash"] | METHOD_BITS["eq"]
 ARGUMENT = (
     "a = [1]\nr = f(a)\nassert a == ['@WANTED@'] or r == '@WANTED@'",
     "want = ['@WANTED@']\nassert f(want[:0]) == want",
@@ -79,11 +79,13 @@ ATTACKS = (
             "xs = [[] for _ in range(40)]\nfor x in xs:\n    f(x)\nassert xs[-1] == [xs[-2]] * 10 and xs[-1] == '@WANTED@'",
         ),
     ),
-    forged("handle_mask", "abilities that do not exist", f'[nonce, "ok", {{"h": [0, "T", {ALL + 1}, None]}}, None]'),
+    forged(
+        "handle_mask", "abilities that do not exist", f'[nonce, "ok", {{"h": [0, "T", {ALL_METHODS + 1}, None]}}, None]'
+    ),
     forged(
         "handle_all",
         "an object with all abilities",
-        f'[nonce, "ok", {{"h": [0, "T", {ALL}, 5]}}, None]',
+        f'[nonce, "ok", {{"h": [0, "T", {ALL_METHODS}, 5]}}, None]',
         tests=SWALLOWED,
     ),
     forged(

@@ -23,8 +23,8 @@ from marl_ray.sandbox.inside.judge.suite_result import SuiteRequest
 from marl_ray.sandbox.inside.judge.suite_runner import SuiteRunner
 from marl_ray.sandbox.inside.judge.zygote_client import GuestProcess
 from marl_ray.sandbox.inside.protocol import frames
-from marl_ray.sandbox.inside.protocol.abilities import ALL
-from marl_ray.sandbox.inside.protocol.forks import GuestLimits
+from marl_ray.sandbox.inside.protocol.frames import GuestLimits
+from marl_ray.sandbox.inside.protocol.references import ALL_METHODS
 from marl_ray.sandbox.inside.suites.parser import parse_tests
 from tests.sandbox.protocol.test_fuzz_codec import wires
 
@@ -53,7 +53,7 @@ Reply = bytes | list[Any]
 
 parts = st.lists(wires, max_size=5)
 numbers = st.integers(-1, 6)
-masks = st.sampled_from([0, 1, ALL, ALL >> 1, ALL + 1, -1]) | st.integers(0, ALL)
+masks = st.sampled_from([0, 1, ALL_METHODS, ALL_METHODS >> 1, ALL_METHODS + 1, -1]) | st.integers(0, ALL_METHODS)
 references = st.builds(
     lambda number, name, mask, own_hash: {"h": [number, name, mask, own_hash]},
     *(numbers, st.text(max_size=3), masks, st.none() | st.integers(-2, 2) | st.just(1 << 64)),

@@ -8,10 +8,9 @@ import importlib
 import types
 from typing import Any
 
-from ..protocol.abilities import BITS
 from ..protocol.encoding import Wire
+from ..protocol.references import FROM_GUEST, METHOD_BITS
 from ..protocol.shared_objects import SharedObjects
-from ..protocol.standard import FROM_GUEST
 from ..protocol.subclass_types import OVERRIDABLE
 
 
@@ -77,7 +76,7 @@ def description(value: Any) -> tuple[str, int, int | None]:
     kind = type(value)
     mask = mask_of(kind)
     try:
-        own_hash = hash(value) if mask & BITS["hash"] else None
+        own_hash = hash(value) if mask & METHOD_BITS["hash"] else None
     except BaseException:  # not hashable after all
         own_hash = None
     return kind.__name__, mask, own_hash
@@ -93,11 +92,11 @@ def mask_of(kind: type) -> int:
         methods: dict[str, Any] = {}
         for base in reversed(kind.__mro__[:-1]):
             methods.update(vars(base))
-        mask = sum(bit for name, bit in BITS.items() if methods.get(f"__{name}__") is not None)
+        mask = sum(bit for name, bit in METHOD_BITS.items() if methods.get(f"__{name}__") is not None)
         if "__hash__" in methods:
-            mask |= BITS["hash"]
+            mask |= METHOD_BITS["hash"]
         if kind is types.GeneratorType or (kind.__module__ in ("builtins", "itertools") and "__next__" in methods):
-            mask |= BITS["self"]
+            mask |= METHOD_BITS["self"]
         _known[kind] = mask
     return mask
 

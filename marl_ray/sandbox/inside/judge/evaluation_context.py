@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..protocol.verdicts import Status
+from ..protocol.records import Status
 
 
 class GuestFault(BaseException):

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..protocol import frames
 from ..protocol.encoding import ProtocolError, UnsupportedValue, Wire
-from ..protocol.verdicts import Status
+from ..protocol.records import Status
 from . import remote_exceptions
 from .evaluation_context import CONTEXT, GuestFault
 from .objects import JudgeObjects

@@ -13,8 +13,7 @@ import time
 from typing import Any
 
 from ..protocol import frames
-from ..protocol.limits import Limits
-from ..protocol.verdicts import TestResult
+from ..protocol.records import Limits, TestResult
 from ..suites.suite import Suite
 from ..suites.visible_tests import parts
 from .deadline_timer import DeadlineTimer

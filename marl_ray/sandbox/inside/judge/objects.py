@@ -6,10 +6,9 @@ import builtins
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.abilities import ALL
 from ..protocol.encoding import ProtocolError, UnsupportedValue, Wire, encode
+from ..protocol.references import ALL_METHODS, FROM_GUEST, stdlib_name
 from ..protocol.shared_objects import SharedObjects
-from ..protocol.standard import FROM_GUEST, stdlib_name
 from ..protocol.subclass_types import ORIGIN, clean_name, origin_of
 from .proxies import ProxyObject, make_proxy, provider_of, proxy_class, target_of
 
@@ -34,7 +33,11 @@ class JudgeObjects(SharedObjects):
             raise ProtocolError("malformed reference")
         target, name, mask, hash_value = payload
         name = clean_name(name)
-        if not 0 <= mask <= ALL or kinds[3] not in (int, type(None)) or not -(1 << 63) <= (hash_value or 0) < 1 << 63:
+        if (
+            not 0 <= mask <= ALL_METHODS
+            or kinds[3] not in (int, type(None))
+            or not -(1 << 63) <= (hash_value or 0) < 1 << 63
+        ):
             raise ProtocolError("malformed reference")
         made = self._handles.get(target)
         if made is None:

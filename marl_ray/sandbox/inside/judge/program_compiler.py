@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..protocol.forks import GuestLimits
-from ..protocol.verdicts import SyntaxDiagnosis
+from ..protocol.frames import GuestLimits
+from ..protocol.records import SyntaxDiagnosis
 from .deadline_timer import DeadlineTimer
 from .evaluation_context import GuestFault
 from .guest_session import GuestSession

@@ -18,7 +18,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..protocol.abilities import BITS
+from ..protocol.references import METHOD_BITS
 from ..protocol.subclass_types import BINARY
 from .evaluation_context import CONTEXT
 from .text import clean_text
@@ -68,10 +68,10 @@ class ProxyObject:
         return self.__place.open_session().value("operate", "format", values=[self, form])
 
     def __bool__(self) -> Any:
-        return _ask(self, "operate", "truth") if self.__mask & (BITS["bool"] | BITS["len"]) else True
+        return _ask(self, "operate", "truth") if self.__mask & (METHOD_BITS["bool"] | METHOD_BITS["len"]) else True
 
     def __hash__(self) -> int:
-        if not self.__mask & BITS["hash"]:
+        if not self.__mask & METHOD_BITS["hash"]:
             return object.__hash__(self)
         if self.__hash is None:
             raise TypeError(f"unhashable type: {type(self).__name__!r}")
@@ -103,7 +103,7 @@ class _Methods:
         return provider_of(self).open_session().call(target_of(self), None, arguments, keywords)
 
     def iter(self) -> Any:
-        if abilities_of(self) & BITS["self"]:
+        if abilities_of(self) & METHOD_BITS["self"]:
             return self
         return provider_of(self).open_session().value("operate", "iter", values=[self])
 
@@ -123,7 +123,7 @@ class _Methods:
     def contains(self, item: Any) -> bool:
         if _is_operand(self):
             return bool(provider_of(self).open_session().value("operate", "contains", values=[self, item]))
-        if not abilities_of(self) & BITS["iter"]:
+        if not abilities_of(self) & METHOD_BITS["iter"]:
             raise CONTEXT.refuse(f"whether something is in {describe(self)} cannot be left to the program")
         return any(found is item or found == item for found in iter(self))  # type: ignore[call-overload]
 
@@ -176,7 +176,9 @@ def drained(value: Any) -> Any:
 def proxy_class(name: str, mask: int) -> type[ProxyObject]:
     """The class of handles for objects of one type."""
     methods = {
-        f"__{ability}__": _METHODS[ability] for ability, bit in BITS.items() if mask & bit and ability in _METHODS
+        f"__{ability}__": _METHODS[ability]
+        for ability, bit in METHOD_BITS.items()
+        if mask & bit and ability in _METHODS
     }
     text = clean_text(name, 80) or "?"
     own: dict[str, Any] = {"__slots__": (), "__module__": "solution"}
@@ -260,7 +262,7 @@ def _compared(left: Any, right: Any, operator: str) -> Any:
             raise CONTEXT.refuse(f"{describe(left)} is not plain data, so it cannot be compared here")
         CONTEXT.untrusted = True
         return session.value("operate", operator, values=[left, right])
-    if not abilities_of(left) & BITS["eq" if operator == "ne" else operator]:
+    if not abilities_of(left) & METHOD_BITS["eq" if operator == "ne" else operator]:
         return NotImplemented  # as the object would say: it has no such method
     raise CONTEXT.refuse(f"{describe(left)} is not plain data, so it cannot be compared")
 
@@ -280,7 +282,7 @@ def _binary(operator: str, mirrored: bool = False) -> Callable[[Any, Any], Any]:
 
 
 _METHODS: dict[str, Any] = {
-    **{name: method for name, method in vars(_Methods).items() if name in BITS},
+    **{name: method for name, method in vars(_Methods).items() if name in METHOD_BITS},
     **{name: _unary(name) for name in ("len", "int", "float", "complex", "index", "abs", "neg", "pos", "invert")},
 }
 for _name in BINARY:

@@ -7,9 +7,8 @@ from typing import Any
 
 from ..protocol.decoding import decode
 from ..protocol.encoding import ProtocolError
-from ..protocol.forks import GuestLimits
-from ..protocol.limits import Limits
-from ..protocol.verdicts import SyntaxDiagnosis, TestResult
+from ..protocol.frames import GuestLimits
+from ..protocol.records import Limits, SyntaxDiagnosis, TestResult
 from ..suites.suite import Suite
 from .text import clean_line, clean_text, text_of
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from ..isolation.process import anonymous_file
 from ..protocol.encoding import ProtocolError
+from ..protocol.records import TestResult
 from ..protocol.shared_objects import restore
-from ..protocol.verdicts import TestResult
 from ..suites.suite import Case
 from .assert_evaluator import AssertEvaluator
 from .deadline_timer import DeadlineTimer

@@ -1,29 +1,47 @@
-"""Framing of every conversation: four bytes of length, little endian, then that many bytes of JSON."""
+"""Message formats: length-prefixed JSON frames, and the fixed-size fork requests between judge and zygote.
+
+A frame is four bytes of length, little endian, followed by that many bytes of JSON.
+"""
 
 from __future__ import annotations
 
 import json
 import socket
 import struct
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+FORK_REQUEST = struct.Struct("<cIIII")
+"""`F` and the fields of GuestLimits, with descriptors [connection, output, input?, errors?]; or `K`, process, 0, 0, 0."""
+FORK_REPLY = struct.Struct("<iid")
+"""To `F`: process or minus errno, 0, 0. To `K`: process, wait status, CPU seconds."""
+
+
+class GuestLimits(NamedTuple):
+    """Limits of one guest process in MiB, seconds and bytes; a spare guest fits a program if these are equal."""
+
+    memory_mb: int
+    cpu_s: int
+    output: int
+    reply: int
+
 
 HEADER = struct.Struct("<I")
 CHUNK = 1 << 14
-"""What is read at a time while the size is not known: for 128 KiB and more, malloc would map and unmap memory."""
+"""Bytes to read while the size of a frame is unknown: for 128 KiB and more, malloc would map and unmap memory."""
 _LONGEST = HEADER.size + (1 << 32) - 1
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 class ConnectionClosed(Exception):
-    """The other side is gone."""
+    """The peer closed the connection."""
 
 
 class FrameTooLong(Exception):
-    """The other side announces a frame beyond the limit: so many bytes with its header."""
+    """The peer announced a frame beyond the limit; the argument is its size in bytes, header included."""
 
 
 def pack(message: Any) -> bytes:
-    """One frame."""
+    """Encode one frame."""
     body = _ENCODER.encode(message).encode()
     return HEADER.pack(len(body)) + body
 
@@ -34,16 +52,16 @@ def send(connection: socket.socket, message: Any) -> None:
 
 
 class Receiver(Protocol):
-    """What a FrameReader needs of a socket."""
+    """The part of a socket that a FrameReader needs."""
 
     def recv(self, size: int, /) -> bytes: ...
 
 
 class FrameReader:
-    """Reads frames, several per system call when they come together.
+    """A reader of frames, several per system call if they arrive together.
 
-    `connection` is a blocking socket, or anything else with its `recv`; what that raises interrupts a frame, and the
-    next call goes on with it. `longest` bounds a frame, header included, before it is read.
+    `connection` is a blocking socket or another object with `recv`. An exception of `recv` interrupts a frame; the next
+    call continues it. `longest` bounds a frame in bytes, header included, before it is read.
     """
 
     def __init__(self, connection: Receiver, longest: int = _LONGEST) -> None:
@@ -53,11 +71,11 @@ class FrameReader:
 
     @property
     def has_more(self) -> bool:
-        """Whether more came with the last frame."""
+        """Whether more data arrived with the last frame."""
         return bool(self._buffer)
 
     def frame(self) -> bytes | bytearray:
-        """The body of the next frame. Raises ConnectionClosed at the end of the stream, FrameTooLong."""
+        """Return the body of the next frame. Raises ConnectionClosed and FrameTooLong."""
         while True:
             buffer, need = self._buffer, HEADER.size
             if len(buffer) >= need:
@@ -76,5 +94,5 @@ class FrameReader:
                 self._buffer = bytearray(buffer + data) if buffer else data
 
     def message(self) -> Any:
-        """The next frame's content; for trusted peers, which bound their own sizes."""
+        """Return the next frame's content; for trusted peers, which bound their own sizes."""
         return json.loads(self.frame())

@@ -31,7 +31,7 @@ from ..guest.streams import Streams
 from ..isolation import landlock, process, scratch, seccomp, syscalls
 from ..judge import judge
 from ..protocol import frames
-from ..protocol.forks import FORK_REPLY, FORK_REQUEST
+from ..protocol.frames import FORK_REPLY, FORK_REQUEST
 from . import preload, thread_limit
 
 RECURSION = 3000

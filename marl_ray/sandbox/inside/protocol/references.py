@@ -1,4 +1,4 @@
-"""What judge and guest both have in their standard libraries: it crosses by name."""
+"""Objects that cross by reference instead of by value: by standard-library name, or with a mask of special methods."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ import functools
 import sys
 import types
 from typing import Any
+
+SPECIAL_METHODS = (
+    *("call", "iter", "next", "len", "getitem", "setitem", "delitem", "contains", "bool", "int", "float", "complex"),
+    *("index", "hash", "enter", "exit", "abs", "neg", "pos", "invert", "round", "reversed", "eq", "lt", "le", "gt"),
+    *("ge", "self"),
+)
+"""Special methods of a guest's object, one bit each; `self` marks an iterator that is its own iterator.
+
+The guest looks the bits up on the object's type, and the judge gives its proxy just these methods: `callable(x)`,
+`hasattr(x, "__len__")` and `isinstance(x, Iterable)` answer as they would on the object. A guest that sends other bits
+has an object that can do less or fails more."""
+METHOD_BITS = {name: 1 << number for number, name in enumerate(SPECIAL_METHODS)}
+ALL_METHODS = (1 << len(SPECIAL_METHODS)) - 1
 
 _KINDS = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 _FUNCTIONS: tuple[Any, ...] = (abs, all, any, chr, divmod, len, max, min, ord, round, sorted, sum)
@@ -19,11 +32,11 @@ FROM_GUEST: dict[str, Any] = {
     "builtins:NotImplemented": NotImplemented,
     **{f"builtins:{thing.__name__}": thing for thing in (*_NUMBERS, *_CONTAINERS, object, *_EXCEPTIONS, *_FUNCTIONS)},
 }
-"""What a program may name: calling it gives no more than what the program could have returned."""
+"""Objects that a guest may name: calling them gives no more than what the program could have returned."""
 
 
 def stdlib_name(value: Any) -> str | None:
-    """ "module:name" for a function or class of the standard library; None for anything else."""
+    """Return "module:name" for a function or class of the standard library; None for anything else."""
     return _name_of(value) if isinstance(value, _KINDS) else None
 
 
@@ -33,9 +46,9 @@ def _name_of(value: Any) -> str | None:
     path = getattr(value, "__qualname__", "")
     if not isinstance(module, str) or module.partition(".")[0] not in sys.stdlib_module_names:
         return None
-    found: Any = sys.modules.get(module)
+    target: Any = sys.modules.get(module)
     for name in path.split("."):
-        found = getattr(found, name, None)
-    if found is value:
+        target = getattr(target, name, None)
+    if target is value:
         return f"{module}:{path}"
     return next((f"types:{name}" for name, kind in vars(types).items() if kind is value), None)

@@ -1,0 +1,96 @@
+"""Data classes that cross between host process and judge: limits on a program, and its verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on one program, set by the caller and enforced by the judge. Raises ValueError for non-positive numbers."""
+
+    test_cpu_s: float = 10.0
+    """CPU seconds per test. CPU time decides, which keeps verdicts stable on busy machines."""
+    test_wall_s: float = 30.0
+    """Wall-clock seconds per test, a few times `test_cpu_s`: catches programs that sleep or deadlock."""
+    program_wall_s: float = 60.0
+    """Wall-clock seconds of all tests together; tests that have not run by then are `skipped`."""
+    max_timeouts: int = 3
+    """Timeouts after which the remaining tests are `skipped`."""
+    max_crashes: int = 2
+    """Crashes after which the remaining tests are `skipped`."""
+    memory_mb: int = 512
+    """MiB of address space in addition to the zygote's."""
+    max_output_bytes: int = 65536
+    max_reply_bytes: int = 8 << 20
+    """Maximum size of one reply of the guest; a larger result is an error."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            kinds = (int, float) if item.name.endswith("_s") else (int,)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < 1 << 30:
+                raise ValueError(f"limits.{item.name} must be a positive number, not {value!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for `from_dict`."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Limits:
+        """Read limits from JSON; missing keys keep their defaults. Raises ValueError that names an unknown key."""
+        reject_unknown_keys("limits", data, {item.name for item in fields(cls)})
+        return cls(**data)
+
+
+def reject_unknown_keys(name: str, data: Mapping[str, Any], known: Set[str]) -> None:
+    """Raise ValueError that names the first unknown key of `data`; `name` says what `data` is."""
+    unknown = sorted(str(key) for key in data if key not in known)
+    if unknown:
+        raise ValueError(f"{name}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")
+
+
+Status = Literal["pass", "fail", "error", "timeout", "crash", "skipped"]
+"""`fail`: the test's own assertion did not hold. `error`: an exception. `timeout`: the CPU or wall limit of the test.
+`crash`: the guest process died or violated the protocol. `skipped`: the program's budget was used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class TestResult:
+    """The verdict on one test."""
+
+    __test__ = False  # keeps pytest from collecting this class
+
+    status: Status
+    error_type: str | None = None
+    message: str | None = None
+    line: int | None = None
+    """Line of the program."""
+    source: str = ""
+    """Text of the test."""
+    trusted: bool = True
+    """False if the program had a say in the verdict beyond its data: see `ExecutionReport`."""
+
+    def for_test(self, source: str, *, trustworthy: bool) -> TestResult:
+        """Return this verdict for the test with this text."""
+        trusted = self.trusted and trustworthy
+        return TestResult(self.status, self.error_type, self.message, self.line, source, trusted)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class SyntaxDiagnosis:
+    """Why and where a program does not parse; `line` and `column` count from 1."""
+
+    message: str
+    line: int | None
+    column: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
