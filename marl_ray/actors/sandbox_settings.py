@@ -5,7 +5,7 @@ from __future__ import annotations
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings, SandboxUnavailable
-from marl_ray.sandbox.host.guest_packages import find_packages
+from marl_ray.sandbox.host.python_files import find_packages
 
 
 def sandbox_settings(config: Config) -> SandboxSettings:

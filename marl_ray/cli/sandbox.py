@@ -7,6 +7,6 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str]) -> int:
     """The command. Returns the exit code."""
-    from marl_ray.sandbox.command_line import main as sandbox_main
+    from marl_ray.sandbox.__main__ import main as sandbox_main
 
     return sandbox_main(argv)

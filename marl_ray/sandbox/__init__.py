@@ -1,7 +1,7 @@
-"""Untrusted code in, `ExecutionReport` out. Knows nothing of reinforcement learning, and imports nothing of it.
+"""Execution of untrusted Python programs: `Program` in, `ExecutionReport` out. Imports no other package of marl_ray.
 
-`owner` runs in the caller's process, `inside` behind the wall, where each folder is a process (see there). `cli`,
-`doctor` and `bench` are commands of the caller.
+`host` runs in the caller's process; `inside` holds the isolated processes, one folder per process. `__main__`, `doctor`
+and `bench` are the commands of `marl-ray sandbox`.
 """
 
 from marl_ray.sandbox.host.execution_report import ExecutionReport, failed_report

@@ -1,7 +1,110 @@
-"""`python -m marl_ray.sandbox`: the same as `marl-ray sandbox`."""
+"""Commands `marl-ray sandbox run | doctor | bench`, also `python -m marl_ray.sandbox`."""
 
+from __future__ import annotations
+
+import argparse
+import json
+import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
-from marl_ray.sandbox.command_line import main
+from marl_ray.sandbox import bench, doctor
+from marl_ray.sandbox.host.isolation_settings import LEVELS, SandboxSettings, SandboxUnavailable
+from marl_ray.sandbox.host.program import Program
+from marl_ray.sandbox.host.sandbox import Sandbox
 
-sys.exit(main())
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="marl-ray sandbox", description="Run untrusted Python programs.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser(
+        "run",
+        help="run programs given as JSON on standard input",
+        description="Read {program, tests, entry_point, prompt?, form?, stdin?, limits?, visible?}, or a list of such "
+        "objects, as JSON from standard input; write the report, or the list of reports in order, as JSON. Statements "
+        "of the tests without an assert run with the next assert; statements after the last assert do not run.",
+    )
+    run.add_argument("--isolation", choices=["auto", "bwrap", "process", "none"], default="auto")
+    run.add_argument("--require", choices=LEVELS, help="refuse to start below this level")
+    run.add_argument("--allow-unsafe", action="store_true", help="permit running programs unprotected")
+    run.add_argument(
+        "--package", action="append", default=[], help="installed package that programs may import (repeatable)"
+    )
+    run.add_argument("--scratch-mb", type=int, default=0, metavar="N", help="MiB of files that a program may write")
+    commands.add_parser("doctor", help="report the available isolation levels and how to raise the level")
+    measure = commands.add_parser("bench", help="measure programs/s and latency per level and of a fresh interpreter")
+    measure.add_argument("--programs", type=int, default=400)
+    measure.add_argument("--workers", type=int, help="concurrent sandboxes (default: one per core)")
+    measure.add_argument(
+        "--level", choices=LEVELS, action="append", default=[], help="measure only this level (repeatable)"
+    )
+    measure.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        data = json.load(sys.stdin)
+        programs = [Program.from_dict(entry) for entry in (data if isinstance(data, list) else [data])]
+    except ValueError as error:
+        return _fail(f"standard input: {error}")
+    try:
+        settings = SandboxSettings(
+            arguments.isolation,
+            arguments.require,
+            arguments.allow_unsafe,
+            packages=tuple(arguments.package),
+            scratch_mb=arguments.scratch_mb,
+        )
+        with Sandbox(settings) as sandbox:
+            reports: list[Any] = [report.to_dict() for report in sandbox.run_batch(programs)]
+    except (SandboxUnavailable, ValueError) as error:
+        return _fail(str(error))
+    json.dump(reports if isinstance(data, list) else reports[0], sys.stdout)
+    sys.stdout.write("\n")
+    return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    if arguments.programs < 16 or (arguments.workers or 1) < 1:
+        return _fail("bench: at least 16 programs and one worker")
+    measurements = bench.measure(arguments.programs, arguments.workers, arguments.level)
+    if arguments.json:
+        json.dump(bench.as_dicts(measurements), sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return 0
+    for line in bench.table(measurements):
+        print(line, flush=True)
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    for line in doctor.report():
+        print(line, flush=True)
+    return 0
+
+
+def _fail(message: str) -> int:
+    print(f"marl-ray sandbox: {message}", file=sys.stderr)
+    return 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit status.
+
+    0: success, also if the reader of standard output goes away (`| head`). 2: unusable input, or no acceptable isolation.
+    """
+    arguments = _parser().parse_args(argv)
+    commands = {"run": _run, "bench": _bench, "doctor": _doctor}
+    try:
+        status = commands[arguments.command](arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
+        return 0
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,7 @@
-"""`marl-ray sandbox bench`: programs per second and latency of each level, next to a fresh interpreter.
+"""`marl-ray sandbox bench`: programs per second and latency of each level and of a fresh interpreter.
 
-The programs are of the kind that HumanEval asks for: an import or two, a function, eight asserts; eight
-programs for each problem, as a group of completions would be.
+The programs resemble HumanEval solutions: one or two imports, a function, eight asserts; eight programs per problem, like
+a group of completions.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from marl_ray.sandbox.host.isolation_settings import SandboxSettings
+from marl_ray.sandbox.host.isolation_settings import LEVELS, SandboxSettings
+from marl_ray.sandbox.host.launch_spec import interpreter
 from marl_ray.sandbox.host.program import Program
 from marl_ray.sandbox.host.sandbox import Sandbox
-from marl_ray.sandbox.host.spawn import LEVELS, interpreter
 
 _MAXIMA = """from typing import List
 
@@ -62,16 +62,17 @@ _PROBLEMS = [
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One way to run programs. `vs_fresh`: its rate as a multiple of that of fresh interpreters in the same minute."""
+    """Speed of one way to run programs."""
 
     name: str
     latency_ms: float
     programs_per_s: float
     vs_fresh: float
+    """`programs_per_s` divided by the rate of fresh interpreters measured in the same minute."""
 
 
 def sample_programs(count: int) -> list[Program]:
-    """Programs that are all different and all right."""
+    """Return different programs that all pass their tests."""
     programs = []
     for index in range(count):
         source, tests = _PROBLEMS[index // 8 % len(_PROBLEMS)]
@@ -80,7 +81,7 @@ def sample_programs(count: int) -> list[Program]:
 
 
 def run_fresh(program: Program) -> bool:
-    """The unprotected way: `python -I -S`, program and asserts in one file. Whether all passed."""
+    """Run program and asserts unprotected in one `python -I -S`; return whether all passed."""
     script = program.source + "\n".join(program.tests)
     command = [interpreter()[0], "-I", "-S", "-c", script]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env={}, timeout=60)
@@ -93,7 +94,7 @@ def _run_fresh_all(programs: Sequence[Program]) -> None:
 
 
 def bare_fork_ms(count: int = 100) -> float:
-    """Median time of fork, exit and wait in this process."""
+    """Return the median milliseconds of fork, exit and wait in this process."""
     times = []
     for _ in range(count):
         started = time.perf_counter()
@@ -115,7 +116,7 @@ def _latency_ms(run: Callable[[Program], object], programs: Sequence[Program]) -
 
 
 def run_concurrently(work: Sequence[Callable[[], object]]) -> float:
-    """Wall time of several threads side by side. Raises what one of them raises."""
+    """Run each callable in a thread and return the wall time in seconds. Exceptions of the callables propagate."""
     with ThreadPoolExecutor(len(work)) as threads:
         started = time.perf_counter()
         futures = [threads.submit(each) for each in work]
@@ -129,9 +130,9 @@ def _split(programs: Sequence[Program], parts: int) -> list[Sequence[Program]]:
 
 
 def _compare(sandboxes: Sequence[Sandbox], programs: Sequence[Program]) -> tuple[float, float]:
-    """Programs per second of sandboxes side by side, and of as many fresh interpreters.
+    """Return programs per second of concurrent sandboxes, and of the same number of fresh interpreters.
 
-    In turns, and the interpreters on a fifth of the programs, so that whatever else the machine does meets both.
+    The two alternate, so other load on the machine affects both; the interpreters run a fifth of the programs.
     """
     workers = len(sandboxes)
     seconds = fresh_seconds = 0.0
@@ -146,7 +147,7 @@ def _compare(sandboxes: Sequence[Sandbox], programs: Sequence[Program]) -> tuple
 
 
 def measure(count: int = 400, workers: int | None = None, levels: Sequence[str] = ()) -> Iterator[Measurement]:
-    """A bare fork, fresh interpreters, then every level that comes up; `workers` of each side by side."""
+    """Measure a bare fork, fresh interpreters and every available level, with `workers` of each running concurrently."""
     workers = workers or os.cpu_count() or 1
     programs = sample_programs(count)
     yield Measurement("bare fork", bare_fork_ms(), 0.0, 0.0)
@@ -169,7 +170,7 @@ def measure(count: int = 400, workers: int | None = None, levels: Sequence[str] 
 
 
 def table(measurements: Iterator[Measurement]) -> Iterator[str]:
-    """Lines of a table, one as each measurement is there."""
+    """Yield the lines of a table, each as soon as its measurement is available."""
     yield f"{'':<20}{'latency ms':>12}{'programs/s':>12}{'x fresh':>9}"
     for entry in measurements:
         rate = f"{entry.programs_per_s:>12.1f}{entry.vs_fresh:>9.1f}" if entry.programs_per_s else ""

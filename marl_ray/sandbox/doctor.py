@@ -1,4 +1,4 @@
-"""`marl-ray sandbox doctor`: what this machine allows, which levels come up, and what would raise the level."""
+"""`marl-ray sandbox doctor`: available kernel features and isolation levels, and advice to raise the level."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
-from marl_ray.sandbox.host.isolation_settings import SandboxSettings
+from marl_ray.sandbox.host.isolation_settings import LEVELS, SandboxSettings
+from marl_ray.sandbox.host.launch_spec import NOBODY, interpreter
 from marl_ray.sandbox.host.sandbox import Sandbox
-from marl_ray.sandbox.host.spawn import LEVELS, NOBODY, interpreter
 from marl_ray.sandbox.inside.isolation import landlock, process, seccomp
 
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 _CLONE_NEWUSER = 0x10000000
 
 
@@ -64,7 +64,7 @@ def _bubblewrap() -> str:
     if program is None:
         raise FileNotFoundError("not installed")
     command = [program, "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S / 2, env={"PATH": os.defpath})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S / 2, env={"PATH": os.defpath})
     if done.returncode:
         raise OSError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}")
     return "yes"
@@ -81,22 +81,22 @@ _PRIMITIVES: dict[str, Callable[[], str]] = {
 
 
 def attempt(primitive: Callable[[], str]) -> str:
-    """Try a primitive in a throw-away child; gives what it says, or "no: reason"."""
+    """Try a primitive in a disposable child process; return its answer, or "no: reason"."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             try:
                 text = primitive()
-            except Exception as error:  # whatever it is, it is the answer
+            except Exception as error:  # any failure is an answer
                 text = "no: " + " ".join(str(error).split())
             os.write(writer, text.encode()[:1000])
         finally:
             os._exit(0)
     os.close(writer)
     try:
-        ready, _, _ = select.select([reader], [], [], _PATIENCE_S)
-        answer = os.read(reader, 1000).decode() if ready else "no: it hangs"
+        ready, _, _ = select.select([reader], [], [], _TIMEOUT_S)
+        answer = os.read(reader, 1000).decode() if ready else "no: timed out"
     finally:
         os.close(reader)
         os.kill(pid, signal.SIGKILL)
@@ -105,7 +105,7 @@ def attempt(primitive: Callable[[], str]) -> str:
 
 
 def levels() -> Iterator[tuple[str, str | None]]:
-    """Each level, the strongest first, and None or the reason why it is not to be had."""
+    """Yield each level, strongest first, with None or the reason why the level is not available."""
     for level in reversed(LEVELS):
         sandbox = Sandbox(SandboxSettings(allow_unsafe=True))
         try:
@@ -114,8 +114,8 @@ def levels() -> Iterator[tuple[str, str | None]]:
             sandbox.close()
 
 
-def _advice(found: dict[str, str], missing: dict[str, str]) -> Iterator[str]:
-    bubblewrap = found.get("bubblewrap", "")
+def _advice(features: dict[str, str], missing: dict[str, str]) -> Iterator[str]:
+    bubblewrap = features.get("bubblewrap", "")
     if "bwrap" in missing and bubblewrap.endswith("not installed"):
         yield "install bubblewrap (Debian: apt-get install bubblewrap)"
     elif "bwrap" in missing and bubblewrap.startswith("no"):
@@ -128,26 +128,26 @@ def _advice(found: dict[str, str], missing: dict[str, str]) -> Iterator[str]:
 
 
 def report() -> Iterator[str]:
-    """The lines that `doctor` prints."""
+    """Yield the lines that `doctor` prints."""
     yield f"system      {platform.system()} {platform.release()} {platform.machine()}, uid {os.geteuid()}"
     yield f"python      {interpreter()[0]} ({platform.python_version()})"
-    found: dict[str, str] = {}
+    features: dict[str, str] = {}
     missing: dict[str, str] = {}
     if sys.platform == "linux":
         for name, primitive in _PRIMITIVES.items():
-            found[name] = attempt(primitive)
-            yield f"{name:<16}{found[name]}"
+            features[name] = attempt(primitive)
+            yield f"{name:<16}{features[name]}"
     best = ""
     for level, reason in levels():
         if reason is None:
             best = best or level
-            yield f"level {level:<17}comes up and proves itself" + (" (unprotected)" if level == "none" else "")
+            yield f"level {level:<17}passes its self-test" + (" (unprotected)" if level == "none" else "")
         else:
             missing[level] = reason
             yield f"level {level:<17}no: {reason}"
     if best in ("", "none"):
-        yield "isolation: auto would refuse to run programs here, unless allow_unsafe: true"
+        yield "isolation: auto would refuse to run programs here without allow_unsafe: true"
     else:
         yield f"isolation: auto would use {best}"
-    for line in _advice(found, missing):
+    for line in _advice(features, missing):
         yield f"to raise the level: {line}"

@@ -48,7 +48,7 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
         ("dataset.train_split=train[3-8]", "split 'train[3-8]' is not of the form"),
         ("sandbox.isolation=none", "sandbox: isolation 'none' runs programs unprotected: it needs allow_unsafe: true"),
         ("sandbox.packages=[numpyy]", "sandbox.packages: numpyy is not installed here"),
-        ("sandbox.packages=[numpy.linalg]", "sandbox.packages: 'numpy.linalg' is not a name to import"),
+        ("sandbox.packages=[numpy.linalg]", "sandbox.packages: 'numpy.linalg' is not an import name"),
         ("sandbox.require=bwrap sandbox.isolation=process", "cannot reach the required 'bwrap'"),
         ("external.mode=expert_edits", "needs external.expert_model"),
         (

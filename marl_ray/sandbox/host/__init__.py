@@ -1,5 +1,5 @@
-"""The caller's side: starts the processes, sends programs, waits for reports with a deadline, restarts what broke.
+"""The caller's side: starts the isolated processes, sends programs, waits for reports, and restarts failed processes.
 
-Runs in the process of whoever uses the sandbox, and is the only part that does. Imports of `inside` what both sides
-need (`wire`, `suites`) and the primitives that the doctor tries (`wall`).
+Runs in the host process and is the only part that does. Imports from `inside` only `protocol` and `suites`, which both
+sides need; `doctor` also tries `isolation`.
 """

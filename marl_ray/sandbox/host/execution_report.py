@@ -1,4 +1,4 @@
-"""What comes out of the sandbox: the verdicts on one program."""
+"""The sandbox's report on one program."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from marl_ray.sandbox.inside.suites.parser import parse_tests
 
 @dataclass(frozen=True, slots=True)
 class ExecutionReport:
-    """What happened to one program.
-
-    `trusted` is False when one of the verdicts is not: it came out of a process that ran the program (unittest
-    classes, tests that hand functions to the program, level `none`), or the program was asked whether two of its own
-    objects are equal. Such a pass can be forged. `infra_error` is set when
-    the sandbox failed, not the program; `tests` then say nothing about it. `cpu_s` is the program's own
-    processor time.
-    """
+    """The verdicts on one program, in the order of its tests."""
 
     tests: tuple[TestResult, ...]
     syntax_error: SyntaxDiagnosis | None
     stdout: str
     cpu_s: float
+    """CPU seconds of the program itself."""
     wall_s: float
     isolation: str
+    """The level of the sandbox."""
     trusted: bool
+    """False if any verdict is untrusted, because the program could have forged it: the test ran in a process of the
+    program (unittest classes, tests that pass functions to the program, level `none`) or compared the program's own
+    objects with each other."""
     infra_error: str | None = None
+    """Set if the sandbox failed, not the program; `tests` then carry no information about the program."""
 
     @property
     def passed(self) -> int:
@@ -37,7 +36,7 @@ class ExecutionReport:
 
     @property
     def trusted_passed(self) -> int:
-        """Passes that cannot have been forged."""
+        """Number of passes that cannot have been forged."""
         return sum(test.status == "pass" and test.trusted for test in self.tests)
 
     @property
@@ -45,7 +44,7 @@ class ExecutionReport:
         return len(self.tests)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with the keys of `marl-ray sandbox run`; `infra_error` only where there is one."""
+        """Return plain data with the keys of `marl-ray sandbox run`; `infra_error` only if set."""
         data: dict[str, Any] = {
             "isolation": self.isolation,
             "trusted": self.trusted,
@@ -63,7 +62,7 @@ class ExecutionReport:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ExecutionReport:
-        """The inverse of `to_dict` (`passed` and `total` are computed, not read)."""
+        """Read the output of `to_dict`; `passed` and `total` are computed, not read."""
         syntax = data["syntax_error"]
         return cls(
             tests=tuple(TestResult(**test) for test in data["tests"]),
@@ -87,7 +86,7 @@ def failed_report(
     infra_error: str | None = None,
     wall_s: float = 0.0,
 ) -> ExecutionReport:
-    """The same verdict on every test of a program, for when no judge could look at it."""
+    """Return a report with the same verdict on every test, for a program that no judge could evaluate."""
     try:
         sources = [case.source for case in parse_tests(program.tests, program.entry_point, program.form).cases]
     except ValueError:

@@ -1,40 +1,41 @@
-"""How programs are to be isolated, and what is raised where that is not to be had."""
+"""Isolation levels and the settings of a sandbox."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from marl_ray.sandbox.host.spawn import LEVELS
 from marl_ray.sandbox.inside.protocol.records import Limits
 
+LEVELS = ("none", "process", "process+landlock", "bwrap")
+"""Isolation levels, weakest first."""
 MAX_SCRATCH_MB = 1024
-"""It is memory of the machine, beside what a program has."""
+"""Scratch folders are memory of the machine, in addition to a program's own memory limit."""
 
 
 class SandboxUnavailable(Exception):
-    """No acceptable level of isolation can be had here; the message says why in one line."""
+    """No acceptable isolation level is available on this machine; the message gives the reasons in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxSettings:
-    """How programs are to be isolated.
+    """Settings of a sandbox.
 
-    `isolation`: "auto" takes the best level that proves itself here; "bwrap" and "none" exactly that one;
-    "process" with Landlock where there is Landlock. `require`: a level (see `launch.LEVELS`) below which to
-    refuse. `allow_unsafe`: let "auto" fall back to "none" and accept "none" at all. `limits`: for programs
-    without their own. `packages`: installed packages, by the names they are imported with, that programs may have
-    beside the standard library; they are loaded ahead and can only be read. `scratch_mb`: MiB that a program may write
-    to files, in an empty folder of its own that is its current one; needs Landlock as of Linux 6.2, and is refused at
-    levels without it.
+    Raises ValueError for an unknown isolation or level, a size out of range and a package name that is no identifier.
     """
 
     isolation: Literal["auto", "bwrap", "process", "none"] = "auto"
+    """`auto`: the strongest level that passes its self-test. `process`: with Landlock where the kernel has Landlock."""
     require: str | None = None
+    """Minimum level (see `LEVELS`); a sandbox that cannot reach this level does not start."""
     allow_unsafe: bool = False
+    """Permit level `none`, also as the last resort of `auto`."""
     limits: Limits = field(default_factory=Limits)
+    """Limits of programs that bring none of their own."""
     packages: tuple[str, ...] = ()
+    """Import names of installed packages that programs may use. The zygote preloads them; guests can only read them."""
     scratch_mb: int = 0
+    """MiB of files that a program may write to its own working directory. Needs Landlock of Linux 6.2 or newer."""
 
     def __post_init__(self) -> None:
         if self.isolation not in ("auto", "bwrap", "process", "none"):
@@ -42,13 +43,13 @@ class SandboxSettings:
         if self.require is not None and self.require not in LEVELS:
             raise ValueError(f"sandbox.require: unknown level {self.require!r}; known are {', '.join(LEVELS)}")
         if isinstance(self.scratch_mb, bool) or not 0 <= self.scratch_mb <= MAX_SCRATCH_MB:
-            raise ValueError(f"sandbox.scratch_mb: {self.scratch_mb} is not within 0 and {MAX_SCRATCH_MB}")
+            raise ValueError(f"sandbox.scratch_mb: {self.scratch_mb} is not between 0 and {MAX_SCRATCH_MB}")
         for name in self.packages:
             if not name.isidentifier():
-                raise ValueError(f"sandbox.packages: {name!r} is not a name to import")
+                raise ValueError(f"sandbox.packages: {name!r} is not an import name")
 
     def candidates(self) -> list[str]:
-        """Levels to try, best first. Raises SandboxUnavailable for settings that contradict each other."""
+        """Return the levels to try, strongest first. Raises SandboxUnavailable for contradictory settings."""
         levels = {
             "auto": ["bwrap", "process+landlock", "process", "none"],
             "bwrap": ["bwrap"],
@@ -60,8 +61,8 @@ class SandboxSettings:
         if not self.allow_unsafe:
             levels = [level for level in levels if level != "none"]
         if self.require is not None:
-            least = LEVELS.index(self.require)
-            levels = [level for level in levels if LEVELS.index(level) >= least]
+            minimum = LEVELS.index(self.require)
+            levels = [level for level in levels if LEVELS.index(level) >= minimum]
             if not levels:
                 raise SandboxUnavailable(f"isolation '{self.isolation}' cannot reach the required '{self.require}'")
         return levels

@@ -1,4 +1,4 @@
-"""What goes into the sandbox: a program and its tests."""
+"""A program and its tests, as the sandbox takes them."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ Tests = str | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program and the tests it is to pass.
-
-    `tests` is one of: a source with `check(candidate)`; a tuple of assert lines; a tuple of JSON strings
-    `{"stdin": ..., "stdout": ...}` (see `stdio_tests`); the source of unittest classes. `form` "auto" tells
-    them apart. `prompt` is the problem's text: when it is Python, helpers it defines are run by the judge
-    instead of being trusted to the program. `stdin` is what the program finds on its standard input. `limits`
-    None takes the sandbox's own. `visible` says which tests' results its author will be told: the first n, with -n
-    the last n, with None or 0 all. They are run first, in a process of their own and with limits of their own, so
-    that what is told holds nothing of the other tests; verdicts come in the tests' order all the same.
-    """
+    """A program and the tests that it has to pass."""
 
     source: str
     tests: Tests
+    """One of: a source with `check(candidate)`; a tuple of assert lines; a tuple of JSON strings
+    `{"stdin": ..., "stdout": ...}` (see `stdio_tests`); the source of unittest classes."""
     entry_point: str
     prompt: str = ""
+    """Text of the problem. If it is Python, the helpers that it defines run in the judge, not in the program's version."""
     form: Form = "auto"
+    """Kind of tests; `auto` infers it."""
     stdin: str | None = None
+    """Standard input of the program."""
     limits: Limits | None = None
+    """None: the sandbox's own."""
     visible: int | None = None
+    """Tests whose results the author is told: n the first n, -n the last n, None or 0 all. Visible tests run first, in a
+    process of their own and with limits of their own, so their results reveal nothing about the other tests. Verdicts
+    keep the order of the tests."""
 
     @property
     def key(self) -> str:
-        """Content hash: equal programs with equal tests and limits have equal keys."""
+        """Content hash; equal for equal programs with equal tests and limits."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as `from_dict` and the command line read it."""
+        """Return plain data for `from_dict` and the command line."""
         return {
             "program": self.source,
             "tests": self.tests if isinstance(self.tests, str) else list(self.tests),
@@ -57,9 +57,9 @@ class Program:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Program:
-        """A program from JSON: {program, tests, entry_point, prompt?, form?, stdin?, limits?, visible?}.
+        """Read a program from JSON: {program, tests, entry_point, prompt?, form?, stdin?, limits?, visible?}.
 
-        Raises ValueError, in one line, for a key that is missing, unknown or of the wrong type.
+        Raises ValueError with one line for a key that is missing, unknown or of the wrong type.
         """
         if not isinstance(data, Mapping):
             raise ValueError(f"a program must be a JSON object, not {type(data).__name__}")
@@ -96,8 +96,11 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class StdioCase:
-    """One stdin/stdout pair. Output is compared line by line, without blanks at their ends and blank lines at its own;
-    a line word by word, numbers by their value (`inside/judge/output_comparison.py`)."""
+    """One stdin/stdout pair.
+
+    Output is compared line by line, without blanks at the end of a line and blank lines at the end of the output. A line
+    is compared word by word, and numbers by value (`inside/judge/output_comparison.py`).
+    """
 
     stdin: str
     stdout: str
@@ -107,20 +110,20 @@ class StdioCase:
 
 
 def stdio_tests(cases: Sequence[StdioCase]) -> tuple[str, ...]:
-    """`Program.tests` for the form "stdio"."""
+    """Return `Program.tests` for the form "stdio"."""
     return tuple(case.to_json() for case in cases)
 
 
 def count_tests(tests: Tests, entry_point: str, form: Form = "auto") -> int:
-    """How many verdicts a report on these tests will hold.
+    """Return the number of verdicts that a report on these tests holds.
 
-    Raises ValueError, in one line, for tests that cannot be parsed or hold no test at all.
+    Raises ValueError with one line for tests that cannot be parsed and for tests without any test.
     """
     return len(parse_tests(tests, entry_point, form).cases)
 
 
 def _tests_from_json(tests: Any) -> Tests:
-    """A list may hold assert lines, JSON strings of stdio cases, or the stdio cases as objects."""
+    """Read tests: a source, or a list of assert lines, JSON strings of stdio cases, or stdio cases as objects."""
     if isinstance(tests, str):
         return tests
     if not isinstance(tests, list | tuple):

@@ -109,5 +109,5 @@ def test_every_guest_draws_the_same_numbers() -> None:
 
 
 def test_names_are_names() -> None:
-    with pytest.raises(ValueError, match=r"sandbox\.packages: 'numpy\.linalg' is not a name to import"):
+    with pytest.raises(ValueError, match=r"sandbox\.packages: 'numpy\.linalg' is not an import name"):
         SandboxSettings(packages=("numpy.linalg",))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox
-from marl_ray.sandbox.host import batch, stdlib_copy
+from marl_ray.sandbox.host import python_files, session
 
 _THREADS = """
 import threading
@@ -41,8 +41,7 @@ def statuses(report: ExecutionReport) -> list[str]:
 
 def processes(sandbox: Sandbox) -> list[int]:
     """The processes behind a sandbox: bubblewrap where there is one, zygote, judge and guests."""
-    assert sandbox.connection is not None
-    found = [sandbox.connection._spawned.process.pid]
+    found = [sandbox.process_id]
     for pid in found:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a guest whose time had come
             for task in Path(f"/proc/{pid}/task").iterdir():
@@ -126,7 +125,7 @@ _STUCK = Program(
 
 
 def test_a_judge_gets_stuck_once(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "_GRACE_S", 0.5)
+    monkeypatch.setattr(session, "_GRACE_S", 0.5)
     restarts = sandbox.restarts
     good = Program("def f(x): return x\n", ("assert f(1) == 1",), "f")
     reports = sandbox.run_batch([_STUCK, good])
@@ -139,7 +138,7 @@ def test_a_program_is_not_blamed_for_a_judge_that_was_stuck(sandbox: Sandbox, mo
     reports = sandbox.run_each([good, _STUCK])
     assert statuses(next(reports)) == ["pass"]
     reports.close()  # type: ignore[attr-defined]
-    monkeypatch.setattr(batch, "_GRACE_S", 0.5)
+    monkeypatch.setattr(session, "_GRACE_S", 0.5)
     restarts = sandbox.restarts
     assert statuses(sandbox.run(good)) == ["pass"]
     assert sandbox.restarts == restarts + 1
@@ -161,28 +160,28 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for temporary files that everybody may enter."""
     place = tmp_path / "temporary"
     place.mkdir()
-    monkeypatch.setattr(stdlib_copy.tempfile, "tempdir", str(place))
-    monkeypatch.setattr(stdlib_copy, "readable_by_all", lambda base: base == str(place))
-    stdlib_copy.readable_copy.cache_clear()
+    monkeypatch.setattr(python_files.tempfile, "tempdir", str(place))
+    monkeypatch.setattr(python_files, "readable_by_all", lambda base: base == str(place))
+    python_files.readable_copy.cache_clear()
     return place
 
 
 def test_the_copy_of_the_library_is_readable_and_shared(tmp_path: Path, temporary: Path) -> None:
-    copy = stdlib_copy.readable_copy(str(_prefix(tmp_path)))
+    copy = python_files.readable_copy(str(_prefix(tmp_path)))
     assert copy is not None
     files = {str(path.relative_to(copy)) for path in Path(copy).rglob("*") if path.is_file()}
     assert {name.rpartition("/")[2] for name in files} == {"os.py", "__init__.py", "complete"}, "nothing else"
     for path in (Path(copy), *Path(copy).rglob("*")):
         assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), "everybody reads, nobody else writes"
-    stdlib_copy.readable_copy.cache_clear()
-    assert stdlib_copy.readable_copy(str(tmp_path / "private")) == copy
+    python_files.readable_copy.cache_clear()
+    assert python_files.readable_copy(str(tmp_path / "private")) == copy
     assert [path.name for path in temporary.iterdir()] == [Path(copy).name]
 
 
 @pytest.mark.parametrize("harm", ["writable", "incomplete", "link"])
 def test_a_copy_that_others_could_have_made_is_not_used(tmp_path: Path, temporary: Path, harm: str) -> None:
     prefix = str(_prefix(tmp_path))
-    found = stdlib_copy.readable_copy(prefix)
+    found = python_files.readable_copy(prefix)
     assert found is not None
     copy = Path(found)
     if harm == "writable":
@@ -192,15 +191,15 @@ def test_a_copy_that_others_could_have_made_is_not_used(tmp_path: Path, temporar
     else:
         copy.rename(tmp_path / "elsewhere")
         copy.symlink_to(tmp_path / "elsewhere")
-    stdlib_copy.readable_copy.cache_clear()
-    again = stdlib_copy.readable_copy(prefix)
+    python_files.readable_copy.cache_clear()
+    again = python_files.readable_copy(prefix)
     assert again is not None
     assert again != found
     assert list(Path(again).rglob("os.py"))
 
 
 def test_without_a_place_there_is_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdlib_copy, "readable_by_all", lambda base: False)
-    stdlib_copy.readable_copy.cache_clear()
-    assert stdlib_copy.readable_copy(str(_prefix(tmp_path))) is None
-    stdlib_copy.readable_copy.cache_clear()
+    monkeypatch.setattr(python_files, "readable_by_all", lambda base: False)
+    python_files.readable_copy.cache_clear()
+    assert python_files.readable_copy(str(_prefix(tmp_path))) is None
+    python_files.readable_copy.cache_clear()

@@ -242,7 +242,7 @@ def test_levels_that_cannot_shut_a_program_up_in_a_folder_are_refused() -> None:
         Sandbox(settings).start()
     with pytest.raises(SandboxUnavailable, match=r"process: a scratch folder \(sandbox.scratch_mb\) needs Landlock"):
         Sandbox(SandboxSettings("process", scratch_mb=MIB), without=("landlock",)).start()
-    with pytest.raises(ValueError, match=r"sandbox.scratch_mb: -1 is not within 0 and 1024"):
+    with pytest.raises(ValueError, match=r"sandbox.scratch_mb: -1 is not between 0 and 1024"):
         SandboxSettings(scratch_mb=-1)
 
 
