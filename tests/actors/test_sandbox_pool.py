@@ -123,7 +123,9 @@ def test_what_cannot_be_had_is_said_at_start() -> None:
     async def scenario() -> None:
         settings = SandboxSettings(isolation="auto", require="bwrap")
         pool = SandboxPool(settings, 1, num_cpus_per_worker=0.5, without=("bwrap",))
-        with pytest.raises(UserError, match=r"^sandbox 0 on [\d.]+: no isolation is available here: bwrap: switched off"):
+        with pytest.raises(
+            UserError, match=r"^sandbox 0 on [\d.]+: no isolation is available here: bwrap: switched off"
+        ):
             await pool.start()
 
     asyncio.run(scenario())
