@@ -1,21 +1,29 @@
 # make quickstart   install, then train two tiny agents on CPU
-# make test         install, then run the tests
+# make test         install, then run the tests of a change (at most 10 minutes)
+# make test-all     install, then run all tests
+# make docs         build the documentation site into build/docs; fails on a broken link
 # make setup        install only (into .venv; does nothing when it is up to date)
-# make check        linter, formatter, type check, and which way imports run
+# make check        linter, formatter, type check, import layers
 # make lock         write constraints/ again, after a change of setup.py
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test setup check style types imports lock
+.PHONY: quickstart test test-all docs setup check style types imports lock
 
 quickstart: setup
 	$(BIN)/python -m marl_ray.train_magrpo --config configs/quickstart.yaml
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow"
 
-# Side by side: .ci/run gives it two jobs.
+test-all: setup
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+docs: setup
+	$(BIN)/mkdocs build --strict --quiet
+
+# Independent of each other: .ci/run gives them two jobs.
 check: style types imports
 
 style: setup

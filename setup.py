@@ -38,7 +38,7 @@ DOCS = ["mkdocs-material==9.8.1", "mkdocstrings-python==2.0.11"]
 
 setup(
     name="marl-ray",
-    version="0.1.0",
+    version="0.2.0",
     description="Reinforcement learning of several cooperating language models, distributed with Ray",
     license="MIT",
     python_requires=">=3.11",
