@@ -29,7 +29,7 @@ class Group:
     `returns` [G] are what siblings are ranked by; `weights` [G] are the factors of their summed log-probabilities in
     the loss before the mini-batch's normalizer, 0 for those that have no gradient. So a group can be learned from
     before it is known how many there are. `baselines` [G] are what the estimator takes from the returns where it looks
-    beyond siblings (`marl_ray.credit.baselines`), else empty. With a critic, `experience` is what it learns from, and
+    beyond siblings (`marl_ray.credit.returns.baselines`), else empty. With a critic, `experience` is what it learns from, and
     weights are the factors of advantages that are to come.
     """
 

@@ -1,6 +1,6 @@
-"""From trees to weighted groups: returns, advantages, weights in the loss. Pure functions; no Ray, engine or sandbox.
+"""From episode trees to weighted groups: returns, advantages and weights in the loss. Pure functions; no Ray or vLLM.
 
-trees (returns.py, baselines.py) -> returns (estimators.py) -> advantages (batches.py) -> weights in the loss
+trees --returns.py--> returns and baselines --estimators.py--> advantages --groups.py--> weights and batches
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ ESTIMATORS = Registry(
         "reinforce_pp": "marl_ray.credit.estimators:reinforce_pp",
     },
 )
-"""An estimator takes returns [..., G] (a float64 tensor whose last dimension holds siblings) and gives advantages."""
+"""Functions from returns [..., G], a float64 tensor whose last dimension holds siblings, to advantages of that shape.
+`marl_ray.credit.requirements` describes what each of them needs besides returns."""
 
 BEYOND_SIBLINGS = {"remax": "greedy", "difference": "counterfactual", "reinforce_pp": "batch"}
-"""Estimators that look at more than the siblings' returns, and at what: the reward of a greedy joint sample; the
-rewards that the team had earned without the agent; all returns of the agent's batch. None of one's own does."""
+"""Estimators that use more than the siblings' returns. Superseded by `marl_ray.credit.requirements`."""
 
 __all__ = ["BEYOND_SIBLINGS", "ESTIMATORS"]

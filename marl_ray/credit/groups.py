@@ -1,8 +1,11 @@
-"""Nodes in, one agent's weighted groups out, and batches of them.
+"""Groups of one agent built from tree nodes, and batches built from groups.
 
-A batch's groups have an order of their own, which does not depend on what was played first: by turn, then by draw, so
-that those of the first turn can be learned from while the second is being played. Where a batch is cut into several
-mini-batches, where whole trees are grown, or draws are skipped, it is by draw, each tree's nodes parents first.
+A batch has a fixed order of groups that does not depend on completion times: by turn, then by episode, so that the
+learner can accumulate gradients of the first turn while the second turn is sampled. The order is by episode alone,
+parents before children, with several mini-batches per batch, handoff `all` or dynamic sampling.
+
+A critic's state is the agent's own prompt (critic iac) or the prompts of all agents (maac), as in CoMLRL 1.4, whose
+actor-critics value a turn by its prompts.
 """
 
 from __future__ import annotations
@@ -13,27 +16,32 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from marl_ray.config import AgentConfig, Config, CreditConfig
-from marl_ray.core.batch import Batch, Group, MiniBatch
+from marl_ray.core.batch import Batch, CriticSample, Group, MiniBatch
 from marl_ray.core.episode import Completion, Episode, Node
-from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
-from marl_ray.credit.baselines import baselines
-from marl_ray.credit.critic_samples import build_critic_sample
+from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.estimators import Estimator, whitened
-from marl_ray.credit.overlong import is_masked, penalize_overlong
-from marl_ray.credit.returns import action_returns, completion_returns, has_lost_branches
+from marl_ray.credit.requirements import estimator_requirements
+from marl_ray.credit.returns import (
+    action_returns,
+    baselines,
+    completion_returns,
+    has_lost_branches,
+    is_masked,
+    penalize_overlong,
+)
 
 
 def ordered_by_turn(config: Config) -> bool:
-    """Whether a batch's groups are ordered by turn, then by draw; else by draw alone."""
+    """Return True if a batch's groups are ordered by turn, then by episode; otherwise the order is by episode alone."""
     rollout = config.rollout
     return config.optimizer.train_batch_size is None and rollout.handoff != "all" and not rollout.dynamic_sampling
 
 
 def trainable_nodes(episode: Episode, config: Config) -> list[Node]:
-    """The nodes of an episode that can be learned from, parents first.
+    """Return the nodes of an episode that are trained on, parents before children.
 
-    Where a branch was lost, what follows counts for none of the siblings above it. That is fair among them, but not
-    beside other groups: where a critic or an estimator compares with those, the nodes above a loss are left out.
+    A lost branch is left out of the returns of all siblings above it. Their ranking stays fair, but their returns are
+    not comparable with other groups, so critics and whole-batch estimators skip the nodes above a lost branch.
     """
     nodes = [node for _, node in episode.nodes()]
     compares = config.credit.critic != "none" or any(map(needs_whole_batch, config.agents))
@@ -43,16 +51,16 @@ def trainable_nodes(episode: Episode, config: Config) -> list[Node]:
 
 
 def in_order(episodes: Sequence[Episode], config: Config) -> list[Node]:
-    """A batch's nodes in the order of its groups."""
+    """Return the nodes of a batch in the order of its groups."""
     nodes = [node for episode in episodes for node in trainable_nodes(episode, config)]
     return sorted(nodes, key=lambda node: node.turn) if ordered_by_turn(config) else nodes
 
 
 def build_group(node: Node, agent: int, config: Config) -> Group:
-    """The agent's group at a node, with what it is credited with and its weights, which no other group changes.
+    """Return the agent's group at a node, with returns and weights. The mini-batch's normalizer is applied later.
 
-    The mini-batch's normalizer is to come. With handoff `all` the whole tree below the node must be known. Where the
-    agent `needs_whole_batch`, the weights are to come too (`weight_batch`).
+    With handoff `all` the whole tree below the node must be complete. For an estimator that needs the whole batch,
+    weights stay empty until `weight_batch`; with a critic they are the factors of its advantages.
     """
     credit, settings = config.credit, config.agents[agent]
     returns = action_returns(node, agent, credit.discount, config.rollout.handoff == "all")
@@ -73,65 +81,70 @@ def build_group(node: Node, agent: int, config: Config) -> Group:
 
 
 def has_learning_signal(episode: Episode, config: Config) -> bool:
-    """Whether anybody learns something from it: a completion of an agent that learns has a weight other than 0."""
+    """Return True if any completion of a trained agent has a non-zero weight."""
     nodes = [node for _, node in episode.nodes()]
     agents = [number for number, agent in enumerate(config.agents) if agent.learning_rate > 0]
     return any(weight != 0 for node in nodes for agent in agents for weight in build_group(node, agent, config).weights)
 
 
 def needs_whole_batch(agent: AgentConfig) -> bool:
-    """Whether its estimator compares all of a batch, so that no group has weights before all are known."""
-    return BEYOND_SIBLINGS.get(agent.estimator) == "batch"
+    """Return True if the agent's estimator weights no group before all groups of the batch are known."""
+    return estimator_requirements(agent.estimator).whole_batch
 
 
 def critic_needs_whole_batch(credit: CreditConfig) -> bool:
-    """Whether a critic's advantages are compared in all of a batch, so that a learner begins when all are known."""
+    """Return True if the critic's advantages are whitened over the batch, so that the learner waits for all groups."""
     return credit.critic != "none" and credit.normalize_advantages
 
 
 def weight_group(group: Group, agent: AgentConfig, credit: CreditConfig) -> Group:
-    """The group with the weights that follow from its returns and baselines."""
+    """Return the group with the weights that follow from its returns and baselines."""
     estimator = ESTIMATORS.get(agent.estimator)
     values = advantages(group.returns, estimator, credit.normalize_advantages, group.baselines)
-    shares = loss_shares(group.turn, group.completions, agent.max_new_tokens, credit)
-    return replace(group, weights=tuple(share * value for share, value in zip(shares, values, strict=True)))
+    return _with_weights(group, values, agent, credit)
 
 
 def weight_batch(groups: Sequence[Group], agent: AgentConfig, credit: CreditConfig) -> list[Group]:
-    """All groups of one agent's batch with the weights that follow from all returns of their turn.
+    """Return all groups of one agent's batch, weighted by an estimator that sees all returns of the same turn.
 
-    Turns are compared each by itself: a whole tree's returns hold more rewards in an earlier turn than in a later one.
+    Turns are kept apart because, on a full tree, returns of earlier turns contain more rewards.
     """
     turns, returns = [group.turn for group in groups], [group.returns for group in groups]
-    found = []
-    for group, values in zip(groups, _by_turn(turns, returns, ESTIMATORS.get(agent.estimator)), strict=True):
-        shares = loss_shares(group.turn, group.completions, agent.max_new_tokens, credit)
-        found.append(replace(group, weights=tuple(share * value for share, value in zip(shares, values, strict=True))))
-    return found
+    values_of_group = _by_turn(turns, returns, ESTIMATORS.get(agent.estimator))
+    return [_with_weights(*pair, agent, credit) for pair in zip(groups, values_of_group, strict=True)]
+
+
+def _with_weights(group: Group, advantages: Sequence[float], agent: AgentConfig, credit: CreditConfig) -> Group:
+    shares = loss_shares(group.turn, group.completions, agent.max_new_tokens, credit)
+    return replace(group, weights=tuple(share * value for share, value in zip(shares, advantages, strict=True)))
 
 
 def whiten_by_turn(turns: Sequence[int], given: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Advantages of groups, each [G], less the mean of all of the group's turn, over their standard deviation."""
+    """Return the advantages of groups, each [G], whitened over all groups of the same turn."""
     return _by_turn(turns, given, whitened)
 
 
 def _by_turn(turns: Sequence[int], given: Sequence[Sequence[float]], estimator: Estimator) -> list[list[float]]:
-    """What an estimator makes of the numbers of all groups of a turn, a group at a time."""
-    together: defaultdict[int, list[float]] = defaultdict(list)
+    """Apply an estimator to the values of all groups of a turn together, and return the result per group."""
+    values_of_turn: defaultdict[int, list[float]] = defaultdict(list)
     for turn, numbers in zip(turns, given, strict=True):
-        together[turn] += numbers
-    values = {turn: iter(advantages(of_turn, estimator, whiten=False)) for turn, of_turn in together.items()}
+        values_of_turn[turn] += numbers
+    values = {turn: iter(advantages(of_turn, estimator, whiten=False)) for turn, of_turn in values_of_turn.items()}
     return [[next(values[turn]) for _ in numbers] for turn, numbers in zip(turns, given, strict=True)]
 
 
 def loss_shares(
     turn: int, completions: Sequence[Completion], max_new_tokens: int, credit: CreditConfig
 ) -> tuple[float, ...]:
-    """What each sibling's advantage is multiplied with, before the mini-batch's normalizer [G]; 0: it is masked.
+    """Return each sibling's factor in the loss before the mini-batch's normalizer, [G]; 0 for masked completions.
 
-    sequence_sum: w_t / G. token_mean: w_t, as in DAPO (Yu et al., 2025), where long completions count more. constant:
-    w_t / (G * max_new_tokens), as in Dr. GRPO (Liu et al., 2025, "Understanding R1-Zero-like training"), so that a
-    token counts the same however long its completion is, and the loss does not grow with the room that there is.
+    | loss_aggregation | factor | source |
+    |---|---|---|
+    | sequence_sum | w_t / G | |
+    | token_mean | w_t | DAPO (Yu et al., 2025); long completions count more |
+    | constant | w_t / (G * max_new_tokens) | Dr. GRPO (Liu et al., 2025, "Understanding R1-Zero-like training") |
+
+    With `constant` every token has the same factor, whatever the length of its completion.
     """
     share = credit.turn_gradient_weights[turn]
     if credit.loss_aggregation != "token_mean":
@@ -142,37 +155,79 @@ def loss_shares(
 
 
 def build_batch(groups: Sequence[Group], step: int, config: Config) -> Batch:
-    """All groups of one agent in a step, cut into mini-batches of `train_batch_size`."""
+    """Return all groups of one agent in a step as mini-batches of `train_batch_size` groups."""
     size = config.optimizer.train_batch_size or max(len(groups), 1)
     return Batch(step, tuple(_mini_batch(groups[i : i + size], config) for i in range(0, len(groups), size)))
 
 
-def joined(batches: Sequence[Batch]) -> Batch:
-    """The batch of a policy, of those of the agents that play with it: node by node the groups of all, in as many
-    mini-batches as each agent alone has."""
-    parts = zip(*(batch.mini_batches for batch in batches), strict=True)
-    return Batch(batches[0].step, tuple(map(_joined, parts)))
-
-
-def _joined(parts: Sequence[MiniBatch]) -> MiniBatch:
-    return MiniBatch(tuple(interleave([part.groups for part in parts])), sum(part.normalizer for part in parts))
+def merge_batches(batches: Sequence[Batch]) -> Batch:
+    """Return a policy's batch: the batches of its agents, interleaved node by node, in as many mini-batches."""
+    mini_batches = (
+        MiniBatch(tuple(interleave([part.groups for part in parts])), sum(part.normalizer for part in parts))
+        for parts in zip(*(batch.mini_batches for batch in batches), strict=True)
+    )
+    return Batch(batches[0].step, tuple(mini_batches))
 
 
 def interleave(groups: Sequence[Sequence[Group]]) -> list[Group]:
-    """The agents' groups at the first node, then those at the second, ..."""
+    """Return the groups of all agents at the first node, then those at the second node, and so on."""
     return [group for at_node in zip(*groups, strict=True) for group in at_node]
 
 
 def build_agent_batch(episodes: Sequence[Episode], agent: int, step: int, config: Config) -> Batch:
-    """One agent's batch of episodes that are all complete."""
+    """Return one agent's batch built from complete episodes."""
     groups = [build_group(node, agent, config) for node in in_order(episodes, config)]
     if needs_whole_batch(config.agents[agent]):
         groups = weight_batch(groups, config.agents[agent], config.credit)
     return build_batch(groups, step, config)
 
 
+def build_critic_sample(node: Node, agent: int, config: Config) -> CriticSample:
+    """Return what a critic learns from at a node: the state, the rewards, and the successor states.
+
+    With handoff `all` the whole tree below the node must be complete, without lost branches (`trainable_nodes`).
+    """
+    rewards = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
+    group = node.group(agent)
+    follows = config.rollout.handoff == "all"
+    return CriticSample(
+        state_of(node, agent, config),
+        tuple(penalize_overlong(rewards, group, config.agents[agent].max_new_tokens, config.credit)),
+        tuple(
+            tuple(state_of(child, agent, config) for child in _children(node, agent, completion)) if follows else ()
+            for completion in range(len(group))
+        ),
+    )
+
+
+def state_of(node: Node, agent: int, config: Config) -> tuple[int, ...]:
+    """Return the token ids that the agent's critic reads at a node."""
+    if config.credit.critic == "maac":
+        return joint_state(node.prompt_ids, config.model.max_length)
+    return node.prompt_ids[agent]
+
+
+def joint_state(prompts: Sequence[tuple[int, ...]], max_length: int) -> tuple[int, ...]:
+    """Return the concatenated prompts of all agents, each cut to its last tokens if the total exceeds `max_length`.
+
+    Example:
+        >>> joint_state([(1, 2, 3), (4,)], 4), joint_state([(1, 2, 3), (4,)], 3)
+        ((1, 2, 3, 4), (3, 4))
+    """
+    if sum(map(len, prompts)) > max_length:
+        length = max(1, max_length // len(prompts))
+        prompts = [prompt[-length:] for prompt in prompts]
+    return tuple(token for prompt in prompts for token in prompt)
+
+
+def _children(node: Node, agent: int, completion: int) -> list[Node]:
+    """Return the child nodes of joint actions that contain this completion."""
+    holding = (index for index, action in enumerate(node.joint_actions) if action.indices[agent] == completion)
+    return [node.children[index] for index in holding if index in node.children]
+
+
 def _mini_batch(groups: Sequence[Group], config: Config) -> MiniBatch:
-    """Its normalizer: token_mean the number of the groups' tokens but for masked ones, else that of groups."""
+    """Return a mini-batch. With token_mean its normalizer is the number of unmasked tokens, otherwise of groups."""
     if config.credit.loss_aggregation != "token_mean":
         return MiniBatch(tuple(groups), len(groups))
     completions = (c for group in groups for c in group.completions if not is_masked(c, config.credit))
@@ -183,26 +238,27 @@ def _mini_batch(groups: Sequence[Group], config: Config) -> MiniBatch:
 def advantages(
     returns: Sequence[float], estimator: Estimator, whiten: bool, baselines: Sequence[float] = ()
 ) -> list[float]:
-    """Of one group [G], or of what else is compared, in float64. `baselines` [G] are for estimators that take some.
+    """Return the advantages of one group, or of any other set of returns that is compared, in float64.
 
-    Raises TypeError and ValueError, which name the estimator, for what are no advantages of these returns.
+    `baselines` [G] are passed to estimators that take them. Raises TypeError or ValueError, naming the estimator, if
+    the result is not a finite tensor of the returns' shape.
     """
-    import torch  # here: the driver starts without it
+    import torch  # imported late: the driver starts without torch
 
-    known = [returns, baselines] if baselines else [returns]
-    found = estimator(*(torch.tensor(values, dtype=torch.float64) for values in known))
-    if not isinstance(found, torch.Tensor):
-        raise TypeError(f"estimator {_name(estimator)} must give a tensor, not {type(found).__name__}")
-    if found.shape != (len(returns),):
-        shapes = f"{(len(returns),)}, not {tuple(found.shape)}"
+    arguments = [returns, baselines] if baselines else [returns]
+    result = estimator(*(torch.tensor(values, dtype=torch.float64) for values in arguments))
+    if not isinstance(result, torch.Tensor):
+        raise TypeError(f"estimator {_name(estimator)} must give a tensor, not {type(result).__name__}")
+    if result.shape != (len(returns),):
+        shapes = f"{(len(returns),)}, not {tuple(result.shape)}"
         raise ValueError(f"estimator {_name(estimator)} must give advantages of the returns' shape {shapes}")
-    if not bool(found.isfinite().all()) and all(map(math.isfinite, returns)):
-        given = f"{found.tolist()} for the returns {list(returns)}"
+    if not bool(result.isfinite().all()) and all(map(math.isfinite, returns)):
+        given = f"{result.tolist()} for the returns {list(returns)}"
         raise ValueError(f"estimator {_name(estimator)} must give finite advantages, not {given}")
-    return (whitened(found) if whiten else found).tolist()
+    return (whitened(result) if whiten else result).tolist()
 
 
 def _name(estimator: Estimator) -> str:
-    """`module:qualname`, of the class where the estimator is an object of one."""
+    """Return `module:qualname` of a function, or of the class of a callable object."""
     named = estimator if hasattr(estimator, "__qualname__") else type(estimator)
     return f"{named.__module__}:{named.__qualname__}"

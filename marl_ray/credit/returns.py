@@ -1,9 +1,11 @@
-"""Returns on a tree: what siblings are ranked by.
+"""Returns credited to completions, their overlong penalty, and the baselines of estimators that sample extra actions.
 
-R_t = r_t + discount * (mean over the child's returns); a leaf's return is its reward. What follows counts only where
-it is known of every sibling: with handoff `all`, at nodes below which no branch was lost. With `random` or `best` one
-joint action a node is expanded, and what follows is seen for that one alone, so it cannot rank its siblings: their
-returns are their own rewards.
+R_t = r_t + discount * mean(returns of the children); the return of a leaf is its reward. Continuations count only where
+they are known for every sibling: with handoff `all`, at nodes below which no branch was lost. With `random` or `best`
+one joint action per node is expanded. Its continuation says nothing about its siblings, so returns are rewards.
+
+Both treatments of completions that were cut off at max_new_tokens are DAPO's (Yu et al., 2025): overlong filtering
+(`is_masked`) and soft overlong punishment (`penalize_overlong`).
 """
 
 from __future__ import annotations
@@ -11,28 +13,75 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from marl_ray.core.episode import Node
+from marl_ray.config import CreditConfig
+from marl_ray.core.episode import Completion, Node
+from marl_ray.credit.requirements import estimator_requirements
 
 
-def action_returns(node: Node, agent: int, discount: float, whole: bool) -> list[float]:
-    """The return of each joint action for one agent [J]. `whole`: trees are grown whole (handoff `all`)."""
+def action_returns(node: Node, agent: int, discount: float, full_tree: bool) -> list[float]:
+    """Return one agent's return of each joint action at a node, [J]. `full_tree`: handoff is `all`."""
     rewards = [action.rewards[agent] for action in node.joint_actions]
-    if not whole or not node.children or has_lost_branches(node):
+    if not full_tree or not node.children or has_lost_branches(node):
         return rewards
     return [
-        reward + discount * fmean(action_returns(node.children[index], agent, discount, whole))
+        reward + discount * fmean(action_returns(node.children[index], agent, discount, full_tree))
         for index, reward in enumerate(rewards)
     ]
 
 
 def has_lost_branches(node: Node) -> bool:
-    """Whether a joint action at this node, or below it, was handed on and led nowhere."""
+    """Return True if a joint action at or below this node was expanded and has no child node."""
     return len(node.children) < len(node.transitions) or any(map(has_lost_branches, node.children.values()))
 
 
 def completion_returns(node: Node, agent: int, returns: Sequence[float]) -> list[float]:
-    """The return credited to each completion of the agent's group [G]: the mean over the joint actions that hold it."""
-    held: list[list[float]] = [[] for _ in node.completions[agent]]
+    """Return the mean return of the joint actions that contain each completion of the agent's group, [G]."""
+    of_completion: list[list[float]] = [[] for _ in node.completions[agent]]
     for action, value in zip(node.joint_actions, returns, strict=True):
-        held[action.indices[agent]].append(value)
-    return [fmean(values) for values in held[: len(node.group(agent))]]
+        of_completion[action.indices[agent]].append(value)
+    return [fmean(values) for values in of_completion[: len(node.group(agent))]]
+
+
+def baselines(node: Node, agent: int, estimator: str) -> list[float]:
+    """Return the baselines of an estimator that samples extra joint actions, [G]; empty for any other estimator.
+
+    - greedy sample: the reward of the node's greedy joint action;
+    - counterfactual sample: the mean over the joint actions that contain the completion of their rewards with the
+      completion replaced.
+    """
+    needs = estimator_requirements(estimator)
+    if needs.greedy_sample:
+        if node.greedy is None:
+            raise ValueError(f"{estimator} needs a greedy joint sample at every node")
+        return completion_returns(node, agent, [node.greedy.rewards[agent]] * len(node.joint_actions))
+    return completion_returns(node, agent, node.counterfactuals[agent]) if needs.counterfactual_sample else []
+
+
+def median_index(returns: Sequence[float]) -> int:
+    """Return the index of the median: the lower of two middle values, the first of equal values."""
+    return returns.index(sorted(returns)[(len(returns) - 1) // 2])
+
+
+def is_masked(completion: Completion, credit: CreditConfig) -> bool:
+    """Return True if the completion is left out of the loss. Its return stays in the baseline of its siblings."""
+    return credit.overlong == "mask" and completion.finish_reason == "length"
+
+
+def penalize_overlong(
+    returns: Sequence[float], completions: Sequence[Completion], max_new_tokens: int, credit: CreditConfig
+) -> list[float]:
+    """Return the siblings' returns less each completion's overlong penalty, [G]."""
+    if credit.overlong != "penalty":
+        return list(returns)
+    return [
+        value - credit.overlong_penalty * overlong_fraction(completion, max_new_tokens, credit.overlong_buffer)
+        for value, completion in zip(returns, completions, strict=True)
+    ]
+
+
+def overlong_fraction(completion: Completion, max_new_tokens: int, buffer: int) -> float:
+    """Return the used share of the last `buffer` tokens, 0 to 1; 1 for a completion that was cut off."""
+    if completion.finish_reason == "length":
+        return 1.0
+    used = len(completion.token_ids) - (max_new_tokens - buffer)
+    return max(used, 0) / buffer if buffer else 0.0

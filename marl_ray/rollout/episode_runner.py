@@ -18,8 +18,7 @@ from marl_ray.core.episode import Completion, Episode, GreedySample, JointAction
 from marl_ray.core.random_streams import random_stream, stream_seed
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.credit import BEYOND_SIBLINGS
-from marl_ray.credit.baselines import median_index
-from marl_ray.credit.returns import completion_returns
+from marl_ray.credit.returns import completion_returns, median_index
 from marl_ray.environments.base import Attempt, Environment, Executor, collect_programs, group_reports
 from marl_ray.environments.plugin_checks import (
     check_order,

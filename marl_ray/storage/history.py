@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from marl_ray.core.batch import Batch
 from marl_ray.core.ids import PolicyId
-from marl_ray.credit.groups import joined
+from marl_ray.credit.groups import merge_batches
 from marl_ray.storage.run_folder import RunFolder
 
 
@@ -25,4 +25,4 @@ class StoredHistory:
 
     def batch(self, step: int) -> Batch:
         """See `TrainingHistory.batch`."""
-        return joined([self.folder.log.batch(step, agent) for agent in self.policy.agents])
+        return merge_batches([self.folder.log.batch(step, agent) for agent in self.policy.agents])

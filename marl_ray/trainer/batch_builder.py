@@ -21,7 +21,7 @@ from marl_ray.credit.groups import (
     build_group,
     critic_needs_whole_batch,
     interleave,
-    joined,
+    merge_batches,
     needs_whole_batch,
     ordered_by_turn,
     trainable_nodes,
@@ -140,7 +140,7 @@ class PolicyStream:
     async def batch(self) -> Batch:
         """See `BatchStream`."""
         await self._wait(lambda: bool(self.assembly.batches) and self.may_learn(self.policy.number))
-        return joined([self.assembly.batches[agent] for agent in self.policy.agents])
+        return merge_batches([self.assembly.batches[agent] for agent in self.policy.agents])
 
     async def _wait(self, holds: Callable[[], bool]) -> None:
         begun = now()

@@ -1,19 +1,18 @@
-"""What a critic gets of a tree, by hand."""
+"""Hand-computed critic samples of a tree."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from marl_ray.credit.critic_samples import build_critic_sample, joint_state
-from marl_ray.credit.groups import build_agent_batch, build_group, trainable_nodes
-from tests.credit.trees import config, episode, node
+from marl_ray.credit.groups import build_agent_batch, build_critic_sample, build_group, joint_state, trainable_nodes
+from tests.credit.trees import episode, node, tree_config
 
-# Prompts of agent i at turn t are (t, i): see `tests.credit.trees`.
+# The prompt of agent i at turn t is (t, i): see `tests.credit.trees`.
 
 
 def tree(critic: str, mode: str = "aligned", **section: Any) -> tuple[Any, Any]:
-    """Two agents, two turns, G = 2, every joint action handed on: rewards of agent 0, and 10 more for agent 1."""
-    run = config(2, 2, 2, handoff="all", joint_mode=mode, critic=critic, discount=0.5, **section)
+    """Return a config and a tree: two agents, two turns, G = 2, all joint actions expanded; agent 1 earns 10 more."""
+    run = tree_config(2, 2, 2, handoff="all", joint_mode=mode, critic=critic, discount=0.5, **section)
     count = 2 if mode == "aligned" else 4
     root = node(0, 2, 2, mode, [(float(g), 10.0 + g) for g in range(count)])
     for g in range(count):
@@ -22,7 +21,7 @@ def tree(critic: str, mode: str = "aligned", **section: Any) -> tuple[Any, Any]:
     return run, root
 
 
-def test_an_agents_own_history() -> None:
+def test_iac_states_are_the_agents_own_prompts() -> None:
     run, root = tree("iac")
     first = build_critic_sample(root, 1, run)
     assert first.state == (0, 1)
@@ -32,43 +31,43 @@ def test_an_agents_own_history() -> None:
     assert (last.state, last.rewards, last.successors) == ((1, 1), (0.0, 0.0), ((), ()))
 
 
-def test_all_agents_prompts() -> None:
+def test_maac_states_are_the_prompts_of_all_agents() -> None:
     run, root = tree("maac")
     assert build_critic_sample(root, 0, run).state == build_critic_sample(root, 1, run).state == (0, 0, 0, 1)
     assert build_critic_sample(root, 0, run).successors == (((1, 0, 1, 1),), ((1, 0, 1, 1),))
 
 
-def test_with_cross_a_completion_leads_to_a_state_for_each_joint_action_that_holds_it() -> None:
+def test_cross_mode_has_one_successor_per_joint_action_of_a_completion() -> None:
     run, root = tree("iac", "cross")
-    found = build_critic_sample(root, 0, run)
-    assert found.rewards == (0.5, 2.5), "of joint actions 0 and 1, and of 2 and 3"
-    assert found.successors == (((1, 0), (1, 0)), ((1, 0), (1, 0)))
+    sample = build_critic_sample(root, 0, run)
+    assert sample.rewards == (0.5, 2.5), "of joint actions 0 and 1, and of 2 and 3"
+    assert sample.successors == (((1, 0), (1, 0)), ((1, 0), (1, 0)))
 
 
-def test_nodes_above_a_lost_branch_are_left_out_where_groups_are_compared() -> None:
-    """Without what follows a whole group would look worse than others, by a turn's reward."""
+def test_nodes_above_a_lost_branch_are_skipped_if_groups_are_compared() -> None:
+    """Without its continuation a whole group would look worse than others by the reward of a turn."""
     run, root = tree("iac")
     assert [node.turn for node in trainable_nodes(episode(root), run)] == [0, 1, 1]
     del root.children[1]
     assert [node.turn for node in trainable_nodes(episode(root), run)] == [1]
     for estimator, turns in (("reinforce_pp", [1]), ("magrpo", [0, 1])):
-        siblings = config(2, 2, 2, handoff="all", estimator=estimator)
+        siblings = tree_config(2, 2, 2, handoff="all", estimator=estimator)
         assert [node.turn for node in trainable_nodes(episode(root), siblings)] == turns
         (mini_batch,) = build_agent_batch([episode(root)], 0, 0, siblings).mini_batches
         assert [group.turn for group in mini_batch.groups] == turns
 
 
-def test_a_group_has_its_return_and_its_shares() -> None:
-    """Returns are Monte-Carlo targets: r + discount * mean of the child's. Weights are shares, w_t / G."""
+def test_a_group_with_a_critic_has_returns_and_loss_shares() -> None:
+    """Returns are Monte-Carlo targets, r + discount * mean of the children; weights are loss shares, w_t / G."""
     run, root = tree("iac", turn_gradient_weights=[1.5, 1.0])
     group = build_group(root, 0, run)
     assert group.returns == (0.0 + 0.5 * 0.0, 1.0 + 0.5 * 2.0)
     assert group.weights == (0.75, 0.75)
     assert group.critic_sample == build_critic_sample(root, 0, run)
-    assert build_group(root, 0, config(2, 2, 2, handoff="all")).critic_sample is None
+    assert build_group(root, 0, tree_config(2, 2, 2, handoff="all")).critic_sample is None
 
 
-def test_a_long_joint_state_keeps_the_end_of_each_prompt() -> None:
+def test_a_joint_state_that_is_too_long_keeps_the_end_of_each_prompt() -> None:
     assert joint_state([(1, 2, 3), (4, 5)], 5) == (1, 2, 3, 4, 5)
     assert joint_state([(1, 2, 3), (4, 5)], 4) == (2, 3, 4, 5)
     assert joint_state([(1, 2, 3), (4,)], 3) == (3, 4)

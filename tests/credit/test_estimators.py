@@ -1,17 +1,21 @@
-"""Advantage estimators against their definitions, written out."""
+"""Advantage estimators against their definitions."""
 
 from __future__ import annotations
+
+import typing
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marl_ray.config import CreditConfig, OptimizerConfig
 from marl_ray.core.errors import UserError
-from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
+from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.estimators import whitened
+from marl_ray.credit.requirements import CRITIC_REQUIREMENTS, ESTIMATOR_REQUIREMENTS, LOSS_REQUIREMENTS
 
-OF_SIBLINGS = [name for name in ESTIMATORS.entries if name not in BEYOND_SIBLINGS]
+OF_SIBLINGS = ["magrpo", "grpo", "marloo", "maremax", "mareinforce"]
 RETURNS = torch.tensor([[1.0, 2.0, 4.0, 1.0], [0.5, 0.5, 0.5, 0.5]], dtype=torch.float64)
 
 
@@ -25,7 +29,7 @@ def test_magrpo_subtracts_the_mean() -> None:
     torch.testing.assert_close(group_advantages(RETURNS, "grpo"), expected)
 
 
-def test_marloo_subtracts_the_mean_of_the_others() -> None:
+def test_marloo_subtracts_the_mean_of_the_other_siblings() -> None:
     got = group_advantages(RETURNS, "marloo")
     for row, advantages in zip(RETURNS.tolist(), got.tolist(), strict=True):
         for g, value in enumerate(row):
@@ -33,12 +37,12 @@ def test_marloo_subtracts_the_mean_of_the_others() -> None:
             assert advantages[g] == pytest.approx(value - sum(others) / len(others))
 
 
-def test_maremax_subtracts_the_best() -> None:
+def test_maremax_subtracts_the_maximum() -> None:
     got = group_advantages(RETURNS, "maremax")
     torch.testing.assert_close(got[0], torch.tensor([-3.0, -2.0, 0.0, -3.0], dtype=torch.float64))
 
 
-def test_mareinforce_has_no_baseline_and_does_not_alias() -> None:
+def test_mareinforce_returns_a_copy_of_the_returns() -> None:
     returns = RETURNS.clone()
     got = group_advantages(returns, "mareinforce")
     torch.testing.assert_close(got, RETURNS)
@@ -46,7 +50,7 @@ def test_mareinforce_has_no_baseline_and_does_not_alias() -> None:
     torch.testing.assert_close(returns, RETURNS)
 
 
-def test_whitened_estimators_are_one_function() -> None:
+def test_whitened_estimators_coincide() -> None:
     white = [whitened(group_advantages(RETURNS, name)) for name in OF_SIBLINGS]
     for other in white[1:]:
         torch.testing.assert_close(other, white[0], rtol=1e-5, atol=1e-6)
@@ -54,9 +58,9 @@ def test_whitened_estimators_are_one_function() -> None:
     assert white[0][1].abs().max() == 0
 
 
-def test_equal_returns_give_exact_zeros_however_a_mean_is_rounded() -> None:
+def test_equal_returns_give_exact_zeros_despite_rounding() -> None:
     equal = torch.tensor([0.4, 0.4, 0.4], dtype=torch.float64)
-    assert (equal - equal.mean()).any(), "the case shows something"
+    assert (equal - equal.mean()).any(), "rounding makes a difference in this case"
     for name in ("magrpo", "marloo", "maremax"):
         assert not group_advantages(equal, name).any()
     assert not whitened(equal).any()
@@ -69,10 +73,8 @@ def test_equal_returns_give_exact_zeros_however_a_mean_is_rounded() -> None:
     st.floats(-10, 10, allow_subnormal=False),
     st.floats(0.1, 10),
 )
-def test_shifts_change_no_baseline_s_advantages_and_scales_scale_them(
-    values: list[float], shift: float, scale: float
-) -> None:
-    """Those with a baseline do not see a shift, all scale with their returns; whitened, no scale is seen either."""
+def test_advantages_under_shifted_and_scaled_returns(values: list[float], shift: float, scale: float) -> None:
+    """Advantages with a baseline ignore a shift, and scale with returns; whitened advantages ignore a scale too."""
     returns = torch.tensor(values, dtype=torch.float64)
     moved = returns * scale + shift
     for name in OF_SIBLINGS:
@@ -91,8 +93,15 @@ def test_siblings_are_the_last_dimension() -> None:
         torch.testing.assert_close(got[1, 2], group_advantages(tree[1, 2], name))
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_an_unknown_estimator_and_a_group_of_one_are_rejected() -> None:
     with pytest.raises(UserError, match="unknown estimator 'ppo'"):
         ESTIMATORS.get("ppo")
     with pytest.raises(ValueError, match="at least 2"):
         group_advantages(torch.tensor([1.0]), "marloo")
+
+
+def test_every_estimator_loss_and_critic_declares_its_requirements() -> None:
+    assert set(ESTIMATOR_REQUIREMENTS) == set(ESTIMATORS.entries)
+    hints = typing.get_type_hints(OptimizerConfig) | typing.get_type_hints(CreditConfig)
+    assert set(LOSS_REQUIREMENTS) == set(typing.get_args(hints["loss"]))
+    assert set(CRITIC_REQUIREMENTS) == set(typing.get_args(hints["critic"]))

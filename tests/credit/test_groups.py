@@ -1,4 +1,4 @@
-"""Batches of whole trees against an independent NumPy computation, depth 1 to 3, one to three agents."""
+"""Batches of full trees against an independent NumPy computation: one to three turns, one to three agents."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from marl_ray.config import Config
 from marl_ray.core.episode import Episode, Node
 from marl_ray.credit.groups import build_agent_batch, has_learning_signal
-from tests.credit.trees import config, episode, grown, node
+from tests.credit.trees import episode, node, random_tree, tree_config
 
-# --- the oracle: arrays over joint indices, written from the definitions alone ---
+# --- independent computation: arrays over joint indices, written from the definitions ---
 
 
 def tensor(tree: Node, agent: int, group: int, agents: int, mode: str, handoff: str, discount: float) -> np.ndarray:
-    """Returns of a node's joint actions: [G] aligned, [G] * N cross."""
+    """Return the returns of a node's joint actions: [G] if aligned, [G] * N in cross mode."""
     shape = (group,) if mode == "aligned" else (group,) * agents
     values = np.zeros(shape)
     for index, action in enumerate(tree.joint_actions):
@@ -34,8 +34,7 @@ def tensor(tree: Node, agent: int, group: int, agents: int, mode: str, handoff: 
 def oracle(
     episodes: list[Episode], agent: int, group: int, agents: int, mode: str, handoff: str, run: Config
 ) -> list[np.ndarray]:
-    """The weights of every node's group: by turn, then by draw; by draw, parents first, where steps are cut or trees
-    whole."""
+    """Return the weights of every node's group in the batch's order (see `marl_ray.credit.groups`)."""
     nodes = []
 
     def walk(tree: Node) -> None:
@@ -88,7 +87,7 @@ def oracle(
     mini=st.sampled_from([None, 1, 4]),
     discount=st.sampled_from([0.0, 0.5, 1.0]),
 )
-def test_weights_are_the_oracles(
+def test_weights_equal_the_numpy_computation(
     seed: int,
     depth: int,
     agents: int,
@@ -103,7 +102,7 @@ def test_weights_are_the_oracles(
 ) -> None:
     if mode == "cross" and handoff == "all" and group**agents > 9:
         depth = min(depth, 2)
-    run = config(
+    run = tree_config(
         agents,
         depth,
         group,
@@ -117,7 +116,7 @@ def test_weights_are_the_oracles(
         turn_gradient_weights=[1.5, 1.0, 0.25][:depth],
     )
     rng = random.Random(seed)
-    episodes = [episode(grown(depth, group, agents, mode, handoff, rng)) for _ in range(2)]
+    episodes = [episode(random_tree(depth, group, agents, mode, handoff, rng)) for _ in range(2)]
     for agent in range(agents):
         batch = build_agent_batch(episodes, agent, 3, run)
         got = [(g, part.normalizer) for part in batch.mini_batches for g in part.groups]
@@ -125,29 +124,29 @@ def test_weights_are_the_oracles(
         assert batch.step == 3
         assert len(got) == len(expected)
         for (one, normalizer), weights in zip(got, expected, strict=True):
-            # Whitening divides rounding by as little as 1e-6.
+            # Whitening divides rounding errors by as little as 1e-6.
             np.testing.assert_allclose(np.array(one.weights) / normalizer, weights, rtol=1e-9, atol=1e-9)
-            assert len(one.completions) == group, "each completion goes to the learner once"
+            assert len(one.completions) == group, "each completion occurs once"
 
 
-def test_a_cross_node_by_hand() -> None:
-    """G = 2, two agents, rewards 0, 4, 1, 1: agent 0's completions return 2 and 1, agent 1's 0.5 and 2.5."""
-    run = config(2, 1, 2, joint_mode="cross")
+def test_hand_computed_weights_in_cross_mode() -> None:
+    """G = 2, two agents, rewards 0, 4, 1, 1: returns are 2 and 1 for agent 0, 0.5 and 2.5 for agent 1."""
+    run = tree_config(2, 1, 2, joint_mode="cross")
     one = episode(node(0, 2, 2, "cross", [[r, r] for r in (0.0, 4.0, 1.0, 1.0)]))
     weights = [build_agent_batch([one], agent, 0, run).mini_batches[0].groups[0].weights for agent in (0, 1)]
     assert weights == [(0.25, -0.25), (-0.5, 0.5)]
 
 
-def test_agents_with_rewards_of_their_own_are_ranked_by_them() -> None:
-    run = config(2, 1, 2)
+def test_agents_with_individual_rewards_are_ranked_by_them() -> None:
+    run = tree_config(2, 1, 2)
     one = episode(node(0, 2, 2, "aligned", [[1.0, 5.0], [3.0, 1.0]]))
     weights = [build_agent_batch([one], agent, 0, run).mini_batches[0].groups[0].weights for agent in (0, 1)]
     assert weights == [(-0.5, 0.5), (1.0, -1.0)]
 
 
 @pytest.mark.parametrize("size", [None, 2])
-def test_without_episodes_there_is_nothing(size: int | None) -> None:
-    assert build_agent_batch([], 0, 0, config(2, 1, 2, train_batch_size=size)).mini_batches == ()
+def test_a_batch_without_episodes_is_empty(size: int | None) -> None:
+    assert build_agent_batch([], 0, 0, tree_config(2, 1, 2, train_batch_size=size)).mini_batches == ()
 
 
 @pytest.mark.parametrize(
@@ -159,20 +158,20 @@ def test_without_episodes_there_is_nothing(size: int | None) -> None:
         ([[1.0, 1.0], [1.0, 2.0]], [[4.0, 4.0], [4.0, 4.0]], True),
     ],
 )
-def test_who_teaches_nobody(first: list[list[float]], second: list[list[float]], informative: bool) -> None:
-    """One agent and one turn are enough; an episode that was lost teaches nothing."""
-    run = config(2, 2, 2)
+def test_learning_signal(first: list[list[float]], second: list[list[float]], informative: bool) -> None:
+    """One agent and one turn with different returns are enough; a failed episode has no signal."""
+    run = tree_config(2, 2, 2)
     root = node(0, 2, 2, "aligned", first)
     root.children = {1: node(1, 2, 2, "aligned", second)}
     assert has_learning_signal(episode(root), run) is informative
     assert not has_learning_signal(Episode(episode(root).task), run)
 
 
-def test_who_does_not_learn_is_taught_nothing() -> None:
+def test_agents_that_are_not_trained_have_no_learning_signal() -> None:
     for frozen, informative in ((0, True), (1, False)):
         agents = tuple(
-            replace(a, learning_rate=0.0) if i == frozen else a for i, a in enumerate(config(2, 1, 2).agents)
+            replace(a, learning_rate=0.0) if i == frozen else a for i, a in enumerate(tree_config(2, 1, 2).agents)
         )
-        run = replace(config(2, 1, 2), agents=agents)
+        run = replace(tree_config(2, 1, 2), agents=agents)
         only_of_1 = node(0, 2, 2, "aligned", [[1.0, 0.0], [1.0, 2.0]])
         assert has_learning_signal(episode(only_of_1), run) is informative

@@ -1,4 +1,4 @@
-"""Completions that were cut off: without a part in the loss, or penalize_overlong."""
+"""Completions that were cut off at max_new_tokens: masked in the loss or penalised."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from hypothesis import strategies as st
 
 from marl_ray.core.episode import Completion, Node
 from marl_ray.credit.groups import build_agent_batch
-from marl_ray.credit.overlong import excess
-from tests.credit.trees import completion, config, episode, node
+from marl_ray.credit.returns import overlong_fraction
+from tests.credit.trees import completion, episode, node, tree_config
 
-ROOM = 10
-answers = st.lists(st.tuples(st.integers(1, ROOM), st.booleans(), st.floats(-2, 4)), min_size=2, max_size=5)
-"""Each sibling's tokens, whether it ended by itself, and its reward; what did not has filled the room."""
+LIMIT = 10
+answers = st.lists(st.tuples(st.integers(1, LIMIT), st.booleans(), st.floats(-2, 4)), min_size=2, max_size=5)
+"""Each sibling's token count, whether it ended by itself, and its reward. A completion that did not end fills LIMIT
+tokens."""
 
 
 def answer(length: int, ended: bool) -> Completion:
-    return completion(*range(length)) if ended else replace(completion(*range(ROOM)), finish_reason="length")
+    return completion(*range(length)) if ended else replace(completion(*range(LIMIT)), finish_reason="length")
 
 
-def played(given: list[tuple[int, bool, float]]) -> Node:
+def group_node(given: list[tuple[int, bool, float]]) -> Node:
     root = node(0, len(given), 1, "aligned", [[reward] for _, _, reward in given])
     root.completions = [[answer(length, ended) for length, ended, _ in given]]
     return root
@@ -33,35 +34,35 @@ def played(given: list[tuple[int, bool, float]]) -> Node:
 @given(
     groups=st.lists(answers, min_size=1, max_size=3),
     overlong=st.sampled_from(["none", "mask", "penalty"]),
-    buffer=st.integers(0, ROOM),
+    buffer=st.integers(0, LIMIT),
     aggregation=st.sampled_from(["sequence_sum", "token_mean", "constant"]),
 )
-def test_weights_are_those_of_the_definition(
+def test_weights_follow_the_definition(
     groups: list[list[tuple[int, bool, float]]], overlong: str, buffer: int, aggregation: str
 ) -> None:
-    section = {"overlong": overlong, "overlong_penalty": 0.5, "max_new_tokens": ROOM, "loss_aggregation": aggregation}
+    section = {"overlong": overlong, "overlong_penalty": 0.5, "max_new_tokens": LIMIT, "loss_aggregation": aggregation}
     if overlong == "penalty":
         section["overlong_buffer"] = buffer
-    run = config(1, 1, 5, **section)
-    (found,) = build_agent_batch([episode(played(group)) for group in groups], 0, 0, run).mini_batches
+    run = tree_config(1, 1, 5, **section)
+    (mini_batch,) = build_agent_batch([episode(group_node(group)) for group in groups], 0, 0, run).mini_batches
     counted = sum(
-        length if ended else ROOM for group in groups for length, ended, _ in group if ended or overlong != "mask"
+        length if ended else LIMIT for group in groups for length, ended, _ in group if ended or overlong != "mask"
     )
-    for group, made in zip(groups, found.groups, strict=True):
+    for group, made in zip(groups, mini_batch.groups, strict=True):
         returns = np.array([reward for _, _, reward in group])
-        lengths = np.array([length if ended else ROOM for length, ended, _ in group])
+        lengths = np.array([length if ended else LIMIT for length, ended, _ in group])
         cut = np.array([not ended for _, ended, _ in group])
         if overlong == "penalty":
             returns = returns - 0.5 * np.where(
-                cut, 1.0, np.clip((lengths - ROOM + buffer) / buffer, 0, 1) if buffer else 0.0
+                cut, 1.0, np.clip((lengths - LIMIT + buffer) / buffer, 0, 1) if buffer else 0.0
             )
         scale = {
             "sequence_sum": 1 / (len(group) * len(groups)),
             "token_mean": 1 / max(counted, 1),
-            "constant": 1 / (len(group) * len(groups) * ROOM),
+            "constant": 1 / (len(group) * len(groups) * LIMIT),
         }[aggregation]
         expected = scale * (returns - returns.mean()) * ((overlong != "mask") | ~cut)
-        np.testing.assert_allclose(np.array(made.weights) / found.normalizer, expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(np.array(made.weights) / mini_batch.normalizer, expected, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(made.returns, returns)
 
 
@@ -76,13 +77,13 @@ def test_weights_are_those_of_the_definition(
         (5, True, 10, 0.5),
     ],
 )
-def test_the_penalty_by_hand(length: int, ended: bool, buffer: int, expected: float) -> None:
-    assert excess(answer(length, ended), ROOM, buffer) == expected
+def test_hand_computed_overlong_fractions(length: int, ended: bool, buffer: int, expected: float) -> None:
+    assert overlong_fraction(answer(length, ended), LIMIT, buffer) == expected
 
 
-def test_what_is_masked_stays_in_the_baseline() -> None:
-    run = config(1, 1, 2, overlong="mask", max_new_tokens=ROOM)
-    root = played([(3, True, 2.0), (0, False, 0.0)])
-    (found,) = build_agent_batch([episode(root)], 0, 0, run).mini_batches[0].groups
-    assert found.weights == (0.5, 0.0)
-    assert found.returns == (2.0, 0.0)
+def test_a_masked_completion_stays_in_the_baseline() -> None:
+    run = tree_config(1, 1, 2, overlong="mask", max_new_tokens=LIMIT)
+    root = group_node([(3, True, 2.0), (0, False, 0.0)])
+    (group,) = build_agent_batch([episode(root)], 0, 0, run).mini_batches[0].groups
+    assert group.weights == (0.5, 0.0)
+    assert group.returns == (2.0, 0.0)

@@ -1,4 +1,4 @@
-"""What somebody's own estimator gives is checked, and the error names it."""
+"""The result of a plug-in estimator is checked, and errors name the estimator."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ class Halved:
     ],
 )
 @pytest.mark.parametrize("whiten", [False, True])
-def test_a_wrong_answer_is_named(estimator: Callable[..., Any], name: str, line: str, whiten: bool) -> None:
+def test_an_invalid_result_is_an_error_that_names_the_estimator(
+    estimator: Callable[..., Any], name: str, line: str, whiten: bool
+) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         advantages(RETURNS, estimator, whiten)
     assert str(caught.value) == f"estimator {__name__}:{name} {line}"
 
 
-def test_what_is_right_goes_through() -> None:
+def test_valid_advantages_are_returned() -> None:
     assert advantages(RETURNS, ESTIMATORS.get("mareinforce"), False) == list(RETURNS)
     assert advantages((1.0, math.inf), ESTIMATORS.get("mareinforce"), False) == [1.0, math.inf]

@@ -1,4 +1,4 @@
-"""Trees made by hand or at random."""
+"""Episode trees for tests, written by hand or sampled at random."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from marl_ray.config import Config, from_tree
+from marl_ray.config import Config
 from marl_ray.core.episode import Completion, Episode, JointAction, Node, Outcome, Task
+from tests.factories import make_config
 
 
-def config(agents: int, depth: int, group: int, **section: Any) -> Config:
-    tree = {
-        "model": {"name": "m"},
-        "dataset": {"name": "bundled:toy"},
-        "magrpo": {"num_agents": agents, "num_turns": depth, "num_generations": group} | section,
-    }
-    return from_tree(tree, "magrpo")
+def tree_config(agents: int, depth: int, group: int, **section: Any) -> Config:
+    """Return a config with `agents` agents, `depth` turns and `group` completions per group; `section` are further
+    settings."""
+    return make_config(num_agents=agents, num_turns=depth, num_generations=group, **section)
 
 
 def completion(*ids: int) -> Completion:
@@ -25,7 +23,7 @@ def completion(*ids: int) -> Completion:
 
 
 def node(turn: int, group: int, num_agents: int, mode: str, rewards: Sequence[Sequence[float]]) -> Node:
-    """A node without children. `rewards`: for each joint action one per agent."""
+    """Return a node without children. `rewards` has one row per joint action, with one reward per agent."""
     indices = (
         [(g,) * num_agents for g in range(group)]
         if mode == "aligned"
@@ -43,14 +41,16 @@ def node(turn: int, group: int, num_agents: int, mode: str, rewards: Sequence[Se
     )
 
 
-def grown(depth: int, group: int, num_agents: int, mode: str, handoff: str, rng: random.Random, turn: int = 0) -> Node:
-    """A random tree: rewards are agents' own, so that a mix-up of agents shows."""
+def random_tree(
+    depth: int, group: int, num_agents: int, mode: str, handoff: str, rng: random.Random, turn: int = 0
+) -> Node:
+    """Return a random tree. Agents have different rewards, so that a mix-up of agents shows."""
     count = group if mode == "aligned" else group**num_agents
     rewards = [[rng.choice((0.0, 0.4, 1.1, 3.5, 4.0)) + agent for agent in range(num_agents)] for _ in range(count)]
     root = node(turn, group, num_agents, mode, rewards)
     if turn + 1 < depth:
         for index in range(count) if handoff == "all" else [rng.randrange(count)]:
-            root.children[index] = grown(depth, group, num_agents, mode, handoff, rng, turn + 1)
+            root.children[index] = random_tree(depth, group, num_agents, mode, handoff, rng, turn + 1)
     return root
 
 

@@ -22,7 +22,7 @@ from marl_ray.storage.batch_log import LoggedStep
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.jsonl_sink import JsonlSink
 from marl_ray.telemetry.metrics import update_metrics
-from tests.credit.trees import episode, grown
+from tests.credit.trees import episode, random_tree
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 STEPS, SAVED, CHANGED = 5, 2, 3
@@ -40,7 +40,7 @@ def log_steps(folder: RunFolder, config: Config) -> None:
     """Trees at random, as if they had been played."""
     rng = random.Random(0)
     for step in range(STEPS):
-        episodes = [episode(grown(2, 2, 2, "aligned", "random", rng)) for _ in range(2)]
+        episodes = [episode(random_tree(2, 2, 2, "aligned", "random", rng)) for _ in range(2)]
         batches = tuple(build_agent_batch(episodes, agent, step, config) for agent in (0, 1))
         folder.log.append(LoggedStep(step, batches, 8, {}, ()))
 

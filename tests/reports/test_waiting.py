@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marl_ray.reports.waiting import waiting
-from tests.credit.trees import config
+from tests.credit.trees import tree_config
 
 
 def row(idle: float, first: float, second: float, last: int = 1) -> dict[str, float]:
@@ -12,7 +12,7 @@ def row(idle: float, first: float, second: float, last: int = 1) -> dict[str, fl
 
 
 def test_a_slow_learner_is_named() -> None:
-    told = waiting(config(2, 1, 2), [row(6.0, 5.0, 1.0), row(4.0, 5.0, 1.0), row(2.0, 5.0, 1.0, last=0)])
+    told = waiting(tree_config(2, 1, 2), [row(6.0, 5.0, 1.0), row(4.0, 5.0, 1.0), row(2.0, 5.0, 1.0, last=0)])
     assert (
         told[0]
         == "Waiting: engines 40% of the time, for learners; learners for rollouts: agent 0's 50%, agent 1's 10%."
@@ -24,11 +24,11 @@ def test_a_slow_learner_is_named() -> None:
 
 
 def test_slow_rollouts_are_named() -> None:
-    told = waiting(config(2, 1, 2), [row(0.5, 7.0, 6.0)])
+    told = waiting(tree_config(2, 1, 2), [row(0.5, 7.0, 6.0)])
     assert told[1] == "Rollouts take longest: where the cluster has room, more resources.generator.replicas would help."
 
 
 def test_where_nobody_waits_there_is_nothing_to_change() -> None:
-    assert len(waiting(config(2, 1, 2), [row(0.5, 0.4, 0.2)])) == 1
-    assert waiting(config(2, 1, 2), []) == []
-    assert waiting(config(2, 1, 2), [{"step": 1}]) == []
+    assert len(waiting(tree_config(2, 1, 2), [row(0.5, 0.4, 0.2)])) == 1
+    assert waiting(tree_config(2, 1, 2), []) == []
+    assert waiting(tree_config(2, 1, 2), [{"step": 1}]) == []

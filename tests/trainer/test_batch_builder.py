@@ -15,13 +15,13 @@ from marl_ray.core.batch import Group
 from marl_ray.core.concurrency import Condition
 from marl_ray.core.episode import Episode
 from marl_ray.core.ids import PolicyId
-from marl_ray.credit.groups import build_agent_batch, joined
+from marl_ray.credit.groups import build_agent_batch, merge_batches
 from marl_ray.trainer.batch_builder import BatchBuilder, PolicyStream, builder_from_log
-from tests.credit.trees import config, episode, grown
+from tests.credit.trees import episode, random_tree, tree_config
 
 
 def run_of(agents: int, depth: int, handoff: str, size: int | None, **section: object) -> Config:
-    return config(agents, depth, 2, handoff=handoff, train_batch_size=size, **section)
+    return tree_config(agents, depth, 2, handoff=handoff, train_batch_size=size, **section)
 
 
 async def stream_all(stream: PolicyStream) -> list[Group]:
@@ -45,7 +45,7 @@ def test_the_order_of_arrival_changes_nothing(
     agents: int, depth: int, draws: int, handoff: str, size: int | None, seed: int
 ) -> None:
     run, rng = run_of(agents, depth, handoff, size), random.Random(seed)
-    episodes = [episode(grown(rng.randint(1, depth), 2, agents, "aligned", handoff, rng)) for _ in range(draws)]
+    episodes = [episode(random_tree(rng.randint(1, depth), 2, agents, "aligned", handoff, rng)) for _ in range(draws)]
     if rng.random() < 0.3:
         episodes[rng.randrange(draws)] = Episode(episodes[0].task)  # lost before its first node
     waiting = [[node for _, node in e.nodes()] for e in episodes]
@@ -71,7 +71,7 @@ def streamed(assembly: BatchBuilder, agent: int) -> Sequence[Group]:
 @pytest.mark.parametrize("size", [None, 1, 2])
 def test_a_stream_is_the_first_mini_batch(size: int | None) -> None:
     run, rng = run_of(2, 2, "random", size), random.Random(1)
-    episodes = [episode(grown(2, 2, 2, "aligned", "random", rng)) for _ in range(3)]
+    episodes = [episode(random_tree(2, 2, 2, "aligned", "random", rng)) for _ in range(3)]
     assembly = BatchBuilder(0, 3, run)
     for draw, one in enumerate(episodes):
         assembly.add_episode(draw, one)
@@ -85,12 +85,12 @@ def test_a_stream_is_the_first_mini_batch(size: int | None) -> None:
 def test_a_shared_policy_gets_the_groups_of_all_its_agents(size: int | None, aggregation: str) -> None:
     """Node by node, in as many mini-batches as one agent has; streamed, whole and from the log the same."""
     run, rng = run_of(3, 2, "random", size, loss_aggregation=aggregation), random.Random(1)
-    episodes = [episode(grown(2, 2, 3, "aligned", "random", rng)) for _ in range(3)]
+    episodes = [episode(random_tree(2, 2, 3, "aligned", "random", rng)) for _ in range(3)]
     assembly = BatchBuilder(0, 3, run)
     for draw, one in enumerate(episodes):
         assembly.add_episode(draw, one)
     first, other = assembly.batches[0], assembly.batches[2]
-    whole = joined([first, other])
+    whole = merge_batches([first, other])
     assert len(whole.mini_batches) == len(first.mini_batches)
     for ours, one, two in zip(whole.mini_batches, first.mini_batches, other.mini_batches, strict=True):
         assert ours.groups[0::2] == one.groups
@@ -100,13 +100,13 @@ def test_a_shared_policy_gets_the_groups_of_all_its_agents(size: int | None, agg
         stream = PolicyStream(source, PolicyId((0, 2)), Condition().until, lambda agent: True)
         assert tuple(asyncio.run(asyncio.wait_for(stream_all(stream), 5))) == whole.mini_batches[0].groups
         assert asyncio.run(asyncio.wait_for(stream.batch(), 5)) == whole
-    assert joined([first]) == first
+    assert merge_batches([first]) == first
 
 
 @pytest.mark.parametrize("size", [None, 2])
 def test_where_a_critic_compares_a_batch_it_comes_as_a_whole(size: int | None) -> None:
     run, rng = run_of(2, 2, "all", size, critic="iac", normalize_advantages=True), random.Random(1)
-    episodes = [episode(grown(2, 2, 2, "aligned", "all", rng)) for _ in range(3)]
+    episodes = [episode(random_tree(2, 2, 2, "aligned", "all", rng)) for _ in range(3)]
     assembly = BatchBuilder(0, 3, run)
     for draw, one in enumerate(episodes):
         assembly.add_episode(draw, one)
@@ -118,7 +118,7 @@ def test_where_a_critic_compares_a_batch_it_comes_as_a_whole(size: int | None) -
 
 def test_first_turns_are_handed_on_while_later_ones_are_played() -> None:
     run, rng = run_of(1, 2, "random", None), random.Random(2)
-    episodes = [episode(grown(2, 2, 1, "aligned", "random", rng)) for _ in range(2)]
+    episodes = [episode(random_tree(2, 2, 1, "aligned", "random", rng)) for _ in range(2)]
     (first, _), (second, last) = ([node for _, node in e.nodes()] for e in episodes)
     condition = Condition()
     assembly = BatchBuilder(0, 2, run, condition.notify_all)
@@ -148,8 +148,8 @@ def test_first_turns_are_handed_on_while_later_ones_are_played() -> None:
 @pytest.mark.parametrize("size", [None, 2])
 def test_how_many_draws_there_are_may_come_to_light_at_last(handoff: str, size: int | None) -> None:
     """With dynamic sampling: in their order, which is the groups', and whatever their numbers are."""
-    run, rng = config(2, 2, 2, handoff=handoff, train_batch_size=size, dynamic_sampling=True), random.Random(3)
-    episodes = [episode(grown(2, 2, 2, "aligned", handoff, rng)) for _ in range(3)]
+    run, rng = tree_config(2, 2, 2, handoff=handoff, train_batch_size=size, dynamic_sampling=True), random.Random(3)
+    episodes = [episode(random_tree(2, 2, 2, "aligned", handoff, rng)) for _ in range(3)]
     assembly = BatchBuilder(4, None, run)
     for draw, one in zip((7, 8, 12), episodes, strict=True):
         before = len(assembly.groups[0])
@@ -162,6 +162,6 @@ def test_how_many_draws_there_are_may_come_to_light_at_last(handoff: str, size: 
 
 
 def test_nothing_may_be_in_a_batch() -> None:
-    assembly = BatchBuilder(4, None, config(2, 1, 2, dynamic_sampling=True))
+    assembly = BatchBuilder(4, None, tree_config(2, 1, 2, dynamic_sampling=True))
     assembly.close()
     assert [batch.mini_batches for batch in assembly.batches] == [(), ()]
