@@ -156,7 +156,7 @@ CHECKS: dict[str, tuple[Callable[[Machine], Numbers], str]] = {
 async def _exercise(config: Config, bound: float) -> Numbers:
     """Start, send, sample, compare, learn, send again, compare. The publisher compares checksums, and raises."""
     begun = time.perf_counter()
-    team = await start_actors(config, 4, lambda line: None)
+    team = await start_actors(config, 4)
     try:
         found: Numbers = {"start s": time.perf_counter() - begun}
         [learner], generators = team.learners, team.generators[0]
@@ -184,7 +184,7 @@ async def _exercise(config: Config, bound: float) -> Numbers:
 
 async def _serve_own(config: Config) -> Numbers:
     """Start an engine alone, and sample."""
-    ensemble = EvaluationActors(config, lambda line: None)
+    ensemble = EvaluationActors(config)
     begun = time.perf_counter()
     await ensemble.start()
     try:

@@ -177,7 +177,7 @@ async def measured(config: Config, folder: Path) -> dict[str, float]:
         while len(tokenizer(" ".join(words)).input_ids) < LONG_PROMPT:
             words += (draw.choice(("return", "one", "def", "x")) for _ in range(10))
         prompts.append(" ".join(words))
-    team = await start_actors(config, 10, lambda text: None)
+    team = await start_actors(config, 10)
     try:
         await work(team, prompts, folder)
         return peaks()

@@ -148,7 +148,7 @@ async def measure(steps: int, folder: Path) -> dict[str, Figures]:
     generator, learner = paced_actors(PACES)
     with mock.patch.multiple(actors_module, GenerationActor=generator, LearnerActor=learner):
         session = TrainingSession(first, problem, run, ResumeState.at_start())
-        team = await actors_module.start_actors(first, 10**6, lambda text: None)
+        team = await actors_module.start_actors(first, 10**6)
         try:
             await session._make_ready(team)
             state = TrainerState(0, 0, 0)

@@ -45,7 +45,7 @@ def config_of(agents: int, replicas: int, model: str) -> Config:
 
 async def measure(agents: int, replicas: int, model: str, rounds: int, folder: Path) -> tuple[float, int]:
     """Median seconds until all agents have published, and an agent's bytes."""
-    team = await start_actors(config_of(agents, replicas, model), 1, lambda text: None)
+    team = await start_actors(config_of(agents, replicas, model), 1)
     try:
         for learner, generators in zip(team.learners, team.generators, strict=True):
             await learner.connect(generators, StoredHistory(RunFolder(folder), learner.policy))

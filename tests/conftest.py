@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,13 @@ from pathlib import Path
 import pytest
 
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings, SandboxUnavailable
+from marl_ray.telemetry import logs
+
+
+@pytest.fixture(autouse=True)
+def console_logging() -> None:
+    """Log records from INFO on appear on standard error, whatever level an earlier test has set."""
+    logs.configure(logging.INFO)
 
 
 @pytest.fixture

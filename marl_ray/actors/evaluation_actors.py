@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import logging
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import ray
@@ -14,6 +15,8 @@ from marl_ray.cluster.placement_group import PlacementGroups, reserve
 from marl_ray.cluster.placement_plan import generator_plan, sandbox_plan
 from marl_ray.config import Config
 from marl_ray.core.concurrency import gather
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +32,13 @@ class _Policy:
 
 
 class EvaluationActors:
-    """Policies that play one after another, and the sandbox workers that stay. `say` is told what people should know.
+    """Policies that play one after another, and the sandbox workers that stay.
 
     At any time there are the generators of one line-up alone, so never more than a run of it has.
     """
 
-    def __init__(self, config: Config, say: Callable[[str], None]) -> None:
+    def __init__(self, config: Config) -> None:
         self._config = config
-        self._say = say
         self._said: set[str] = set()
         self._policies: dict[Hashable, _Policy] = {}
         self._places: PlacementGroups | None = None
@@ -47,7 +49,7 @@ class EvaluationActors:
         self._places = await reserve(sandbox_plan(self._config), self._config.resources.deadlines.placement_s)
         self.sandbox = sandbox_pool(self._config, self._places)
         for note in await self.sandbox.start():
-            self._say(note)
+            logger.info(note)
 
     async def start_generators(self, configs: Sequence[Config]) -> list[GeneratorGroup]:
         """Generators for each agent, as `configs[agent]` describes that agent: those that are there, or new ones.
@@ -84,7 +86,7 @@ class EvaluationActors:
         for note in notes:
             if note not in self._said:
                 self._said.add(note)
-                self._say(note)
+                logger.info(note)
 
 
 def _key(config: Config, agent: int) -> Hashable:

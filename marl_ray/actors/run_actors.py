@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +31,8 @@ from marl_ray.learning.arguments import learner_arguments, wire_dtype
 from marl_ray.models.names import resolve_model
 from marl_ray.telemetry.metrics import MetricRow
 from marl_ray.telemetry.startup_timer import StartupTimer
+
+logger = logging.getLogger(__name__)
 
 MANY_CALLS = 100_000
 """Ray would let 1000 calls into an asynchronous actor at a time; the engine has a queue of its own."""
@@ -84,11 +87,9 @@ class RunActors:
         self.places.release()
 
 
-async def start_actors(
-    config: Config, optimizer_steps: int, say: Callable[[str], None], startup: StartupTimer | None = None
-) -> RunActors:
-    """Start every actor; returns when each has answered. `say` is told what people should know of them, and `startup`
-    how long each kind took.
+async def start_actors(config: Config, optimizer_steps: int, startup: StartupTimer | None = None) -> RunActors:
+    """Start every actor; returns when each has answered. `startup` is told how long each kind
+    took.
 
     `optimizer_steps` are what the learners' schedules span. Raises UserError before any actor is created when the
     cluster cannot hold them, and what an actor raises that does not start.
@@ -114,7 +115,7 @@ async def start_actors(
     try:
         for notes in await gather(*map(start, team.groups)):
             for note in notes:
-                say(note)
+                logger.info(note)
     except BaseException:
         await team.close()
         raise

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -37,7 +38,8 @@ from marl_ray.core.concurrency import Condition, DeadlineExceeded, gather
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.core.text import pluralize
-from marl_ray.telemetry.console_sink import say
+
+logger = logging.getLogger(__name__)
 
 RESTART_WINDOW_S = 3600.0
 RESTART_PAUSE_S = 2.0
@@ -93,8 +95,8 @@ class _Member(Generic[A]):
 class Supervisor(Generic[A]):
     """Starts actors, knows which of them serve, and replaces those that are lost.
 
-    `changed` is called whenever an actor serves again or is retired; `say` is told what people should know. For use
-    from a single event loop.
+    `changed` is called whenever an actor serves again or is retired. For use from a single
+    event loop.
     """
 
     def __init__(
@@ -102,7 +104,6 @@ class Supervisor(Generic[A]):
         recipes: Sequence[ActorSpec[A]],
         care: RestartPolicy,
         changed: Callable[[], None] = lambda: None,
-        say: Callable[[str], None] = say,
     ) -> None:
         self.fit: Callable[[Handle[A]], Awaitable[None]] | None = None
         """Makes a started actor ready to serve; may be set later."""
@@ -117,7 +118,6 @@ class Supervisor(Generic[A]):
         """The last incarnations of those that were taken away."""
         self._care = care
         self._changed = changed
-        self._say = say
         self._tasks: set[asyncio.Task[None]] = set()
         self._condition = Condition()
         self._closed = False
@@ -199,7 +199,7 @@ class Supervisor(Generic[A]):
         self._removed[id] = member.incarnation
         self._end(member)
         member.state = "retired"
-        self._say(f"{id} was taken away")
+        logger.info(f"{id} was taken away")
         self._tell()
 
     def retired(self) -> list[ActorId]:
@@ -221,7 +221,7 @@ class Supervisor(Generic[A]):
 
     def _lost(self, member: _Member[A], why: str) -> None:
         self.lost_count += 1
-        self._say(f"{member.recipe.id} is lost: {why}")
+        logger.warning(f"{member.recipe.id} is lost: {why}")
         self._end(member)
         member.state = "lost"
         self._spawn(self._replace(member, why))
@@ -248,7 +248,7 @@ class Supervisor(Generic[A]):
                     return
                 self._end(member)
                 failures, why = failures + 1, str(error)
-                self._say(f"{member.recipe.id} does not start: {why}")
+                logger.warning(f"{member.recipe.id} does not start: {why}")
                 # Out of time it waits for a place, as on a node that is gone: the others go on, if there are any.
                 given_up = not self.serving() if isinstance(error, DeadlineExceeded) else failures == MAX_FAILED_STARTS
             except Exception as error:
@@ -257,7 +257,7 @@ class Supervisor(Generic[A]):
                 self._tell()
                 return
             else:
-                self._say(f"{member.recipe.id} serves in its incarnation number {member.incarnation}")
+                logger.info(f"{member.recipe.id} serves in its incarnation number {member.incarnation}")
                 return
         self._retire(member, why, given_up)
 
@@ -280,7 +280,7 @@ class Supervisor(Generic[A]):
         self.last_failure = f"{who} is lost for good ({reason}): {why}{resume}"
         member.state = "retired"
         if left:
-            self._say(f"{who} is lost for good ({reason}); {pluralize(left, 'other')} of its kind go on")
+            logger.warning(f"{who} is lost for good ({reason}); {pluralize(left, 'other')} of its kind go on")
         self._tell()
 
     async def _start(self, member: _Member[A]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from marl_ray.core.text import did_you_mean
 if TYPE_CHECKING:
     from marl_ray.config import Config
     from marl_ray.storage.resume import SavedRun
+
+logger = logging.getLogger(__name__)
 
 ALGORITHMS = ("magrpo", "grpo")
 
@@ -52,7 +55,6 @@ def read(name: str, options: argparse.Namespace) -> tuple[Config, SavedRun | Non
     from marl_ray.config import load, parse_overrides
     from marl_ray.launch.run_checks import existing_run
     from marl_ray.storage.resume import SavedRun
-    from marl_ray.telemetry.console_sink import say
 
     flags: dict[str, Any] = {
         "model_name": options.model_name,
@@ -66,11 +68,11 @@ def read(name: str, options: argparse.Namespace) -> tuple[Config, SavedRun | Non
     if options.resume is None:
         if options.config is None:
             raise UserError("no config: give --config FILE, or --resume RUN_DIR")
-        config = load(options.config, name, overrides, say)
+        config = load(options.config, name, overrides, logger.info)
         return config, existing_run(config) if config.output.resume == "auto" else None
     if options.config is not None:
         raise UserError("--resume reads the run's own config.yaml: leave --config away, use --override")
     saved = SavedRun.read(options.resume)
     if saved.algorithm != name:
         raise UserError(f"{options.resume} is a run of {saved.algorithm}: resume it with that, not {name}")
-    return saved.config(overrides, say), saved
+    return saved.config(overrides, logger.info), saved

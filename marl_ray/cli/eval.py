@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from marl_ray.core.errors import UserError
 
 if TYPE_CHECKING:
     from marl_ray.config import Config
+
+logger = logging.getLogger(__name__)
 
 EPILOG = """examples:
   marl-ray eval --model runs/one
@@ -71,9 +74,9 @@ def numbers(text: str) -> list[int]:
 
 def _eval(options: argparse.Namespace) -> None:
     from marl_ray.evaluation.evaluate import EvaluationRequest, run
-    from marl_ray.telemetry.console_sink import Voice
+    from marl_ray.telemetry import logs
 
-    Voice.quiet = options.quiet
+    logs.configure(logging.WARNING if options.quiet else logging.INFO)
     config = load_config(options)
     stamp = f"{config.dataset.type.replace(':', '.')}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     request = EvaluationRequest(
@@ -96,7 +99,6 @@ def load_config(options: argparse.Namespace) -> Config:
     from marl_ray.config.parsing import read_yaml
     from marl_ray.evaluation.model_sources import BASE, run_folder_of
     from marl_ray.storage.resume import SavedRun
-    from marl_ray.telemetry.console_sink import say
 
     given = parse_overrides(options.override)
 
@@ -106,9 +108,9 @@ def load_config(options: argparse.Namespace) -> Config:
     if options.config is not None:
         tree = read_yaml(options.config)
         algorithm = next((name for name in ALGORITHMS if name in tree), ALGORITHMS[0])
-        return from_tree(tree, algorithm, overrides(algorithm), say)
+        return from_tree(tree, algorithm, overrides(algorithm), logger.info)
     run = next((name for name in options.model if name != BASE), None)
     if run is None:
         raise UserError("no config: give --config FILE, or the --model of a run")
     saved = SavedRun.read(run_folder_of(Path(run)))
-    return saved.config(overrides(saved.algorithm), say)
+    return saved.config(overrides(saved.algorithm), logger.info)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from marl_ray.cli.parser import Parser, add_quiet, exit_code_of
 from marl_ray.core.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 EPILOG = """examples:
   marl-ray score --type humaneval --dataset humaneval.jsonl --completions mine.jsonl > scored.jsonl
@@ -69,9 +72,9 @@ def _score(options: argparse.Namespace) -> None:
     from marl_ray.evaluation.completion_scorer import AHEAD, CompletionScorer
     from marl_ray.evaluation.completions_file import read_completions, tasks_by_id
     from marl_ray.evaluation.local_sandbox_pool import LocalSandboxPool
-    from marl_ray.telemetry.console_sink import Voice, bar_hidden, say
+    from marl_ray.telemetry import logs
 
-    Voice.quiet = options.quiet
+    logs.configure(logging.WARNING if options.quiet else logging.INFO)
     DATASETS.check(options.type)
     tasks = tasks_by_id(options.dataset, options.split, options.type)
     joints = read_completions(options.completions, tasks)
@@ -81,7 +84,9 @@ def _score(options: argparse.Namespace) -> None:
     async def score() -> tuple[list[float], int]:
         """Print all lines; the rewards, and how many lines got no verdict."""
         rewards, failures = [], 0
-        with tqdm(total=len(joints), unit="line", disable=bar_hidden(), dynamic_ncols=True, leave=False) as bar:
+        with tqdm(
+            total=len(joints), unit="line", disable=logs.progress_bar_disabled(), dynamic_ncols=True, leave=False
+        ) as bar:
             async for line in scorer.each(joints, sandboxes, AHEAD * workers):
                 with tqdm.external_write_mode():
                     print(json.dumps(line), flush=True)
@@ -95,9 +100,9 @@ def _score(options: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     with LocalSandboxPool(scorer.sandbox, workers) as sandboxes:
-        say(sandboxes.describe())
+        logger.info(sandboxes.describe())
         rewards, failures = asyncio.run(score())
     if rewards:
-        say(f"{len(rewards)} scored, mean reward {sum(rewards) / len(rewards):.4f}")
+        logger.info(f"{len(rewards)} scored, mean reward {sum(rewards) / len(rewards):.4f}")
     if failures:
         raise UserError(f"{failures} of {len(joints)} lines got no verdict: their `failure` says why")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Sequence
 
 from marl_ray.cli.config_flags import EXAMPLES, add_settings, algorithm, read
@@ -41,9 +42,10 @@ def _main(parser: Parser, argv: Sequence[str] | None) -> int:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from marl_ray.telemetry.console_sink import Voice
 
-    Voice.quiet = options.quiet
+    from marl_ray.telemetry import logs
+
+    logs.configure(logging.WARNING if options.quiet else logging.INFO)
     config, saved = read(options.algorithm, options)
     if options.dry_run:
         from marl_ray.cli.plan import show

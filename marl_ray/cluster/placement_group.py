@@ -6,6 +6,7 @@ Ray reschedules a bundle of a lost node as soon as another node has room. An act
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import ray
@@ -17,7 +18,8 @@ from marl_ray.cluster.ray_connection import cluster_address
 from marl_ray.cluster.ray_private import free_resources
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
-from marl_ray.telemetry.console_sink import say
+
+logger = logging.getLogger(__name__)
 
 
 class PlacementGroups:
@@ -46,7 +48,7 @@ class PlacementGroups:
             raise error
         if pack([bundle], free_resources()) is None:
             wait = f"waiting {deadline_s:g} s for it (resources.deadlines.placement_s)"
-            say(f"the cluster has no room for {actor} now, which needs {need}: {wait}")
+            logger.info(f"the cluster has no room for {actor} now, which needs {need}: {wait}")
         group = placement_group([bundle.resources()])
         if not await _wait_ready(group, deadline_s):
             raise error

@@ -8,6 +8,7 @@ independent from the first turn on, as pass@k wants them, and the first of them 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,7 +26,9 @@ from marl_ray.evaluation.model_sources import EvaluatedModel, policy_config
 from marl_ray.evaluation.protocols import PROTOCOLS
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import CompletionGenerator, EpisodeRunner
-from marl_ray.telemetry.console_sink import bar_hidden, say
+from marl_ray.telemetry.logs import progress_bar_disabled
+
+logger = logging.getLogger(__name__)
 
 AT_ONCE = 256
 """Episodes in play: enough for engines to batch, and few enough that no request waits for long."""
@@ -51,14 +54,14 @@ def evaluate(evaluation: EvaluationPlan, hear: Callable[[EvaluatedModel, list[li
     played. Raises UserError, and KeyboardInterrupt when it is stopped."""
     with StopSignals() as signals:
         try:
-            say(connect(evaluation.config.output.verbose))
+            logger.info(connect(evaluation.config.output.verbose))
             signals.run(lambda: _evaluate(evaluation, hear))
         finally:
             disconnect()
 
 
 async def _evaluate(evaluation: EvaluationPlan, hear: Callable[[EvaluatedModel, list[list[Episode]]], None]) -> None:
-    ensemble = EvaluationActors(evaluation.config, say)
+    ensemble = EvaluationActors(evaluation.config)
     try:
         await ensemble.start()
         for contender in evaluation.evaluated_models:
@@ -78,7 +81,11 @@ async def _play(
     transition = Transition(config.external, environment)
     in_play = asyncio.Semaphore(AT_ONCE)
     with tqdm(
-        total=len(tasks) * samples, desc=contender.label, disable=bar_hidden(), dynamic_ncols=True, leave=False
+        total=len(tasks) * samples,
+        desc=contender.label,
+        disable=progress_bar_disabled(),
+        dynamic_ncols=True,
+        leave=False,
     ) as bar:
 
         async def play(task: Task, sample: int) -> Episode:

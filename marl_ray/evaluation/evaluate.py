@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -42,8 +43,9 @@ from marl_ray.evaluation.task_metrics import EvaluationSummary, TaskMetrics, mea
 from marl_ray.external.transition import Transition
 from marl_ray.launch.run_checks import check_local_machine
 from marl_ray.models.names import check_model
-from marl_ray.telemetry.console_sink import say, warn
 from marl_ray.telemetry.episode_records import episode_record
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def run(config: Config, request: EvaluationRequest) -> Iterator[str]:
                 for each in episodes:
                     file.writelines(_line({"model": contender.label} | episode_record(episode)) for episode in each)
         for warning in _missing(contender.label, tasks):
-            warn(warning)
+            logger.warning(warning)
 
     write_atomically(folder / "config.yaml", to_yaml(config).encode())
     try:
@@ -86,7 +88,7 @@ def run(config: Config, request: EvaluationRequest) -> Iterator[str]:
             _remove(folder)
         if isinstance(end, KeyboardInterrupt):
             done = f"{len(measured)} of {pluralize(len(asked.evaluated_models), 'model')} measured"
-            say(f"stopped: {done}" + (f"; their tasks are in {folder / 'tasks.jsonl'}" if measured else ""))
+            logger.info(f"stopped: {done}" + (f"; their tasks are in {folder / 'tasks.jsonl'}" if measured else ""))
         raise
     summary = summarise(measured, config.seed)
     write_atomically(folder / "evaluation.json", (json.dumps(_result(request, asked, summary), indent=1)).encode())

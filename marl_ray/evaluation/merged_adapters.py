@@ -6,6 +6,7 @@ run's other models, and are deleted at the end.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -19,7 +20,8 @@ from marl_ray.models.lora import peft_installed
 from marl_ray.models.names import resolve_model
 from marl_ray.models.weight_files import check_folder
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.console_sink import say
+
+logger = logging.getLogger(__name__)
 
 PREFIX = ".merged-"
 
@@ -48,7 +50,7 @@ def _merge(folder: str, base: str, model: ModelConfig, stack: ExitStack) -> str:
     prompt."""
     from marl_ray.learning.merging import save_merged_model  # torch
 
-    say(f"merging adapter {folder} into {base}")
+    logger.info(f"merging adapter {folder} into {base}")
     adapter = Path(folder)
     run = next(above for above in adapter.parents if RunFolder(above).config.exists())
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from marl_ray.core.ids import ActorId
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.core.sampling import SamplingSpec
 from marl_ray.environments.base import Environment
-from marl_ray.telemetry.console_sink import warn
+
+logger = logging.getLogger(__name__)
 
 PROBE_TEXTS = 64
 COMPARED_PROMPTS, COMPARED_TOKENS = 4, 32
@@ -56,7 +58,7 @@ async def check_team(
             f"{config.model.max_length} leaves beside max_new_tokens: raise model.max_length"
         )
     if too_long:
-        warn(
+        logger.warning(
             f"{len(too_long)} of {len(tasks)} training prompts are longer than {room} tokens and will be "
             "skipped (model.max_length)"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 import time
@@ -24,9 +25,11 @@ from marl_ray.reports.run_summary import plot_title, read_metrics, write_run_sum
 from marl_ray.storage.resume import ResumeState, RunIsDone, SavedRun, same_learning_settings
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.storage.run_lock import held
-from marl_ray.telemetry.console_sink import say, warn
+from marl_ray.telemetry import logs
 from marl_ray.telemetry.startup_timer import StartupTimer
 from marl_ray.trainer.loop import TrainingResult
+
+logger = logging.getLogger(__name__)
 
 RAY_PACKAGE = "_ray_pkg_"
 """In the path of the copy of --working-dir that a Ray job runs in."""
@@ -40,6 +43,7 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
     Any other exception is a bug: the run folder keeps its traceback, and a note on it says where.
     """
     with StopSignals() as signals:
+        logs.configure()
         begun, startup = time.monotonic(), StartupTimer()
         try:
             with startup.part("checks"):
@@ -47,11 +51,11 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
         except RunIsDone as done:
             if config.output.resume == "never":
                 raise
-            say(str(done))
+            logger.info(str(done))
             return
         folder = folder_of(config) if saved is None else saved.folder
         folder.make()
-        with held(folder.lock, say):
+        with held(folder.lock), logs.log_file(folder.log_file):
             _train(config, saved, problem, folder, begun, signals, startup)
 
 
@@ -78,9 +82,9 @@ def _train(
         folder.error.unlink(missing_ok=True)
         result = _on_ray(config, TrainingSession(config, problem, folder, standing, startup), signals)
         for line in write_run_summary(config, folder, result, time.monotonic() - begun):
-            say(line)
+            logger.info(line)
     except KeyboardInterrupt:
-        say(_stopped(folder))
+        logger.info(_stopped(folder))
         _draw(config, folder)
         raise
     except (ActorDied, ClusterLost) as error:
@@ -105,11 +109,13 @@ def _go_on(config: Config, saved: SavedRun, num_tasks: int, total: int) -> Resum
     step, logged = standing.state.step, standing.logged
     if logged > step and not same_learning_settings(config, saved, num_tasks):
         standing = standing.without_log()
-        say(f"goes on after step {step}: settings of learning have changed, so steps to {logged} are taken again")
+        logger.info(
+            f"goes on after step {step}: settings of learning have changed, so steps to {logged} are taken again"
+        )
     else:
         begun = f"the checkpoint of step {step}" if step else "the base models"
         again = f", and steps to {logged} are learned again from the log" if logged > step else ""
-        say(f"goes on after step {logged}: from {begun}{again}")
+        logger.info(f"goes on after step {logged}: from {begun}{again}")
     return standing
 
 
@@ -133,23 +139,25 @@ def _introduce(config: Config, folder: RunFolder, num_tasks: int) -> None:
     """What should be known before the first step."""
     cut = config.model.top_k or any(agent.top_p < 1 for agent in config.agents)
     if config.importance == "none" and (cut or config.rollout.max_staleness):
-        say(
+        logger.info(
             "note: the sampler's distribution is not the learner's (top_p, top_k or max_staleness), and "
             f"{config.algorithm}.importance is none, so gradients are slightly "
             "off-policy; agent_*/logprob_gap shows by how much"
         )
     if RAY_PACKAGE in str(folder):
-        warn(f"results go to {folder}, which Ray deletes with the job: set output.base_dir to a shared folder")
+        logger.warning(
+            f"results go to {folder}, which Ray deletes with the job: set output.base_dir to a shared folder"
+        )
     for line in describe_budget(config, num_tasks).splitlines():
-        say(line)
-    say(f"results go to {folder}")
+        logger.info(line)
+    logger.info(f"results go to {folder}")
 
 
 def _on_ray(config: Config, session: TrainingSession, signals: StopSignals) -> TrainingResult:
     """The loop, on the cluster or on this machine."""
     try:
         with session.startup.part("Ray"):
-            say(connect(config.output.verbose))
+            logger.info(connect(config.output.verbose))
         with watch_head(lambda line: _end_at_once(line, session.folder)):
             return signals.run(session.run)
     except ActorDied as error:
@@ -178,7 +186,7 @@ def _draw(config: Config, folder: RunFolder) -> None:
     try:
         plot_run(rows, folder.plot, plot_title(config))
     except OSError as error:
-        warn(f"{folder.plot} cannot be written ({error.strerror})")
+        logger.warning(f"{folder.plot} cannot be written ({error.strerror})")
 
 
 def _stopped(folder: RunFolder) -> str:

@@ -6,6 +6,7 @@ machine alone.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,9 +31,10 @@ from marl_ray.models.names import check_model, describe_prompts, resolve_model
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.storage.resume import SavedRun, check_resume
 from marl_ray.storage.run_folder import RunFolder, new_folder
-from marl_ray.telemetry.console_sink import say, warn
 from marl_ray.telemetry.tensorboard import require_tensorboard
 from marl_ray.telemetry.wandb import require_wandb
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     if config.credit.critic == "maac" and not dry:
         _check_central_critic(config, [text for task in train_tasks[:1] for text in environment.first_prompts(task)])
     if transition.note:
-        say(transition.note)
+        logger.info(transition.note)
     _warn_of_overlap(config, train_tasks, eval_tasks)
     if not dry:
         check_local_machine(config)
@@ -116,7 +118,7 @@ def _check_order(config: Config, environment: Environment[Any], tasks: Sequence[
                 f"estimator {agent.estimator} looks at answers in place of those given, and where agents answer one "
                 f"after another, as in environment {config.environment}, later ones have read those given: use another"
             )
-    say(
+    logger.info(
         f"agents answer one after another, in {stages} stages: a node has up to {pluralize(stages, 'time')} the joint "
         "actions that the plan counts, since each earlier answer is continued by later ones that have read it"
     )
@@ -155,7 +157,7 @@ def _warn_of_overlap(config: Config, train_tasks: list[Task], eval_tasks: list[T
     dataset = config.dataset
     both = {_content(task) for task in train_tasks} & {_content(task) for task in eval_tasks}
     if both:
-        warn(
+        logger.warning(
             f"{pluralize(len(both), 'task')} of {dataset.eval_split} are in {dataset.train_split} too, so the "
             "evaluation is not on held-out tasks: set dataset.train_split and dataset.eval_split apart"
         )
@@ -186,4 +188,6 @@ def check_new_folder(folder: RunFolder) -> None:
     if not there.is_dir():
         raise UserError(f"output folder {folder} cannot be made ({there} is not a folder): set output.base_dir")
     if not os.access(there, os.W_OK | os.X_OK):
-        warn(f"output folder {folder} cannot be made here (no right to write to {there}): set output.base_dir")
+        logger.warning(
+            f"output folder {folder} cannot be made here (no right to write to {there}): set output.base_dir"
+        )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from marl_ray.actors.handle import ActorFailed
 from marl_ray.actors.run_actors import RunActors
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
 from marl_ray.storage.scale_requests import POLL_INTERVAL_S, ScaleReply, ScaleRequest, ScaleRequests, checked
-from marl_ray.telemetry.console_sink import say, warn
+
+logger = logging.getLogger(__name__)
 
 
 async def serve_requests(requests: ScaleRequests, team: RunActors) -> None:
@@ -22,7 +24,7 @@ async def serve_requests(requests: ScaleRequests, team: RunActors) -> None:
             while asked:
                 id, request = asked[0]
                 answer = await _answer(request, team)
-                say(answer.text if answer.done else f"not scaled: {answer.text}")
+                logger.info(answer.text if answer.done else f"not scaled: {answer.text}")
                 asked.pop(0)
                 await asyncio.to_thread(_settle, requests, id, answer)
             await asyncio.sleep(POLL_INTERVAL_S)
@@ -55,4 +57,4 @@ def _settle(requests: ScaleRequests, id: str, answer: ScaleReply) -> None:
     try:
         requests.settle(id, answer)
     except OSError as error:
-        warn(f"nobody hears the answer to a request ({error})")
+        logger.warning(f"nobody hears the answer to a request ({error})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 from marl_ray.actors.run_actors import RunActors, start_actors
 from marl_ray.cluster.ray_connection import describe_cluster
@@ -17,13 +18,15 @@ from marl_ray.launch.scaling import serve_requests
 from marl_ray.storage.history import StoredHistory
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.console_sink import ConsoleSink, say
+from marl_ray.telemetry.console_sink import ConsoleSink
 from marl_ray.telemetry.jsonl_sink import JsonlSink
 from marl_ray.telemetry.sinks import MetricStream, Sink
 from marl_ray.telemetry.startup_timer import StartupTimer
 from marl_ray.telemetry.tensorboard import TensorBoardSink
 from marl_ray.telemetry.wandb import WandbSink
 from marl_ray.trainer.loop import Trainer, TrainingResult
+
+logger = logging.getLogger(__name__)
 
 
 class TrainingSession:
@@ -44,11 +47,11 @@ class TrainingSession:
     async def run(self) -> TrainingResult:
         """Start the actors, train, and end them. Raises UserError."""
         numbers = training_budget(self.config, len(self.inputs.train_tasks))
-        say(_starting(self.config))
-        team = await start_actors(self.config, numbers.optimizer_steps, say, self.startup)
+        logger.info(_starting(self.config))
+        team = await start_actors(self.config, numbers.optimizer_steps, self.startup)
         try:
             await self._make_ready(team)
-            say(f"ready after {self.startup}; weights travel by {team.transport}")
+            logger.info(f"ready after {self.startup}; weights travel by {team.transport}")
             about = describe_cluster() | {"startup_s": self.startup.as_json()}
             write_atomically(self.folder.machine, json.dumps(about, indent=1).encode())
             rows = open_row_stream(self.config, self.folder, self.standing, numbers.total_steps)

@@ -50,6 +50,8 @@ class RunFolder:
         """The traceback of a run that a bug ended."""
         self.models = self.path / "models"
         """The trained models."""
+        self.log_file = self.path / "run.log"
+        """Log records with timestamps."""
         self.lock = self.path / "run.lock"
         """Held by whoever writes here."""
         self.checkpoints = Checkpoints(self.path / "checkpoints")
@@ -113,7 +115,12 @@ class RunFolder:
     @property
     def is_empty(self) -> bool:
         """Whether it holds nothing that a run did."""
-        return {path.name for path in self.path.iterdir()} <= {self.config.name, self.machine.name, self.lock.name}
+        return {path.name for path in self.path.iterdir()} <= {
+            self.config.name,
+            self.machine.name,
+            self.lock.name,
+            self.log_file.name,
+        }
 
     def remove_hidden(self) -> None:
         """Checkpoints and models that were being written when the run ended, which are none."""
@@ -124,7 +131,7 @@ class RunFolder:
     def remove_if_empty(self) -> None:
         """A run that failed before its first row leaves nothing behind."""
         if self.is_empty:
-            for file in (self.config, self.machine, self.lock):
+            for file in (self.config, self.machine, self.log_file, self.lock):
                 file.unlink(missing_ok=True)
             with suppress(OSError):  # a file that is open stays on NFS, under another name
                 os.rmdir(self.path)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from marl_ray.core.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)
 """What file systems say that have no locks."""
@@ -25,12 +28,12 @@ _held: set[int] = set()
 
 
 @contextmanager
-def held(path: Path, say: Callable[[str], None]) -> Iterator[None]:
+def held(path: Path) -> Iterator[None]:
     """Hold the lock at `path` in a folder that is there. Raises UserError, which names who holds it.
 
-    `say` hears it where the file system has no locks, and the run goes on without.
+    On a file system without locks it logs a warning, and the run goes on without a lock.
     """
-    file = _lock(path, say)
+    file = _lock(path)
     _held.add(file)
     try:
         yield
@@ -62,7 +65,7 @@ def _said(file: int) -> str:
     return os.read(file, 1000).decode(errors="replace").strip() or "another process"
 
 
-def _lock(path: Path, say: Callable[[str], None]) -> int:
+def _lock(path: Path) -> int:
     """An open file that is locked and says who we are."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -78,7 +81,9 @@ def _lock(path: Path, say: Callable[[str], None]) -> int:
             if error.errno not in NO_LOCKS:
                 os.close(file)
                 raise
-            say(f"note: {path.parent} cannot be locked ({error.strerror}): see to it that no other run writes there")
+            logger.warning(
+                f"{path.parent} cannot be locked ({error.strerror}): see to it that no other run writes there"
+            )
         if _is_at(file, path):
             os.ftruncate(file, 0)
             os.write(file, f"{_ourselves()}\n".encode())

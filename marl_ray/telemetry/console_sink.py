@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -10,8 +11,11 @@ from time import monotonic as now
 from tqdm import tqdm
 
 from marl_ray.core.ids import PolicyId
+from marl_ray.telemetry import logs
 from marl_ray.telemetry.episode_records import EpisodeRecord
 from marl_ray.telemetry.metrics import MetricRow
+
+logger = logging.getLogger(__name__)
 
 PACE = 20
 """The steps whose pace tells how long the rest will take: those of now, as answers get longer or shorter."""
@@ -35,7 +39,7 @@ class ConsoleSink:
             initial=done,
             unit="step",
             file=sys.stderr,
-            disable=bar_hidden(),
+            disable=logs.progress_bar_disabled(),
             dynamic_ncols=True,
             leave=False,
         )
@@ -49,15 +53,15 @@ class ConsoleSink:
             whose = (
                 ", ".join(map(str, self.policies)) if any(len(p.agents) > 1 for p in self.policies) else "each agent"
             )
-            say(f"reward: mean of each turn; {passed}loss: of {whose}")
+            logger.info(f"reward: mean of each turn; {passed}loss: of {whose}")
         if name:
-            say(self._evaluation(row, name))
+            logger.info(self._evaluation(row, name))
             return
         self.bar.update(1)
         self.ends.append(now())
         step = int(row["step"])
         if step % self.every == 0 or step == self.total:
-            say(self._step(row, step))
+            logger.info(self._step(row, step))
 
     def episodes(self, step: int, kind: str, records: Sequence[EpisodeRecord]) -> None:
         """None are shown."""
@@ -91,33 +95,6 @@ class ConsoleSink:
         if not self.with_tests:
             return ""
         return f"| {title} {_share(row, f'{prefix}turn_{self.num_turns}/all_passed')} "
-
-
-class Voice:
-    """How much this process says: all, or, when quiet, warnings alone."""
-
-    quiet = False
-
-
-def say(text: str) -> None:
-    """Print a line on standard error without breaking a progress bar; nothing when quiet."""
-    if not Voice.quiet:
-        _print(text)
-
-
-def warn(text: str) -> None:
-    """The same for what a person should know in any case."""
-    _print(f"warning: {text}")
-
-
-def bar_hidden() -> bool | None:
-    """What tqdm's `disable` is to be: with a terminal, and not quiet, there is a bar."""
-    return True if Voice.quiet else None
-
-
-def _print(text: str) -> None:
-    tqdm.write(text, file=sys.stderr)
-    sys.stderr.flush()
 
 
 def _number(row: MetricRow, key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 
@@ -9,7 +10,8 @@ from marl_ray.config import Config
 from marl_ray.core.batch import UpdateStats
 from marl_ray.core.episode import Episode
 from marl_ray.core.errors import UserError
-from marl_ray.telemetry.console_sink import warn
+
+logger = logging.getLogger(__name__)
 
 LOGPROB_GAP_WARNING = 0.05
 
@@ -57,7 +59,7 @@ class HealthMonitor:
             raise UserError(f"{short}: there is nothing to learn from. Look at episodes.jsonl; {cure}")
         if found < wanted and not self.warned_of_draws:
             self.warned_of_draws = True
-            warn(f"{short}, so it learns from fewer, as later steps may: {cure}")
+            logger.warning(f"{short}, so it learns from fewer, as later steps may: {cure}")
 
     def check_updates(self, updates: Sequence[UpdateStats], step: int) -> None:
         """Too many bad steps in a row end the run; a warning comes once when sampler and learner disagree and nothing
@@ -65,7 +67,7 @@ class HealthMonitor:
         bad = any(stats.skipped_steps for stats in updates)
         self.bad_steps = self.bad_steps + 1 if bad else 0
         if bad:
-            warn(f"step {step}: loss or gradient not finite, update skipped ({self.bad_steps} in a row)")
+            logger.warning(f"step {step}: loss or gradient not finite, update skipped ({self.bad_steps} in a row)")
         if self.bad_steps >= self.config.loop.max_bad_steps:
             raise UserError(
                 f"{self.bad_steps} steps in a row had a loss or gradient that is not finite: lower "
@@ -78,7 +80,7 @@ class HealthMonitor:
             why = "top_p or top_k below neutral, or a dtype too coarse"
             if self.config.rollout.max_staleness:
                 why = f"weights up to {self.config.rollout.max_staleness} versions old, {why}"
-            warn(
+            logger.warning(
                 f"sampler and learner differ by {gap:.3f} nats a token on the sampled tokens ({why}), and "
                 f"{self.config.algorithm}.importance is none; see agent_*/logprob_gap"
             )

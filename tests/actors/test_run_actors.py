@@ -51,7 +51,7 @@ def test_the_driver_loads_neither_torch_nor_vllm() -> None:
 
 def test_what_the_cluster_has_not_is_said_before_any_actor(local_ray: None) -> None:
     with pytest.raises(UserError, match=r"^the cluster cannot place this run: asked for CPU 1001"):
-        asyncio.run(start_actors(config(**{"resources.generator.cpus": 500}), 1, print))
+        asyncio.run(start_actors(config(**{"resources.generator.cpus": 500}), 1))
 
 
 def test_a_further_replica_has_a_place_of_its_own(local_ray: None) -> None:
@@ -94,17 +94,19 @@ def test_places_that_were_given_back_can_be_had_again_at_once(local_ray: None) -
     asyncio.run(scenario())
 
 
-def test_a_team_works_together_and_names_what_dies(local_ray: None, tmp_path: Path) -> None:
+def test_a_team_works_together_and_names_what_dies(
+    local_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = config(**{f"resources.{kind}.max_restarts": 0 for kind in ("generator", "learner")})
     environment = ENVIRONMENTS.get(settings.environment).from_config(settings)
     tasks = load_tasks("bundled:toy", "train")[:8]
-    said: list[str] = []
 
     async def scenario() -> None:
-        team = await start_actors(settings, 10, said.append)
+        team = await start_actors(settings, 10)
         try:
-            assert "sandbox: " in said[0]
-            assert [line[:8] for line in said[1:]] == ["agent 0:", "agent 1:"], "how their prompts reach the models"
+            sandbox, *prompts = capsys.readouterr().err.splitlines()
+            assert "sandbox: " in sandbox
+            assert [line[:8] for line in prompts] == ["agent 0:", "agent 1:"], "how their prompts reach the models"
             assert team.transport == "Ray's object store"
             await works_together(team)
             await names_what_dies(team)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import shutil
 from importlib.metadata import version
@@ -11,7 +12,8 @@ import pytest
 
 from marl_ray.cli.main import main
 from marl_ray.core import installed_versions as versions
-from marl_ray.telemetry import console_sink as console
+from marl_ray.telemetry import logs
+from marl_ray.telemetry.console_sink import ConsoleSink
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 
@@ -27,20 +29,18 @@ def test_the_version_names_what_results_depend_on(
     assert versions.version_line().endswith(", not-there missing)")
 
 
-def test_quiet_leaves_warnings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console.Voice, "quiet", True)
-    console.say("step 1")
-    console.warn("tasks overlap")
-    shown = console.ConsoleSink(2, 0, policies=(), num_turns=1, every=1)
+def test_quiet_leaves_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(logging.WARNING)
+    logger = logging.getLogger("marl_ray.test")
+    logger.info("step 1")
+    logger.warning("tasks overlap")
+    shown = ConsoleSink(2, 0, policies=(), num_turns=1, every=1)
     shown.row({"step": 0, "eval/turn_1/reward_mean": 1.0, "time/eval": 1.0}, "before")
     shown.close()
     assert capsys.readouterr() == ("", "warning: tasks overlap\n")
 
 
-def test_the_flag_is_heard_by_the_commands_that_speak(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(console.Voice, "quiet", False)
+def test_the_flag_is_heard_by_the_commands_that_speak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "train",
         "magrpo",
@@ -51,9 +51,9 @@ def test_the_flag_is_heard_by_the_commands_that_speak(
         f"output.base_dir={tmp_path}",
     ]
     assert main([*arguments, "--quiet"]) == 0
-    assert console.Voice.quiet
+    assert logs.CONSOLE.level == logging.WARNING
     assert main(arguments) == 0
-    assert not console.Voice.quiet
+    assert logs.CONSOLE.level == logging.INFO
 
 
 @pytest.mark.parametrize(

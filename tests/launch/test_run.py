@@ -196,7 +196,7 @@ def test_a_run_that_is_being_written_is_not_touched(
     folder = RunFolder(tmp_path / "r")
     before = {path: path.read_bytes() for path in folder.path.iterdir()}
     capsys.readouterr()
-    with held(folder.lock, print):
+    with held(folder.lock):
         assert train_main("magrpo", ["--resume", str(folder), "--override", "magrpo.max_steps=9"]) == 1
         assert f"error: {folder} is being written by process {os.getpid()} on" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in folder.path.iterdir()} == before

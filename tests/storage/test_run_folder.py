@@ -54,7 +54,7 @@ def test_a_lock_that_stays_under_another_name_hides_no_error(tmp_path: Path, mon
     """On NFS, where a file that is open is renamed when it is deleted."""
     folder = RunFolder(tmp_path / "a")
     folder.make()
-    for file in (folder.config, folder.machine, folder.lock):
+    for file in (folder.config, folder.machine, folder.log_file, folder.lock):
         file.write_text("")
     monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: path.rename(path.with_name(".nfs01")))
     folder.remove_if_empty()

@@ -22,7 +22,7 @@ import os, signal, subprocess, sys
 from pathlib import Path
 from marl_ray.storage.run_lock import held
 
-with held(Path(sys.argv[1]), print):
+with held(Path(sys.argv[1])):
     started = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, close_fds=False)
     ready, there = os.pipe()
     forked = os.fork()
@@ -60,7 +60,7 @@ def holder(tmp_path: Path) -> Iterator[Holder]:
 
 
 def test_a_second_writer_is_told_who_holds_it(holder: Holder, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as refused, held(tmp_path / "run.lock", print):
+    with pytest.raises(UserError) as refused, held(tmp_path / "run.lock"):
         pass
     who = rf"process {holder.process.pid} on {socket.gethostname()} since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
     assert refused.match(rf"^{tmp_path} is being written by {who} \w+: wait for its end, or set another")
@@ -71,7 +71,7 @@ def test_it_is_free_when_its_owner_is_killed_though_children_live(holder: Holder
     holder.process.wait(timeout=30)
     for pid in holder.children:
         os.kill(pid, 0)
-    with held(tmp_path / "run.lock", print):
+    with held(tmp_path / "run.lock"):
         assert f"process {os.getpid()} " in (tmp_path / "run.lock").read_text()
 
 
@@ -81,7 +81,7 @@ def test_it_is_free_and_gone_at_the_end(holder: Holder, tmp_path: Path) -> None:
     assert holder.process.wait(timeout=30) == 0
     assert list(tmp_path.iterdir()) == []
     for _ in range(2):
-        with held(tmp_path / "run.lock", print):
+        with held(tmp_path / "run.lock"):
             pass
     assert list(tmp_path.iterdir()) == []
 
@@ -99,16 +99,18 @@ def test_a_lock_that_was_deleted_by_its_holder_is_not_taken_for_one(
         flock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with held(path, print), pytest.raises(UserError, match=f"process {os.getpid()} on"), held(path, print):
+    with held(path), pytest.raises(UserError, match=f"process {os.getpid()} on"), held(path):
         pass
 
 
-def test_a_file_system_without_locks_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def none(file: int, how: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", none)
-    said: list[str] = []
-    with held(tmp_path / "run.lock", said.append):
+    with held(tmp_path / "run.lock"):
         assert (tmp_path / "run.lock").exists()
-    assert said == [f"note: {tmp_path} cannot be locked (No locks available): see to it that no other run writes there"]
+    message = f"{tmp_path} cannot be locked (No locks available): see to it that no other run writes there"
+    assert capsys.readouterr().err == f"warning: {message}\n"

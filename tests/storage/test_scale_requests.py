@@ -92,7 +92,7 @@ def test_the_answer_is_handed_on(requests: ScaleRequests, tmp_path: Path, monkey
                 if request in answers:
                     requests.settle(id, answers[request])
 
-    with held(tmp_path / "run.lock", print):
+    with held(tmp_path / "run.lock"):
         assert (holder(tmp_path / "run.lock") or "").startswith(f"process {os.getpid()} on ")
         thread = threading.Thread(target=run)
         thread.start()
