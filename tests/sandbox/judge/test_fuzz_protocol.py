@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from marl_ray.sandbox import Limits, Program, Sandbox
 from marl_ray.sandbox.inside.isolation.process import anonymous_file
-from marl_ray.sandbox.inside.judge.deadline_timer import DeadlineTimer
-from marl_ray.sandbox.inside.judge.suite_result import SuiteRequest
-from marl_ray.sandbox.inside.judge.suite_runner import SuiteRunner
+from marl_ray.sandbox.inside.judge.scheduling import DeadlineTimer
+from marl_ray.sandbox.inside.judge.suite_runner import SuiteRequest, SuiteRunner
 from marl_ray.sandbox.inside.judge.zygote_client import GuestProcess
 from marl_ray.sandbox.inside.protocol import frames
 from marl_ray.sandbox.inside.protocol.frames import GuestLimits
@@ -126,16 +125,16 @@ class GarbageZygote:
     def prepare_spare(self, resources: GuestLimits) -> None:
         pass
 
-    def bury(self, guest: GuestProcess) -> None:
+    def kill(self, guest: GuestProcess) -> None:
         guest.release()
 
-    def bury_and_wait(self, guest: GuestProcess) -> int:
+    def kill_and_wait(self, guest: GuestProcess) -> int:
         guest.release()
         return 0
 
 
 @pytest.fixture(scope="module")
-def watch() -> Iterator[DeadlineTimer]:
+def timer() -> Iterator[DeadlineTimer]:
     """The judge's timer, in this process; pytest's own handler comes back afterwards."""
     before = signal.getsignal(signal.SIGALRM)
     yield DeadlineTimer()
@@ -143,13 +142,13 @@ def watch() -> Iterator[DeadlineTimer]:
     signal.signal(signal.SIGALRM, before)
 
 
-def verdicts(watch: DeadlineTimer, script: list[Reply], tests: Any, form: Any, load: bool, silent: bool) -> list[str]:
+def verdicts(timer: DeadlineTimer, script: list[Reply], tests: Any, form: Any, load: bool, silent: bool) -> list[str]:
     zygote = GarbageZygote(script, load, silent)
     suite = parse_tests(tests, "f", form)
     request = SuiteRequest("source", None, suite, LIMITS, None)
     started = time.monotonic()
-    with watch.ticking():
-        findings = SuiteRunner(zygote, watch, request, started).run()  # type: ignore[arg-type]
+    with timer.running():
+        findings = SuiteRunner(zygote, timer, request, started).run()  # type: ignore[arg-type]
     for connection in zygote.open:
         connection.close()
     assert time.monotonic() - started < LIMITS.program_wall_s + 4.0, "the judge waited past its deadline"
@@ -160,31 +159,31 @@ def verdicts(watch: DeadlineTimer, script: list[Reply], tests: Any, form: Any, l
 
 @settings(max_examples=300, deadline=None)
 @given(script=replies, test=st.sampled_from(TESTS), load=st.booleans())
-def test_no_garbage_makes_the_judge_say_pass(watch: DeadlineTimer, script: list[Reply], test: str, load: bool) -> None:
-    statuses = verdicts(watch, script, (test, test), "asserts", load, silent=False)
+def test_no_garbage_makes_the_judge_say_pass(timer: DeadlineTimer, script: list[Reply], test: str, load: bool) -> None:
+    statuses = verdicts(timer, script, (test, test), "asserts", load, silent=False)
     assert "pass" not in statuses
     assert set(statuses) <= {"fail", "error", "crash", "timeout", "skipped"}
 
 
 @settings(max_examples=15, deadline=None)
 @given(script=replies, test=st.sampled_from(TESTS))
-def test_silence_ends_at_the_deadline(watch: DeadlineTimer, script: list[Reply], test: str) -> None:
-    assert "pass" not in verdicts(watch, script, (test,), "asserts", load=True, silent=True)
+def test_silence_ends_at_the_deadline(timer: DeadlineTimer, script: list[Reply], test: str) -> None:
+    assert "pass" not in verdicts(timer, script, (test,), "asserts", load=True, silent=True)
 
 
 @settings(max_examples=100, deadline=None)
 @given(script=replies)
-def test_garbage_instead_of_a_script_run_is_no_output(watch: DeadlineTimer, script: list[Reply]) -> None:
+def test_garbage_instead_of_a_script_run_is_no_output(timer: DeadlineTimer, script: list[Reply]) -> None:
     tests = (json.dumps({"stdin": "", "stdout": WANTED}),)
-    assert "pass" not in verdicts(watch, script, tests, "stdio", load=False, silent=False)
+    assert "pass" not in verdicts(timer, script, tests, "stdio", load=False, silent=False)
 
 
 @settings(max_examples=100, deadline=None)
 @given(script=replies)
-def test_garbage_from_tests_in_the_guest_gives_a_verdict(watch: DeadlineTimer, script: list[Reply]) -> None:
+def test_garbage_from_tests_in_the_guest_gives_a_verdict(timer: DeadlineTimer, script: list[Reply]) -> None:
     """There a guest can say pass (the report is marked as not trusted), but not make the judge fail."""
     tests = "import unittest\nclass A(unittest.TestCase):\n    def test_a(self): pass\n    def test_b(self): pass\n"
-    statuses = verdicts(watch, script, tests, "unittest", load=True, silent=False)
+    statuses = verdicts(timer, script, tests, "unittest", load=True, silent=False)
     assert set(statuses) <= {"pass", "fail", "error", "crash", "timeout", "skipped"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marl_ray.sandbox.inside.judge.output_comparison import first_difference, lines, same
+from marl_ray.sandbox.inside.judge.output_comparison import first_difference, outputs_match, split_lines
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from marl_ray.sandbox.inside.judge.output_comparison import first_difference, li
     ],
 )
 def test_right(got: str, wanted: str) -> None:
-    assert same(lines(got), lines(wanted))
+    assert outputs_match(split_lines(got), split_lines(wanted))
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_right(got: str, wanted: str) -> None:
     ],
 )
 def test_wrong(got: str, wanted: str) -> None:
-    assert not same(lines(got), lines(wanted))
-    assert first_difference(lines(got), lines(wanted))
+    assert not outputs_match(split_lines(got), split_lines(wanted))
+    assert first_difference(split_lines(got), split_lines(wanted))
 
 
 def test_the_first_line_that_differs_is_named() -> None:
-    assert first_difference(lines("1.0\n2"), lines("1\n3")) == "line 2: got '2', expected '3'"
+    assert first_difference(split_lines("1.0\n2"), split_lines("1\n3")) == "line 2: got '2', expected '3'"

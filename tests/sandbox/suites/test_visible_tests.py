@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox
-from marl_ray.sandbox.inside.suites.visible_tests import parts
+from marl_ray.sandbox.inside.suites.visible_tests import split_suite
 from tests.sandbox.datasets import humaneval, load
 
 SHORT = Limits(test_cpu_s=0.3, test_wall_s=2.0, program_wall_s=8.0, max_timeouts=1, max_crashes=1)
@@ -124,13 +124,13 @@ def test_only_what_is_needed_is_borrowed() -> None:
         "    ys = candidate('hidden2')\n    for x in ys:\n        assert candidate(x) == 'hidden3'\n"
         "    for x in [1]:\n        assert candidate(x) == math.floor(2)\n"
     )
-    (numbers, first), (_, rest) = parts(tests, "f", "auto", "", -1)
+    (numbers, first), (_, rest) = split_suite(tests, "f", "auto", "", -1)
     assert numbers == (2,)
     assert "hidden" not in first.cases[0].plain
     assert "import math" in first.cases[0].plain
     assert "candidate = f" in first.cases[0].plain
     assert [case.source for case in rest.cases] == [
-        case.source for case in parts(tests, "f", "auto", "", 0)[0][1].cases[:2]
+        case.source for case in split_suite(tests, "f", "auto", "", 0)[0][1].cases[:2]
     ]
 
 
@@ -161,8 +161,8 @@ def test_what_does_not_compile_is_told_of_every_test(sandbox: Sandbox) -> None:
 def test_canonical_solutions_pass_however_the_tests_are_cut(sandbox: Sandbox, visible: int) -> None:
     programs = list(humaneval().values())
     for program in programs:
-        whole = parts(program.tests, program.entry_point, "auto", program.prompt, None)[0][1]
-        cut = parts(program.tests, program.entry_point, "auto", program.prompt, visible)
+        whole = split_suite(program.tests, program.entry_point, "auto", program.prompt, None)[0][1]
+        cut = split_suite(program.tests, program.entry_point, "auto", program.prompt, visible)
         found = {n: case.source for numbers, suite in cut for n, case in zip(numbers, suite.cases, strict=True)}
         assert [found[n] for n in sorted(found)] == [case.source for case in whole.cases]
     some = [Program(p.source, p.tests, p.entry_point, p.prompt, visible=visible) for p in programs[::4]]
@@ -173,5 +173,5 @@ def test_every_suite_of_mbpp_can_be_cut() -> None:
     for row in load("mbpp"):
         tests = tuple(row["test_list"])
         name = tests[0].split("assert")[1].strip(" (").split("(")[0] if "assert" in tests[0] else "f"
-        cut = parts(tests, name if name.isidentifier() else "f", "asserts", "", -1)
+        cut = split_suite(tests, name if name.isidentifier() else "f", "asserts", "", -1)
         assert sorted(n for numbers, _ in cut for n in numbers) == list(range(len(tests)))

@@ -1,5 +1,5 @@
-"""The process between owner and guest: it has the tests, evaluates them, and writes the report.
+"""The judge process, between owner and guest: holds the tests, evaluates them and writes the report.
 
-It runs no code of a program, and what comes from a guest is a claim to be checked. Imports `suites`, `wire` and `wall`,
-never `guest`.
+The judge runs no code of a program and treats every message of a guest as untrusted input. It imports `suites`,
+`protocol` and `isolation`, never `guest`.
 """

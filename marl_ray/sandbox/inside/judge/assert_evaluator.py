@@ -1,4 +1,4 @@
-"""What a failed assert compared, in words: "got ..., expected ..."."""
+"""Evaluation of instrumented asserts, with failure messages "got ..., expected ..."."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..protocol.encoding import base_value
 from ..protocol.subclass_types import origin_of, resolve_origin
 from ..suites.suite import ALL, COMPARE, OPERATE, SAME, TRUTH
 from .evaluation_context import CONTEXT
-from .proxies import ProxyObject, describe, drained, provider_of
-from .text import clean_text, text_of
+from .proxies import ProxyObject, describe, fetch_items, session_of
+from .sanitising import clean_text, exception_text
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
@@ -27,30 +27,30 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }
 _BY_VALUE = (int, float, complex, str, bytes, tuple, frozenset, range)
 _VALUE_LENGTH = 160
-_MOST_VALUES = 2000
+_MAX_VALUES = 2000
 
 
-class _Short(reprlib.Repr):
-    """repr cut short, which asks nothing of the guest."""
+class _ShortRepr(reprlib.Repr):
+    """Bounded repr that sends no request to the guest."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._left = _MOST_VALUES
+        self._remaining = _MAX_VALUES
         self.maxlevel = 6
         self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdeque = self.maxdict = 20
         self.maxstring = self.maxother = self.maxlong = _VALUE_LENGTH
 
     def repr1(self, x: Any, level: int) -> str:
-        self._left -= 1
-        if self._left < 0:
+        self._remaining -= 1
+        if self._remaining < 0:
             return "..."
         if isinstance(x, ProxyObject):
             return f"<{describe(x)}>"
         return super().repr1(x if origin_of(x) is None else base_value(x), level)
 
-    def shortened(self, value: Any) -> str:
-        """Lists in lists that are the same over and over are small in memory and endless to write."""
-        self._left = _MOST_VALUES
+    def shorten(self, value: Any) -> str:
+        """Return the repr of at most _MAX_VALUES parts: nested references to one list are small but endless to write."""
+        self._remaining = _MAX_VALUES
         return self.repr(value)
 
     def repr_int(self, number: int, level: int) -> str:
@@ -59,36 +59,36 @@ class _Short(reprlib.Repr):
         return super().repr_int(number, level)
 
 
-_short = _Short()
+_short_repr = _ShortRepr()
 
 
 def shorten(value: Any) -> str:
-    """A value for a message, at most _VALUE_LENGTH characters."""
+    """Return the repr of a value, at most _VALUE_LENGTH characters."""
     try:
-        text = _short.shortened(value)
+        text = _short_repr.shorten(value)
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _VALUE_LENGTH else text[: _VALUE_LENGTH - 3] + "..."
 
 
 class AssertEvaluator:
-    """Evaluates the tests of instrumented asserts and remembers the last that did not hold."""
+    """Functions that instrumented asserts call; records the message of the last comparison that did not hold."""
 
     def __init__(self) -> None:
         self._last = ""
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         self._last = ""
 
     def names(self) -> dict[str, Any]:
-        """What instrumented tests call, and the builtins that have to know about handles."""
-        own = {COMPARE: self.compare, TRUTH: self.truth, SAME: self.same, OPERATE: self.operate, ALL: drained}
+        """Return the globals that instrumented tests need, including builtins that must know about proxies."""
+        own = {COMPARE: self.compare, TRUTH: self.truth, SAME: self.same, OPERATE: self.operate, ALL: fetch_items}
         return own | {"isinstance": self.is_instance}
 
     def operate(self, name: str, left: Any, right: Any) -> Any:
-        """An operator of an instance that the test has made: the program may be asked about these two."""
+        """Evaluate an operator of an instance that the test made; the program may be asked about both operands."""
         if name == "sum":
-            return functools.reduce(functools.partial(self.operate, "add"), drained(left), right)
+            return functools.reduce(functools.partial(self.operate, "add"), fetch_items(left), right)
         CONTEXT.operands = (left, right)
         try:
             return (_COMPARE.get(name) or getattr(operator, name))(left, right)
@@ -96,7 +96,7 @@ class AssertEvaluator:
             CONTEXT.operands = ()
 
     def compare(self, name: str, left: Any, right: Any, swapped: bool, made: bool = False) -> bool:
-        """`left name right`. With `swapped` the value under test is on the right; with `made` see `operate`."""
+        """Evaluate `left name right`. `swapped`: the value under test is on the right. `made`: see `operate`."""
         if made:
             holds = bool(self.operate(name, left, right))
         elif name in ("is", "is not"):
@@ -104,18 +104,18 @@ class AssertEvaluator:
         else:
             holds = bool(_COMPARE[name](left, right))
         if not holds:
-            got, wanted = (right, left) if swapped else (left, right)
+            got, expected = (right, left) if swapped else (left, right)
             relation = "" if name == "==" else f"{name} "
             if swapped and name in ("in", "not in", "<", "<=", ">", ">="):
                 self._last = f"{shorten(left)} {name} {shorten(right)} does not hold"
             else:
-                self._last = f"got {shorten(got)}, expected {relation}{shorten(wanted)}"
+                self._last = f"got {shorten(got)}, expected {relation}{shorten(expected)}"
         return holds
 
     def same(self, left: Any, right: Any) -> bool:
-        """`left is right`, as it would be without two processes; refused where that cannot be known."""
-        one_type = isinstance(left, type) is not isinstance(right, type)
-        if one_type and (isinstance(left, ProxyObject) or isinstance(right, ProxyObject)):
+        """Evaluate `left is right` as in one process. Raises Refused where the answer cannot be known."""
+        only_one_is_type = isinstance(left, type) is not isinstance(right, type)
+        if only_one_is_type and (isinstance(left, ProxyObject) or isinstance(right, ProxyObject)):
             raise CONTEXT.refuse("classes of the program cannot be told apart outside its process")
         left, right = resolve_origin(left), resolve_origin(right)
         if isinstance(left, ProxyObject) and isinstance(right, ProxyObject):
@@ -129,22 +129,22 @@ class AssertEvaluator:
         return False
 
     def is_instance(self, value: Any, kinds: Any) -> bool:
-        """isinstance; an object of the program's is asked about in its own process."""
+        """Evaluate `isinstance`, for an object of the program in its own process."""
         if not isinstance(value, ProxyObject):
             return isinstance(value, kinds)
-        answer = provider_of(value).open_session().value("operate", "isinstance", values=[value, kinds])
+        answer = session_of(value).fetch("operate", "isinstance", values=[value, kinds])
         if type(answer) is not bool:
             raise CONTEXT.refuse(f"the type of {describe(value)} cannot be told")
         return answer
 
-    def truth(self, value: Any, wanted: bool) -> bool:
-        """Whether a value is as true as it should be."""
-        outcome = bool(value) is wanted
+    def truth(self, value: Any, expected: bool) -> bool:
+        """Return whether `bool(value)` is as expected."""
+        outcome = bool(value) is expected
         if not outcome:
-            self._last = f"got {shorten(value)}, expected a {'true' if wanted else 'false'} value"
+            self._last = f"got {shorten(value)}, expected a {'true' if expected else 'false'} value"
         return outcome
 
     def explain(self, error: AssertionError) -> str:
-        """The message of a failed assertion: the test's own, then what was compared."""
-        own = clean_text(text_of(error), 120)
+        """Return the message of a failed assertion: the test's own message, then the comparison."""
+        own = clean_text(exception_text(error), 120)
         return ": ".join(part for part in (own, self._last) if part) or "assertion failed"

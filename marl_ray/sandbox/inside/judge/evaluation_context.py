@@ -1,4 +1,4 @@
-"""What the judge keeps in mind of a test, whatever the test does with the exceptions it gets."""
+"""State of the test under evaluation that the test's own exception handlers cannot undo."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ..protocol.records import Status
 
 
 class GuestFault(BaseException):
-    """The guest is beyond use: `status` is timeout or crash.
+    """Failure of the guest process; `status` is "timeout" or "crash".
 
-    Tests cannot catch it with `except Exception`, and the judge looks at `GuestSession.fault` in case they caught
-    it with a bare `except`.
+    A test cannot catch this error with `except Exception`. The judge also checks `GuestSession.fault`, in case a bare
+    `except` caught it.
     """
 
     def __init__(self, status: Status, error_type: str, message: str) -> None:
@@ -22,34 +22,34 @@ class GuestFault(BaseException):
 
 
 class Refused(TypeError):
-    """A test asks something to which only the program has an answer, or hands it what cannot cross."""
+    """Error of an operation that only the program could answer, or of a value that cannot be sent to the program."""
 
 
 class EvaluationContext:
-    """Of one test.
+    """Flags of one test.
 
-    `refusal`: the first thing that was refused; such a test cannot pass, even if it catches `Refused`.
-    `compares`: the test compares the program's objects with each other, so that the program may be asked.
-    `operands`: of the operator that is being evaluated, if it is one about which the program may be asked.
-    `untrusted`: the program has been asked.
+    - `refusal`: the first refused operation. The test cannot pass, even if it catches `Refused`.
+    - `compares`: the test compares objects of the program with each other, so the program may be asked to.
+    - `operands`: operands of the current operator, if the program may be asked to evaluate that operator.
+    - `untrusted`: the program was asked, so the verdict depends on its answer.
     """
 
     def __init__(self) -> None:
-        self.clear()
+        self.reset()
 
-    def clear(self, compares: bool = False) -> None:
-        """Another test begins."""
+    def reset(self, compares: bool = False) -> None:
+        """Clear all flags for the next test."""
         self.refusal: str | None = None
         self.compares = compares
         self.operands: tuple[Any, ...] = ()
         self.untrusted = False
 
     def refuse(self, message: str) -> Refused:
-        """Note a refusal; gives what to raise."""
+        """Record a refusal and return the exception to raise."""
         if self.refusal is None:
             self.refusal = message
         return Refused(message)
 
 
 CONTEXT = EvaluationContext()
-"""Of the test that is being evaluated: a judge has one at a time."""
+"""Context of the current test. A judge evaluates one test at a time."""

@@ -1,4 +1,4 @@
-"""The judge's conversation with one guest: requests and answers."""
+"""The judge's request-response session with one guest."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 from ..protocol import frames
 from ..protocol.encoding import ProtocolError, UnsupportedValue, Wire
 from ..protocol.records import Status
-from . import remote_exceptions
 from .evaluation_context import CONTEXT, GuestFault
-from .objects import JudgeObjects
-from .proxies import ProxyObject
+from .proxies import JudgeObjects, ProxyObject, SessionProvider
+from .remote_exceptions import decode_exception
 from .zygote_client import GuestProcess
 
 _ANSWER_SIZES = {"ok": (1, 2), "raise": (6,), "syntax": (3,)}
+"""Allowed numbers of parts after the kind of an answer."""
 
 
 class GuestSession:
-    """Strictly request and answer.
+    """Session with one guest: strictly one request, then one answer.
 
-    Deadlines are not in here: the judge's timer interrupts any of these calls with a `GuestFault`.
+    The session has no deadlines. The judge's `DeadlineTimer` interrupts any of these calls with a `GuestFault`.
     """
 
     def __init__(self, guest: GuestProcess, max_reply: int) -> None:
         self.guest = guest
         self.fault: GuestFault | None = None
         self.closed = False
-        self.state = 0
-        """Goes up with everything a test does that may change what the program's objects answer."""
+        self.mutations = 0
+        """Number of requests after which the program's objects may answer differently."""
         self.decoding = False
         self._objects = JudgeObjects(self)
         self._dropped: list[int] = []
@@ -41,7 +41,7 @@ class GuestSession:
         self._last_cpu_s = 0.0
 
     def cpu_s(self) -> float:
-        """Processor time of the guest so far; the last known once it is gone."""
+        """Return the guest's CPU seconds so far; after its exit the last known value."""
         try:
             self._last_cpu_s = time.clock_gettime(self._clock)
         except OSError:
@@ -49,29 +49,29 @@ class GuestSession:
         return self._last_cpu_s
 
     def fail(self, status: Status, error_type: str, message: str) -> GuestFault:
-        """Note that this guest is beyond use; every later request raises the same."""
+        """Mark this guest as failed and return the fault, which every later request raises too."""
         if self.fault is None:
             self.fault = GuestFault(status, error_type, message)
         return self.fault
 
-    def open_session(self) -> GuestSession:
-        """This session, for one of its objects. Raises Refused once its guest is gone."""
+    def current_session(self) -> GuestSession:
+        """Return this session, for its proxies. Raises Refused if the session is closed."""
         if self.closed:
             raise CONTEXT.refuse("an object of the program was lost when its process ended")
         return self
 
-    def changed(self) -> list[tuple[Any, Any]]:
-        """What the program has changed of the tests' objects, with copies of what they were (see `sharing.restore`)."""
+    def changed_by_guest(self) -> list[tuple[Any, Any]]:
+        """Return the tests' objects that the program changed, with copies of their first content (see `restore`)."""
         return self._objects.changed_by_peer()
 
     # --- messages ---
 
     def request(self, operation: str, *plain: Wire, values: Sequence[Any] = ()) -> list[Wire]:
-        """Send a request, JSON, then values; gives the answer, its kind first.
+        """Send JSON arguments, then encoded values; return the answer, its kind first.
 
-        Raises GuestFault when the guest is gone or does not keep to the protocol, Refused for a value that cannot cross.
+        Raises GuestFault if the guest is gone or breaks the protocol, Refused for a value that cannot be sent.
         """
-        self.open_session()
+        self.current_session()
         if self.fault is not None:
             raise self.fault
         nonce = os.urandom(8).hex()
@@ -88,7 +88,7 @@ class GuestSession:
             raise self.fail("crash", "ProtocolError", f"answer of {error} bytes") from None
         except ProtocolError as error:
             raise self.fail("crash", "ProtocolError", str(error)) from None
-        except Exception as error:  # out of memory, say: the rest of it would be taken for another answer
+        except Exception as error:  # e.g. MemoryError: the unread rest would be parsed as the next answer
             raise self.fail("crash", "ProtocolError", f"answer is not JSON ({type(error).__name__})") from None
         if type(answer) is not list or len(answer) < 2 or answer[0] != nonce:
             raise self.fail("crash", "ProtocolError", "answer to another question")
@@ -109,19 +109,19 @@ class GuestSession:
         except UnsupportedValue as error:
             objects.roll_back(first)
             raise CONTEXT.refuse(f"{error}, so it cannot be given to the program") from None
-        except BaseException:  # a test at the end of its stack, or of the memory
+        except BaseException:  # e.g. the test's stack or the memory is exhausted
             objects.roll_back(first)
             self._dropped = [number for number in self._dropped if number < first]
             raise
         self._dropped = []
         try:
             objects.take_snapshot()
-        except Exception as error:  # the guest will not hear of what is settled
+        except Exception as error:  # the snapshot counts as sent, but the frame is not
             raise self.fail("crash", "ProtocolError", f"request cannot be sent ({type(error).__name__})") from None
         return frame
 
-    def await_end(self) -> None:
-        """Until the guest's process is gone; what it may still say is of no interest."""
+    def wait_for_exit(self) -> None:
+        """Wait until the guest's process is gone, and ignore everything it still sends."""
         while self.fault is None:
             try:
                 if not self._connection.recv(frames.CHUNK):
@@ -131,8 +131,8 @@ class GuestSession:
 
     # --- values ---
 
-    def value(self, operation: str, *plain: Wire, values: Sequence[Any] = ()) -> Any:
-        """A request whose answer is one value. Raises what the guest reports as raised."""
+    def fetch(self, operation: str, *plain: Wire, values: Sequence[Any] = ()) -> Any:
+        """Return the value that a request gives. Raises the program's exception if the guest reports one."""
         answer = self.request(operation, *plain, values=values)
         objects = self._objects
         self.decoding = True
@@ -140,7 +140,7 @@ class GuestSession:
             if answer[-1] is not None and (answer[0] == "raise" or len(answer) == 3):
                 objects.apply_changes(answer[-1])
             if answer[0] == "raise":
-                result: Any = remote_exceptions.exception(answer, objects.decode_value)
+                result: Any = decode_exception(answer, objects.decode_value)
             elif answer[0] == "ok" and len(answer) == 3:
                 result = objects.decode_value(answer[1])
             else:
@@ -148,7 +148,7 @@ class GuestSession:
             objects.take_snapshot()
         except ProtocolError as error:
             raise self.fail("crash", "ProtocolError", str(error)) from None
-        except Exception as error:  # too large or too deep, say: nothing of it may get into the test
+        except Exception as error:  # e.g. too large or too deep: no part of the answer may reach the test
             raise self.fail("crash", "ProtocolError", f"malformed answer ({type(error).__name__})") from None
         finally:
             self.decoding = False
@@ -156,16 +156,15 @@ class GuestSession:
             raise result
         return result
 
-    def changing(self, operation: str, *plain: Wire, values: Sequence[Any] = ()) -> Any:
-        """A request after which the program's objects may give other answers."""
-        self.state += 1
-        return self.value(operation, *plain, values=values)
+    def mutate(self, operation: str, *plain: Wire, values: Sequence[Any] = ()) -> Any:
+        """Return the value of a request that may change the program's state, which invalidates cached answers."""
+        self.mutations += 1
+        return self.fetch(operation, *plain, values=values)
 
     def call(self, target: str | int, attribute: str | None, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
         """Call a function of the program."""
-        self.state += 1
-        return self.value("call", target, attribute, list(keywords), values=[*arguments, *keywords.values()])
+        return self.mutate("call", target, attribute, list(keywords), values=[*arguments, *keywords.values()])
 
-    def handle(self, payload: Wire, place: Any = None) -> ProxyObject:
-        """The stand-in for a reference. Raises ProtocolError."""
-        return self._objects.handle(payload, place or self)
+    def proxy(self, payload: Wire, provider: SessionProvider) -> ProxyObject:
+        """Return the proxy for a reference; `provider` supplies its session. Raises ProtocolError."""
+        return self._objects.proxy(payload, provider)

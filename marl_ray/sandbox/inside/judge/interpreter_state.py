@@ -1,4 +1,4 @@
-"""The judge's own state: what the tests of one problem do to it is gone for the next."""
+"""Isolation of the judge's interpreter state between the tests of one problem and the next."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..suites.suite import Suite
-from .deadline_timer import TICK_S
+from .scheduling import TICK_S
 
 
 @contextmanager
-def unchanged(suite: Suite) -> Iterator[None]:
-    """Run the tests of a problem in the body.
+def preserved_state(suite: Suite) -> Iterator[None]:
+    """Restore the interpreter state after the body, which runs the tests of one problem.
 
-    They draw random numbers that depend on the tests alone, which no program knows; it would know those of a seed that
-    it shares. Modules are only put right where the tests' text says that they may be changed: it costs a millisecond.
+    The random seed depends on the tests alone, which no program knows; a program would know the numbers of a seed that
+    it shares. Modules are restored only if the tests' text says that they may be changed, since that takes 1 ms.
     """
     depth, digits, hook = sys.getrecursionlimit(), sys.get_int_max_str_digits(), sys.excepthook
     filters, alarm = warnings.filters[:], signal.getsignal(signal.SIGALRM)
@@ -32,7 +32,7 @@ def unchanged(suite: Suite) -> Iterator[None]:
     context = decimal.getcontext().copy()
     category = locale.setlocale(locale.LC_ALL)
     folder = os.getcwd() if suite.patches else ""
-    modules = _modules() if suite.patches else []
+    modules = _copy_modules() if suite.patches else []
     if suite.draws:
         random.seed(hashlib.sha256("\0".join(case.source for case in suite.cases).encode("utf-8", "replace")).digest())
     try:
@@ -56,15 +56,15 @@ def unchanged(suite: Suite) -> Iterator[None]:
             locale.setlocale(locale.LC_ALL, category)
 
 
-def _modules() -> list[tuple[Any, dict[str, Any]]]:
-    """What can be patched: names in modules, the environment, two lists. (Not attributes of classes.)"""
-    found: list[tuple[Any, dict[str, Any]]] = [(sys.modules, dict(sys.modules)), (os.environ, dict(os.environ))]
+def _copy_modules() -> list[tuple[Any, dict[str, Any]]]:
+    """Return copies of what tests can patch: names in modules, the environment, two lists. (No class attributes.)"""
+    copies: list[tuple[Any, dict[str, Any]]] = [(sys.modules, dict(sys.modules)), (os.environ, dict(os.environ))]
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", None)
         if type(names) is dict:
-            found.append((names, dict(names)))
-    found += [(values, list(values)) for values in (sys.path, sys.argv)]  # type: ignore[misc]
-    return found
+            copies.append((names, dict(names)))
+    copies += [(values, list(values)) for values in (sys.path, sys.argv)]  # type: ignore[misc]
+    return copies
 
 
 def _restore(modules: list[tuple[Any, Any]]) -> None:
@@ -72,6 +72,6 @@ def _restore(modules: list[tuple[Any, Any]]) -> None:
         if isinstance(before, list):
             names[:] = before
         elif names is os.environ or dict(names) != before:
-            names.update(before)  # never empty in between: the timer's handler uses them
+            names.update(before)  # never empty in between: the timer's signal handler uses these names
             for name in names.keys() - before.keys():
                 del names[name]

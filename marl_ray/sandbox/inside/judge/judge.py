@@ -1,8 +1,8 @@
-"""The judge: holds the tests, asks the guest, and alone can say "pass".
+"""The judge: holds the tests, sends requests to the guest, and is the only source of "pass".
 
-It runs no code of a program. An assert is evaluated here, with the program's functions replaced by stand-ins
-that send the arguments to the guest and take plain data back; printed output is compared here. Only tests
-that need the program's classes as classes run in the guest, and then the report says `trusted: false`.
+The judge runs no code of a program. It evaluates asserts itself, with the program's functions replaced by proxies that
+send the arguments to the guest and receive plain data, and it compares printed output itself. Only tests that need the
+program's classes as classes run in the guest; their report has `trusted: false`.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from typing import Any
 
 from ..protocol import frames
 from ..protocol.records import Limits, TestResult
-from ..suites.suite import Suite
-from ..suites.visible_tests import parts
-from .deadline_timer import DeadlineTimer
-from .interpreter_state import unchanged
+from ..suites.visible_tests import split_suite
+from .interpreter_state import preserved_state
 from .program_compiler import ProgramCompiler
-from .suite_result import SuiteRequest, SuiteResult
-from .suite_runner import SuiteRunner
+from .scheduling import DeadlineTimer
+from .suite_runner import SuiteRequest, SuiteResult, SuiteRunner
 from .zygote_client import ZygoteClient, ZygoteError
 
 MEMORY = 1 << 30
-"""Bytes of address space a judge may add to what the zygote has: results and what tests make of them."""
-
+"""Bytes of address space that a judge may add to the zygote's, for results and what tests make of them."""
 
 _limits = functools.lru_cache(maxsize=64)(Limits)
-"""Most programs have the same, which need not be checked again."""
+"""Cached, since most programs have equal limits, which need not be validated again."""
 
 
 class Judge:
-    """Serves one owner: requests in, reports out, one after the other."""
+    """Server of one owner: receives requests and sends reports, one at a time.
 
-    def __init__(self, owner: socket.socket, link: socket.socket, tidy: bool) -> None:
+    With `wait_for_kills` (guests have a scratch folder) no guest starts before the previous one is cleaned up.
+    """
+
+    def __init__(self, owner: socket.socket, link: socket.socket, wait_for_kills: bool) -> None:
         self._owner = owner
-        self._zygote = ZygoteClient(link, tidy)
-        self._watch = DeadlineTimer()
-        self._compiler = ProgramCompiler(self._zygote, self._watch)
+        self._zygote = ZygoteClient(link, wait_for_kills)
+        self._timer = DeadlineTimer()
+        self._compiler = ProgramCompiler(self._zygote, self._timer)
 
     def serve(self) -> None:
-        """Until the owner closes the connection: raises frames.ConnectionClosed."""
+        """Answer requests until the owner closes the connection. Raises frames.ConnectionClosed."""
         reader = frames.FrameReader(self._owner)
         while True:
             message = reader.message()
@@ -51,45 +51,38 @@ class Judge:
         started = time.monotonic()
         tests, limits = message["tests"], _limits(**message["limits"])
         tests = tests if isinstance(tests, str) else tuple(tests)
-        suites = parts(tests, message["entry_point"], message["form"], message["prompt"], message["visible"])
+        suites = split_suite(tests, message["entry_point"], message["form"], message["prompt"], message["visible"])
         infra_error = None
-        findings = SuiteResult()
+        total = SuiteResult()
         verdicts: dict[int, TestResult] = {}
-        self._watch.cpu.stay()
+        self._timer.cpu.pin()
         try:
-            with self._watch.ticking():
-                program = self._compiler.compiled(message["program"])
-                findings.syntax_error = program.error
+            with self._timer.running():
+                program = self._compiler.compile(message["program"])
+                total.syntax_error = program.error
                 for numbers, suite in suites:
                     request = SuiteRequest(message["program"], program.code, suite, limits, message["stdin"])
-                    part = self._run(request) if findings.syntax_error is None else _not_compiled(findings, suite)
-                    findings.add(part)
+                    error = total.syntax_error
+                    part = self._run(request) if error is None else SuiteResult.not_compiled(error, suite)
+                    total.add(part)
                     verdicts |= zip(numbers, part.verdicts, strict=True)
         except ZygoteError as error:
             infra_error = str(error)
         finally:
-            self._watch.cpu.end(findings.cpu_s)
-        syntax_error = findings.syntax_error
+            self._timer.cpu.finish(total.cpu_s)
+        syntax_error = total.syntax_error
         return {
             "number": message["number"],
             "trusted": all(verdict.trusted for verdict in verdicts.values()),
             "syntax_error": None if syntax_error is None else syntax_error.to_dict(),
             "tests": [verdicts[number].to_dict() for number in sorted(verdicts)],
-            "stdout": "".join(findings.output)[: limits.max_output_bytes],
-            "cpu_s": round(findings.cpu_s, 4),
+            "stdout": "".join(total.output)[: limits.max_output_bytes],
+            "cpu_s": round(total.cpu_s, 4),
             "wall_s": round(time.monotonic() - started, 4),
             "infra_error": infra_error,
         }
 
     def _run(self, request: SuiteRequest) -> SuiteResult:
         started = time.monotonic()
-        with unchanged(request.suite):
-            return SuiteRunner(self._zygote, self._watch, request, started).run()
-
-
-def _not_compiled(findings: SuiteResult, suite: Suite) -> SuiteResult:
-    """The same verdict on every test, without a guest."""
-    error = findings.syntax_error
-    assert error is not None
-    verdicts = [TestResult("error", "SyntaxError", error.message, error.line, case.source) for case in suite.cases]
-    return SuiteResult(verdicts, error)
+        with preserved_state(request.suite):
+            return SuiteRunner(self._zygote, self._timer, request, started).run()

@@ -1,9 +1,9 @@
-"""Standard input for a guest, and its output: handed over, and compared.
+"""Standard input of a guest, and comparison of its standard output with the expected output.
 
-Output is compared as APPS (Hendrycks et al., 2021) and LiveCodeBench (Jain et al., 2024) do: line by line, without
-blanks at the ends of lines and of the whole; a line word by word, numbers by their value (0.50 is 0.5), and those that
-are expected with a fraction or an exponent up to a relative difference of 1e-5. APPS takes lines and words in any order
-too, which is not done here: it would pass what has only the right words.
+Output is compared as by APPS (Hendrycks et al., 2021) and LiveCodeBench (Jain et al., 2024): line by line, without
+blanks at the ends of lines and of the whole output, and word by word. Numbers are compared by value (0.50 equals 0.5);
+numbers expected with a fraction or an exponent may differ by a relative 1e-5. APPS also accepts lines and words in any
+order; this comparison does not, since output with merely the right words would pass.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import re
 from decimal import Context, Decimal
 
 from ..isolation import process
-from .text import clean_text
+from .sanitising import clean_text
 
 
 def input_file(text: str) -> int:
-    """A descriptor from which `text` can be read, and to which nothing can be written."""
+    """Return a descriptor from which `text` can be read, and which cannot be written to."""
     descriptor = process.anonymous_file("input")
     data = text.encode("utf-8", "replace")
     while data:
@@ -33,53 +33,53 @@ def read_output(descriptor: int, limit: int) -> str:
 
 
 def is_full(descriptor: int, limit: int) -> bool:
-    """Whether as much was printed as is kept, so that more may have been dropped."""
+    """Return whether the output reached the limit, so that more may have been dropped."""
     return os.fstat(descriptor).st_size >= limit
 
 
-def lines(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     return [line.strip() for line in text.strip().split("\n")]
 
 
-def same(got: list[str], wanted: list[str]) -> bool:
-    """Whether these lines are what is expected."""
-    return len(got) == len(wanted) and all(map(_same_line, got, wanted))
+def outputs_match(actual: list[str], expected: list[str]) -> bool:
+    """Return whether the lines of an output are the expected lines."""
+    return len(actual) == len(expected) and all(map(_lines_match, actual, expected))
 
 
-def first_difference(got: list[str], wanted: list[str]) -> str:
-    for number, (left, right) in enumerate(zip(got, wanted, strict=False), 1):
-        if not _same_line(left, right):
+def first_difference(actual: list[str], expected: list[str]) -> str:
+    for number, (left, right) in enumerate(zip(actual, expected, strict=False), 1):
+        if not _lines_match(left, right):
             return f"line {number}: got {clean_text(left, 160)!r}, expected {clean_text(right, 160)!r}"
-    return f"got {len(got)} lines, expected {len(wanted)}"
+    return f"got {len(actual)} lines, expected {len(expected)}"
 
 
 _NUMBER = re.compile(r"[+-]?(?:\d+(?P<point>\.\d*)?|(?P<bare>\.\d+))(?P<exponent>[eE][+-]?\d{1,3})?", re.ASCII)
-_LONGEST_NUMBER = 400
+_MAX_DIGITS = 400
 _ARITHMETIC = Context(prec=50)
-"""Of our own: what a test does to the thread's changes nothing here."""
+"""A context of its own, so that changes of the thread's context by a test have no effect here."""
 _RELATIVE, _ABSOLUTE = Decimal("1e-5"), Decimal("1e-8")
 
 
-def _same_line(got: str, wanted: str) -> bool:
-    if got == wanted:
+def _lines_match(actual: str, expected: str) -> bool:
+    if actual == expected:
         return True
-    left, right = got.split(), wanted.split()
-    return len(left) == len(right) and all(map(_same_word, left, right))
+    left, right = actual.split(), expected.split()
+    return len(left) == len(right) and all(map(_words_match, left, right))
 
 
-def _same_word(got: str, wanted: str) -> bool:
-    if got == wanted:
+def _words_match(actual: str, expected: str) -> bool:
+    if actual == expected:
         return True
-    expected = _number(wanted)
-    if expected is None or _number(got) is None:
+    parts = _match_number(expected)
+    if parts is None or _match_number(actual) is None:
         return False
-    number, value = Decimal(got), Decimal(wanted)
-    if not (expected["point"] or expected["bare"] or expected["exponent"]):
+    number, value = Decimal(actual), Decimal(expected)
+    if not (parts["point"] or parts["bare"] or parts["exponent"]):
         return number == value
-    room = _ARITHMETIC.add(_ABSOLUTE, _ARITHMETIC.multiply(_RELATIVE, abs(value)))
-    return abs(_ARITHMETIC.subtract(number, value)) <= room
+    tolerance = _ARITHMETIC.add(_ABSOLUTE, _ARITHMETIC.multiply(_RELATIVE, abs(value)))
+    return abs(_ARITHMETIC.subtract(number, value)) <= tolerance
 
 
-def _number(word: str) -> re.Match[str] | None:
-    """Words that Decimal takes and that are no numbers (`nan`, `inf`) are compared as words."""
-    return _NUMBER.fullmatch(word) if len(word) <= _LONGEST_NUMBER else None
+def _match_number(word: str) -> re.Match[str] | None:
+    """Match a number. `nan` and `inf`, which Decimal accepts too, are compared as words."""
+    return _NUMBER.fullmatch(word) if len(word) <= _MAX_DIGITS else None

@@ -1,4 +1,4 @@
-"""Exceptions of the program, in the judge: the right builtin base, the program's name, the arguments that are data."""
+"""Exceptions of the program, rebuilt in the judge from builtin base class, type name and arguments that are data."""
 
 from __future__ import annotations
 
@@ -9,44 +9,43 @@ from collections.abc import Callable
 from typing import Any
 
 from ..protocol.encoding import ProtocolError, Wire
-from .text import clean_line, clean_text
+from .sanitising import clean_line, clean_text
 
 _NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit)
-"""A program that raises these would end the loops of a test early: `all(map(candidate, cases))` would be
-true.
-"""
+"""Raised in a test, these would end its loops early: `all(map(candidate, cases))` would be true."""
 _CONTROL = (SystemExit, KeyboardInterrupt)
 
 
 class RemoteError(Exception):
-    """What the guest reports as raised, when no builtin exception fits."""
+    """Exception of the program that derives from no suitable builtin exception."""
 
 
-def exception(answer: list[Wire], decoded: Callable[[Wire], Any]) -> BaseException:
-    """The exception to raise for `raise` type name, message, line, builtin bases, details, changes.
+def decode_exception(answer: list[Wire], decode: Callable[[Wire], Any]) -> BaseException:
+    """Return the exception of an answer [`raise`, type name, message, line, builtin bases, details, changes].
 
-    It is of the nearest builtin class, so that a test's `except ValueError` works, or of a class of its own below that
-    one with the program's name; `remote` on it holds what is to be reported. `details` are [whether it is that builtin
-    class itself, arguments, attributes, cause] or null; a cause is the first five parts of another one, or null.
+    The exception is of the nearest builtin class, so that a test's `except ValueError` works, or of a subclass with
+    the program's class name. Its attribute `remote` holds what is reported. `details` are [whether the class is that
+    builtin class itself, arguments, attributes, cause] or null; a cause is the first five parts of another exception,
+    or null. Raises ProtocolError.
     """
-    return _exception(answer[1:6], decoded)
+    return _decode_exception(answer[1:6], decode)
 
 
-def _exception(description: list[Wire], decoded: Callable[[Wire], Any]) -> BaseException:
+def _decode_exception(description: list[Wire], decode: Callable[[Wire], Any]) -> BaseException:
     name, message, line, bases, details = description
     message = message if type(message) is str else ""
     name = clean_text(name, 80) or "Exception"
     kind: type[BaseException] = RemoteError
     for base in bases if type(bases) is list else ():
-        found = getattr(builtins, base, None) if type(base) is str else None
-        if isinstance(found, type) and issubclass(found, (Exception, *_CONTROL)):
-            kind = found
+        builtin = getattr(builtins, base, None) if type(base) is str else None
+        if isinstance(builtin, type) and issubclass(builtin, (Exception, *_CONTROL)):
+            kind = builtin
             break
     if issubclass(kind, _NEVER_RAISED):
         kind = RemoteError
-    parts: _Details = (False, (message,), {}, None) if details is None else _details(details, decoded)
+    parts: _Details = (False, (message,), {}, None) if details is None else _decode_details(details, decode)
     exact, arguments, attributes, cause = parts
-    if issubclass(kind, _UNICODE) and not _in_bounds(arguments):
+    if issubclass(kind, _UNICODE) and not _range_is_valid(arguments):
         kind = UnicodeError
     if not (exact and kind.__name__ == name):
         kind = _subclass(name, kind)  # type: ignore[arg-type]
@@ -65,8 +64,8 @@ def _exception(description: list[Wire], decoded: Callable[[Wire], Any]) -> BaseE
 _UNICODE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 
 
-def _in_bounds(arguments: tuple[Any, ...]) -> bool:
-    """Whether start and end lie in the text: CPython's messages read what they point at, wherever that is."""
+def _range_is_valid(arguments: tuple[Any, ...]) -> bool:
+    """Return whether start and end lie in the text: CPython's messages read at these positions without a check."""
     if len(arguments) not in (4, 5):
         return False
     text, start, end, _ = arguments[-4:]
@@ -76,8 +75,8 @@ def _in_bounds(arguments: tuple[Any, ...]) -> bool:
 
 
 def _may_set(error: BaseException, key: str, value: Any) -> bool:
-    """Any name of the program's own; of those that builtin exceptions have in C, plain values, and none of Unicode
-    errors (see `_in_bounds`).
+    """Return whether an attribute may be set: any of the program's own class; of attributes that builtin exceptions
+    have in C plain values only, and none of Unicode errors (see `_range_is_valid`).
     """
     if not hasattr(type(error), key):
         return True
@@ -89,10 +88,10 @@ def _may_set(error: BaseException, key: str, value: Any) -> bool:
 _Details = tuple[bool, tuple[Any, ...], dict[Any, Any], BaseException | None]
 
 
-def _details(details: Wire, decoded: Callable[[Wire], Any]) -> _Details:
+def _decode_details(details: Wire, decode: Callable[[Wire], Any]) -> _Details:
     if type(details) is not list or len(details) != 4 or type(details[0]) is not bool:
         raise ProtocolError("malformed exception")
-    arguments, attributes = decoded(details[1]), decoded(details[2])
+    arguments, attributes = decode(details[1]), decode(details[2])
     if type(arguments) is not tuple or type(attributes) is not dict:
         raise ProtocolError("malformed exception")
     cause = details[3]
@@ -100,13 +99,13 @@ def _details(details: Wire, decoded: Callable[[Wire], Any]) -> _Details:
         return details[0], arguments, attributes, None
     if type(cause) is not list or len(cause) != 5:
         raise ProtocolError("malformed exception")
-    return details[0], arguments, attributes, _exception(cause, decoded)
+    return details[0], arguments, attributes, _decode_exception(cause, decode)
 
 
 def _make(kind: type[BaseException], arguments: tuple[Any, ...], name: str) -> BaseException:
     try:
         error = kind(*arguments)
-    except Exception:  # some want arguments of certain types, and the program's class may have its own idea of them
+    except Exception:  # the builtin class needs other arguments than the program's class
         try:
             error = kind.__new__(kind)
         except TypeError:

@@ -1,4 +1,4 @@
-"""One program against one suite of tests, in the judge: verdict by verdict."""
+"""Evaluation of one program against one suite of tests."""
 
 from __future__ import annotations
 
@@ -7,130 +7,178 @@ import importlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..isolation.process import anonymous_file
 from ..protocol.encoding import ProtocolError
-from ..protocol.records import TestResult
+from ..protocol.frames import GuestLimits
+from ..protocol.records import Limits, SyntaxDiagnosis, TestResult
 from ..protocol.shared_objects import restore
-from ..suites.suite import Case
+from ..suites.suite import Case, Suite
 from .assert_evaluator import AssertEvaluator
-from .deadline_timer import DeadlineTimer
 from .evaluation_context import CONTEXT, GuestFault
 from .guest_session import GuestSession
-from .output_comparison import first_difference, input_file, is_full, lines, read_output, same
-from .suite_result import SuiteRequest, SuiteResult, local, reported, syntax_diagnosis, unit_verdict
-from .zygote_client import ZygoteClient, ZygoteError, explained
+from .output_comparison import first_difference, input_file, is_full, outputs_match, read_output, split_lines
+from .sanitising import describe_local_error, parse_error, parse_syntax_error, parse_unittest_verdict
+from .scheduling import DeadlineTimer
+from .zygote_client import ZygoteClient, ZygoteError, describe_exit
 
 _PASS = TestResult("pass")
 _UNFINISHED = TestResult("error", "Unfinished", "the test was not evaluated to its end")
 
 
-class _Names(dict[str, Any]):
-    """The tests' globals. What they do not define is looked up when it is read, in functions too."""
+@dataclass(slots=True)
+class SuiteRequest:
+    """One program as sent by the owner, its code (see `CompiledProgram`) and one suite."""
 
-    def __init__(self, find: Callable[[str], Any]) -> None:
+    source: str
+    code: str | None
+    suite: Suite
+    limits: Limits
+    stdin: str | None
+
+    def program(self) -> tuple[str, bool]:
+        """Return what a guest loads, and whether that is marshalled code."""
+        return (self.source, False) if self.code is None else (self.code, True)
+
+    def guest_limits(self) -> GuestLimits:
+        """Return the limits of this program's guests."""
+        limits = self.limits
+        output = limits.max_output_bytes
+        if self.suite.form == "stdio":
+            output += 2 * max(len(case.stdout.encode("utf-8", "replace")) for case in self.suite.cases)
+        cpu_s = int(2 * limits.program_wall_s) + 2
+        return GuestLimits(limits.memory_mb, cpu_s, output, limits.max_reply_bytes)
+
+
+@dataclass(slots=True)
+class SuiteResult:
+    """Verdicts on the cases of a suite, in order, and what the program printed and used."""
+
+    verdicts: list[TestResult] = field(default_factory=list)
+    syntax_error: SyntaxDiagnosis | None = None
+    output: list[str] = field(default_factory=list)
+    cpu_s: float = 0.0
+    timeouts: int = 0
+    crashes: int = 0
+
+    def add(self, part: SuiteResult) -> None:
+        """Add the result of a part of the tests, except its verdicts."""
+        self.syntax_error = part.syntax_error
+        self.output += part.output
+        self.cpu_s += part.cpu_s
+
+    @classmethod
+    def not_compiled(cls, error: SyntaxDiagnosis, suite: Suite) -> SuiteResult:
+        """Return the same verdict for every test of a program that does not compile."""
+        message, line = error.message, error.line
+        return cls([TestResult("error", "SyntaxError", message, line, case.source) for case in suite.cases], error)
+
+
+class _TestGlobals(dict[str, Any]):
+    """Globals of the tests. A name that they do not define is looked up when it is read, in functions too."""
+
+    def __init__(self, lookup: Callable[[str], Any]) -> None:
         super().__init__()
-        self._find = find
+        self._lookup = lookup
 
     def __missing__(self, name: str) -> Any:
-        return self._find(name)
+        return self._lookup(name)
 
 
 class SuiteRunner:
-    """One program against one suite."""
+    """Runner of one program against one suite, with a new guest after every fault."""
 
-    def __init__(self, zygote: ZygoteClient, watch: DeadlineTimer, request: SuiteRequest, started: float) -> None:
+    def __init__(self, zygote: ZygoteClient, timer: DeadlineTimer, request: SuiteRequest, started: float) -> None:
         self._zygote = zygote
-        self._watch = watch
+        self._timer = timer
         self._request = request
         self._suite = request.suite
         self._limits = request.limits
+        self._guest_limits = request.guest_limits()
         self._started = started
-        self._findings = SuiteResult()
-        self._resources = request.resources()
+        self._result = SuiteResult()
         self._session: GuestSession | None = None
         self._verdicts: dict[int, TestResult] = {}
-        self._stuck: TestResult | None = None
+        self._final: TestResult | None = None
+        """Verdict on all further tests, once the program cannot be loaded."""
         self._last: TestResult | None = None
-        self._recorder = AssertEvaluator()
-        self._named: dict[str, Any] = {}
-        self._doubtful: frozenset[str] = frozenset()
+        self._evaluator = AssertEvaluator()
+        self._functions: dict[str, Any] = {}
+        self._tainted: frozenset[str] = frozenset()
+        """Variables in which an untrusted test may have left something."""
         self._changed: list[tuple[Any, Any]] = []
-        self._names = _Names(self._find)
+        self._globals = _TestGlobals(self._lookup)
 
     def run(self) -> SuiteResult:
-        """All verdicts. Raises ZygoteError without a guest."""
+        """Return the verdicts on all cases. Raises ZygoteError if no guest can be started."""
         numbered = list(enumerate(self._suite.cases))
         try:
             if self._suite.form == "stdio":
-                self._each(numbered, self._stdio_case)
+                self._run_cases(numbered, self._run_script)
             else:
-                outside = [(number, case) for number, case in numbered if not case.in_guest]
-                if outside:
-                    self._names |= {"__name__": "tests", **self._recorder.names()}
-                    self._run_helpers()
-                    self._each(outside, self._judge_case)
+                in_judge = [(number, case) for number, case in numbered if not case.in_guest]
+                if in_judge:
+                    self._globals |= {"__name__": "tests", **self._evaluator.names()}
+                    self._define_helpers()
+                    self._run_cases(in_judge, self._evaluate_in_judge)
                     self._end_session()
-                # In a process of their own: those know the tests that run in them.
-                inside = [(number, case) for number, case in numbered if case.in_guest]
-                self._each(inside, self._guest_case)
+                # These run in a process of their own, since that process knows the tests that run in it.
+                in_guest = [(number, case) for number, case in numbered if case.in_guest]
+                self._run_cases(in_guest, self._run_in_guest)
         finally:
             self._end_session()
-            self._restore()
+            self._restore_objects()
         for number, case in numbered:
-            self._findings.verdicts.append(self._verdicts[number].for_test(case.source, trustworthy=not case.in_guest))
-        return self._findings
+            self._result.verdicts.append(self._verdicts[number].for_test(case.source, trustworthy=not case.in_guest))
+        return self._result
 
-    def _each(self, cases: list[tuple[int, Case]], judge_case: Callable[[Case], TestResult]) -> None:
-        """A verdict for every case; what follows once the budget is used up is skipped."""
-        findings, limits, verdicts = self._findings, self._limits, self._verdicts
+    def _run_cases(self, cases: list[tuple[int, Case]], run_case: Callable[[Case], TestResult]) -> None:
+        """Record a verdict for every case; cases after the budget is used up are skipped."""
+        result, limits, verdicts = self._result, self._limits, self._verdicts
         for number, case in cases:
-            if self._stuck is not None:
-                verdicts[number] = self._stuck
+            if self._final is not None:
+                verdicts[number] = self._final
                 continue
-            if (
-                findings.timeouts >= limits.max_timeouts
-                or findings.crashes >= limits.max_crashes
-                or self._wall_left() <= 0
-            ):
+            exhausted = result.timeouts >= limits.max_timeouts or result.crashes >= limits.max_crashes
+            if exhausted or self._wall_left() <= 0:
                 verdicts[number] = TestResult("skipped", "Skipped", "the program's budget was used up")
                 continue
-            verdict = verdicts[number] = self._last = judge_case(case)
-            findings.timeouts += verdict.status == "timeout"
-            findings.crashes += verdict.status == "crash"
+            verdict = verdicts[number] = self._last = run_case(case)
+            result.timeouts += verdict.status == "timeout"
+            result.crashes += verdict.status == "crash"
 
     def _wall_left(self) -> float:
         return self._limits.program_wall_s - (time.monotonic() - self._started)
 
-    def _restore(self) -> None:
-        """Undo what the program has done to objects of the tests: some may be the standard library's."""
+    def _restore_objects(self) -> None:
+        """Undo the program's changes to objects of the tests: some may be the standard library's."""
         for value, before in reversed(self._changed):
-            with contextlib.suppress(Exception):  # a view holds it, a key cannot be hashed: the tests have made it
+            with contextlib.suppress(Exception):  # fails for objects that the tests made: exported, unhashable keys
                 restore(value, before)
 
     # --- the guest ---
 
-    def _new_session(self, stdin: str | None, *, apart: bool = False) -> GuestSession:
-        """A session with a guest that has not loaded the program yet. `apart`: standard error is not kept."""
-        limits = self._resources
+    def _new_session(self, stdin: str | None, *, discard_stderr: bool = False) -> GuestSession:
+        """Start a session with a guest that has not loaded the program yet."""
+        limits = self._guest_limits
         if stdin is None:
             guest = self._zygote.fork(limits)
             self._zygote.prepare_spare(limits)
         else:
-            streams = [input_file(stdin), *([anonymous_file("errors")] if apart else [])]
+            streams = [input_file(stdin), *([anonymous_file("errors")] if discard_stderr else [])]
             try:
                 guest = self._zygote.fork(limits, *streams)
             finally:
                 for stream in streams:
                     os.close(stream)
-        self._watch.cpu.bring(guest.pid)
+        self._timer.cpu.pin_guest(guest.pid)
         self._session = GuestSession(guest, limits.reply)
         return self._session
 
     def _loaded_session(self) -> GuestSession | None:
-        """The session the tests talk to, started anew after a fault; None once the program cannot be loaded."""
+        """Return the session of the tests, restarted after a fault; None if the program cannot be loaded."""
         if self._session is not None and self._session.fault is None:
             return self._session
         self._end_session()
@@ -141,86 +189,85 @@ class SuiteRunner:
         def load() -> None:
             answer.extend(session.request("load", *self._request.program(), names))
             if answer[0] == "ok" and type(answer[1]) is dict:
-                self._take_names(session, answer[1])
+                self._make_proxies(session, answer[1])
 
         fault = self._guarded(load)
         if fault is not None:
-            self._stuck = fault
+            self._final = fault
         elif answer[0] == "syntax":
-            self._stuck = self._syntax_error(answer)
+            self._final = self._syntax_error(answer)
         elif answer[0] == "raise":
-            self._stuck = TestResult("error", *reported(answer))
+            self._final = TestResult("error", *parse_error(answer))
         elif type(answer[1]) is dict:
             return session
-        if self._stuck is None:
-            self._stuck = TestResult("crash", "ProtocolError", "malformed answer to load")
+        if self._final is None:
+            self._final = TestResult("crash", "ProtocolError", "malformed answer to load")
         return None
 
-    def _take_names(self, session: GuestSession, callables: dict[str, Any]) -> None:
-        """Stand-ins for what of the program can be called; its other names are asked for when they are read."""
+    def _make_proxies(self, session: GuestSession, callables: dict[str, Any]) -> None:
+        """Make proxies of the program's callables; its other names are requested when they are read."""
         try:
-            self._named = {
-                name: session.handle([name, *callables[name][1:]], self)
+            self._functions = {
+                name: session.proxy([name, *callables[name][1:]], self)
                 for name in self._suite.remote
                 if type(callables.get(name)) is list
             }
         except ProtocolError as error:
             raise session.fail("crash", "ProtocolError", str(error)) from None
 
-    def _find(self, name: str) -> Any:
-        """What a name means that the tests use and do not define. Raises KeyError: a builtin, if anything."""
+    def _lookup(self, name: str) -> Any:
+        """Return what an undefined name of the tests means. Raises KeyError: then it is a builtin or not defined."""
         standard = self._suite.standard.get(name)
         if standard is not None:
             module, _, member = standard.partition(":")
-            found = importlib.import_module(module)
-            return getattr(found, member) if member else found
+            imported = importlib.import_module(module)
+            return getattr(imported, member) if member else imported
         if name not in self._suite.remote:
             raise KeyError(name)
-        return self._named[name] if name in self._named else self.open_session().value("name", name)
+        return self._functions[name] if name in self._functions else self.current_session().fetch("name", name)
 
-    def open_session(self) -> GuestSession:
-        """The session of the moment: functions of the program are there again after a fault, by their names."""
+    def current_session(self) -> GuestSession:
+        """Return the current session, in which the program's functions exist again, by name, after a fault."""
         assert self._session is not None
         return self._session
 
     def _syntax_error(self, answer: list[Any]) -> TestResult:
-        error = self._findings.syntax_error = syntax_diagnosis(answer)
+        error = self._result.syntax_error = parse_syntax_error(answer)
         return TestResult("error", "SyntaxError", error.message, error.line)
 
     def _end_session(self) -> None:
-        """Take over what the guest has printed and used, and have it buried."""
+        """Record what the guest printed and used, and kill it."""
         session, self._session = self._session, None
         if session is None:
             return
         session.closed = True
-        self._changed += session.changed()
-        self._findings.cpu_s += session.cpu_s()
-        limit = self._limits.max_output_bytes - sum(map(len, self._findings.output))
+        self._changed += session.changed_by_guest()
+        self._result.cpu_s += session.cpu_s()
+        limit = self._limits.max_output_bytes - sum(map(len, self._result.output))
         if self._suite.form != "stdio" and limit > 0:
-            self._findings.output.append(read_output(session.guest.output, limit))
-        self._watch.cpu.leave(session.guest.pid)  # its end is work, which another CPU may have time for
+            self._result.output.append(read_output(session.guest.output, limit))
+        self._timer.cpu.release(session.guest.pid)  # process exit is work that another CPU may take
         if session.fault is None or session.fault.status == "timeout":
-            self._zygote.bury(session.guest)
+            self._zygote.kill(session.guest)
             return
-        ending = explained(self._zygote.bury_and_wait(session.guest))
-        for verdict in filter(None, (self._last, self._stuck)):
+        ending = describe_exit(self._zygote.kill_and_wait(session.guest))
+        for verdict in filter(None, (self._last, self._final)):
             if verdict.error_type == "ProcessExit" and not verdict.message:
                 self._replace(verdict, replace(verdict, message=ending))
 
     def _replace(self, old: TestResult, new: TestResult) -> None:
-        """Every test that has one verdict gets another."""
         for number, verdict in self._verdicts.items():
             if verdict is old:
                 self._verdicts[number] = new
-        self._stuck = new if self._stuck is old else self._stuck
+        self._final = new if self._final is old else self._final
 
     def _guarded(self, action: Callable[[], object]) -> TestResult | None:
-        """Do something with the guest under one test's limits; gives a verdict if the guest did not survive it."""
+        """Run an action under the limits of one test; return a verdict if the guest failed, else None."""
         session = self._session
         assert session is not None
         wall = min(self._limits.test_wall_s, self._wall_left())
         try:
-            with self._watch.armed(session, self._limits.test_cpu_s, wall):
+            with self._timer.limit(session, self._limits.test_cpu_s, wall):
                 action()
         except GuestFault:
             pass
@@ -229,46 +276,46 @@ class SuiteRunner:
 
     # --- asserts ---
 
-    def _run_helpers(self) -> None:
-        """Define what the prompt defines."""
+    def _define_helpers(self) -> None:
+        """Run the prompt's own definitions."""
         for code in self._suite.helpers:
             try:
-                exec(code, self._names)
-            except Exception:  # an import that is not there, say; tests that need it will say so
+                exec(code, self._globals)
+            except Exception:  # e.g. a missing import: tests that need it will fail
                 continue
 
-    def _judge_case(self, case: Case) -> TestResult:
-        """An error, until the test has been evaluated to its end against a guest that is still the current one."""
+    def _evaluate_in_judge(self, case: Case) -> TestResult:
+        """Evaluate a test. Its verdict is an error until it has run to its end against the live, current guest."""
         session = self._loaded_session()
         if session is None:
-            assert self._stuck is not None
-            return self._stuck
-        self._recorder.clear()
-        CONTEXT.clear(case.compares)
+            assert self._final is not None
+            return self._final
+        self._evaluator.reset()
+        CONTEXT.reset(case.compares)
         verdict = _UNFINISHED
 
         def evaluate() -> None:
             nonlocal verdict
             assert case.code is not None
             try:
-                exec(case.code, self._names)
+                exec(case.code, self._globals)
                 verdict = _PASS
             except (GuestFault, ZygoteError):
                 raise
             except AssertionError as error:
                 remote = getattr(error, "remote", None)
                 if remote is None:
-                    verdict = TestResult("fail", "AssertionError", self._recorder.explain(error))
+                    verdict = TestResult("fail", "AssertionError", self._evaluator.explain(error))
                 else:
                     verdict = TestResult("error", *remote)
             except BaseException as error:
                 remote = getattr(error, "remote", None)
-                verdict = TestResult("error", *(remote or local(error)))
+                verdict = TestResult("error", *(remote or describe_local_error(error)))
 
         fault = self._guarded(evaluate)
-        untrusted = CONTEXT.untrusted or bool(case.variables.reads & self._doubtful)
+        untrusted = CONTEXT.untrusted or bool(case.variables.reads & self._tainted)
         if untrusted:
-            self._doubtful |= case.variables.touches
+            self._tainted |= case.variables.touches
         if fault is not None:
             return fault
         if self._session is not session or session.closed:
@@ -279,12 +326,12 @@ class SuiteRunner:
 
     # --- tests that run in the guest ---
 
-    def _guest_case(self, case: Case) -> TestResult:
+    def _run_in_guest(self, case: Case) -> TestResult:
         fresh = self._session is None or self._session.fault is not None
         session = self._loaded_session()
         if session is None:
-            assert self._stuck is not None
-            return self._stuck
+            assert self._final is not None
+            return self._final
         answer: list[Any] = []
 
         def ask() -> None:
@@ -299,52 +346,54 @@ class SuiteRunner:
             else:
                 answer[:] = session.request("unit", *case.unit)
 
-        return self._guarded(ask) or self._told(case, answer)
+        return self._guarded(ask) or self._guest_verdict(case, answer)
 
-    def _told(self, case: Case, answer: list[Any]) -> TestResult:
-        """What the guest says about a test."""
+    def _guest_verdict(self, case: Case, answer: list[Any]) -> TestResult:
         if answer[0] not in ("ok", "raise"):
             return TestResult("crash", "ProtocolError", "answer of the wrong kind")
         if answer[0] == "raise":
-            error_type, message, line = reported(answer)
+            error_type, message, line = parse_error(answer)
             return TestResult("fail" if error_type == "AssertionError" else "error", error_type, message, line)
         if case.unit is None:
             return _PASS
-        return unit_verdict(answer[1])
+        return parse_unittest_verdict(answer[1])
 
     # --- stdin and stdout ---
 
-    def _stdio_case(self, case: Case) -> TestResult:
-        """The program as a script, in a guest of its own. What it printed is compared here, and its exit status is
-        the zygote's word, so nothing that the guest says can make a pass.
+    def _run_script(self, case: Case) -> TestResult:
+        """Run the program as a script in a guest of its own.
+
+        The judge compares the output and the zygote reports the exit status, so no answer of the guest can make a pass.
         """
-        session = self._new_session(case.stdin, apart=True)
+        session = self._new_session(case.stdin, discard_stderr=True)
         answer: list[Any] = ["ok", None]
 
         def run() -> None:
             answer[:] = session.request("script", *self._request.program())
             if answer[0] != "syntax":
-                session.await_end()
+                session.wait_for_exit()
 
         fault = self._guarded(run)
         self._session = None
-        self._findings.cpu_s += session.cpu_s()
-        most = self._resources.output
-        printed, full = read_output(session.guest.output, most), is_full(session.guest.output, most)
-        status = self._zygote.bury_and_wait(session.guest)
+        self._result.cpu_s += session.cpu_s()
+        limit = self._guest_limits.output
+        printed, full = read_output(session.guest.output, limit), is_full(session.guest.output, limit)
+        status = self._zygote.kill_and_wait(session.guest)
         if fault is not None and fault.error_type != "ProcessExit":
             return fault
         if answer[0] == "syntax":
-            self._stuck = self._syntax_error(answer)
-            return self._stuck
-        self._findings.output.append(printed[: self._limits.max_output_bytes])
+            self._final = self._syntax_error(answer)
+            return self._final
+        self._result.output.append(printed[: self._limits.max_output_bytes])
         if status and answer[0] == "raise":
-            return TestResult("error", *reported(answer))
+            return TestResult("error", *parse_error(answer))
         if os.WIFSIGNALED(status):
-            return TestResult("crash", "ProcessExit", explained(status))
+            return TestResult("crash", "ProcessExit", describe_exit(status))
         if status:
-            return TestResult("error", "SystemExit", explained(status))
+            return TestResult("error", "SystemExit", describe_exit(status))
         if full:
-            return TestResult("fail", "WrongOutput", f"more than {most} bytes were printed")
-        got, wanted = lines(printed), lines(case.stdout)
-        return _PASS if same(got, wanted) else TestResult("fail", "WrongOutput", first_difference(got, wanted))
+            return TestResult("fail", "WrongOutput", f"more than {limit} bytes were printed")
+        got, expected = split_lines(printed), split_lines(case.stdout)
+        if outputs_match(got, expected):
+            return _PASS
+        return TestResult("fail", "WrongOutput", first_difference(got, expected))

@@ -1,4 +1,4 @@
-"""The judge's line to the zygote: guests are asked for, prepared ahead, and buried."""
+"""The judge's connection to the zygote: forks guests, prepares the next guest ahead, and kills guests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..isolation.process import anonymous_file
 from ..protocol.frames import FORK_REPLY, FORK_REQUEST, GuestLimits
 
 
-def explained(status: int) -> str:
-    """How a process had ended, in words, from its wait status."""
+def describe_exit(status: int) -> str:
+    """Describe how a process ended, from its wait status."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         names = {known.value: known.name for known in signal.Signals}  # most real-time signals have no name
@@ -23,21 +23,21 @@ def explained(status: int) -> str:
     return f"the process ended with exit status {os.WEXITSTATUS(status)}"
 
 
-_Answered = Callable[[int, int, float], None]
+_OnReply = Callable[[int, int, float], None]
 
 
 class ZygoteError(BaseException):
-    """The zygote cannot fork or is gone. Not the program's fault."""
+    """Failure of the zygote (it cannot fork, or is gone), which is not the program's fault."""
 
 
 @dataclass(slots=True)
 class GuestProcess:
-    """A guest as the judge holds it. `pid` is 0 until the zygote has answered, negative when it could not fork."""
+    """A guest process; `pid` is 0 until the zygote has replied, and negative if the fork failed."""
 
     pid: int
     connection: socket.socket
     output: int
-    resources: GuestLimits
+    limits: GuestLimits
 
     def release(self) -> None:
         self.connection.close()
@@ -45,81 +45,81 @@ class GuestProcess:
 
 
 class ZygoteClient:
-    """Asks the zygote for guests. Requests are answered in order; answers are only waited for when needed.
+    """Client that pipelines requests to the zygote: replies come in order and are awaited only when needed.
 
-    `tidy`: guests may leave something behind, so no other one begins before a burial is over.
+    With `wait_for_kills` a guest may leave files behind, so no other guest starts before a kill is complete.
     """
 
-    def __init__(self, link: socket.socket, tidy: bool = False) -> None:
+    def __init__(self, link: socket.socket, wait_for_kills: bool = False) -> None:
         self._link = link
-        self._tidy = tidy
-        self._expected: deque[_Answered] = deque()
+        self._wait_for_kills = wait_for_kills
+        self._pending: deque[_OnReply] = deque()
         self._spare: GuestProcess | None = None
 
-    def fork(self, resources: GuestLimits, *streams: int) -> GuestProcess:
-        """A guest that waits for its program: the spare one, when that fits. Raises ZygoteError when there is none.
+    def fork(self, limits: GuestLimits, *streams: int) -> GuestProcess:
+        """Return a guest that waits for its program: the spare guest if its limits are equal, else a new one.
 
-        `streams`: its standard input, and its standard error if that is not to go where its output goes.
+        `streams` are descriptors of its standard input and, optionally, of a standard error apart from its output.
+        Raises ZygoteError if the zygote cannot fork.
         """
         guest, self._spare = self._spare, None
-        if guest is not None and (streams or guest.resources != resources):
-            self.bury(guest)
+        if guest is not None and (streams or guest.limits != limits):
+            self.kill(guest)
             guest = None
         if guest is None:
-            guest = self._request(resources, *streams)
+            guest = self._request(limits, *streams)
         self._await_pid(guest)
         if guest.pid < 0:
             guest.release()
             raise ZygoteError(f"the zygote cannot fork: {os.strerror(-guest.pid)}")
         return guest
 
-    def prepare_spare(self, resources: GuestLimits) -> None:
-        """Have the next guest forked while this one works."""
+    def prepare_spare(self, limits: GuestLimits) -> None:
+        """Fork the next guest while the current one works."""
         if self._spare is None:
-            self._spare = self._request(resources)
+            self._spare = self._request(limits)
 
-    def bury(self, guest: GuestProcess) -> None:
-        """Have a guest killed and reaped, without waiting for it unless that is to be tidy."""
+    def kill(self, guest: GuestProcess) -> None:
+        """Kill and reap a guest, without waiting unless the client was made with `wait_for_kills`."""
         self._await_pid(guest)
-        if guest.pid > 0 and self._tidy:
-            self.bury_and_wait(guest)
+        if guest.pid > 0 and self._wait_for_kills:
+            self.kill_and_wait(guest)
         elif guest.pid > 0:
-            # Not closed before it is dead: it would wake up to the end of its connection.
-            self._ask(FORK_REQUEST.pack(b"K", guest.pid, 0, 0, 0), (), lambda pid, status, cpu_s: guest.release())
+            # The connection is closed after the kill: closing would wake the guest up.
+            self._send(FORK_REQUEST.pack(b"K", guest.pid, 0, 0, 0), (), lambda pid, status, cpu_s: guest.release())
         else:
             guest.release()
 
-    def bury_and_wait(self, guest: GuestProcess) -> int:
-        """As `bury`, but wait; gives how the guest had ended, as `waitpid` does."""
+    def kill_and_wait(self, guest: GuestProcess) -> int:
+        """Kill and reap a guest; return its wait status (which tells if it had ended before)."""
         ended: list[int] = []
         request = FORK_REQUEST.pack(b"K", guest.pid, 0, 0, 0)
-        self._ask(request, (), lambda pid, status, cpu_s: ended.append(status))
+        self._send(request, (), lambda pid, status, cpu_s: ended.append(status))
         while not ended:
             self._receive()
         guest.release()
         return ended[0]
 
-    def _request(self, resources: GuestLimits, *streams: int) -> GuestProcess:
+    def _request(self, limits: GuestLimits, *streams: int) -> GuestProcess:
         ours, theirs = socket.socketpair()
-        guest = GuestProcess(0, ours, anonymous_file("output"), resources)
+        guest = GuestProcess(0, ours, anonymous_file("output"), limits)
 
         def started(pid: int, status: int, cpu_s: float) -> None:
             guest.pid = pid
 
         descriptors = [theirs.fileno(), guest.output, *streams]
-        request = FORK_REQUEST.pack(b"F", *resources)
-        self._ask(request, descriptors, started)
+        self._send(FORK_REQUEST.pack(b"F", *limits), descriptors, started)
         theirs.close()
         return guest
 
-    def _ask(self, request: bytes, descriptors: Sequence[int], then: _Answered) -> None:
+    def _send(self, request: bytes, descriptors: Sequence[int], on_reply: _OnReply) -> None:
         numbers = struct.pack(f"{len(descriptors)}i", *descriptors)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)] if descriptors else []
         try:
             self._link.sendmsg([request], rights)
         except OSError as error:
             raise ZygoteError(f"the zygote is gone ({error})") from None
-        self._expected.append(then)
+        self._pending.append(on_reply)
 
     def _await_pid(self, guest: GuestProcess) -> None:
         while guest.pid == 0:
@@ -129,4 +129,4 @@ class ZygoteClient:
         data = self._link.recv(FORK_REPLY.size)
         if len(data) != FORK_REPLY.size:
             raise ZygoteError("the zygote is gone")
-        self._expected.popleft()(*FORK_REPLY.unpack(data))
+        self._pending.popleft()(*FORK_REPLY.unpack(data))

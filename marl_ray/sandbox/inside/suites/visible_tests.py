@@ -25,7 +25,7 @@ SuitePart = tuple[tuple[int, ...], Suite]
 
 
 @functools.lru_cache(maxsize=256)
-def parts(
+def split_suite(
     tests: str | tuple[str, ...], entry_point: str, form: Form, prompt: str, visible: int | None
 ) -> tuple[SuitePart, ...]:
     """A suite in the order in which it is run. `visible` n: the first n tests; -n: the last n; 0 or None: all.

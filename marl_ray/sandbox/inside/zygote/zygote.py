@@ -287,7 +287,7 @@ def _run_judge(
         os._exit(1)
     try:
         frames.send(owner, {"ready": facts})
-        judge.Judge(owner, link, tidy=isolation.scratch is not None).serve()
+        judge.Judge(owner, link, wait_for_kills=isolation.scratch is not None).serve()
     except (frames.ConnectionClosed, BrokenPipeError):
         os._exit(0)  # the owner is gone
     except BaseException:

@@ -1,0 +1,131 @@
+"""Deadlines of a test, and CPU placement of judge and guest.
+
+One periodic timer checks the wall clock and the guest's CPU clock. It interrupts the judge wherever it is, waiting for
+the guest or computing on the guest's data, so no call needs a timeout of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from ..isolation.process import libc
+from .guest_session import GuestSession
+
+TICK_S = 0.02
+_MAX_CPUS = 1024
+_CROWDED, _SLACK_S = 1.5, 0.001
+"""A program had to wait for its CPU if it took longer than CPU time * _CROWDED + _SLACK_S."""
+
+
+class DeadlineTimer:
+    """Deadlines around all code that waits for a guest or handles its data."""
+
+    def __init__(self) -> None:
+        self.cpu = CpuAffinity()
+        self._session: GuestSession | None = None
+        self._wall_end = 0.0
+        self._cpu_end = 0.0
+        self._quiet_until = 0.0
+        signal.signal(signal.SIGALRM, self._tick)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the timer in the body. `limit` has no effect without it."""
+        signal.setitimer(signal.ITIMER_REAL, TICK_S, TICK_S)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            self._session = None
+
+    @contextmanager
+    def limit(self, session: GuestSession, cpu_s: float, wall_s: float) -> Iterator[None]:
+        """Raise GuestFault in the body after `cpu_s` more CPU seconds of the guest or `wall_s` seconds."""
+        self._wall_end = time.monotonic() + wall_s
+        self._cpu_end = session.cpu_s() + cpu_s
+        self._quiet_until = 0.0
+        self._session = session
+        try:
+            yield
+        finally:
+            self._session = None
+
+    def _tick(self, number: int, frame: FrameType | None) -> None:
+        session = self._session
+        self.cpu.release(session.guest.pid if session is not None else 0)
+        if session is None:
+            return
+        now = time.monotonic()
+        if now < self._quiet_until:
+            return
+        if session.cpu_s() >= self._cpu_end:
+            fault = session.fail("timeout", "Timeout", "CPU time limit of the test")
+        elif now >= self._wall_end:
+            fault = session.fail("timeout", "Timeout", "wall time limit of the test")
+        else:
+            return
+        # Raised again a second later, in case the interrupted code swallows it.
+        self._quiet_until = now + 1.0
+        raise fault
+
+
+class CpuAffinity:
+    """Placement of a judge and its current guest on one CPU, while they have that CPU to themselves.
+
+    Judge and guest alternate, so a second CPU gains nothing, and every switch between CPUs costs an interrupt and the
+    wake-up of an idle CPU. Left to the scheduler, one program takes 14 to 23 % longer, eight in a row 48 to 54 %, and
+    eight on each of two sandboxes 26 to 31 % (HumanEval, MBPP and the benchmark's programs; medians of 150 to 450
+    pairs, in turns, on two busy cores).
+
+    They must not stay on a contended CPU while other CPUs idle. So `release` returns them to the scheduler as soon as a
+    program takes longer than most, and the next program starts unpinned if this one had to wait for its CPU.
+    (`release` moves only the first thread of a guest; its other threads stay pinned until the guest exits.)
+    """
+
+    def __init__(self) -> None:
+        can_pin = hasattr(os, "sched_setaffinity") and hasattr(libc, "sched_getcpu")
+        self._allowed = os.sched_getaffinity(0) if can_pin else set()
+        self._pinned: set[int] | None = None
+        self._crowded = False
+
+    def pin(self) -> None:
+        """Start a program: pin the judge to its current CPU, unless the last program had to wait."""
+        self._start = time.monotonic(), time.process_time()
+        if len(self._allowed) > 1 and not self._crowded:
+            self._pinned = {libc.sched_getcpu()}
+            _set_affinity(0, self._pinned)
+
+    def pin_guest(self, guest: int) -> None:
+        """Move a guest process to the judge's CPU."""
+        if self._pinned is not None:
+            _set_affinity(guest, self._pinned)
+
+    def release(self, guest: int = 0) -> None:
+        """Return judge and guest to the scheduler."""
+        if self._pinned is not None:
+            self._pinned = None
+            # The kernel ignores CPUs that do not exist or are not allowed.
+            for process in (0, guest) if guest else (0,):
+                if not _set_affinity(process, self._allowed):
+                    _set_affinity(process, set(range(_MAX_CPUS)))
+
+    def finish(self, guests_cpu_s: float) -> None:
+        """End a program whose guests used this much CPU time."""
+        self.release()
+        wall, cpu = self._start
+        used = time.process_time() - cpu + guests_cpu_s
+        self._crowded = time.monotonic() - wall > _CROWDED * used + _SLACK_S
+
+
+def _set_affinity(process: int, cpus: set[int]) -> bool:
+    """Return False for a guest that has exited, and where CPUs were taken away."""
+    try:
+        os.sched_setaffinity(process, cpus)
+    except (OSError, ValueError):
+        return False
+    return True
