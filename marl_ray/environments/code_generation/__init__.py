@@ -2,7 +2,7 @@
 
 `environment` has the whole in one view: rewards, and who does what. Then, in the order of a response's way:
 `prompts` asks; `attempt` reads a joint action, by `extraction` (the code in a response) and `usage` (how main uses the
-helpers, which `flow`, `expressions`, `values` and `scopes` follow through its syntax tree); `evidence` keeps the
+helpers); `evidence` keeps the
 sandbox's report; `diagnosis` makes facts of both, and `feedback` puts them into words.
 """
 
