@@ -1,9 +1,9 @@
-"""Plug-ins by name: the package's own, or anybody's as `module:Attr`.
+"""Plug-ins by name: the package's own, or a user's as `module:Attr`.
 
-The module of an own one is found as Python finds any (installed, or on PYTHONPATH), or in the current folder, which a
-console script would not look into. The process that a command starts imports plug-ins; on a cluster that is the
-driver, whose folder is the job's. Where KL is part of rewards, learners import an estimator too. docs/how-to/extend.md has
-an example of each kind.
+A user's module is imported from the Python path (installed, or on PYTHONPATH) or from the current folder, which console
+scripts do not have on their path. Only the driver imports plug-ins; on a cluster its working directory is that of the
+job. If a KL term is part of the rewards, learners import the estimator too. docs/how-to/extend.md has an example of
+every kind.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from typing import Any
 
 from marl_ray.core.errors import UserError
 
-OWN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-"""The form of `module:Attr`."""
+MODULE_ATTRIBUTE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+"""Form of `module:Attr`."""
 
 
 class Registry:
-    """What is known by name of one kind. Entries are `module:Attr` too, and are imported when they are asked for.
+    """The plug-ins of one kind by name. Entries are `module:Attr` too, and are imported on first use.
 
-    `kind` is how a config names it; `needs` is an attribute that every plug-in of the kind has.
+    `kind` is the setting that selects the plug-in, for messages. `needs` is an attribute that every plug-in of this kind
+    must have.
 
     Example:
-        >>> Registry("estimator", {"magrpo": "marl_ray.credit.estimators:magrpo"}).get("magrpo")
+        >>> Registry("estimator", {"magrpo": "marl_ray.credit.estimators:magrpo"}).get("magrpo").__name__
+        'magrpo'
     """
 
     def __init__(self, kind: str, entries: Mapping[str, str], needs: str = "__call__") -> None:
@@ -39,46 +41,46 @@ class Registry:
         self.needs = needs
 
     def check(self, name: str) -> None:
-        """The name is known, or has the form `module:Attr`; imports nothing. Raises UserError."""
-        if name in self.entries or OWN.fullmatch(name):
+        """Raise UserError unless the name is known or has the form `module:Attr`. Imports nothing."""
+        if name in self.entries or MODULE_ATTRIBUTE.fullmatch(name):
             return
         known = ", ".join(self.entries)
         near = difflib.get_close_matches(name, self.entries, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {known}"
-        raise UserError(f"unknown {self.kind} {name!r}: {hint} (or module:Attr for one of your own)")
+        raise UserError(f"unknown {self.kind} {name!r}: {hint} (or module:Attr of your own)")
 
     def get(self, name: str) -> Any:
-        """What the name stands for.
+        """Import and return the plug-in.
 
-        Raises UserError where there is none, where its module cannot be imported, whatever that raises, and where it is
-        of another kind.
+        Raises UserError if the name is unknown, if importing the module raises any exception, or if the object is not a
+        plug-in of this kind.
         """
         self.check(name)
-        module, _, attribute = self.entries.get(name, name).partition(":")
+        module_name, _, attribute = self.entries.get(name, name).partition(":")
         if name not in self.entries and os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # last: what is installed wins
+            sys.path.append(os.getcwd())  # last, so that installed modules take precedence
         try:
-            found = importlib.import_module(module)
+            module = importlib.import_module(module_name)
         except ImportError as error:
             raise UserError(f"{self.kind} {name}: {error}") from None
         except (Exception, SystemExit) as error:
-            raise UserError(f"{self.kind} {name}: {_fault(error)}") from error
-        if not hasattr(found, attribute):
-            raise UserError(f"{self.kind} {name}: module {module} has no {attribute}")
-        plugin = getattr(found, attribute)
+            raise UserError(f"{self.kind} {name}: {_import_error(error)}") from error
+        if not hasattr(module, attribute):
+            raise UserError(f"{self.kind} {name}: module {module_name} has no {attribute}")
+        plugin = getattr(module, attribute)
         if not hasattr(plugin, self.needs):
-            raise UserError(f"{self.kind} {name} is none: it has no {self.needs} (docs/how-to/extend.md)")
-        if self.needs == "__call__" and isinstance(plugin, type):  # calling it would only make an object
-            raise UserError(f"{self.kind} {name} is a class: name a function, or an object that can be called")
+            raise UserError(f"{name} is not a plug-in for {self.kind}: it has no {self.needs} (docs/how-to/extend.md)")
+        if self.needs == "__call__" and isinstance(plugin, type):  # a call would only create an instance
+            raise UserError(f"{self.kind} {name} is a class: name a function or a callable object")
         if inspect.isabstract(plugin):
-            left = ", ".join(sorted(plugin.__abstractmethods__))
-            raise UserError(f"{self.kind} {name} cannot be used: it has no {left} of its own (docs/how-to/extend.md)")
+            missing = ", ".join(sorted(plugin.__abstractmethods__))
+            raise UserError(f"{self.kind} {name} is abstract: it does not define {missing} (docs/how-to/extend.md)")
         return plugin
 
 
-def _fault(error: BaseException) -> str:
-    """What a module raised when it was imported, and at which line."""
+def _import_error(error: BaseException) -> str:
+    """Return the exception of an import and its position in one line."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"

@@ -1,4 +1,4 @@
-"""The registry: own names, `module:Attr`, and what is said where neither helps."""
+"""The plug-in registry: known names, `module:Attr`, and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(registry: Registry, name: str) -> str:
+def error_of(registry: Registry, name: str) -> str:
     with pytest.raises(UserError) as caught:
         registry.get(name)
     assert "\n" not in str(caught.value)
@@ -33,17 +33,17 @@ def said(registry: Registry, name: str) -> str:
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
-def test_every_entry_stands_for_something(registry: Registry) -> None:
+def test_every_entry_can_be_imported(registry: Registry) -> None:
     for name in registry.entries:
         registry.check(name)
         assert hasattr(registry.get(name), registry.needs)
 
 
-def test_unknown_names() -> None:
-    assert said(ENVIRONMENTS, "code_generaton") == (
-        "unknown environment 'code_generaton': did you mean code_generation? (or module:Attr for one of your own)"
+def test_unknown_names_are_rejected() -> None:
+    assert error_of(ENVIRONMENTS, "code_generaton") == (
+        "unknown environment 'code_generaton': did you mean code_generation? (or module:Attr of your own)"
     )
-    assert said(MODES, "telepathy").startswith(
+    assert error_of(MODES, "telepathy").startswith(
         "unknown external.mode 'telepathy': known: level_feedback, level_passed,"
     )
     for name in ("", "a:b:c", "a b:c", ":c", "a.:c", "a:", "1a:b", "../a:b"):
@@ -51,15 +51,15 @@ def test_unknown_names() -> None:
             ESTIMATORS.check(name)
 
 
-def test_a_module_of_the_current_folder_is_found(here: Path) -> None:
+def test_a_module_in_the_current_folder_is_found(here: Path) -> None:
     (here / "own_things.py").write_text("def doubled(returns):\n    return returns * 2\n")
     assert ESTIMATORS.get("own_things:doubled")(2) == 4
     assert sys.path[-1] == str(here)
     assert str(here) not in sys.path[:-1]
 
 
-def test_a_console_script_finds_it_too(here: Path) -> None:
-    """A script does not have the current folder on its path, unlike `python -m`."""
+def test_a_console_script_finds_a_module_in_the_current_folder(here: Path) -> None:
+    """Unlike `python -m`, a script does not have the current folder on its path."""
     (here / "own_script_things.py").write_text("def task(row, number): ...\n")
     script = here / "bin" / "script"
     script.parent.mkdir()
@@ -67,7 +67,7 @@ def test_a_console_script_finds_it_too(here: Path) -> None:
         "import os, sys\n"
         "assert os.getcwd() not in sys.path and '' not in sys.path\n"
         "from marl_ray.data import DATASETS\n"
-        "DATASETS.check('own_script_things:no_such_thing')\n"  # imports nothing, and so does not know
+        "DATASETS.check('own_script_things:no_such_thing')\n"  # imports nothing, so it passes
         "DATASETS.get('own_script_things:no_such_thing')\n"
     )
     root = str(Path(__file__).parents[1])
@@ -77,16 +77,18 @@ def test_a_console_script_finds_it_too(here: Path) -> None:
     assert "UserError: dataset.type own_script_things:no_such_thing: module own_script_things has no" in done.stderr
 
 
-def test_what_cannot_be_used_is_one_line(here: Path) -> None:
+def test_an_unusable_plugin_is_a_one_line_error(here: Path) -> None:
     (here / "own_faults.py").write_text("import no_such_package\n")
     (here / "own_kinds.py").write_text("number = 3\n")
-    assert said(MODES, "no_such_module:Mode") == "external.mode no_such_module:Mode: No module named 'no_such_module'"
-    assert "No module named 'no_such_package'" in said(MODES, "own_faults:Mode")
-    assert said(MODES, "own_kinds:Mode") == "external.mode own_kinds:Mode: module own_kinds has no Mode"
-    assert said(ESTIMATORS, "own_kinds:number") == (
-        "estimator own_kinds:number is none: it has no __call__ (docs/how-to/extend.md)"
+    assert (
+        error_of(MODES, "no_such_module:Mode") == "external.mode no_such_module:Mode: No module named 'no_such_module'"
     )
-    assert "it has no from_config" in said(ENVIRONMENTS, "own_kinds:number")
+    assert "No module named 'no_such_package'" in error_of(MODES, "own_faults:Mode")
+    assert error_of(MODES, "own_kinds:Mode") == "external.mode own_kinds:Mode: module own_kinds has no Mode"
+    assert error_of(ESTIMATORS, "own_kinds:number") == (
+        "own_kinds:number is not a plug-in for estimator: it has no __call__ (docs/how-to/extend.md)"
+    )
+    assert "it has no from_config" in error_of(ENVIRONMENTS, "own_kinds:number")
 
 
 @pytest.mark.parametrize(
@@ -98,19 +100,19 @@ def test_what_cannot_be_used_is_one_line(here: Path) -> None:
         ("own_lines", "raise RuntimeError('two\\nlines')\n", "RuntimeError: two lines (FILE:1)"),
     ],
 )
-def test_a_module_that_raises_is_one_line(here: Path, name: str, code: str, line: str) -> None:
+def test_a_module_that_raises_is_a_one_line_error(here: Path, name: str, code: str, line: str) -> None:
     (here / f"{name}.py").write_text(code)
     expected = line.replace("FILE", str(here / f"{name}.py"))
-    assert said(MODES, f"{name}:Mode") == f"external.mode {name}:Mode: {expected}"
+    assert error_of(MODES, f"{name}:Mode") == f"external.mode {name}:Mode: {expected}"
 
 
-def test_an_interrupt_is_no_fault_of_the_plug_in(here: Path) -> None:
+def test_an_interrupt_during_an_import_propagates(here: Path) -> None:
     (here / "own_interrupt.py").write_text("raise KeyboardInterrupt\n")
     with pytest.raises(KeyboardInterrupt):
         MODES.get("own_interrupt:Mode")
 
 
-def test_registries_import_nothing_heavy() -> None:
+def test_registries_import_no_heavy_packages() -> None:
     code = (
         "import sys\n"
         "from marl_ray.environments import ENVIRONMENTS\n"
@@ -125,10 +127,10 @@ def test_registries_import_nothing_heavy() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
-def test_classes_that_cannot_be_used() -> None:
-    assert said(ESTIMATORS, "decimal:Decimal") == (
-        "estimator decimal:Decimal is a class: name a function, or an object that can be called"
+def test_unusable_classes_are_rejected() -> None:
+    assert error_of(ESTIMATORS, "decimal:Decimal") == (
+        "estimator decimal:Decimal is a class: name a function or a callable object"
     )
-    assert "cannot be used: it has no attempt, feedback, first_prompts" in said(
+    assert "is abstract: it does not define attempt, feedback, first_prompts" in error_of(
         ENVIRONMENTS, "marl_ray.environments.base:Environment"
     )

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from ratio import Ratio, Text
 
-from marl_ray.config.schema import Config
+from marl_ray.config import Config
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.base import Executor
 from marl_ray.external.llm_judge import Judgement, LLMJudge, Question

@@ -1,7 +1,8 @@
-"""`marl-ray explain KEY`."""
+"""`marl-ray explain KEY`: describe settings."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 
 from marl_ray.cli.config_flags import ALGORITHMS, algorithm
@@ -9,27 +10,35 @@ from marl_ray.cli.parser import Parser, exit_code_of
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command. Returns the exit code."""
+    """Run the command and return its exit code."""
     parser = Parser(
         prog="marl-ray explain",
-        description="What a setting means, its type and its default; of a section, its settings; else sections.",
-        epilog="examples:\n  marl-ray explain magrpo.num_turns\n  marl-ray explain sandbox",
+        description="Show the type, default and description of a setting, the settings of a section, or all sections.",
+        epilog="examples:\n  marl-ray explain magrpo.num_turns\n  marl-ray explain sandbox\n"
+        "  marl-ray explain --schema > marl-ray.schema.json\n\n"
+        "Editors complete and check a config with the schema if its first line is\n"
+        "  # yaml-language-server: $schema=marl-ray.schema.json",
     )
     parser.add_argument("key", metavar="KEY", nargs="?", default="", help="section.key, or a section")
     parser.add_argument(
         "--algorithm",
         type=algorithm,
         metavar="NAME",
-        help="whose settings and defaults: magrpo or grpo; if not given, the section's in KEY, else magrpo",
+        help="magrpo or grpo; default: the section in KEY, else magrpo",
     )
+    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of a config file")
     options = parser.parse_args(argv)
+    return exit_code_of(lambda: _explain(options))
+
+
+def _explain(options: argparse.Namespace) -> None:
+    from marl_ray.config.descriptions import explain, json_schema
+
+    if options.schema:
+        import json
+
+        print(json.dumps(json_schema(), indent=2))
+        return
     section = options.key.partition(".")[0]
-    name = options.algorithm or (section if section in ALGORITHMS else ALGORITHMS[0])
-    return exit_code_of(lambda: _explain(options.key, name))
-
-
-def _explain(key: str, name: str) -> None:
-    from marl_ray.config.descriptions import explain
-
-    for line in explain(key, name):
+    for line in explain(options.key, options.algorithm or (section if section in ALGORITHMS else ALGORITHMS[0])):
         print(line)

@@ -1,9 +1,55 @@
-"""Settings as another program has them, for runs that are compared with its own: what `compat` stands for."""
+"""Compatibility with other programs: aliases of keys and values, and the defaults of the setting `compat`.
+
+`{algorithm}` in the tables stands for the section `magrpo` or `grpo`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from marl_ray.core.errors import UserError
+
+KEY_ALIASES = {
+    "{algorithm}.external_original_prompt": "external.original_prompt",
+    "{algorithm}.external_previous_response": "external.previous_response",
+    "{algorithm}.temperature": "model.temperature",
+    "{algorithm}.top_p": "model.top_p",
+    "{algorithm}.top_k": "model.top_k",
+    "{algorithm}.agent_learning_rate": "{algorithm}.learning_rate",
+    "{algorithm}.advantage_normalization": "{algorithm}.normalize_advantages",
+    "{algorithm}.advantage_mode": "{algorithm}.estimator",
+    "{algorithm}.reward_shift": "reward_processor.shift",
+    "reward_shift": "reward_processor.shift",
+    "model_name": "model.name",
+}
+"""Canonical key by alias."""
+
+VALUE_ALIASES: dict[str, dict[Any, Any]] = {
+    "{algorithm}.joint_mode": {"align": "aligned"},
+    "{algorithm}.estimator": {"mean": "magrpo", "rloo": "marloo", "max": "maremax", "raw": "mareinforce"},
+    "model.top_k": {0: None, -1: None},
+    "external.sandbox_slice": {None: "all"},
+}
+"""Canonical value by alias, per canonical key. Aliases that are text are matched in any case."""
+
+PLUGIN_NAMES = ("environment", "dataset.type", "external.mode", "{algorithm}.estimator")
+"""Settings whose values are names of plug-ins, in any case, or module:Attr."""
+
+NULL_IS_DEFAULT = (
+    "{algorithm}.learning_rate",
+    "{algorithm}.reference_kl_coef",
+    "reward_processor.scale_factor",
+    "reward_processor.shift",
+)
+"""Settings for which null means the default."""
+
+KL_SWITCH = "{algorithm}.reference_kl_enabled"
+"""CoMLRL's switch of the KL term. false sets reference_kl_coef to 0; true sets it to COMLRL_KL_COEF unless given."""
+COMLRL_KL_COEF = 0.1
+_REFERENCE_KL = re.compile(r"beta|(.+_)?(kl|ref|reference)(_.+)?")
+"""Names that other libraries use for settings of the KL term."""
 
 COMLRL: Mapping[str, Any] = {
     "model.temperature": 0.6,
@@ -16,25 +62,98 @@ COMLRL: Mapping[str, Any] = {
     "{algorithm}.weight_decay": 0.01,
     "{algorithm}.max_grad_norm": None,
 }
-"""CoMLRL 1.4.3: the defaults of its MAGRPOConfig, and what its trainer does without asking. It always grows whole
-trees, its AdamW has torch's weight decay and no bound on the gradient's norm, and it corrects for no sampler. In the
-keys, `{algorithm}` stands for the section `magrpo` or `grpo`."""
+"""CoMLRL 1.4.3: the defaults of MAGRPOConfig and the fixed behaviour of its trainer, which always grows complete trees,
+uses torch's weight decay for AdamW, does not clip gradients and has no importance weighting."""
 COMLRL_CRITIC: Mapping[str, Any] = {"model.top_k": None, "{algorithm}.early_termination_threshold": None}
-"""The same of its IACConfig and MAACConfig, where those differ. Their threshold is left out: critics compare no
-episodes here that ended early."""
+"""Differences of IACConfig and MAACConfig. Their threshold is omitted because critics here do not compare episodes that
+ended early."""
 COMLRL_REFERENCE_KL = "k3_in_reward"
-"""Where its KL term is, if there is one."""
+"""Form of CoMLRL's KL term, if it is enabled."""
 
 
-def compatible(
+def canonical_key(key: str, algorithm: str) -> str:
+    """Return the canonical spelling of a dotted key."""
+    for alias, canonical in KEY_ALIASES.items():
+        if key == alias.format(algorithm=algorithm):
+            return canonical.format(algorithm=algorithm)
+    return key
+
+
+def aliases_in_section(section: str, algorithm: str) -> list[str]:
+    """Return the names of the aliases in a section ("" is the top level)."""
+    places = [alias.format(algorithm=algorithm).rpartition(".") for alias in KEY_ALIASES]
+    return [name for place, _, name in places if place == section]
+
+
+def canonical_keys(flat: Mapping[str, Any], algorithm: str, same: Callable[[str, Any, Any], bool]) -> dict[str, Any]:
+    """Return values by dotted key with every alias replaced by its canonical key.
+
+    `same(key, a, b)` tells whether two values of a canonical key are equal after conversion. Raises UserError if a key
+    and its alias are both given with different values.
+
+    Unknown settings of the KL term that disable it (0, null, false) are dropped: without reference_kl_coef there is no
+    KL term.
+    """
+    canonical = {}
+    flat = _resolve_kl_switch(flat, algorithm)
+    for key, value in flat.items():
+        place, _, name = key.rpartition(".")
+        unknown_kl = place == algorithm and name != "reference_kl_coef" and _REFERENCE_KL.fullmatch(name)
+        if canonical_key(key, algorithm) == key and not (unknown_kl and not value):
+            canonical[key] = value
+    for alias in (alias.format(algorithm=algorithm) for alias in KEY_ALIASES):
+        if flat.get(alias) is None:
+            continue
+        key, value = canonical_key(alias, algorithm), flat[alias]
+        if alias != "model_name" and canonical.get(key) is not None and not same(key, canonical[key], value):
+            raise UserError(f"{alias} and {key} are the same setting and differ: give one of them")
+        canonical[key] = value
+    return canonical
+
+
+def _resolve_kl_switch(flat: Mapping[str, Any], algorithm: str) -> Mapping[str, Any]:
+    """Replace CoMLRL's switch of the KL term with a coefficient. Raises UserError for a value that is no boolean."""
+    switch, coefficient = KL_SWITCH.format(algorithm=algorithm), f"{algorithm}.reference_kl_coef"
+    if flat.get(switch) is None:
+        return flat
+    if not isinstance(flat[switch], bool):
+        raise UserError(f"{switch} should be true or false, got {flat[switch]!r}: or set {coefficient} alone")
+    rest = {key: value for key, value in flat.items() if key != switch}
+    return {coefficient: COMLRL_KL_COEF} | rest if flat[switch] else rest | {coefficient: 0.0}
+
+
+def canonical_values(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
+    """Return values by canonical key with every alias of a value replaced."""
+    canonical = dict(flat)
+    for key in (key.format(algorithm=algorithm) for key in PLUGIN_NAMES):
+        if isinstance(canonical.get(key), str) and ":" not in canonical[key]:
+            canonical[key] = canonical[key].lower()
+    for key, values in VALUE_ALIASES.items():
+        key = key.format(algorithm=algorithm)
+        if key in canonical and not isinstance(canonical[key], bool | list | dict):
+            value = canonical[key].lower() if isinstance(canonical[key], str) else canonical[key]
+            canonical[key] = values.get(value, canonical[key])
+    return canonical
+
+
+def refuse_reference(name: str, where: str) -> None:
+    """Raise UserError if an unknown setting is a KL setting of another library; the message names our settings."""
+    if _REFERENCE_KL.fullmatch(name):
+        raise UserError(
+            f"unknown setting '{where}{name}': the KL term to the reference policy is set by reference_kl_coef "
+            "(coefficient), reference_kl (form) and resources.learner.offload_reference (memory)"
+        )
+
+
+def compat_settings(
     name: str, given: Mapping[str, Any], entries: Sequence[Mapping[str, Any]] | None, algorithm: str
 ) -> dict[str, Any]:
-    """What `compat: name` makes of settings that are not given, by key. `entries` are the agents' own settings."""
+    """Return the defaults of `compat: name` by key. `entries` are the settings of single agents."""
     if name == "none":
         return {}
     settings = COMLRL if given.get(f"{algorithm}.critic") in (None, "none") else {**COMLRL, **COMLRL_CRITIC}
-    found = {key.format(algorithm=algorithm): value for key, value in settings.items()}
+    defaults = {key.format(algorithm=algorithm): value for key, value in settings.items()}
     coefficient = f"{algorithm}.reference_kl_coef"
     if given.get(coefficient) or any(entry.get("reference_kl_coef") for entry in entries or ()):
-        found[f"{algorithm}.reference_kl"] = COMLRL_REFERENCE_KL
-    return found
+        defaults[f"{algorithm}.reference_kl"] = COMLRL_REFERENCE_KL
+    return defaults

@@ -1,128 +1,168 @@
-"""What a setting means, its type and its default, from the fields' own docstrings."""
+"""Descriptions of settings: the text of `marl-ray explain`, and the JSON Schema of a config file."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import functools
 import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from marl_ray.config.aliases import canonical_key
-from marl_ray.config.compat import compatible
-from marl_ray.config.keys import agent_keys, mapping_of, refuse, sections, settings
-from marl_ray.config.schema import Config
+from marl_ray.config.compat import KEY_ALIASES, KL_SWITCH, VALUE_ALIASES, canonical_key, compat_settings
+from marl_ray.config.keys import Setting, agent_keys, mapping_of, refuse, sections, settings
+from marl_ray.config.schema import ALGORITHMS, Config
 from marl_ray.config.validation import PLUGINS
-from marl_ray.config.values import describe
+from marl_ray.config.values import describe, json_schema_of
+from marl_ray.plugins import MODULE_ATTRIBUTE
 
-SENTENCE = re.compile(r"(?<!Dr\.)(?<=[^.][.])\s")
-"""Where a sentence ends: a full stop that is not the last of several, nor of a title."""
-FLAT_SECTION = "How episodes are played and learned from."
+SENTENCE_END = re.compile(r"(?<!Dr\.)(?<=[^.][.])\s")
+"""Space after a full stop that ends a sentence, not after an ellipsis or a title."""
+FLAT_SECTION = "Rollouts, credit assignment, the optimizer, evaluation and the training loop."
+AGENTS = "a list like [a, b] or [{name: a}, {name: b, learning_rate: 1e-5}], or null"
 
 
 def explain(key: str, algorithm: str) -> list[str]:
-    """A setting's key, type, default and meaning; of a section, its settings, one a line; of "", all sections.
+    """Return lines with the type, default and description of a setting.
 
-    An agent's setting is `agents.KEY` or, as in an override, `agents.0.KEY`. Raises UserError that names the nearest
-    setting there is.
+    For a section, return one line per setting; for "", one line per section. Settings of an agent are `agents.KEY` or,
+    as in overrides, `agents.0.KEY`. Raises UserError that names the nearest known setting.
 
     Example:
         >>> explain("magrpo.discount", "magrpo")[0]
-        'magrpo.discount: a number that should not be negative and be at most 1; default 1.0'
+        'magrpo.discount: a number at least 0 and at most 1; default 1.0'
     """
     known = settings(algorithm)
     if not key:
-        every = dict.fromkeys(k.partition(".")[0] for k in known)
-        return [_of_section(k, algorithm) if k in sections(known) else _line(k, known) for k in every]
-    kept = canonical_key(key, algorithm)
-    lines = [f"{key} is an older spelling: {kept} is kept"] if kept != key else []
-    if kept == "agents":
-        return [
-            "agents: a list like [a, b] or [{name: a}, {name: b, learning_rate: 1e-5}], or null; default null",
-            _of_setting(kept, known),
-            *(f"agents.{own}: one agent's {run}" for own, run in agent_keys(algorithm).items()),
+        top = dict.fromkeys(k.partition(".")[0] for k in known)
+        return [f"{k}: {describe_section(k)}" if k in sections(known) else _summary(k, known) for k in top]
+    canonical = canonical_key(key, algorithm)
+    lines = [f"{key} is an alias of {canonical}"] if canonical != key else []
+    if canonical == "agents" or canonical.startswith("agents."):
+        return _explain_agents(canonical, algorithm)
+    if canonical in known:
+        setting = known[canonical]
+        own = [
+            f"agents.N.{own} sets it for one agent." for own, run in agent_keys(algorithm).items() if run == canonical
         ]
-    if kept.startswith("agents."):
-        return _explain_agents(kept, algorithm)
-    if kept in known:
-        setting = known[kept]
-        kind = describe(setting.hint | None if setting.null_is_default else setting.hint, bounds=True)
-        names = next((r.entries for k, r in PLUGINS.items() if k.format(algorithm=algorithm) == kept), None)
-        if names is not None:
-            kind = f"{', '.join(names)}, or module:Attr of one's own" + (", or null" if setting.null_is_default else "")
-        own = [f"agents.N.{own} is one agent's." for own, run in agent_keys(algorithm).items() if run == kept]
-        if kept == "compat":
-            own = [f"comlrl: {key} {_written(value)}" for key, value in _of_comlrl(algorithm).items()]
-        return [*lines, f"{kept}: {kind}; default {_written(setting.default)}", _of_setting(kept, known), *own]
-    if kept in sections(known):
-        return [_of_section(kept, algorithm), *(_line(k, known) for k in known if k.startswith(f"{kept}."))]
-    mapping = mapping_of(kept, algorithm)
+        if canonical == "compat":
+            comlrl = compat_settings("comlrl", {f"{algorithm}.reference_kl_coef": 1.0}, None, algorithm)
+            own = [f"comlrl: {name} {as_yaml(value)}" for name, value in comlrl.items()]
+        header = f"{canonical}: {describe_type(canonical, setting, algorithm)}; default {as_yaml(setting.default)}"
+        return [*lines, header, describe_setting(setting), *own]
+    if canonical in sections(known):
+        members = [_summary(k, known) for k in known if k.startswith(f"{canonical}.")]
+        return [f"{canonical}: {describe_section(canonical)}", *members]
+    mapping = mapping_of(canonical, algorithm)
     if mapping is not None:
-        return [f"{kept} is an entry of {mapping}", *explain(mapping, algorithm)]
-    refuse(kept, None, known, algorithm)
+        return [f"{canonical} is an entry of {mapping}", *explain(mapping, algorithm)]
+    refuse(canonical, None, known, algorithm)
 
 
 def _explain_agents(key: str, algorithm: str) -> list[str]:
-    """The run's setting of the same meaning says what there is to say."""
     keys = agent_keys(algorithm)
+    if key == "agents":
+        members = [f"agents.{own}: {run} of one agent" for own, run in keys.items()]
+        return [f"agents: {AGENTS}; default null", describe_setting(settings(algorithm)[key]), *members]
     if re.fullmatch(r"agents\.(\d+|N)", key):
         return [f"{key} is one entry of agents", *explain("agents", algorithm)]
     own = re.sub(r"^agents\.((\d+|N)\.)?", "", key)
     if own in keys:
         run = explain(keys[own], algorithm)[:2]
-        return [f"{key} is one agent's {keys[own]}, which holds for agents without it", *run]
+        return [f"{key} is {keys[own]} of one agent; agents that omit it have the value of {keys[own]}", *run]
     if own in sections(keys):
-        return [f"agents.{k}: one agent's {run}" for k, run in keys.items() if k.startswith(f"{own}.")]
+        return [f"agents.{k}: {run} of one agent" for k, run in keys.items() if k.startswith(f"{own}.")]
     refuse(own, None, keys, algorithm, "agents.")
 
 
-def _of_comlrl(algorithm: str) -> Mapping[str, Any]:
-    """What it sets in a run that has a reference policy."""
-    return compatible("comlrl", {f"{algorithm}.reference_kl_coef": 1.0}, None, algorithm)
+def describe_type(key: str, setting: Setting, algorithm: str) -> str:
+    """Return the type and bounds of a setting, or the names of the plug-ins to choose from."""
+    names = next((registry.entries for k, registry in PLUGINS.items() if k.format(algorithm=algorithm) == key), None)
+    if names is None:
+        return describe(setting.hint | None if setting.null_is_default else setting.hint)
+    return f"{', '.join(names)}, or module:Attr of a plug-in" + (", or null" if setting.null_is_default else "")
 
 
-def _line(key: str, known: Mapping[str, Any]) -> str:
-    return f"{key} [{_written(known[key].default)}]: {SENTENCE.split(_of_setting(key, known))[0]}"
+def describe_setting(setting: Setting) -> str:
+    """Return the description of a setting: the docstring of its field."""
+    name = setting.place[-1]
+    if name == "num_agents":
+        return inspect.getdoc(Config.num_agents) or ""
+    return " ".join(json_schema_of(setting.owner)["properties"][name]["description"].split())
 
 
-def _of_setting(key: str, known: Mapping[str, Any]) -> str:
-    owner, name = known[key].owner, known[key].place[-1]
-    return " ".join(docstrings(owner)[name].split())
-
-
-def _of_section(key: str, algorithm: str) -> str:
-    """What its class says of it."""
-    if key == algorithm:
-        return f"{key}: {FLAT_SECTION}"
+def describe_section(key: str) -> str:
+    """Return the description of a section: the docstring of its class."""
+    if key in ALGORITHMS:
+        return FLAT_SECTION
     cls: Any = Config
     for name in key.split("."):
         cls = next(field.default_factory for field in dataclasses.fields(cls) if field.name == name)
-    return f"{key}: {' '.join((inspect.getdoc(cls) or '').split())}"
+    return " ".join((inspect.getdoc(cls) or "").split())
 
 
-def _written(value: Any) -> str:
-    """A default as it would be written."""
+def as_yaml(value: Any) -> str:
+    """Return a default as it is written in YAML."""
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_written, value))}]"
+        return f"[{', '.join(map(as_yaml, value))}]"
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value) if value != "" else '""'
 
 
-@functools.cache
-def docstrings(cls: type) -> Mapping[str, str]:
-    """The docstring of each field and property of a class, by name, those of its bases included.
+def _summary(key: str, known: Mapping[str, Setting]) -> str:
+    return f"{key} [{as_yaml(known[key].default)}]: {SENTENCE_END.split(describe_setting(known[key]))[0]}"
 
-    A field's is the text below it, which Python itself does not keep.
-    """
-    found = dict(docstrings(cls.__base__)) if cls.__base__ not in (None, object) else {}
-    (node,) = ast.parse(inspect.getsource(cls)).body
-    assert isinstance(node, ast.ClassDef)
-    for field, text in zip(node.body, node.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            found[field.target.id] = ast.literal_eval(text.value)
-    for item in node.body:
-        if isinstance(item, ast.FunctionDef):
-            found[item.name] = ast.get_docstring(item) or ""
-    return found
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a config file, with types, bounds, defaults and descriptions of all keys."""
+    schema = "https://json-schema.org/draft/2020-12/schema"
+    root = {"$schema": schema, "title": "marl_ray config"} | _object(inspect.getdoc(Config) or "")
+    for algorithm in ALGORITHMS:
+        for key, setting in settings(algorithm).items():
+            _insert(root, key, _schema_of(key, setting, algorithm))
+        for alias, target in KEY_ALIASES.items():
+            key = target.format(algorithm=algorithm)
+            schema = _schema_of(key, settings(algorithm)[key], algorithm)
+            deprecated = {**schema, "description": f"Alias of {key}.", "deprecated": True}
+            _insert(root, alias.format(algorithm=algorithm), deprecated)
+        switch = {
+            "type": ["boolean", "null"],
+            "description": "Alias of reference_kl_coef 0.1 or 0.",
+            "deprecated": True,
+        }
+        _insert(root, KL_SWITCH.format(algorithm=algorithm), switch)
+    agent = _object("Settings of one agent. Omitted settings have the run's values.")
+    for own, key in agent_keys("magrpo").items():
+        _insert(agent, own, _schema_of(key, settings("magrpo")[key], "magrpo"))
+    entries = {"type": "array", "items": {"anyOf": [{"type": "string"}, agent]}}
+    root["properties"]["agents"] |= {"anyOf": [entries, {"type": "null"}]}
+    return root
+
+
+def _object(description: str) -> dict[str, Any]:
+    return {"type": ["object", "null"], "description": description, "additionalProperties": False, "properties": {}}
+
+
+def _insert(root: dict[str, Any], key: str, schema: Mapping[str, Any]) -> None:
+    """Add the schema of a dotted key below `root`."""
+    *parents, name = key.split(".")
+    for number, parent in enumerate(parents):
+        known = parents[: number + 1]
+        description = describe_section(".".join(known))
+        root = root["properties"].setdefault(parent, _object(description))
+    root["properties"][name] = dict(schema)
+
+
+def _schema_of(key: str, setting: Setting, algorithm: str) -> dict[str, Any]:
+    """Return the schema of one setting, including aliases of its values."""
+    options: list[Any] = [{}] if key == "agents" else [json_schema_of(setting.hint)]
+    names = next((registry.entries for k, registry in PLUGINS.items() if k.format(algorithm=algorithm) == key), None)
+    if names is not None:
+        options = [{"enum": list(names)}, {"type": "string", "pattern": f"^{MODULE_ATTRIBUTE.pattern}$"}]
+    aliases = next((values for k, values in VALUE_ALIASES.items() if k.format(algorithm=algorithm) == key), {})
+    if aliases:
+        options.append({"enum": list(aliases)})
+    if setting.null_is_default:
+        options.append({"type": "null"})
+    schema = dict(options[0]) if len(options) == 1 else {"anyOf": options}
+    default = list(setting.default) if isinstance(setting.default, tuple) else setting.default
+    return schema | {"default": default, "description": describe_setting(setting)}

@@ -1,6 +1,6 @@
-"""Under which dotted key of a file each setting stands, and which one a person may have meant.
+"""Dotted keys of all settings, and suggestions for unknown keys.
 
-The file's sections `magrpo` and `grpo` are one flat list; resolved, it is five sections and the agents' own settings.
+The sections `magrpo` and `grpo` of a file contain the settings of five sections of `Config` and of the agents.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from marl_ray.config.aliases import NULL_IS_DEFAULT, aliases_in_section, refuse_reference
+from marl_ray.config.compat import NULL_IS_DEFAULT, aliases_in_section, refuse_reference
 from marl_ray.config.resources import GeneratorResources, LearnerResources
 from marl_ray.config.schema import Config
+from marl_ray.config.values import OneTo100
 from marl_ray.core.errors import UserError
 
 FLAT = ("rollout", "credit", "optimizer", "evaluation", "loop")
-"""Sections whose settings stand in the file's section `magrpo` or `grpo`."""
+"""Sections of `Config` whose settings are in the file's section `magrpo` or `grpo`."""
 AGENT_KEYS = {
     "name": "model.name",
     "temperature": "model.temperature",
@@ -32,61 +33,59 @@ AGENT_KEYS = {
     "estimator": "{algorithm}.estimator",
     "policy": "{algorithm}.policy",
 }
-"""An agent's settings, and the run's of the same meaning. Its `resources` are called alike in both."""
-DERIVED = {
-    "agents": None,
-    "environment": None,
-    "dataset.type": None,
-    "{algorithm}.num_agents": None,
-    "{algorithm}.estimator": None,
-    "{algorithm}.turn_gradient_weights": None,
-}
-"""Settings that are made from other settings, and what is written for it, which is their default."""
-MANY = 15
-"""More known settings than this are not listed in an error."""
+"""The run's key for each setting of an agent. Keys below `resources` are the same for both."""
+DERIVED = (
+    "agents",
+    "environment",
+    "dataset.type",
+    "{algorithm}.num_agents",
+    "{algorithm}.estimator",
+    "{algorithm}.turn_gradient_weights",
+)
+"""Settings whose default, null, is derived from other settings."""
+MAX_LISTED = 15
+"""Maximum number of known keys that an error message lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its type and default, and the field it becomes: `place` is the way to it from a Config.
-
-    `null_is_default`: null is no value of the type, but may be given for the default.
-    """
+    """One setting: the type and default of its key in a file, and the field of `Config` that stores its value."""
 
     hint: Any
     default: Any
     owner: type
     place: tuple[str, ...]
+    """Path of the field from `Config`."""
     null_is_default: bool
+    """null is accepted although the type excludes it, and means the default."""
 
 
 @functools.cache
 def settings(algorithm: str) -> Mapping[str, Setting]:
-    """Every setting by its key in a file. `agents` and `num_agents`, which become one field, are among them."""
+    """Return every setting by its key in a file, including `agents` and `num_agents`, which share one field."""
     return dict(_walk(Config, (), algorithm)) | {
-        f"{algorithm}.num_agents": Setting(int, None, Config, ("num_agents",), null_is_default=True)
+        f"{algorithm}.num_agents": Setting(OneTo100, None, Config, ("num_agents",), null_is_default=True)
     }
 
 
 @functools.cache
 def types_of(cls: Any) -> Mapping[str, Any]:
-    """The type of each field, bounds included."""
-    return typing.get_type_hints(cls, include_extras=True)
+    """Return the types of the fields of a section, including bounds."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
-def _walk(cls: type, place: tuple[str, ...], algorithm: str) -> Iterator[tuple[str, Setting]]:
-    hints = types_of(cls)
+def _walk(cls: type, path: tuple[str, ...], algorithm: str) -> Iterator[tuple[str, Setting]]:
+    derived = {key.format(algorithm=algorithm) for key in DERIVED}
+    nullable = derived | {key.format(algorithm=algorithm) for key in NULL_IS_DEFAULT}
     for field in dataclasses.fields(cls):
-        here = (*place, field.name)
-        if dataclasses.is_dataclass(hints[field.name]):
-            yield from _walk(hints[field.name], here, algorithm)
-        elif here != ("algorithm",):
-            key = _key(here, algorithm)
-            derived = {k.format(algorithm=algorithm): word for k, word in DERIVED.items()}
-            null = [k for k, word in derived.items() if word is None]
-            null += [k.format(algorithm=algorithm) for k in NULL_IS_DEFAULT]
+        hint, place = types_of(cls)[field.name], (*path, field.name)
+        if dataclasses.is_dataclass(hint):
+            yield from _walk(typing.cast(type, hint), place, algorithm)
+        elif place != ("algorithm",):
+            key = _key(place, algorithm)
             default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            yield key, Setting(hints[field.name], derived.get(key, default), cls, here, key in null)
+            yield key, Setting(hint, None if key in derived else default, cls, place, key in nullable)
 
 
 def _key(place: tuple[str, ...], algorithm: str) -> str:
@@ -97,73 +96,82 @@ def _key(place: tuple[str, ...], algorithm: str) -> str:
 
 @functools.cache
 def agent_keys(algorithm: str) -> Mapping[str, str]:
-    """The keys of one entry of `agents`, and the run's keys that hold for agents without them."""
+    """Return the keys of one entry of `agents`, each with the run's key that provides its default."""
     own = {key: run.format(algorithm=algorithm) for key, run in AGENT_KEYS.items()}
     for part, cls in (("generator", GeneratorResources), ("learner", LearnerResources)):
         own |= {key: key for field in dataclasses.fields(cls) for key in [f"resources.{part}.{field.name}"]}
     return own
 
 
+def key_of(config: Config, number: int, field: str) -> str:
+    """Return the key that sets a field of agent `number`: the agent's own key if it is given, else the run's."""
+    key = f"resources.{field}" if "." in field else field
+    return f"agents.{number}.{key}" if key in config.agents[number].given else agent_keys(config.algorithm)[key]
+
+
 def sections(keys: Iterable[str]) -> set[str]:
-    """Every section that holds one of these keys."""
+    """Return every section that contains one of the dotted keys."""
     return {key[:i] for key in keys for i, letter in enumerate(key) if letter == "."}
 
 
 def mapping_of(key: str, algorithm: str) -> str | None:
-    """The setting that holds a mapping with entries of any name, where a dotted key is one of its entries."""
+    """Return the setting of mapping type that a dotted key is an entry of, or None."""
     for name, setting in settings(algorithm).items():
         if key.startswith(f"{name}.") and typing.get_origin(setting.hint) is collections.abc.Mapping:
             return name
     return None
 
 
-def refuse(key: str, value: Any, known: Iterable[str], algorithm: str, where: str = "") -> NoReturn:
-    """Raise UserError for a dotted key that is not `known`: it names the nearest setting there is.
+def refuse(key: str, value: Any, known: Iterable[str], algorithm: str, prefix: str = "") -> NoReturn:
+    """Raise UserError for a dotted key that is not in `known`. The message names the nearest known setting.
 
-    `where` is said before all of them: `agents.0.` for an agent's.
+    `prefix` is prepended to keys in the message: `agents.0.` for a setting of an agent.
     """
     places = sections(known)
     if key in places:
-        raise UserError(f"'{where}{key}' should be a section with settings, got {value!r}")
+        raise UserError(f"'{prefix}{key}' should be a section with settings, got {value!r}")
     parts = key.split(".")
     for end in range(1, len(parts) + 1):
-        at = ".".join(parts[:end])
-        if at in known:
-            raise UserError(f"{where}{key}: '{parts[end - 1]}' is a single value, not a section")
-        if at not in places:
-            raise _unknown(at, known, algorithm, where)
+        parent = ".".join(parts[:end])
+        if parent in known:
+            raise UserError(f"{prefix}{key}: '{parts[end - 1]}' is a single value, not a section")
+        if parent not in places:
+            raise _unknown(parent, known, algorithm, prefix)
     raise AssertionError(key)
 
 
-def _unknown(key: str, known: Iterable[str], algorithm: str, where: str) -> UserError:
+def _unknown(key: str, known: Iterable[str], algorithm: str, prefix: str) -> UserError:
     section, _, name = key.rpartition(".")
-    prefix = f"{section}." if section else ""
-    refuse_reference(name, where + prefix)
-    here = list(dict.fromkeys(k[len(prefix) :].split(".")[0] for k in known if k.startswith(prefix)))
-    spelt = [where + prefix + n for n in (here if where else [*here, *aliases_in_section(section, algorithm)])]
-    every = [*(f"{where}{k}" for k in known if where), *settings(algorithm)]
-    hint = _nearest(name, spelt, every)
+    path = f"{section}." if section else ""
+    refuse_reference(name, prefix + path)
+    siblings = list(dict.fromkeys(k[len(path) :].split(".")[0] for k in known if k.startswith(path)))
+    names = siblings if prefix else [*siblings, *aliases_in_section(section, algorithm)]
+    every = [*(f"{prefix}{k}" for k in known if prefix), *settings(algorithm)]
+    hint = _nearest(name, [prefix + path + sibling for sibling in names], every)
     if hint is not None:
-        return UserError(f"unknown setting '{where}{key}': did you mean '{hint}'?")
-    if len(here) > MANY:
+        return UserError(f"unknown setting '{prefix}{key}': did you mean '{hint}'?")
+    if len(siblings) > MAX_LISTED:
         command = f"marl-ray explain {section}".strip()
-        return UserError(f"unknown setting '{where}{key}': the known ones are listed by {command}")
-    return UserError(f"unknown setting '{where}{key}': known here: {', '.join(here)}")
+        return UserError(f"unknown setting '{prefix}{key}': `{command}` lists the known settings")
+    return UserError(f"unknown setting '{prefix}{key}': known here: {', '.join(siblings)}")
 
 
-def _nearest(name: str, here: list[str], every: list[str]) -> str | None:
-    """The dotted key a person most likely means: one called so in any section, one with these initials, one that is
-    spelt alike, in the section's own (`here`) sooner than elsewhere, one with this word."""
-    last = {key: key.rpartition(".")[2] for key in [*every, *here]}
+def _nearest(name: str, siblings: list[str], every: list[str]) -> str | None:
+    """Return the most similar dotted key, or None.
 
-    def alike(keys: list[str], cutoff: float) -> list[str]:
+    In this order: the same name in any section, a name with these initials, similar spelling (in the same section
+    first), a name that contains the word.
+    """
+    last = {key: key.rpartition(".")[2] for key in [*every, *siblings]}
+
+    def similar(keys: list[str], cutoff: float) -> list[str]:
         near = difflib.get_close_matches(name, [last[key] for key in keys], n=1, cutoff=cutoff)
         return [key for key in keys if last[key] in near]
 
-    ways = (
+    candidates = (
         [key for key in every if last[key] == name],
         [key for key in every if "".join(word[0] for word in last[key].split("_")) == name],
-        alike(here, 0.7) or alike(every, 0.85) or alike(here, 0.5),
+        similar(siblings, 0.7) or similar(every, 0.85) or similar(siblings, 0.5),
         [key for key in every if name in last[key].split("_")],
     )
-    return next((found[0] for found in ways if found), None)
+    return next((keys[0] for keys in candidates if keys), None)

@@ -1,8 +1,7 @@
-"""From YAML, `--override` and the older flags to a checked `Config`, and back.
+"""Conversion of YAML files and overrides to a validated `Config`, and back.
 
-Order, later wins: defaults, the file, overrides, the older flags. On the way settings are flat, values by dotted key,
-so that an override is one assignment. A key that does not exist is an error that names the nearest one that does,
-wherever it came from. Other spellings are in `marl_ray.config.aliases`.
+Sources in order of precedence, later wins: defaults, the file, overrides. Command-line flags are passed as overrides.
+Settings are processed as a flat mapping from dotted key to value, so that an override is one assignment.
 """
 
 from __future__ import annotations
@@ -15,20 +14,18 @@ from typing import Any
 
 import yaml
 
-from marl_ray.config.aliases import canonical_key, canonical_keys, canonical_values
-from marl_ray.config.compat import compatible
+from marl_ray.config.compat import canonical_key, canonical_keys, canonical_values, compat_settings
 from marl_ray.config.keys import AGENT_KEYS, agent_keys, mapping_of, refuse, sections, settings, types_of
-from marl_ray.config.learning_rules import shared_policy
 from marl_ray.config.parsing import read_yaml
 from marl_ray.config.resources import GeneratorResources, LearnerResources
 from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config
-from marl_ray.config.validation import check, count_agents, derive
-from marl_ray.config.values import coerce, nullable
+from marl_ray.config.validation import check, count_agents, derive, shared_policy
+from marl_ray.config.values import accepts_null, convert
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
 
 Flat = dict[str, Any]
-"""Values by dotted key; `agents` is a list of such, one an agent, or None."""
+"""Values by dotted key. `agents` is a list of such mappings, one per agent, or None."""
 
 
 def load(
@@ -37,9 +34,9 @@ def load(
     overrides: Mapping[str, Any] | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Config:
-    """Read `path`, apply `overrides` (dotted key and value) and return the resolved, checked config.
+    """Read the file at `path`, apply `overrides` (value by dotted key) and return the validated config.
 
-    `note` hears, in a line each, what was made to fit. Raises UserError.
+    `note` is called with a message for each setting that was adapted to the others. Raises UserError.
     """
     tree = read_yaml(Path(path))
     other = next(name for name in ALGORITHMS if name != algorithm)
@@ -54,21 +51,22 @@ def from_tree(
     overrides: Mapping[str, Any] | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Config:
-    """The same from nested dictionaries with the file's section names."""
-    flat = _flat(tree, algorithm)
+    """Return the validated config of nested dictionaries with the section names of a file. Raises UserError."""
+    flat = _canonical(_flatten(tree, sections(settings(algorithm))), algorithm)
+    flat["agents"] = _entries(flat.get("agents"), algorithm)
     overrides = overrides or {}
-    for key in sorted(overrides, key=lambda key: key.startswith("agents.")):  # last, when their number is known
+    for key in sorted(overrides, key=lambda key: key.startswith("agents.")):  # last, when the number of agents is known
         _override(flat, key, overrides[key], algorithm)
     changed = {canonical_key(key, algorithm) for key in overrides}
     if f"{algorithm}.num_turns" in changed and f"{algorithm}.turn_gradient_weights" not in changed:
-        _fit_weights(flat, algorithm, note)
+        _truncate_weights(flat, algorithm, note)
     return _resolve(flat, algorithm)
 
 
 def to_tree(config: Config) -> dict[str, Any]:
-    """The resolved config with the file's section names; `from_tree` of it gives the same config.
+    """Return the config as nested dictionaries with the section names of a file. `from_tree` is the inverse.
 
-    Of an agent it says what it was given as its own. All else remains the run's.
+    Entries of `agents` contain only the settings that an agent sets itself.
     """
     flat = {key: _plain(attrgetter(".".join(s.place))(config)) for key, s in settings(config.algorithm).items()}
     agents = []
@@ -80,31 +78,26 @@ def to_tree(config: Config) -> dict[str, Any]:
 
 
 def to_yaml(config: Config) -> str:
-    """The resolved config as YAML."""
+    """Return the config as YAML."""
     return yaml.safe_dump(to_tree(config), sort_keys=False)
 
 
-def _flat(tree: Mapping[str, Any], algorithm: str) -> Flat:
-    """A file's tree, every setting under the key that is kept."""
-    flat = _kept(_flatten(tree, sections(settings(algorithm))), algorithm)
-    flat["agents"] = _entries(flat.get("agents"), algorithm)
-    return flat
+def _canonical(flat: Flat, algorithm: str) -> Flat:
+    """Replace aliases of keys. A key and its alias may both be given if their values are equal after conversion."""
 
-
-def _kept(flat: Flat, algorithm: str) -> Flat:
-    """Every setting under the key that is kept; two spellings of one may both be given if they mean the same."""
-
-    def meant(key: str, value: Any) -> Any:
+    def converted(key: str, value: Any) -> Any:
         try:
-            return _typed({key: value}, algorithm).get(key)
-        except UserError:  # it is refused under the key that is kept
+            return _convert_all({key: value}, algorithm).get(key)
+        except UserError:  # reported later, under the canonical key
             return value
 
-    return canonical_keys(flat, algorithm, lambda key, one, other: one == other or meant(key, one) == meant(key, other))
+    return canonical_keys(
+        flat, algorithm, lambda key, one, other: one == other or converted(key, one) == converted(key, other)
+    )
 
 
 def _flatten(value: Any, places: Collection[str], key: str = "") -> Flat:
-    """What a section holds, by dotted key. What is none of `places` stays whole."""
+    """Return the settings of a section by dotted key. A value whose key is not in `places` is not flattened."""
     if key and key not in places:
         return {key: value}
     if isinstance(value, Mapping):
@@ -129,7 +122,7 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entries(agents: Any, algorithm: str) -> list[Flat] | None:
-    """The setting `agents`: a model's name or a mapping an agent."""
+    """Return the setting `agents` as one mapping per agent. An entry may also be the name of a model."""
     if isinstance(agents, str) and agents.strip():  # a,b on a command line
         agents = [name.strip() for name in agents.split(",")]
     if agents is None:
@@ -141,7 +134,7 @@ def _entries(agents: Any, algorithm: str) -> list[Flat] | None:
 
 
 def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
-    """Set one setting; a section is replaced as a whole."""
+    """Set one setting, or replace a section completely."""
     if key == "model_name":
         for agent in flat["agents"] or ():
             agent.pop("name", None)
@@ -157,31 +150,33 @@ def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
             raise UserError(f"{key}: '{mapping}' is a single value, not a section")
         flat[mapping] = {**inner, **_nested({key.removeprefix(f"{mapping}."): value})}
     else:
-        _put(flat, key, _kept(_flatten(value, sections(settings(algorithm)), key), algorithm))
+        _replace(flat, key, _canonical(_flatten(value, sections(settings(algorithm)), key), algorithm))
 
 
 def _override_agent(flat: Flat, key: str, value: Any, algorithm: str) -> None:
     _, index, *rest = key.split(".", 2)
     if flat["agents"] is None:
-        given = coerce(flat.get(f"{algorithm}.num_agents"), int | None, f"{algorithm}.num_agents")
-        flat["agents"] = [{} for _ in range(count_agents(None, given, algorithm))]
+        number = f"{algorithm}.num_agents"
+        flat["agents"] = [
+            {} for _ in range(count_agents(None, convert(flat.get(number), int | None, number), algorithm))
+        ]
     agents = flat["agents"]
     if not index.isdecimal() or int(index) >= len(agents):
         raise UserError(f"{key}: there {'is' if len(agents) == 1 else 'are'} {pluralize(len(agents), 'agent')}, from 0")
     if rest:
-        _put(agents[int(index)], rest[0], _flatten(value, sections(agent_keys(algorithm)), rest[0]))
+        _replace(agents[int(index)], rest[0], _flatten(value, sections(agent_keys(algorithm)), rest[0]))
     else:
         (agents[int(index)],) = _entries([value], algorithm) or [{}]
 
 
-def _put(flat: Flat, key: str, values: Flat) -> None:
+def _replace(flat: Flat, key: str, values: Flat) -> None:
     for old in [k for k in flat if k == key or k.startswith(f"{key}.")]:
         del flat[old]
     flat |= values
 
 
-def _fit_weights(flat: Flat, algorithm: str, note: Callable[[str], None]) -> None:
-    """Fewer turns were asked for than the file has weights for: the first weights stay."""
+def _truncate_weights(flat: Flat, algorithm: str, note: Callable[[str], None]) -> None:
+    """Keep only the first turn_gradient_weights if an override lowers num_turns below their number."""
     weights, turns = (flat.get(f"{algorithm}.{name}") for name in ("turn_gradient_weights", "num_turns"))
     if isinstance(weights, list) and type(turns) is int and 1 <= turns < len(weights):
         flat[f"{algorithm}.turn_gradient_weights"] = weights[:turns]
@@ -189,18 +184,18 @@ def _fit_weights(flat: Flat, algorithm: str, note: Callable[[str], None]) -> Non
 
 
 def _resolve(flat: Flat, algorithm: str) -> Config:
-    """Convert all values, fill in all defaults, and check the whole."""
+    """Convert all values, fill in defaults and check the config as a whole."""
     known = settings(algorithm)
     for key, value in flat.items():
         if key not in known:
             refuse(key, value, known, algorithm)
     entries = flat["agents"]
-    given = _typed({key: value for key, value in flat.items() if key != "agents"}, algorithm)
-    alike = compatible(given.get("compat", known["compat"].default), given, entries, algorithm)
-    run = {key: setting.default for key, setting in known.items()} | alike | given
+    given = _convert_all({key: value for key, value in flat.items() if key != "agents"}, algorithm)
+    compat = compat_settings(given.get("compat", known["compat"].default), given, entries, algorithm)
+    run = {key: setting.default for key, setting in known.items()} | compat | given
     count = count_agents(entries, run[f"{algorithm}.num_agents"], algorithm)
     derive(run, algorithm)
-    own = [_own(entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]
+    own = [_convert_agent(entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]
     run["agents"] = tuple(_agent(run, own, number, algorithm) for number in range(count))
     places = {setting.place: run[key] for key, setting in known.items()}
     config = _assemble(Config, (), {**places, ("algorithm",): algorithm})
@@ -208,28 +203,28 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
     return config
 
 
-def _typed(flat: Flat, algorithm: str) -> Flat:
-    """Every value as its setting's type, but for nulls that ask for the default."""
-    known, typed = settings(algorithm), {}
+def _convert_all(flat: Flat, algorithm: str) -> Flat:
+    """Convert every value to the type of its setting, and drop nulls that stand for the default."""
+    known, converted = settings(algorithm), {}
     for key, value in canonical_values(flat, algorithm).items():
         if value is not None or not known[key].null_is_default:
-            typed[key] = coerce(value, known[key].hint, key, or_null=known[key].null_is_default)
-    return typed
+            converted[key] = convert(value, known[key].hint, key, or_null=known[key].null_is_default)
+    return converted
 
 
-def _own(entry: Flat, number: int, algorithm: str) -> Flat:
-    """What an agent was given as its own, by the entry's keys."""
+def _convert_agent(entry: Flat, number: int, algorithm: str) -> Flat:
+    """Convert the settings of one agent, by the keys of its entry."""
     keys, known = agent_keys(algorithm), settings(algorithm)
     for key, value in entry.items():
         if key not in keys:
             refuse(key, value, keys, algorithm, f"agents.{number}.")
     own = canonical_values({keys[key]: value for key, value in entry.items()}, algorithm)
-    given = tuple(k for k in keys if k in entry and (own[keys[k]] is not None or nullable(known[keys[k]].hint)))
-    return {key: coerce(own[keys[key]], known[keys[key]].hint, f"agents.{number}.{key}") for key in given}
+    given = tuple(k for k in keys if k in entry and (own[keys[k]] is not None or accepts_null(known[keys[k]].hint)))
+    return {key: convert(own[keys[key]], known[keys[key]].hint, f"agents.{number}.{key}") for key in given}
 
 
 def _agent(run: Flat, own: Sequence[Flat], number: int, algorithm: str) -> AgentConfig:
-    """One agent: the run's settings, before them those of the first agent of its policy, and before them its own."""
+    """Return one agent. In order of precedence: its own settings, those of its policy's first agent, the run's."""
     keys, known = agent_keys(algorithm), settings(algorithm)
     given = tuple(own[number])
     policy = shared_policy(own[number].get("policy", run[keys["policy"]]), number)
@@ -245,7 +240,7 @@ def _agent(run: Flat, own: Sequence[Flat], number: int, algorithm: str) -> Agent
 
 
 def _assemble(cls: Any, place: tuple[str, ...], values: Mapping[tuple[str, ...], Any]) -> Any:
-    """An instance of a section from the values of its fields, each under its place."""
+    """Return a section built from values by the path of their field."""
     fields = {
         name: _assemble(hint, (*place, name), values) if dataclasses.is_dataclass(hint) else values[*place, name]
         for name, hint in types_of(cls).items()
@@ -254,7 +249,7 @@ def _assemble(cls: Any, place: tuple[str, ...], values: Mapping[tuple[str, ...],
 
 
 def _plain(value: Any) -> Any:
-    """As YAML knows it."""
+    """Return a value as YAML represents it."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, tuple) else value

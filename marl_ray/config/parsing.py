@@ -1,4 +1,4 @@
-"""Text to settings: YAML files and `--override key=value`, with errors that say where."""
+"""Parsing of YAML files and of `--override key=value`. Errors name the line and column."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import yaml
 
 from marl_ray.core.errors import UserError
 
-DEEPEST = 50
-"""Levels of a YAML text; settings have five."""
+MAX_DEPTH = 50
+"""Maximum nesting of a YAML text. Settings have five levels."""
 
 
 def parse_overrides(items: list[str]) -> dict[str, Any]:
-    """`key=value` strings to a dictionary, values read as a person means them."""
+    """Return a dictionary of `key=value` strings, with values parsed by `parse_value`. Raises UserError."""
     result = {}
     for item in items:
         key, equals, text = item.partition("=")
@@ -26,7 +26,10 @@ def parse_overrides(items: list[str]) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A Python or YAML literal (3e-5, -2, True, none, [1.5,0.5], 'quoted'), or else the text itself."""
+    """Parse a Python or YAML literal (3e-5, -2, True, none, [1.5,0.5], 'quoted'). Any other text is returned as is.
+
+    Raises UserError for a list or mapping that is not valid YAML.
+    """
     words = {"true": True, "false": False, "none": None, "null": None, "~": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -43,7 +46,7 @@ def parse_value(text: str) -> Any:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a file. Raises UserError."""
+    """Return the mapping in a YAML file. Raises UserError."""
     try:
         text = path.read_text()
     except UnicodeDecodeError:
@@ -52,16 +55,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"config {str(path)!r} is not a path: it has a NUL character") from None
     except OSError as error:
         near = sorted(str(p) for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        hint = f"; there are {', '.join(near)}" if near else ""
+        hint = f"; files in this folder: {', '.join(near)}" if near else ""
         raise UserError(f"config {path} cannot be read: {error.strerror}{hint}") from None
     tree = _parse(text, f"{path} is not valid YAML")
     if not isinstance(tree, dict):
-        raise UserError(f"{path} holds no settings: it should be a YAML mapping of sections")
+        raise UserError(f"{path} contains no settings: it should be a YAML mapping of sections")
     return tree
 
 
 def _parse(text: str, failed: str) -> Any:
-    """What a YAML text says. Raises UserError that begins with `failed`."""
+    """Parse YAML. Raises UserError that begins with `failed`."""
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
@@ -69,23 +72,20 @@ def _parse(text: str, failed: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without what settings cannot be: every mistake is a YAMLError, and its place is known.
-
-    A key that is given twice is an error, not the last one's victory.
-    """
+    """YAML loader that rejects duplicate keys, recursive anchors and deep nesting, with the position of the error."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._open: list[str | None] = []
-        """The anchor, if any, of each node that is being read, outermost first."""
+        """Anchors of the enclosing nodes, outermost first; None for a node without an anchor."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()
         mark: Any = event.start_mark
         if isinstance(event, yaml.AliasEvent) and event.anchor in self._open:
             raise yaml.MarkedYAMLError(problem=f"'*{event.anchor}' is inside itself", problem_mark=mark)
-        if len(self._open) == DEEPEST:
-            problem = f"nested more than {DEEPEST} deep"
+        if len(self._open) == MAX_DEPTH:
+            problem = f"nested more than {MAX_DEPTH} deep"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
         self._open.append(None if isinstance(event, yaml.AliasEvent) else event.anchor)
         node = super().compose_node(parent, index)
@@ -95,7 +95,7 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except (ValueError, LookupError, AttributeError):  # of a date that is none, or a text with a tag
+        except (ValueError, LookupError, AttributeError):  # an impossible date, or text with a tag such as !!bool
             kind = node.tag.rpartition(":")[2]
             raise yaml.MarkedYAMLError(
                 problem=f"{node.value!r} is not a valid {kind}", problem_mark=node.start_mark
@@ -112,7 +112,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _problem(error: yaml.YAMLError) -> str:
-    """What is wrong and where, on one line."""
+    """Return the message and position of a YAML error in one line."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None or not problem:
         return " ".join(str(error).split())[:200]

@@ -1,162 +1,155 @@
-"""One value of one setting: what a person writes, as the setting's type."""
+"""Types of settings with their bounds, and the conversion of values from YAML or the command line to these types."""
 
 from __future__ import annotations
 
 import collections.abc
-import math
+import functools
 import re
-import types
 import typing
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
+
+from annotated_types import Ge, Gt, Le, Lt
 
 from marl_ray.core.errors import UserError
 
-BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-NO_TEXT = re.compile("[\0\ud800-\udfff]")
-"""What no file, path or model takes."""
-NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+PositiveInt = Annotated[int, Gt(0)]
+NonNegativeInt = Annotated[int, Ge(0)]
+OneTo100 = Annotated[int, Ge(1), Le(100)]
+PositiveFloat = Annotated[float, Gt(0)]
+NonNegativeFloat = Annotated[float, Ge(0)]
+AtLeastOne = Annotated[float, Ge(1)]
+Fraction = Annotated[float, Gt(0), Le(1)]
+Discount = Annotated[float, Ge(0), Le(1)]
+Decay = Annotated[float, Ge(0), Lt(1)]
+Temperature = Annotated[float, Gt(0), Le(2)]
+TemperatureOrGreedy = Annotated[float, Ge(0), Le(2)]
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """What a number has to be, in words too."""
+class Section:
+    """Base of the sections of a config. The docstring below a field is the field's description."""
 
-    holds: Callable[[float], bool]
-    says: str
-
-
-_ABOVE_0 = Bound(lambda value: value > 0, "be above 0")
-_NOT_NEGATIVE = Bound(lambda value: value >= 0, "not be negative")
-_AT_MOST_1 = Bound(lambda value: value <= 1, "be at most 1")
-_AT_MOST_2 = Bound(lambda value: value <= 2, "be at most 2")
-_AT_LEAST_1 = Bound(lambda value: value >= 1, "be at least 1")
-Turns = Annotated[int, _AT_LEAST_1, Bound(lambda value: value <= 100, "be at most 100")]
-Positive = Annotated[float, _ABOVE_0]
-Temperature = Annotated[float, _ABOVE_0, _AT_MOST_2]
-TemperatureOrGreedy = Annotated[float, _NOT_NEGATIVE, _AT_MOST_2]
-AtLeast1 = Annotated[float, _AT_LEAST_1]
-PositiveInt = Annotated[int, _ABOVE_0]
-NotNegative = Annotated[float, _NOT_NEGATIVE]
-NotNegativeInt = Annotated[int, _NOT_NEGATIVE]
-Share = Annotated[float, _ABOVE_0, _AT_MOST_1]
-Discount = Annotated[float, _NOT_NEGATIVE, _AT_MOST_1]
-Decay = Annotated[float, Bound(lambda value: 0 <= value < 1, "be at least 0 and below 1")]
+    __slots__ = ()
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
 
 
-class _OutOfBounds(Exception):
-    """The type is right and the number is not; the text says what it should be."""
+INVALID_TEXT = re.compile("[\0\ud800-\udfff]")
+"""Characters that no file, path or model accepts."""
+TYPES = {"integer": "a whole number", "number": "a number", "string": "text", "boolean": "true or false"} | {
+    "null": "null",
+    "object": "a mapping",
+}
+BOUNDS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most"}
+BOUND_ERRORS = {"greater_than": "above", "greater_than_equal": "at least", "less_than": "below"} | {
+    "less_than_equal": "at most"
+}
 
 
-def coerce(value: Any, hint: Any, name: str, or_null: bool = False) -> Any:
-    """`value` as the type `hint`. Raises UserError that names the setting; `or_null`: null would do too."""
+def convert(value: Any, hint: Any, key: str, or_null: bool = False) -> Any:
+    """Return `value` as an instance of the type `hint`.
+
+    Text is accepted for numbers (YAML 1.1 reads 3e-5 as text), `a,b` for lists, and any case for options. Raises
+    UserError that names `key`; `or_null` adds null to the accepted values in the message.
+    """
+    from pydantic import ValidationError  # on first use: actors import the settings but never load a config
+
     try:
-        return _convert(value, hint)
+        return _adapter(hint).validate_python(_unambiguous(value, hint))
+    except ValidationError as error:
+        expected = _bound(error) or describe(hint | None if or_null else hint)
     except TypeError:
-        wanted = describe(hint | None if or_null else hint)
-        raise UserError(f"{name} should be {wanted}, got {value!r}") from None
-    except _OutOfBounds as error:
-        raise UserError(f"{name} should {error}") from None
+        expected = describe(hint | None if or_null else hint)
+    if isinstance(value, str) and INVALID_TEXT.search(value):
+        expected = "text without a NUL character or half of a surrogate pair"
+    raise UserError(f"{key} should be {expected}, got {value!r}")
 
 
-def nullable(hint: Any) -> bool:
-    """Whether None is a value of this type."""
+def accepts_null(hint: Any) -> bool:
+    """Return whether None is a value of the type."""
     return type(None) in typing.get_args(hint)
 
 
-def _convert(value: Any, hint: Any) -> Any:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return value
-    if origin is Annotated:
-        number = _convert(value, args[0])
-        for bound in hint.__metadata__:
-            if not bound.holds(number):
-                raise _OutOfBounds(f"{bound.says}, got {number}")
-        return number
-    if origin in (Union, types.UnionType):
-        for option in args:
-            try:
-                return _convert(value, option)
-            except TypeError:
-                continue
+def describe(hint: Any) -> str:
+    """Return a type and its bounds in words.
+
+    Example:
+        >>> describe(PositiveInt | None)
+        'a whole number above 0, or null'
+    """
+    return describe_schema(json_schema_of(hint))
+
+
+def describe_schema(schema: Mapping[str, Any]) -> str:
+    """Return the type in a JSON Schema in words."""
+    if "anyOf" in schema:
+        *first, last = map(describe_schema, schema["anyOf"])
+        return f"{', '.join(first)}{',' if any(' ' in option for option in first) else ''} or {last}"
+    if "enum" in schema:
+        return f"one of {', '.join(map(str, schema['enum']))}"
+    if "const" in schema:
+        return str(schema["const"])
+    if schema.get("type") == "array":
+        return "a list like " + ("[1.5, 0.5]" if schema["items"].get("type") == "number" else "[a, b]")
+    bounds = [f"{word} {schema[name]:g}" for name, word in BOUNDS.items() if name in schema]
+    return " ".join([TYPES[schema["type"]], " and ".join(bounds)]).strip()
+
+
+@functools.cache
+def json_schema_of(hint: Any) -> Mapping[str, Any]:
+    """Return the JSON Schema of a type, as pydantic derives it."""
+    return _adapter(hint).json_schema()
+
+
+@functools.cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    from pydantic import ConfigDict, TypeAdapter
+
+    section = hasattr(hint, "__pydantic_config__")
+    return TypeAdapter(hint, config=None if section else ConfigDict(allow_inf_nan=False))
+
+
+def _bound(error: ValidationError) -> str:
+    """Return the violated bound in words, or "" if the type is wrong."""
+    bounds = (detail for detail in error.errors() if detail["type"] in BOUND_ERRORS)
+    return next((f"{BOUND_ERRORS[d['type']]} {next(iter(d['ctx'].values())):g}" for d in bounds), "")
+
+
+def _unambiguous(value: Any, hint: Any) -> Any:
+    """Return `value` in a form that pydantic converts as intended. Raises TypeError for a value of another type."""
+    members = list(_members(hint))
+    kinds = {typing.get_origin(member) or member for member in members}
+    words = {word for member in members if typing.get_origin(member) is Literal for word in typing.get_args(member)}
+    word = "none" if value is None else value.lower() if isinstance(value, str) else None
+    if word in words:  # the bare word none is null in YAML and in overrides
+        return word
+    if (isinstance(value, bool) and kinds & {int, float}) or (type(value) is int and bool in kinds):
         raise TypeError
-    if origin is Literal:
-        if value is None and "none" in args:  # YAML and overrides read the bare word as null
-            return "none"
-        word = value.lower() if isinstance(value, str) else value
-        if word in args and not isinstance(value, bool):
-            return word
+    if isinstance(value, str) and INVALID_TEXT.search(value):
         raise TypeError
-    if origin is tuple:
-        if isinstance(value, str) and value.strip():  # a,b on a command line
-            value = [item.strip() for item in value.split(",")]
-        elif type(value) in (int, float):
-            value = [value]
-        if not isinstance(value, list | tuple):
-            raise TypeError
-        return tuple(_convert(item, args[0]) for item in value)
-    if origin is collections.abc.Mapping:
-        if not isinstance(value, dict):
-            raise TypeError
-        return {_convert(k, args[0]): _convert(v, args[1]) for k, v in value.items()}
-    if hint is type(None):
-        if value is not None:
-            raise TypeError
-        return None
-    if hint is float:
-        return _to_float(value)
-    if hint is int:
-        return _to_int(value)
-    if hint is bool and isinstance(value, str) and value.lower() in BOOLEANS:
-        return BOOLEANS[value.lower()]
-    if hint is str and type(value) is int:  # a name that is a number
+    if type(value) is int and str in kinds:  # a name that is a number
         return str(value)
-    if type(value) is not hint:
-        raise TypeError
-    if hint is str and NO_TEXT.search(value):
-        raise _OutOfBounds(f"be text without a NUL character or half of a surrogate pair, got {value!r}")
+    if isinstance(value, str) and int in kinds and re.fullmatch(r"[-+\d.]+e\+?\d+", value, re.IGNORECASE):
+        return float(value)
+    for member in members:
+        arguments = typing.get_args(member)
+        if typing.get_origin(member) is tuple and not (str in kinds and isinstance(value, str)):
+            if isinstance(value, str) and value.strip():  # a,b on a command line
+                value = [item.strip() for item in value.split(",")]
+            items = [value] if type(value) in (int, float) else value
+            return [_unambiguous(i, arguments[0]) for i in items] if isinstance(items, list | tuple) else value
+        if typing.get_origin(member) is collections.abc.Mapping and isinstance(value, dict):
+            return {_unambiguous(k, arguments[0]): _unambiguous(v, arguments[1]) for k, v in value.items()}
     return value
 
 
-def _to_float(value: Any) -> float:
-    """Numbers, and what YAML leaves a string though a person means a number (3e-5)."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise TypeError
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        raise TypeError from None
-    if not math.isfinite(number):
-        raise TypeError
-    return number
-
-
-def _to_int(value: Any) -> int:
-    """Whole numbers, also as text or as 2.0."""
-    if type(value) is int:
-        return value
-    number = _to_float(value)
-    if not number.is_integer():
-        raise TypeError
-    return int(number)
-
-
-def describe(hint: Any, bounds: bool = False) -> str:
-    """A type in words; `bounds`: and of numbers, which."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        which = " and ".join(bound.says for bound in hint.__metadata__)
-        return describe(args[0]) + (f" that should {which}" if bounds else "")
-    if origin in (Union, types.UnionType):
-        *first, last = (describe(option, bounds) for option in args)
-        comma = "," if any(" that should " in text for text in first) else ""
-        return f"{', '.join(first)}{comma} or {last}"
-    if origin is Literal:
-        return ("one of " if len(args) > 1 else "") + ", ".join(map(str, args))
-    if origin is tuple:
-        return "a list like " + ("[1.5, 0.5]" if args[0] is float else "[a, b]")
-    if origin is collections.abc.Mapping:
-        return "a mapping"
-    return NAMES.get(hint, str(hint))
+def _members(hint: Any) -> Iterator[Any]:
+    """Yield the types of a union, without their bounds."""
+    if typing.get_origin(hint) in (Union, UnionType):
+        for option in typing.get_args(hint):
+            yield from _members(option)
+    else:
+        yield typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint

@@ -1,4 +1,4 @@
-"""`agents`: settings of one agent, with the run's as defaults."""
+"""The setting `agents`: settings of single agents, with defaults from the run."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ def tree(agents: Any = None, **sections: Any) -> dict[str, Any]:
     return base | {key: {**base.get(key, {}), **value} for key, value in sections.items()}
 
 
-def of(config: Config, field: str) -> list[Any]:
+def values(config: Config, field: str) -> list[Any]:
     return [getattr(agent, field) for agent in config.agents]
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """The config of a run in which agent 1 has a learning rate of its own, as it is kept with the run."""
+    """Return the saved config of a run in which agent 1 sets its own learning rate."""
     agents = ["a", {"learning_rate": 1e-4, "resources": {"learner": {"gpus": 0.5}}}, {}]
     path = tmp_path / "config.yaml"
     path.write_text(to_yaml(from_tree(tree(agents, magrpo={"learning_rate": 3e-5}), "magrpo")))
     return path
 
 
-def test_one_agent_at_least_has_to_learn() -> None:
-    assert of(from_tree(tree([{"learning_rate": 0}, {}]), "magrpo"), "learning_rate") == [0, 2e-5]
+def test_at_least_one_agent_must_have_a_learning_rate() -> None:
+    assert values(from_tree(tree([{"learning_rate": 0}, {}]), "magrpo"), "learning_rate") == [0, 2e-5]
     with pytest.raises(UserError, match=r"^magrpo.learning_rate is 0 for every agent"):
         from_tree(tree([{"learning_rate": 0}] * 2), "magrpo")
 
 
-def test_what_an_agent_does_not_say_is_the_runs() -> None:
+def test_an_agent_inherits_omitted_settings_from_the_run() -> None:
     agents = [
         "a",
         {
@@ -56,26 +56,26 @@ def test_what_an_agent_does_not_say_is_the_runs() -> None:
         tree(agents, magrpo={"learning_rate": 3e-5, "temperature": 0.7}, resources={"generator": {"cpus": 2}}), "magrpo"
     )
     assert config.num_agents == 3
-    assert of(config, "name") == ["a", "b", "m"]
-    assert of(config, "learning_rate") == [3e-5, 1e-4, 3e-5]
-    assert of(config, "max_new_tokens") == [256, 64, 256]
-    assert of(config, "temperature") == [0.7, 0.5, 0.7]
-    assert of(config, "top_p") == [1.0, 0.9, 1.0]
-    assert of(config, "dtype") == ["auto", "float16", "auto"]
-    assert of(config, "estimator") == ["magrpo", "marloo", "magrpo"]
+    assert values(config, "name") == ["a", "b", "m"]
+    assert values(config, "learning_rate") == [3e-5, 1e-4, 3e-5]
+    assert values(config, "max_new_tokens") == [256, 64, 256]
+    assert values(config, "temperature") == [0.7, 0.5, 0.7]
+    assert values(config, "top_p") == [1.0, 0.9, 1.0]
+    assert values(config, "dtype") == ["auto", "float16", "auto"]
+    assert values(config, "estimator") == ["magrpo", "marloo", "magrpo"]
     assert [(a.generator.cpus, a.generator.replicas) for a in config.agents] == [(2, 1), (2, 3), (2, 1)]
     assert [a.learner.gpus for a in config.agents] == [None, 0.5, None]
 
 
-def test_null_is_the_runs_where_it_has_no_meaning_of_its_own() -> None:
+def test_null_inherits_from_the_run_unless_null_is_a_value_of_the_setting() -> None:
     agents = [{"learning_rate": None, "resources": {"learner": {"gpus": None}}}, {}]
     config = from_tree(tree(agents, resources={"learner": {"gpus": 1}}), "magrpo")
-    assert of(config, "learning_rate") == [2e-5, 2e-5]
+    assert values(config, "learning_rate") == [2e-5, 2e-5]
     assert [a.learner.gpus for a in config.agents] == [None, 1.0]
     assert from_tree(to_tree(config), "magrpo") == config
 
 
-def test_what_is_saved_of_an_agent_is_what_it_was_given(saved: Path) -> None:
+def test_a_saved_agent_contains_only_its_own_settings(saved: Path) -> None:
     kept = yaml.safe_load(saved.read_text())
     assert kept["agents"] == ["a", {"learning_rate": 1e-4, "resources": {"learner": {"gpus": 0.5}}}, {}]
     assert (kept["model"]["name"], kept["magrpo"]["learning_rate"]) == ("m", 3e-5)
@@ -83,7 +83,7 @@ def test_what_is_saved_of_an_agent_is_what_it_was_given(saved: Path) -> None:
     assert to_tree(from_tree(tree([{}, {"learning_rate": None}]), "magrpo"))["agents"] is None
 
 
-def test_a_resumed_run_keeps_what_an_agent_was_given_also_when_it_was_the_runs(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_settings_of_an_agent_that_equal_the_runs(tmp_path: Path) -> None:
     agents = ["m", {"learning_rate": 1e-4}, {"learning_rate": 5e-5}, {"resources": {"learner": {"gpus": None}}}]
     given = tree(agents, magrpo={"learning_rate": 1e-4})
     path = tmp_path / "config.yaml"
@@ -91,8 +91,8 @@ def test_a_resumed_run_keeps_what_an_agent_was_given_also_when_it_was_the_runs(t
     overrides = {"magrpo.learning_rate": 9e-4, "model.name": "other", "resources.learner.gpus": 1}
     fresh, resumed = from_tree(given, "magrpo", overrides), load(path, "magrpo", overrides)
     assert resumed == fresh
-    assert of(resumed, "learning_rate") == [9e-4, 1e-4, 5e-5, 9e-4]
-    assert of(resumed, "name") == ["m", "other", "other", "other"]
+    assert values(resumed, "learning_rate") == [9e-4, 1e-4, 5e-5, 9e-4]
+    assert values(resumed, "name") == ["m", "other", "other", "other"]
     assert [agent.learner.gpus for agent in resumed.agents] == [1.0, 1.0, 1.0, None]
 
 
@@ -116,10 +116,10 @@ def test_a_resumed_run_keeps_what_an_agent_was_given_also_when_it_was_the_runs(t
 )
 def test_overrides(saved: Path, overrides: list[str], names: list[str], rates: list[float]) -> None:
     config = load(saved, "magrpo", parse_overrides(overrides))
-    assert (of(config, "name"), of(config, "learning_rate")) == (names, rates)
+    assert (values(config, "name"), values(config, "learning_rate")) == (names, rates)
 
 
-def test_an_override_of_one_agent_needs_no_list(tmp_path: Path) -> None:
+def test_an_override_of_one_agent_works_without_a_list_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(tree(magrpo={"num_agents": 3})))
     config = load(path, "magrpo", parse_overrides(["agents.2.resources={generator: {replicas: 2}}"]))
@@ -140,8 +140,8 @@ def test_an_override_of_one_agent_needs_no_list(tmp_path: Path) -> None:
         ([{"resources": {"learner": {"gpu": 1}}}], {}, "did you mean 'agents.0.resources.learner.gpus'?"),
         ([{"resources": 2}], {}, "'agents.0.resources' should be a section with settings, got 2"),
         ([{"name": {"a": 1}}], {}, "agents.0.name should be text, got {'a': 1}"),
-        ([{"learning_rate": "fast"}], {}, "agents.0.learning_rate should be a number, got 'fast'"),
-        ([{}, {"temperature": 0}], {}, "agents.1.temperature should be above 0, got 0.0"),
+        ([{"learning_rate": "fast"}], {}, "agents.0.learning_rate should be a number at least 0, got 'fast'"),
+        ([{}, {"temperature": 0}], {}, "agents.1.temperature should be above 0, got 0"),
         ([{}, {"top_p": 1.5}], {}, "agents.1.top_p should be at most 1, got 1.5"),
         ([{}, {"max_new_tokens": 9999}], {}, "no room for a prompt beside agents.1.max_new_tokens 9999: raise"),
         (
@@ -159,7 +159,7 @@ def test_an_override_of_one_agent_needs_no_list(tmp_path: Path) -> None:
         (
             [{}, {"estimator": "marloo"}],
             {"magrpo": {"normalize_advantages": True}},
-            "makes marloo the same as magrpo (each is an affine map of the returns): turn it off, or use "
+            "makes marloo the same as magrpo (each is an affine map of the returns): set it to false, or use "
             "agents.1.estimator magrpo",
         ),
         (
@@ -193,7 +193,7 @@ def test_an_override_of_one_agent_needs_no_list(tmp_path: Path) -> None:
         (
             [{}, {"resources": {"learner": {"cpu_offload": True}}}],
             {},
-            "agents.1.resources.learner.cpu_offload is for weights that ranks share out, and resources.learner.ranks "
+            "agents.1.resources.learner.cpu_offload is for weights that ranks shard, and resources.learner.ranks "
             "is 1: set it to 2 or more",
         ),
         (
@@ -211,38 +211,44 @@ def test_an_override_of_one_agent_needs_no_list(tmp_path: Path) -> None:
             {"lora": {"rank": 2, "share_base": True}, "resources": {"learner": {"ranks": 2}}},
             "lora.share_base is for learners in one process, and resources.learner.ranks is 2: leave one of them out",
         ),
-        ([{"kl_coef": 0.1}], {}, "'agents.0.kl_coef': the KL term to the reference policy has its size in"),
+        ([{"kl_coef": 0.1}], {}, "'agents.0.kl_coef': the KL term to the reference policy is set by reference_kl_coef"),
         ([{}, {}, {}], {"magrpo": {"num_agents": 2}}, "agents names 3 models but magrpo.num_agents is 2"),
         (3.5, {}, "agents should be a list like [a, b], of names or of mappings, or null, got 3.5"),
         ([1.5, "b"], {}, "agents.0.name should be text, got 1.5"),
     ],
 )
-def test_a_mistake_names_the_agent(agents: Any, sections: dict, says: str) -> None:
+def test_an_error_names_the_agent(agents: Any, sections: dict, says: str) -> None:
     with pytest.raises(UserError) as error:
         from_tree(tree(agents, **sections), "magrpo")
     assert says in str(error.value)
 
 
-def test_grpo_may_describe_its_one_agent() -> None:
+def test_grpo_accepts_an_entry_for_its_one_agent() -> None:
     config = from_tree(tree([{"top_p": 0.5}], grpo={"learning_rate": 1e-3}), "grpo")
-    assert (of(config, "top_p"), of(config, "learning_rate"), of(config, "estimator")) == ([0.5], [1e-3], ["grpo"])
+    assert (values(config, "top_p"), values(config, "learning_rate"), values(config, "estimator")) == (
+        [0.5],
+        [1e-3],
+        ["grpo"],
+    )
 
 
-def test_agents_share_a_policy() -> None:
+def test_agents_can_share_a_policy() -> None:
     agents = [{"name": "a", "learning_rate": 1e-4, "policy": 0}, "b", {"policy": 0, "max_new_tokens": 64}]
     config = from_tree(tree(agents), "magrpo")
     assert config.policies == (PolicyId((0, 2)), PolicyId((1,)))
     assert list(map(str, config.policies)) == ["policy 0", "agent 1"]
     assert [config.policy_of(agent).key for agent in range(3)] == ["policy_0", "agent_1", "policy_0"]
-    assert of(config, "name") == ["a", "b", "a"]
-    assert of(config, "learning_rate") == [1e-4, 2e-5, 1e-4]
-    assert of(config, "max_new_tokens") == [256, 256, 64]
+    assert values(config, "name") == ["a", "b", "a"]
+    assert values(config, "learning_rate") == [1e-4, 2e-5, 1e-4]
+    assert values(config, "max_new_tokens") == [256, 256, 64]
     assert from_tree(to_tree(config), "magrpo") == config
     changed = from_tree(to_tree(config), "magrpo", {"agents.0.learning_rate": 1e-3})
-    assert of(changed, "learning_rate") == [1e-3, 2e-5, 1e-3], "an agent follows the first of its policy"
+    assert values(changed, "learning_rate") == [1e-3, 2e-5, 1e-3], (
+        "an agent inherits from the first agent of its policy"
+    )
 
 
-def test_one_policy_for_all_and_one_of_its_own() -> None:
+def test_all_agents_can_share_one_policy_and_single_agents_can_opt_out() -> None:
     assert from_tree(tree(), "magrpo").policies == (PolicyId((0,)), PolicyId((1,)))
     all_agents = from_tree(tree(magrpo={"num_agents": 3, "policy": 0}), "magrpo")
     assert all_agents.policies == (PolicyId((0, 1, 2)),)
@@ -255,9 +261,12 @@ def test_one_policy_for_all_and_one_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("agents", "says"),
     [
-        ([{"policy": 1}, {}], "policy of agent 0 is 1: it should be the number of an agent before it, or null"),
-        ([{}, {"policy": 0}, {"policy": 1}], "policy of agent 2 is 1, and agent 1 plays with that of agent 0: set it"),
-        ([{}, {"policy": -1}], "agents.1.policy should not be negative, got -1"),
+        ([{"policy": 1}, {}], "policy of agent 0 is 1: it should be the number of an earlier agent, or null"),
+        (
+            [{}, {"policy": 0}, {"policy": 1}],
+            "policy of agent 2 is 1, and agent 1 shares the policy of agent 0: set it",
+        ),
+        ([{}, {"policy": -1}], "agents.1.policy should be at least 0, got -1"),
         (["a", {"name": "b", "policy": 0}], "agents.1.name differs from that of agent 0, whose policy it shares"),
         ([{}, {"temperature": 0.5, "policy": 0}], "agents.1.temperature differs from that of agent 0"),
         (
@@ -267,7 +276,7 @@ def test_one_policy_for_all_and_one_of_its_own() -> None:
         ([{"reference_kl_coef": 0.1}, {"max_new_tokens": 9, "policy": 0}], "agents.1.max_new_tokens differs from"),
     ],
 )
-def test_policies_that_cannot_be_shared(agents: list[Any], says: str) -> None:
+def test_agents_with_different_settings_cannot_share_a_policy(agents: list[Any], says: str) -> None:
     with pytest.raises(UserError) as caught:
         from_tree(tree(agents), "magrpo")
     assert says in str(caught.value)

@@ -1,4 +1,4 @@
-"""What a config amounts to, chains and trees."""
+"""The training budget of chains and trees."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from marl_ray.config.budget import describe_budget, training_budget
         ({"handoff": "all", "num_turns": 3}, 2 * (1 + 2 + 4), 2 * (2 + 4 + 8)),
     ],
 )
-def test_joint_samples_of_a_tree(settings: dict, groups: int, samples: int) -> None:
+def test_groups_and_joint_samples_of_a_tree(settings: dict, groups: int, samples: int) -> None:
     section = {"num_turns": 2, "num_generations": 2, "rollout_buffer_size": 2, **settings}
     config = from_tree({"model": {"name": "m"}, "dataset": {"name": "toy"}, "magrpo": section}, "magrpo")
     known = training_budget(config, 10)
     assert (known.groups_per_step, known.joint_samples_per_step) == (groups, samples)
-    assert f"{groups} groups an agent" in describe_budget(config, None)
+    assert f"{groups} groups per agent" in describe_budget(config, None)
     assert f"= {samples} joint samples (" in describe_budget(config, 10)
 
 
-def test_the_step_in_words() -> None:
+def test_a_step_is_described_in_words() -> None:
     given = {"model": {"name": "m"}, "dataset": {"name": "toy"}, "magrpo": {"num_turns": 2, "train_batch_size": 4}}
     lines = describe_budget(from_tree(given, "magrpo"), 20).splitlines()
     assert lines == [
-        "one step: 8 tasks x 2 turns = 16 groups an agent; x 4 generations = 64 joint samples (2 completions each); "
-        "4 optimizer steps an agent",
-        "run: 20 tasks, 3 steps an epoch, 3 steps, at most 192 joint samples",
+        "one step: 8 tasks x 2 turns = 16 groups per agent; x 4 generations = 64 joint samples (2 completions each); "
+        "4 optimizer steps per agent",
+        "run: 20 tasks, 3 steps per epoch, 3 steps, at most 192 joint samples",
     ]
     given["magrpo"] |= {"joint_mode": "cross", "handoff": "all"}
     assert describe_budget(from_tree(given, "magrpo"), 20).startswith(
-        "one step: 8 tasks x 17 nodes = 136 groups an agent; x 16 joint actions = 2176 joint samples"
+        "one step: 8 tasks x 17 nodes = 136 groups per agent; x 16 joint actions = 2176 joint samples"
     )
 
 
-def test_what_is_sampled_and_not_learned_from_is_counted() -> None:
-    """24 tasks more a step, at most, and a greedy joint sample at each of 2 nodes."""
+def test_samples_that_no_loss_uses_are_counted() -> None:
+    """At most 24 more tasks per step, and a greedy joint sample at each of 2 nodes."""
     section = {"num_turns": 2, "dynamic_sampling": True, "estimator": "remax"}
     config = from_tree({"model": {"name": "m"}, "dataset": {"name": "toy"}, "magrpo": section}, "magrpo")
     known = training_budget(config, 20)
     assert (known.groups_per_step, known.joint_samples_per_step) == (16, (8 + 24) * 2 * (4 + 1))
     first, greedy, dynamic, run = describe_budget(config, 20).splitlines()
-    assert "16 groups an agent; x 4 generations = 64 joint samples" in first
-    assert greedy == "estimator remax: and a greedy joint sample at every node, which nobody learns from"
-    assert "takes up to 32 tasks, and learns from the first 8 in which rewards differ" in dynamic
+    assert "16 groups per agent; x 4 generations = 64 joint samples" in first
+    assert greedy == "estimator remax: one more greedy joint sample per node, as baseline only"
+    assert "samples up to 32 tasks and learns from the first 8 in which rewards differ" in dynamic
     assert run.endswith("3 steps, at most 960 joint samples")

@@ -1,4 +1,4 @@
-"""`compat`: settings as another program has them, where the file says nothing."""
+"""The setting `compat`: defaults of another program for settings that the file omits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def config(algorithm: str = "magrpo", model: dict[str, Any] | None = None, top: 
 
 
 @pytest.mark.parametrize("algorithm", ["magrpo", "grpo"])
-def test_it_sets_what_agrees_with_comlrl(algorithm: str) -> None:
+def test_comlrl_sets_the_defaults_of_comlrl(algorithm: str) -> None:
     found = config(algorithm)
     for agent in found.agents:
         assert (agent.temperature, agent.top_p) == (0.6, 0.6)
@@ -26,25 +26,25 @@ def test_it_sets_what_agrees_with_comlrl(algorithm: str) -> None:
     assert found.credit.normalize_advantages
     assert found.importance == "none"
     assert (found.optimizer.weight_decay, found.optimizer.max_grad_norm) == (0.01, None)
-    assert found.optimizer.reference_kl == "k1_in_reward", "there is no reference"
+    assert found.optimizer.reference_kl == "k1_in_reward", "without a reference policy"
 
 
 @pytest.mark.parametrize("critic", ["iac", "maac"])
-def test_its_actor_critics_have_settings_of_their_own(critic: str) -> None:
+def test_comlrl_critics_have_other_defaults(critic: str) -> None:
     found = config(critic=critic, num_turns=2)
     assert (found.credit.normalize_advantages, found.rollout.handoff) == (True, "all")
     assert (found.model.top_k, found.rollout.early_termination_threshold) == (None, None)
     assert config(critic="none", num_turns=2).model.top_k == 50
 
 
-def test_what_is_given_wins() -> None:
+def test_given_settings_take_precedence() -> None:
     given = {"handoff": "random", "weight_decay": 0.0, "max_grad_norm": 1.0, "importance": "truncate"}
     found = config(model={"temperature": 1.0, "top_k": None}, **given, early_termination_threshold=None)
     assert (found.rollout.handoff, found.importance, found.model.top_k) == ("random", "truncate", None)
     assert (found.optimizer.weight_decay, found.optimizer.max_grad_norm) == (0.0, 1.0)
     assert found.rollout.early_termination_threshold is None
     assert [agent.temperature for agent in found.agents] == [1.0, 1.0]
-    assert from_tree(to_tree(found), "magrpo") == found, "a saved run is what it was"
+    assert from_tree(to_tree(found), "magrpo") == found, "a saved config loads unchanged"
     own = config(top={"agents": [{"temperature": 0.9}, {}]})
     assert [agent.temperature for agent in own.agents] == [0.9, 0.6]
 
@@ -57,19 +57,19 @@ def test_what_is_given_wins() -> None:
         ({"reference_kl_coef": 0.1, "reference_kl": "k3_in_loss"}, "k3_in_loss"),
     ],
 )
-def test_the_kl_term_is_where_comlrl_has_it(given: dict[str, Any], place: str) -> None:
+def test_the_kl_term_has_the_form_of_comlrl(given: dict[str, Any], place: str) -> None:
     assert config(**given).optimizer.reference_kl == place
     assert config(top={"agents": [{"reference_kl_coef": 0.1}, {}]}).optimizer.reference_kl == "k3_in_reward"
 
 
-def test_without_it_nothing_changes() -> None:
+def test_compat_null_changes_nothing() -> None:
     tree = {"model": {"name": "m"}, "dataset": {"name": "toy"}}
     assert from_tree(tree | {"compat": None}, "magrpo") == from_tree(tree, "magrpo")
     with pytest.raises(UserError, match="compat should be one of none, comlrl, got 'trl'"):
         from_tree(tree | {"compat": "trl"}, "magrpo")
 
 
-def test_it_is_explained_with_its_values() -> None:
+def test_explain_lists_the_defaults_of_comlrl() -> None:
     first, text, *values = explain("compat", "grpo")
     assert first == "compat: one of none, comlrl; default none"
     assert "docs/explanation/estimators.md" in text

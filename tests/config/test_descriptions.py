@@ -1,31 +1,34 @@
-"""`marl-ray explain`: what is said of a setting is what stands at its field."""
+"""Descriptions of settings, from the docstrings of their fields, and the JSON Schema."""
 
 from __future__ import annotations
 
+import jsonschema
 import pytest
+import yaml
 
 from marl_ray.config import from_tree, to_tree
-from marl_ray.config.aliases import KEY_ALIASES, canonical_key
-from marl_ray.config.descriptions import docstrings, explain
+from marl_ray.config.compat import KEY_ALIASES, canonical_key
+from marl_ray.config.descriptions import describe_setting, explain, json_schema
 from marl_ray.config.keys import agent_keys, settings
 from marl_ray.core.errors import UserError
+from tests.factories import ROOT
 
 
 @pytest.mark.parametrize("algorithm", ["magrpo", "grpo"])
-def test_every_setting_has_a_docstring(algorithm: str) -> None:
+def test_every_setting_has_a_description(algorithm: str) -> None:
     for key, setting in settings(algorithm).items():
-        text = docstrings(setting.owner).get(setting.place[-1], "")
+        text = describe_setting(setting)
         assert len(text) > 10, key
-        assert text.strip().endswith("."), key
+        assert text.endswith("."), key
 
 
 def test_settings_are_the_keys_of_a_saved_config() -> None:
-    def keys(tree: dict, where: str = "") -> set[str]:
-        found = set()
+    def keys(tree: dict, prefix: str = "") -> set[str]:
+        names = set()
         for name, value in tree.items():
-            key = f"{where}{name}"
-            found |= keys(value, f"{key}.") if isinstance(value, dict) and key not in settings("magrpo") else {key}
-        return found
+            key = f"{prefix}{name}"
+            names |= keys(value, f"{key}.") if isinstance(value, dict) and key not in settings("magrpo") else {key}
+        return names
 
     config = from_tree({"model": {"name": "m"}, "dataset": {"name": "toy"}}, "magrpo")
     assert keys(to_tree(config)) == set(settings("magrpo"))
@@ -34,64 +37,66 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
 @pytest.mark.parametrize(
     ("key", "lines"),
     [
-        ("seed", ["seed: a whole number; default 42", "Every draw of the run follows from it."]),
+        ("seed", ["seed: a whole number; default 42", "Seed of all random streams."]),
         (
             "magrpo.discount",
             [
-                "magrpo.discount: a number that should not be negative and be at most 1; default 1.0",
-                "What a later turn's reward counts in an earlier turn's return.",
+                "magrpo.discount: a number at least 0 and at most 1; default 1.0",
+                "Discount factor per turn.",
             ],
         ),
         (
             "magrpo.advantage_normalization",
             [
-                "magrpo.advantage_normalization is an older spelling: magrpo.normalize_advantages is kept",
+                "magrpo.advantage_normalization is an alias of magrpo.normalize_advantages",
                 "magrpo.normalize_advantages: true or false; default false",
-                "Whitening: advantages less their mean in the group, divided by their standard deviation there; "
-                "with a critic, among all of an agent's answers in a turn of the batch. `advantage_normalization` is "
-                "the same.",
+                "Whiten advantages: subtract the mean of the group and divide by its standard deviation. With a critic, "
+                "mean and deviation are taken over all completions of an agent in one turn of the batch. "
+                "`advantage_normalization` is an alias.",
             ],
         ),
         (
             "magrpo.top_p",
             [
-                "magrpo.top_p is an older spelling: model.top_p is kept",
-                "model.top_p: a number that should be above 0 and be at most 1; default 1.0",
-                "Nucleus mass. Below 1 the sampler's distribution is not the learner's; `importance` makes up for it.",
-                "agents.N.top_p is one agent's.",
+                "magrpo.top_p is an alias of model.top_p",
+                "model.top_p: a number above 0 and at most 1; default 1.0",
+                "Probability mass of nucleus sampling. Below 1, the sampling distribution differs from the learner's, "
+                "which `importance` corrects.",
+                "agents.N.top_p sets it for one agent.",
             ],
         ),
         (
             "magrpo.max_steps",
             [
-                "magrpo.max_steps: a whole number that should be above 0, or null; default null",
-                "End after this many steps, whatever the epochs; null: no limit.",
+                "magrpo.max_steps: a whole number above 0, or null; default null",
+                "Maximum number of steps, regardless of epochs. null: no limit.",
             ],
         ),
         (
             "external.mode",
             [
-                "external.mode: level_feedback, level_passed, passed, plain, expert_edits, or module:Attr of one's "
-                "own; default level_feedback",
-                "What is told, and who words it.",
+                "external.mode: level_feedback, level_passed, passed, plain, expert_edits, or module:Attr of a "
+                "plug-in; default level_feedback",
+                "Kind of feedback and its wording.",
             ],
         ),
         (
             "magrpo.estimator",
             [
                 "magrpo.estimator: magrpo, grpo, marloo, maremax, mareinforce, remax, difference, reinforce_pp, or "
-                "module:Attr of one's own, or null; default null",
-                "Advantage estimator; null: the one called like the section. `advantage_mode` mean, rloo, max or raw "
-                "is the same.",
-                "agents.N.estimator is one agent's.",
+                "module:Attr of a plug-in, or null; default null",
+                "Advantage estimator. null: the one named like the section. `advantage_mode` mean, rloo, max or raw is "
+                "an alias.",
+                "agents.N.estimator sets it for one agent.",
             ],
         ),
         (
             "agents.1.max_new_tokens",
             [
-                "agents.1.max_new_tokens is one agent's magrpo.max_new_tokens, which holds for agents without it",
-                "magrpo.max_new_tokens: a whole number that should be above 0; default 256",
-                "Tokens of a completion at most.",
+                "agents.1.max_new_tokens is magrpo.max_new_tokens of one agent; agents that omit it have the value of "
+                "magrpo.max_new_tokens",
+                "magrpo.max_new_tokens: a whole number above 0; default 256",
+                "Maximum number of tokens per completion.",
             ],
         ),
         (
@@ -99,49 +104,50 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
             [
                 "model.tokenizer_kwargs.x is an entry of model.tokenizer_kwargs",
                 "model.tokenizer_kwargs: a mapping; default {}",
-                "Passed to `AutoTokenizer.from_pretrained`. `trust_remote_code` here is that of model_kwargs.",
+                "Arguments for `AutoTokenizer.from_pretrained`. `trust_remote_code` here is the same setting as in "
+                "model_kwargs.",
             ],
         ),
         (
             "reward_processor",
             [
-                "reward_processor: An affine map of the environment's reward.",
-                "reward_processor.enabled [true]: Whether the map is applied.",
-                "reward_processor.scale_factor [1.0]: What a reward is multiplied with; not 0.",
-                "reward_processor.shift [0.0]: What is added to the reward after scaling; `reward_shift` is the same.",
+                "reward_processor: Affine transformation of the environment's reward.",
+                "reward_processor.enabled [true]: Apply the transformation.",
+                "reward_processor.scale_factor [1.0]: Factor applied to the reward.",
+                "reward_processor.shift [0.0]: Value added to the reward after scaling.",
             ],
         ),
     ],
 )
-def test_what_is_said(key: str, lines: list[str]) -> None:
+def test_explain_shows_type_default_and_description(key: str, lines: list[str]) -> None:
     assert explain(key, "magrpo") == lines
 
 
-def test_a_section_has_a_line_for_each_setting() -> None:
+def test_explain_lists_the_settings_of_a_section() -> None:
     lines = explain("magrpo", "magrpo")
     keys = [key for key in settings("magrpo") if key.startswith("magrpo.")]
     assert [line.split(" ")[0] for line in lines[1:]] == keys
-    assert explain("model.model_kwargs", "grpo")[0] == "model.model_kwargs: How the weights are loaded."
-    said = " ".join(explain("agents", "grpo"))
-    assert all(f"agents.{key}: one agent's {run}" in said for key, run in agent_keys("grpo").items())
+    assert explain("model.model_kwargs", "grpo")[0] == "model.model_kwargs: Options for loading the weights."
+    text = " ".join(explain("agents", "grpo"))
+    assert all(f"agents.{key}: {run} of one agent" in text for key, run in agent_keys("grpo").items())
     assert len(explain("agents.resources.learner", "magrpo")) == 7
 
 
 @pytest.mark.parametrize("key", ["agents.0", "agents.N"])
-def test_one_agent_is_explained_like_all(key: str) -> None:
+def test_one_entry_of_agents_is_explained_like_agents(key: str) -> None:
     assert explain(key, "magrpo") == [f"{key} is one entry of agents", *explain("agents", "magrpo")]
 
 
-@pytest.mark.parametrize("other", KEY_ALIASES)
-def test_every_older_spelling_is_explained(other: str) -> None:
-    key = other.format(algorithm="grpo")
-    first, *rest = explain(key, "grpo")
-    assert first == f"{key} is an older spelling: {canonical_key(key, 'grpo')} is kept"
+@pytest.mark.parametrize("alias", KEY_ALIASES)
+def test_explain_resolves_every_alias(alias: str) -> None:
+    key = alias.format(algorithm="grpo")
+    header, *rest = explain(key, "grpo")
+    assert header == f"{key} is an alias of {canonical_key(key, 'grpo')}"
     assert rest == explain(canonical_key(key, "grpo"), "grpo")
 
 
 @pytest.mark.parametrize(
-    ("key", "says"),
+    ("key", "message"),
     [
         ("lr", "unknown setting 'lr': did you mean 'magrpo.learning_rate'?"),
         ("external.mod", "unknown setting 'external.mod': did you mean 'external.mode'?"),
@@ -150,7 +156,42 @@ def test_every_older_spelling_is_explained(other: str) -> None:
         ("seed.x", "seed.x: 'seed' is a single value, not a section"),
     ],
 )
-def test_an_unknown_key_names_the_nearest(key: str, says: str) -> None:
+def test_explain_names_the_nearest_known_key(key: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         explain(key, "magrpo")
-    assert str(error.value) == says
+    assert str(error.value) == message
+
+
+def validator() -> jsonschema.Draft202012Validator:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_every_shipped_config_is_valid_by_the_json_schema() -> None:
+    schema = validator()
+    files = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "docs" / "examples").rglob("*.yaml")]
+    assert len(files) > 25
+    for path in files:
+        assert [error.message for error in schema.iter_errors(yaml.safe_load(path.read_text()))] == [], path
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"magrpo": {"num_turn": 2}},
+        {"magrpo": {"num_turns": 0}},
+        {"magrpo": {"handoff": "worst"}},
+        {"magrpo": {"estimator": "median"}},
+        {"agents": [{"temprature": 1.0}]},
+        {"sed": 1},
+    ],
+)
+def test_the_json_schema_rejects_misspelt_keys_and_invalid_values(changed: dict) -> None:
+    assert not validator().is_valid(changed)
+
+
+def test_the_json_schema_accepts_aliases_null_and_plugins() -> None:
+    given = {"magrpo": {"agent_learning_rate": 1e-5, "estimator": "my_module:mine", "reward_shift": -1}, "lora": None}
+    given |= {"model_name": "m", "agents": ["a", {"resources": {"learner": {"gpus": 0.5}}}]}
+    assert validator().is_valid(given)

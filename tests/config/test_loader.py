@@ -1,4 +1,4 @@
-"""The typed config: reading, overrides, legacy spellings, and one-line refusals."""
+"""Loading configs: files, overrides, aliases and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marl_ray.config.parsing import parse_value
 from marl_ray.core.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-MISSION = [
+EXPERIMENTS = [
     f"{mt}{algo}_{data}_config" for mt in ("", "mt_") for algo in ("grpo", "magrpo") for data in ("he", "che", "mbpp")
 ]
 
@@ -33,7 +33,7 @@ def names(config: Config) -> list[str]:
     return [agent.name for agent in config.agents]
 
 
-@pytest.mark.parametrize("name", [*MISSION, "mt_magrpo_bug_fix_config", "quickstart"])
+@pytest.mark.parametrize("name", [*EXPERIMENTS, "mt_magrpo_bug_fix_config", "quickstart"])
 def test_every_shipped_config_loads_and_survives_a_round_trip(name: str) -> None:
     algorithm = "grpo" if "_grpo" in f"_{name}" and "magrpo" not in name else "magrpo"
     config = load(CONFIGS / f"{name}.yaml", algorithm)
@@ -44,9 +44,10 @@ def test_every_shipped_config_loads_and_survives_a_round_trip(name: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "parity"), [*((name, False) for name in MISSION if "mbpp" not in name), *((name, True) for name in PARITY)]
+    ("name", "parity"),
+    [*((name, False) for name in EXPERIMENTS if "mbpp" not in name), *((name, True) for name in PARITY)],
 )
-def test_the_published_settings_are_those_of_the_comments(name: str, parity: bool) -> None:
+def test_shipped_configs_have_the_settings_that_their_comments_state(name: str, parity: bool) -> None:
     path = CONFIGS / ("parity" if parity else "") / f"{name}.yaml"
     algorithm_name = "magrpo" if "magrpo" in name else "grpo"
     config = load(path, algorithm_name)
@@ -88,13 +89,13 @@ def test_the_published_settings_are_those_of_the_comments(name: str, parity: boo
         ("no", "no"),
     ],
 )
-def test_override_values_mean_what_a_person_means(text: str, value: object) -> None:
+def test_override_values_are_parsed_as_literals(text: str, value: object) -> None:
     parsed = parse_value(text)
     assert parsed == value
     assert type(parsed) is type(value)
 
 
-def test_overrides_of_the_mission() -> None:
+def test_overrides_with_aliases_and_quotes() -> None:
     overrides = parse_overrides(
         [
             "model_name='bigcode/starcoder2-3b'",
@@ -132,7 +133,7 @@ def test_overrides_of_the_mission() -> None:
         (["magrpo.importance=truncate"], "truncate"),
     ],
 )
-def test_importance_weights_are_for_a_sampler_that_differs(overrides: list[str], importance: str) -> None:
+def test_importance_auto_depends_on_the_sampler(overrides: list[str], importance: str) -> None:
     config = load(CONFIGS / "quickstart.yaml", "magrpo", parse_overrides(overrides))
     assert config.importance == importance
 
@@ -176,7 +177,7 @@ def test_aliases_are_resolved() -> None:
         ),
     ],
 )
-def test_what_a_person_means(override: str, read: str, value: object) -> None:
+def test_values_are_converted_leniently(override: str, read: str, value: object) -> None:
     found = to_tree(load(CONFIGS / "magrpo_he_config.yaml", "magrpo", parse_overrides([override])))
     for part in read.split("."):
         found = found[part]
@@ -185,11 +186,11 @@ def test_what_a_person_means(override: str, read: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("key", ["kl_coef", "beta", "use_kl_loss", "reference_devices", "ref_model"])
-def test_other_names_of_the_reference_kl_are_told_ours(key: str) -> None:
-    with pytest.raises(UserError, match=rf"^unknown setting 'magrpo\.{key}': .* has its size in reference_kl_coef"):
+def test_kl_settings_of_other_libraries_name_ours(key: str) -> None:
+    with pytest.raises(UserError, match=rf"^unknown setting 'magrpo\.{key}': .* is set by reference_kl_coef"):
         from_tree(tree(magrpo={key: 0.01}), "magrpo")
-    for nothing in (0, 0.0, None, False):
-        from_tree(tree(magrpo={key: nothing}), "magrpo")
+    for disabled in (0, 0.0, None, False):
+        from_tree(tree(magrpo={key: disabled}), "magrpo")
 
 
 @pytest.mark.parametrize(
@@ -205,13 +206,13 @@ def test_other_names_of_the_reference_kl_are_told_ours(key: str) -> None:
         ({}, {"magrpo.reference_kl_enabled": True}, 0.1),
     ],
 )
-def test_the_reference_kl_and_its_switch(section: dict, overrides: dict, coefficient: float) -> None:
+def test_the_kl_switch_of_comlrl_sets_the_coefficient(section: dict, overrides: dict, coefficient: float) -> None:
     config = from_tree(tree(magrpo=section), "magrpo", overrides)
     assert [agent.reference_kl_coef for agent in config.agents] == [coefficient] * 2
 
 
 @pytest.mark.parametrize(
-    ("key", "meant"),
+    ("key", "nearest"),
     [
         ("lr", "magrpo.learning_rate"),
         ("magrpo.lr", "magrpo.learning_rate"),
@@ -222,24 +223,24 @@ def test_the_reference_kl_and_its_switch(section: dict, overrides: dict, coeffic
         ("grpo.num_turns", "magrpo"),
     ],
 )
-def test_an_unknown_setting_names_the_one_that_is_meant(key: str, meant: str) -> None:
-    with pytest.raises(UserError, match=rf"did you mean '{meant}'\?$"):
+def test_an_unknown_setting_names_the_nearest(key: str, nearest: str) -> None:
+    with pytest.raises(UserError, match=rf"did you mean '{nearest}'\?$"):
         load(CONFIGS / "magrpo_he_config.yaml", "magrpo", {key: 1})
 
 
-def test_fewer_turns_take_the_first_weights_and_say_so() -> None:
-    path, said = CONFIGS / "mt_magrpo_he_config.yaml", []
-    config = load(path, "magrpo", {"magrpo.num_turns": 1}, said.append)
+def test_an_override_of_num_turns_truncates_turn_weights_with_a_note() -> None:
+    path, notes = CONFIGS / "mt_magrpo_he_config.yaml", []
+    config = load(path, "magrpo", {"magrpo.num_turns": 1}, notes.append)
     assert config.credit.turn_gradient_weights == (1.2,)
-    (line,) = said
+    (line,) = notes
     assert line.startswith("note: magrpo.num_turns is 1, so of turn_gradient_weights [1.2, 0.8]")
-    with pytest.raises(UserError, match="has 2 values for 3 turns: give one a turn"):
+    with pytest.raises(UserError, match="has 2 values for 3 turns: give one per turn"):
         load(path, "magrpo", {"magrpo.num_turns": 3})
-    with pytest.raises(UserError, match="has 3 values for 1 turn: give one a turn"):
+    with pytest.raises(UserError, match="has 3 values for 1 turn: give one per turn"):
         load(path, "magrpo", {"magrpo.num_turns": 1, "magrpo.turn_gradient_weights": [1, 2, 3]})
 
 
-def test_a_later_spelling_wins_over_an_earlier_one(tmp_path: Path) -> None:
+def test_an_override_takes_precedence_over_an_alias_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     given = tree(
         model_name="file", magrpo={"temperature": 0.8, "external_original_prompt": False}, agents=["x", "y", "z"]
@@ -265,7 +266,7 @@ def test_a_later_spelling_wins_over_an_earlier_one(tmp_path: Path) -> None:
         ({"magrpo": {"reward_shift": -4}, "reward_processor": {"shift": "-4.0"}}, "reward_processor.shift", -4.0),
     ],
 )
-def test_two_spellings_that_mean_the_same_may_both_be_given(sections: dict, read: str, value: object) -> None:
+def test_a_key_and_its_alias_may_both_be_given_with_equal_values(sections: dict, read: str, value: object) -> None:
     found = to_tree(from_tree(tree(**sections), "magrpo"))
     for part in read.split("."):
         found = found[part]
@@ -280,12 +281,12 @@ def test_two_spellings_that_mean_the_same_may_both_be_given(sections: dict, read
         {"magrpo": {"advantage_mode": "max", "estimator": "magrpo"}},
     ],
 )
-def test_two_spellings_that_differ_are_refused(sections: dict) -> None:
+def test_a_key_and_its_alias_with_different_values_are_rejected(sections: dict) -> None:
     with pytest.raises(UserError, match="are the same setting and differ: give one of them"):
         from_tree(tree(**sections), "magrpo")
 
 
-def test_reading_a_config_needs_none_of_the_heavy_packages() -> None:
+def test_loading_a_config_imports_no_heavy_packages() -> None:
     code = (
         "import sys; from marl_ray.config import load; import marl_ray.config.descriptions; "
         f"load({str(CONFIGS / 'quickstart.yaml')!r}, 'magrpo'); "
@@ -295,20 +296,20 @@ def test_reading_a_config_needs_none_of_the_heavy_packages() -> None:
     assert done.stdout == "\n"
 
 
-def test_grpo_is_one_agent() -> None:
+def test_grpo_has_one_agent() -> None:
     assert from_tree(tree(), "grpo").num_agents == 1
     with pytest.raises(UserError, match="grpo trains one agent"):
         from_tree(tree(grpo={"num_agents": 2}), "grpo")
 
 
-def test_the_wrong_entry_point_names_the_right_one(tmp_path: Path) -> None:
+def test_a_config_of_the_other_algorithm_names_its_entry_point(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(tree(grpo={"num_turns": 1})))
     with pytest.raises(UserError, match=r"train_grpo"):
         load(path, "magrpo")
 
 
-def test_a_missing_or_broken_file_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_file_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         load(tmp_path / "none.yaml", "magrpo")
     with pytest.raises(UserError, match=r"^config 'a\\x00b' is not a path: it has a NUL character$"):
@@ -325,5 +326,5 @@ def test_a_missing_or_broken_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="in a file, write a section for every dot"):
         load(tmp_path / "dots.yaml", "magrpo")
     (tmp_path / "empty.yaml").write_text("")
-    with pytest.raises(UserError, match="holds no settings"):
+    with pytest.raises(UserError, match="contains no settings"):
         load(tmp_path / "empty.yaml", "magrpo")

@@ -1,4 +1,4 @@
-"""What is refused, in one line."""
+"""Rejected configs, each with a one-line error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
 
 
 @pytest.mark.parametrize(
-    ("sections", "says"),
+    ("sections", "message"),
     [
         ({"algorithm": {"num_turns": 2}}, "unknown setting 'algorithm'"),
         ({"magrpo": {"temperature": 0.5}, "model": {"temperature": 0.6}}, "are the same setting and differ"),
@@ -27,27 +27,33 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ({"magrpo": {"adam_beta1": 2}}, "below 1"),
         (
             {"magrpo": {"optimizer": "adafactor", "adam_beta1": 0.5}},
-            "adam_beta2 are AdamW's, and magrpo.optimizer is ada",
+            "adam_beta2 are for AdamW, and magrpo.optimizer is ada",
         ),
-        ({"lora": {"export": "adapter"}}, "lora.rank is 0, so there are no adapters"),
-        ({"lora": {"rank": 4, "share_base": True}, "agents": ["a", "b"]}, "and no two of this run do: leave it out"),
+        ({"lora": {"export": "adapter"}}, "lora.rank is 0, which disables adapters and all other settings of lora"),
+        (
+            {"lora": {"rank": 4, "share_base": True}, "agents": ["a", "b"]},
+            "and no two policies of this run have both: leave it out",
+        ),
         ({"magrpo": {"max_extra_draws": 8}}, "is for dynamic_sampling: set magrpo.dynamic_sampling to true"),
         ({"magrpo": {"dynamic_sampling": True, "estimator": "reinforce_pp"}}, "learns from groups of equal returns"),
         ({"resources": {"generator": {"gpus": 0.5, "tensor_parallel": 2}}}, "make them equal"),
         ({"magrpo": {"turn_gradient_weights": [0]}}, "not all 0"),
-        ({"magrpo": {"turn_gradient_weights": [-1]}}, "none should be negative"),
+        ({"magrpo": {"turn_gradient_weights": [-1]}}, "no weight should be negative"),
         (
             {"magrpo": {"advantage_mode": "median"}},
             "magrpo.estimator: unknown estimator 'median': known: magrpo, grpo, marloo",
         ),
         ({"magrpo": {"discount": 1.5}}, "magrpo.discount should be at most 1"),
-        ({"magrpo": {"rubbish": 1}}, "the known ones are listed by marl-ray explain magrpo"),
+        ({"magrpo": {"rubbish": 1}}, "`marl-ray explain magrpo` lists the known settings"),
         ({"reward_processor": {"scale_factor": 0}}, "nothing would be learned"),
         ({"output": {"run_name": "../elsewhere"}}, "the name of a folder below output.base_dir"),
         ({"output": {"run_name": "/tmp/elsewhere"}}, "the name of a folder below output.base_dir"),
-        ({"output": {"resume": "auto"}}, "output.resume auto goes on with the run of one name: set output.run_name"),
+        ({"output": {"resume": "auto"}}, "output.resume auto resumes the run of one name: set output.run_name"),
         ({"output": {"run_name": "."}}, "the name of a folder below output.base_dir"),
-        ({"sandbox": {"require": "bwrp"}}, "sandbox.require should be one of process, process+landlock, bwrap or null"),
+        (
+            {"sandbox": {"require": "bwrp"}},
+            "sandbox.require should be one of process, process+landlock, bwrap, or null",
+        ),
         ({"magrpo": {"num_turn": 2}}, "did you mean 'magrpo.num_turns'"),
         ({"magrp": {}}, "did you mean 'magrpo'"),
         ({"external": {"mod": "plain"}}, "did you mean 'external.mode'"),
@@ -57,7 +63,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ({"model": {"tokenizer_kwargs": {"x": 1j}}}, "model.tokenizer_kwargs.x should be text, a number, true, false"),
         ({"model": {"tokenizer_kwargs": {"x": [(1, 2)]}}}, "or mapping of these (20 levels at most), got [(1, 2)]"),
         ({"model": {"tokenizer_kwargs": {"x": parse_value("[" * 60 + "1" + "]" * 60)}}}, "(20 levels at most), got [["),
-        ({"output": {"run_name": "a/" + "é" * 128}}, "output.run_name has a name of 256 bytes, and a folder's has at"),
+        ({"output": {"run_name": "a/" + "é" * 128}}, "output.run_name has a name of 256 bytes, and the limit is 255"),
         ({"output": {"base_dir": "b" * 256}}, "output.base_dir has a name of 256 bytes"),
         ({"output": {"base_dir": "a\0b"}}, "output.base_dir should be text without a NUL character or half"),
         ({"output": {"run_name": "a\ud800"}}, "half of a surrogate pair, got 'a\\ud800'"),
@@ -67,21 +73,24 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         (
             {"magrpo": {"handoff": "all", "num_turns": 3, "early_termination_threshold": 0}},
             "magrpo.early_termination_threshold with handoff all and 3 turns would rank a branch that ended early "
-            "below one that went on, since its return has fewer turns: set it to null, or num_turns to 2",
+            "below its siblings, because its return has fewer turns: set it to null, or num_turns to 2",
         ),
         (
             {"magrpo": {"loss": "clip"}},
-            "for several optimizer steps a batch, and there is one, in which all ratios are 1",
+            "for several optimizer steps per batch, and there is one, in which all ratios are 1",
         ),
         (
             {"magrpo": {"loss": "gspo", "train_batch_size": 8}},
             "set magrpo.train_batch_size below the 8 groups of a step",
         ),
         ({"magrpo": {"loss": "m2po"}}, "magrpo.loss m2po is for stale tokens"),
-        ({"magrpo": {"loss": "m2po", "max_staleness": 1, "importance": "mask"}}, "would weigh tokens a second time"),
+        (
+            {"magrpo": {"loss": "m2po", "max_staleness": 1, "importance": "mask"}},
+            "would apply the ratio of loss m2po a second time",
+        ),
         (
             {"magrpo": {"loss": "gspo", "train_batch_size": 2, "loss_aggregation": "token_mean"}},
-            "averages over a completion's tokens by itself",
+            "averages over the tokens of a completion itself",
         ),
         ({"magrpo": {"clip_high": 0.28}}, "magrpo.clip_high is for loss clip and gspo, not policy_gradient"),
         ({"magrpo": {"loss": "clip", "train_batch_size": 2, "clip_low": 1.5}}, "clip_low should be at most 1"),
@@ -96,9 +105,12 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ),
         ({"magrpo": {"reference_kl_enabled": 1}}, "magrpo.reference_kl_enabled should be true or false, got 1"),
         ({"magrpo": {"loss": "ppo"}}, "magrpo.loss should be one of policy_gradient, clip, gspo, m2po"),
-        ({"magrpo": {"num_turns": "two"}}, "magrpo.num_turns should be a whole number, got 'two'"),
+        (
+            {"magrpo": {"num_turns": "two"}},
+            "magrpo.num_turns should be a whole number at least 1 and at most 100, got 'two'",
+        ),
         ({"magrpo": {"num_turns": True}}, "magrpo.num_turns should be a whole number"),
-        ({"magrpo": {"learning_rate": "fast"}}, "magrpo.learning_rate should be a number or null"),
+        ({"magrpo": {"learning_rate": "fast"}}, "magrpo.learning_rate should be a number at least 0, or null"),
         ({"magrpo": {"learning_rate": "nan"}}, "magrpo.learning_rate should be a number"),
         ({"magrpo": {"turn_gradient_weights": [1.0, 2.0]}}, "2 values for 1 turn:"),
         ({"magrpo": {"num_generations": 1}}, "num_generations is 1, but magrpo compares"),
@@ -109,16 +121,16 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ({"resources": {"generator": {"gpus": 2}}}, "make them equal"),
         (
             {"resources": {"colocate": True}, "magrpo": {"max_staleness": 1}},
-            "resources.colocate: engines sleep while learners learn, so nothing can be played ahead, and "
+            "resources.colocate: engines sleep during updates, so no rollouts can run ahead, and "
             "magrpo.max_staleness is 1: set it to 0, or colocate to false",
         ),
         ({"resources": {"colocate": True, "generator": {"replicas": 2}}}, "resources.generator.replicas is 2: set it"),
-        ({"resources": {"colocate": True, "learner": {"gpus": 1}}}, "so resources.learner.gpus says nothing"),
+        ({"resources": {"colocate": True, "learner": {"gpus": 1}}}, "so resources.learner.gpus has no effect"),
         ({"resources": {"deadlines": {"sync_s": 0}}}, "resources.deadlines.sync_s should be above 0"),
         ({"model": "x"}, "'model' should be a section"),
         ({"model": {"temperature": 0}}, "model.temperature should be above 0"),
         ({"magrpo": {"eval_temperature": 2.5}}, "magrpo.eval_temperature should be at most 2, got 2.5"),
-        ({"magrpo": {"eval_temperature": -1}}, "magrpo.eval_temperature should not be negative"),
+        ({"magrpo": {"eval_temperature": -1}}, "magrpo.eval_temperature should be at least 0"),
         ({"model": {"temperature": 2.5}}, "model.temperature should be at most 2, got 2.5"),
         ({"dataset": {"name": ""}}, "set dataset.name"),
         ({"magrpo": {"critic": "q"}}, "magrpo.critic should be one of none, iac, maac, got 'q'"),
@@ -126,8 +138,8 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ({"magrpo": {"critic_learning_rate": 1e-3}}, "magrpo.critic_learning_rate is for a critic, and there is none"),
         (
             {"magrpo": {"critic": "iac", "num_turns": 2}},
-            "magrpo.critic iac needs to know what followed each answer, and handoff random goes on from one of them: "
-            "set magrpo.handoff to all",
+            "magrpo.critic iac needs the continuation of every completion, and handoff random continues only one of "
+            "them: set magrpo.handoff to all",
         ),
         (
             {"magrpo": {"critic": "iac", "dynamic_sampling": True}},
@@ -142,12 +154,12 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
                     "rollout_buffer_size": 1,
                 }
             },
-            "magrpo.normalize_advantages compares the answers of a batch, and with num_generations 1 and "
+            "magrpo.normalize_advantages compares the completions of a batch, and with num_generations 1 and "
             "rollout_buffer_size 1 there is one",
         ),
         (
             {"magrpo": {"estimator": "reinforce_pp", "num_generations": 1, "rollout_buffer_size": 1}},
-            "magrpo.estimator reinforce_pp compares the answers of a batch",
+            "magrpo.estimator reinforce_pp compares the completions of a batch",
         ),
         (
             {"magrpo": {**EARLY, "critic": "iac"}},
@@ -166,50 +178,52 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ),
         (
             {"magrpo": {"optimizer": "adafactor"}, "lora": {"rank": 4}},
-            "magrpo.optimizer adafactor steps in proportion to weights, and lora.rank has some that begin at 0",
+            "magrpo.optimizer adafactor scales steps by the size of the weights, and lora.rank adds weights that start",
         ),
-        ({"magrpo": {"optimizer": "adafactor", "critic": "maac"}}, "and magrpo.critic has some that begin at 0"),
+        ({"magrpo": {"optimizer": "adafactor", "critic": "maac"}}, "and magrpo.critic adds weights that start at 0"),
         (
             {"magrpo": {"estimator": "difference", "normalize_advantages": True, "joint_mode": "cross"}},
-            "magrpo.normalize_advantages makes difference the same as magrpo where all siblings",
+            "magrpo.normalize_advantages makes difference the same as magrpo if all siblings",
         ),
         ({"magrpo": {"critic": "maac", "estimator": "marloo"}}, "magrpo.estimator marloo compares siblings, and"),
-        ({"magrpo": {"critic": "iac", "reference_kl_coef": 0.1}}, "would change rewards that the critic has learned"),
+        ({"magrpo": {"critic": "iac", "reference_kl_coef": 0.1}}, "would change rewards after the critic has learned"),
     ],
 )
-def test_bad_settings_are_refused_in_one_line(sections: dict, says: str) -> None:
+def test_an_invalid_config_is_rejected_in_one_line(sections: dict, message: str) -> None:
     given = tree(**sections)
     if sections.get("model") == "x":
         given["model"] = "x"
     with pytest.raises(UserError) as error:
         from_tree(given, "magrpo")
-    assert says in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("turns", "handoff", "threshold"), [(2, "all", 0.5), (3, "all", None), (3, "best", 0.5), (3, "random", 0.5)]
 )
-def test_an_early_end_has_siblings_that_end_with_it_or_none(turns: int, handoff: str, threshold: float | None) -> None:
+def test_early_termination_is_allowed_if_siblings_end_together(
+    turns: int, handoff: str, threshold: float | None
+) -> None:
     given = {"num_turns": turns, "handoff": handoff, "early_termination_threshold": threshold}
     rollout = from_tree(tree(magrpo=given), "magrpo").rollout
     assert (rollout.num_turns, rollout.handoff, rollout.early_termination_threshold) == (turns, handoff, threshold)
 
 
 @pytest.mark.parametrize("turns", [1, 2])
-def test_a_critic_needs_no_siblings(turns: int) -> None:
+def test_a_critic_works_with_groups_of_one(turns: int) -> None:
     given = {"critic": "iac", "num_turns": turns, "handoff": "all", "num_generations": 1}
     credit = from_tree(tree(magrpo=given), "magrpo").credit
     assert (credit.critic, credit.critic_target) == ("iac", "td")
 
 
-def test_the_largest_counts_are_allowed() -> None:
+def test_the_largest_numbers_of_turns_and_agents_are_accepted() -> None:
     config = from_tree(tree(magrpo={"num_turns": 100, "num_agents": 100}, output={"run_name": "n" * 255}), "magrpo")
     assert (config.rollout.num_turns, config.num_agents) == (100, 100)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("{[]:1}", "value {[]:1} cannot be read: line 1, column 2: found unhashable key"),
         ("[2024-13-45]", "value [2024-13-45] cannot be read: line 1, column 2: '2024-13-45' is not a valid timestamp"),
@@ -220,10 +234,10 @@ def test_the_largest_counts_are_allowed() -> None:
         ("{a: !!timestamp x}", "line 1, column 5: 'x' is not a valid timestamp"),
     ],
 )
-def test_a_value_that_cannot_be_read_is_one_line(text: str, says: str, tmp_path: Path) -> None:
+def test_invalid_yaml_is_a_one_line_error_with_its_position(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         parse_value(text)
-    assert says in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
     path = tmp_path / "c.yaml"
     path.write_text(text)
@@ -231,7 +245,7 @@ def test_a_value_that_cannot_be_read_is_one_line(text: str, says: str, tmp_path:
         load(path, "magrpo")
 
 
-def test_an_anchor_may_be_used_beside_itself(tmp_path: Path) -> None:
+def test_yaml_anchors_and_merge_keys_work(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(tree()) + "agents: [&a {top_p: 0.5}, *a, {<<: *a, name: b}]\n")
     config = load(path, "magrpo")

@@ -1,4 +1,4 @@
-"""What is saved with a run is the run: `from_tree(to_tree(config)) == config`, whatever the config."""
+"""Saved configs load unchanged: `from_tree(to_tree(config)) == config` for random configs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from marl_ray.config import from_tree, to_tree, to_yaml
 from marl_ray.config.keys import agent_keys
 from marl_ray.config.keys import settings as known_settings
+from marl_ray.config.values import convert
+from marl_ray.core.errors import UserError
 
 WORDS = st.text("abcxyz0123-_/. é'#:", min_size=1, max_size=8).filter(lambda text: text.strip() == text)
 NAMES = {
-    "environment": ["code_generation", "my.rooms:Maze"],
+    "environment": ["code_generation", "my.package:Maze"],
     "dataset.type": ["toy", "MBPP", "marl_ray.data.convert:MBPP"],
     "external.mode": ["plain", "expert_edits", "mine:Mode"],
     "estimator": ["magrpo", "mareinforce", "my.own:Estimator"],
@@ -54,9 +56,9 @@ FIXED += (
     "cpu_offload",
     "colocate",
 )
-"""Drawn with others that they have to fit."""
+"""Settings that are sampled together because they depend on each other."""
 APART = ("replicas", "tensor_parallel", "learner.ranks", "learner.gpus", "max_staleness")
-"""Given only where engines and learners are not colocated."""
+"""Settings that are incompatible with colocate."""
 
 
 LOSSES: list[dict[str, Any]] = [
@@ -87,12 +89,18 @@ ADAPTERS: list[dict[str, Any]] = [
 ]
 
 
+def within_bounds(value: Any, hint: Any) -> bool:
+    try:
+        return convert(value, hint, "key") == value
+    except UserError:
+        return False
+
+
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a type, as a YAML file has them."""
+    """Return a strategy for values of a type, as in a YAML file."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        bounds = hint.__metadata__
-        return values_of(args[0]).filter(lambda value: all(bound.holds(value) for bound in bounds))
+        return values_of(args[0]).filter(lambda value: within_bounds(value, hint))
     if origin in (typing.Union, types.UnionType):
         return st.one_of(*map(values_of, args))
     if origin is Literal:
@@ -117,7 +125,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw_some(draw: st.DrawFn, keys: Mapping[str, str], algorithm: str) -> dict[str, Any]:
-    """Values for some of the keys; `keys` are given with the settings that have their types."""
+    """Return values for some of the keys. `keys` maps each key to the setting that has its type."""
     known = known_settings(algorithm)
     free = [key for key in keys if key not in FIXED and key.rpartition(".")[2] not in FIXED]
     chosen = draw(st.lists(st.sampled_from(free), unique=True, max_size=20))
@@ -134,7 +142,7 @@ def draw_some(draw: st.DrawFn, keys: Mapping[str, str], algorithm: str) -> dict[
 
 @st.composite
 def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
-    """A valid file."""
+    """Sample the tree of a valid file."""
     known = known_settings(algorithm)
     flat = draw_some(draw, {key: key for key in known if key != "agents"}, algorithm)
     turns = flat.get(f"{algorithm}.num_turns", 1)
@@ -175,7 +183,7 @@ def trees(draw: st.DrawFn, algorithm: str) -> dict[str, Any]:
 @pytest.mark.parametrize("algorithm", ["magrpo", "grpo"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_what_is_saved_is_the_run(algorithm: str, data: st.DataObject) -> None:
+def test_a_saved_config_loads_unchanged(algorithm: str, data: st.DataObject) -> None:
     given = data.draw(trees(algorithm))
     config = from_tree(given, algorithm)
     assert from_tree(to_tree(config), algorithm) == config

@@ -1,0 +1,268 @@
+"""Sections of a config: models, tasks, rollouts, evaluation, the sandbox and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from marl_ray.config.values import (
+    NonNegativeInt,
+    OneTo100,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    TemperatureOrGreedy,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelKwargs(Section):
+    """Options for loading the weights."""
+
+    trust_remote_code: bool = False
+    """Allow code from the model's folder to run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig(Section):
+    """Settings shared by the models of all agents."""
+
+    type: str | None = None
+    """Label for documentation only (null: no label). It has no effect."""
+    top_k: PositiveInt | None = None
+    """Number of most likely tokens to sample from. null, 0 or -1: all tokens."""
+    max_length: int = 2048
+    """Maximum length of a prompt and its completion together, in tokens."""
+    use_chat_template: bool | None = None
+    """Apply the tokenizer's chat template to prompts. null: apply the template only to chat models, that is models that
+    stop where the template ends an answer; base models receive the plain text. The start of a run prints the choice for
+    each agent."""
+    tokenizer_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments for `AutoTokenizer.from_pretrained`. `trust_remote_code` here is the same setting as in
+    model_kwargs."""
+    special_tokens: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
+    """Arguments for `tokenizer.add_special_tokens`. Every token must already be in the vocabulary.
+    `additional_special_tokens` takes a list."""
+    model_kwargs: ModelKwargs = field(default_factory=ModelKwargs)
+    """Options for loading the weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetConfig(Section):
+    """Training and evaluation tasks."""
+
+    name: str = ""
+    """Hub id (`owner/name`, or `owner/name:part` for one of several parts), a .jsonl or .parquet file, `bundled:toy` or
+    `bundled:toy-hard`."""
+    type: str = ""
+    """Name of the conversion from a row to a task. null: inferred from the name."""
+    train_split: str = "train"
+    """Split to train on, or a slice of a split such as `test[33:163]`."""
+    eval_split: str | None = None
+    """Split or slice to evaluate on. null: no evaluation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalConfig(Section):
+    """Feedback that agents receive between two turns."""
+
+    mode: str = "level_feedback"
+    """Kind of feedback and its wording."""
+    sandbox_slice: int | Literal["all"] = 1
+    """Tests that feedback may mention: the first N, or the last N if negative. 0, null or all: every test."""
+    original_prompt: bool = False
+    """Repeat the prompt of the first turn."""
+    previous_response: bool = True
+    """Show an agent its own previous answer."""
+    expert_model: str | None = None
+    """Model that writes the edits of mode expert_edits. null: none. The name selects the vendor
+    (`marl_ray.external.endpoints`)."""
+    expert_base_url: str | None = None
+    """Endpoint of the expert, such as http://localhost:8000/v1. null: the vendor's address, or OPENAI_BASE_URL."""
+    expert_timeout_s: PositiveFloat = 60.0
+    """Timeout of one request in seconds."""
+    expert_retries: NonNegativeInt = 3
+    """Retries after a failed request. When all of them fail, the agents continue without an edit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutConfig(Section):
+    """Sampling of episodes."""
+
+    num_turns: OneTo100 = 1
+    """Turns per episode."""
+    num_generations: PositiveInt = 4
+    """G: completions per agent and prompt. With joint_mode aligned, also the number of joint actions per node."""
+    rollout_buffer_size: PositiveInt = 8
+    """Tasks per step. Their episodes run concurrently."""
+    dynamic_sampling: bool = False
+    """Sample further tasks until rollout_buffer_size of them have a learning signal. Tasks in which every group of every
+    agent has equal returns are skipped (DAPO)."""
+    max_extra_draws: NonNegativeInt | None = None
+    """With dynamic_sampling, the maximum number of further tasks per step (null: 3 times rollout_buffer_size). A step
+    that reaches this limit learns from the tasks found so far."""
+    joint_mode: Literal["aligned", "cross"] = "aligned"
+    """Pairing of completions into joint actions. aligned: joint action g is the g-th completion of every agent; cross:
+    every combination of completions."""
+    handoff: Literal["random", "best", "all"] = "random"
+    """Joint action that the next turn continues from. all: every joint action is continued, so that an episode is a
+    tree."""
+    early_termination_threshold: float | None = None
+    """End a training episode at a node whose mean reward exceeds this value (null: never). Evaluation always runs all
+    turns."""
+    max_staleness: NonNegativeInt = 0
+    """k: maximum number of versions by which the weights of any agent may lag behind a step when its episodes start, and
+    so the maximum staleness of a token. 0: the synchronous loop."""
+    inflight: Literal["continue", "drain"] = "continue"
+    """Handling of unfinished completions when new weights arrive. continue: sampling continues with the new weights;
+    drain: unfinished completions are finished first and no others are started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig(Section):
+    """Evaluation on the eval split. Evaluation episodes always run all turns."""
+
+    eval_interval: NonNegativeInt = 0
+    """Steps between evaluations, in addition to those before and after training. 0: only before and after."""
+    eval_num_samples: PositiveInt | None = None
+    """Number of tasks to evaluate on, taken from the start of the eval split. null: all tasks."""
+    eval_num_generations: PositiveInt = 1
+    """Joint samples per evaluation task."""
+    eval_temperature: TemperatureOrGreedy | None = None
+    """Sampling temperature of evaluations. 0: greedy decoding; null: the temperature of each agent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopConfig(Section):
+    """Length of the run, checkpoints and logging."""
+
+    num_train_epochs: PositiveInt = 1
+    """Passes over the training tasks."""
+    max_steps: PositiveInt | None = None
+    """Maximum number of steps, regardless of epochs. null: no limit."""
+    save_steps: PositiveInt = 50
+    """Steps between checkpoints. The last step always writes a checkpoint."""
+    logging_steps: PositiveInt = 1
+    """Print every n-th step. metrics.jsonl contains all steps."""
+    max_bad_steps: PositiveInt = 3
+    """End the run after this many consecutive steps whose loss or gradient is not finite. Such steps are skipped."""
+    max_logprob_gap: PositiveFloat | None = 0.1
+    """Maximum mean difference between the log-probabilities of the engine and the learner on the same tokens, in nats
+    per token, checked before the first step. null: no check."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardProcessorConfig(Section):
+    """Affine transformation of the environment's reward."""
+
+    enabled: bool = True
+    """Apply the transformation."""
+    scale_factor: float = 1.0
+    """Factor applied to the reward. Must not be 0."""
+    shift: float = 0.0
+    """Value added to the reward after scaling. `reward_shift` is an alias."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxConfig(Section):
+    """Execution of programs written by models."""
+
+    isolation: Literal["auto", "bwrap", "process", "none"] = "auto"
+    """Isolation level of a program. auto: the strongest level this machine supports."""
+    require: Literal["process", "process+landlock", "bwrap"] | None = None
+    """Minimum isolation level; the run fails below it. null: no minimum."""
+    allow_unsafe: bool = False
+    """Allow isolation none."""
+    test_timeout_s: PositiveFloat = 10.0
+    """CPU time limit of a test in seconds."""
+    program_timeout_s: PositiveFloat | None = None
+    """Wall-clock limit for all tests of a program in seconds (null: 6 * test_timeout_s). Remaining tests are skipped and
+    count as failed. Raise this limit for many or slow tests."""
+    max_timeouts: PositiveInt = 3
+    """Number of timeouts after which the remaining tests of a program are skipped."""
+    memory_mb: PositiveInt = 512
+    """Memory limit of a program in MiB."""
+    scratch_mb: NonNegativeInt = 0
+    """Limit in MiB for files that a program writes to its working directory, which starts empty. 0: no files. Requires
+    Landlock as of Linux 6.2 wherever sandbox workers run; isolation levels without Landlock are rejected."""
+    packages: tuple[str, ...] = ()
+    """Installed packages that programs may import in addition to the standard library, such as [numpy, PIL], together
+    with their dependencies. They are preloaded read-only and must be installed wherever sandbox workers run."""
+    count_untrusted: bool = True
+    """Count passes that a program could have forged in the reward: passes of tests that must run beside the program
+    (unittest classes, tests that pass functions to the program or need its classes) or that compare the program's own
+    objects with each other. With isolation none, all passes are of this kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeCompletionConfig(Section):
+    """Environment code_completion: the methods of a class are divided among the agents."""
+
+    strategy: Literal["param_count", "round_robin", "balanced"] = "param_count"
+    """Assignment of methods to agents. param_count: methods with one parameter (`self` counts) go to the first agent,
+    those with two to the second, and all others to the last; round_robin: in turn; balanced: similar amounts of code
+    per agent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeConfig(Section):
+    """Model that scores answers, for environments that use an LLM judge (`marl_ray.external.llm_judge`)."""
+
+    model: str | None = None
+    """Name of the model on its server. null: no judge."""
+    base_url: str | None = None
+    """OpenAI-compatible endpoint, such as http://localhost:8000/v1. null: OpenAI's own."""
+    key_variable: str = "JUDGE_API_KEY"
+    """Environment variable that holds the API key. Only the driver process reads it."""
+    timeout_s: PositiveFloat = 60.0
+    """Timeout of one request in seconds."""
+    retries: NonNegativeInt = 3
+    """Retries after a temporary server error. When all of them fail, there is no verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputConfig(Section):
+    """Run folder and checkpoints."""
+
+    base_dir: str = "runs"
+    """Parent folder of all runs. On a cluster, every node must be able to access it."""
+    run_name: str | None = None
+    """Folder of this run below base_dir. null: generated from the algorithm, the dataset and the time."""
+    save_final_model: bool = True
+    """Write the model of each agent to models/agent_<i> at the end of the run, or to models/policy_<i> for a policy
+    shared by several agents."""
+    keep_checkpoints: PositiveInt = 2
+    """Number of checkpoints to keep. Older ones are deleted."""
+    keep_batches: bool = False
+    """Keep the batches of all steps in batches/ for `marl-ray replay`. false: keep only the batches since the last
+    checkpoint."""
+    resume: Literal["never", "auto"] = "never"
+    """Behaviour if the run folder exists. auto: resume the run, for example after a scheduler requeued the job; never:
+    fail."""
+    episodes_per_step: NonNegativeInt = 2
+    """Episodes per step that are written to episodes.jsonl with all texts."""
+    probe_helpers: Literal["off", "eval", "always"] = "off"
+    """Measure the value of helpers by execution (metrics helper_needed and helper_suffices), at evaluations or at every
+    step. This takes two more executions per helper for each distinct program that passes a test and calls the
+    helper."""
+    tensorboard: bool = False
+    """Write all metrics to tensorboard/ in the run folder. Requires the package tensorboard."""
+    verbose: bool = False
+    """Show the logs of Ray and vLLM."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WandbConfig(Section):
+    """Weights & Biases, enabled by `project`. Requires the package wandb."""
+
+    project: str | None = None
+    """Project to log to. null: disabled."""
+    entity: str | None = None
+    """User or team. null: the default of the account."""
+    name: str | None = None
+    """Name of the run. null: the name of the run folder."""
+    dir: str | None = None
+    """Folder for local files. null: the run folder."""
+    tags: tuple[str, ...] = ()
+    """Tags of the run."""
