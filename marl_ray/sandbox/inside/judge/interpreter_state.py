@@ -33,7 +33,7 @@ def preserved_state(suite: Suite) -> Iterator[None]:
     category = locale.setlocale(locale.LC_ALL)
     folder = os.getcwd() if suite.patches else ""
     modules = _copy_modules() if suite.patches else []
-    if suite.draws:
+    if suite.uses_random:
         random.seed(hashlib.sha256("\0".join(case.source for case in suite.cases).encode("utf-8", "replace")).digest())
     try:
         yield

@@ -1,5 +1,4 @@
-"""Tests, from their text to single cases: pure functions, which never look at a program.
+"""Test suites: splits test sources into single cases, with pure functions that never read a program.
 
-Run in the judge, and in the owner, which counts tests before it sends anything. Imports nothing but the standard
-library.
+The judge and the host (which counts tests before it sends them) use this package. It imports only the standard library.
 """

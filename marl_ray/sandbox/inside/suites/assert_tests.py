@@ -1,7 +1,6 @@
-"""Asserts as cases: `check(candidate)` functions and assert lines, split and instrumented.
+"""Parser of assert tests: splits `check(candidate)` functions and assert lines into instrumented cases.
 
-A case is the statements since the case before (its setup) and the one that asserts. Asserts are rewritten so that
-a failed comparison can say what it got and what it expected.
+A case consists of the statements since the previous case (its setup) and the statement that asserts.
 """
 
 from __future__ import annotations
@@ -12,18 +11,16 @@ import copy
 from collections.abc import Sequence
 from types import CodeType
 
-from .instance_analysis import InstanceAnalysis
-from .instrumentation import AssertInstrumenter
-from .statements import bound_names, imported_name
+from .instrumentation import AssertInstrumenter, InstanceAnalysis
+from .statements import bound_names, compile_statements, imported_name, names_in, parse, variable_flows
 from .suite import Case, Suite
-from .syntax import compiled, parse
-from .trust_analysis import TrustAnalysis, last_name, names_in, patches_modules, standard_names
-from .variable_flow import variables
+from .trust_analysis import TrustAnalysis, last_name, patches_modules, stdlib_names
 
 _BUILTINS = frozenset(dir(builtins))
 
 
 def parse_source(source: str, what: str = "tests") -> ast.Module:
+    """Parse a test source. Raises ValueError, in one line, if it is not Python."""
     try:
         return parse(source)
     except (SyntaxError, ValueError) as error:
@@ -40,29 +37,29 @@ def is_check(node: ast.stmt) -> bool:
 
 
 def flat_check(tree: ast.Module, entry_point: str) -> list[ast.stmt]:
-    """`check`'s body as module statements behind `candidate = entry_point`, the call of `check` dropped.
+    """Return `check`'s body as module statements after `candidate = entry_point`, without the call of `check`.
 
-    A body that cannot stand outside its function (`return`, `yield`, `nonlocal`) stays one: one test in all.
+    A body that is only valid in a function (`return`, `yield`, `global`) stays a function: a single test.
     """
     statements: list[ast.stmt] = []
-    found = False
+    has_check = False
     for node in tree.body:
         if is_check(node) and isinstance(node, ast.FunctionDef):
-            found = True
+            has_check = True
             alias = parse_source(f"{node.args.args[0].arg} = {entry_point}").body
-            if _own_nodes(node.body, (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global)):
+            if _contains(node.body, (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global)):
                 statements += [node, *parse_source(f"check({entry_point})").body]
             else:
                 statements += [*alias, *node.body]
         elif not (isinstance(node, ast.Expr) and _called_name(node.value) == "check"):
             statements.append(node)
-    if not found:
+    if not has_check:
         raise ValueError("tests define no check(candidate)")
     return statements
 
 
-def _own_nodes(body: Sequence[ast.AST], kinds: tuple[type[ast.AST], ...]) -> bool:
-    """Whether a node of one of these kinds is in the body itself, functions and classes inside not counted."""
+def _contains(body: Sequence[ast.AST], kinds: tuple[type[ast.AST], ...]) -> bool:
+    """Return whether the body contains a node of these kinds, outside of nested functions and classes."""
     todo = list(body)
     while todo:
         node = todo.pop()
@@ -74,13 +71,13 @@ def _own_nodes(body: Sequence[ast.AST], kinds: tuple[type[ast.AST], ...]) -> boo
 
 
 def _called_name(node: ast.AST) -> str:
-    """The last name of what is called: `f` for `f(x)`, `g` for `m.g(x)`, nothing when it is no call."""
+    """Return `f` for `f(x)`, `g` for `m.g(x)`, and an empty string if the node is not a call."""
     return last_name(node.func) if isinstance(node, ast.Call) else ""
 
 
 def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, whole_items: bool) -> Suite:
-    """Cases from statements; with `whole_items` an item that asserts is one case, however many asserts it
-    has.
+    """Return the suite of some statements. With `whole_items` each item that asserts is one case, however many asserts
+    it has; else each asserting statement is a case.
     """
     statements = [node for item in items for node in item]
     parts = {node: list(ast.walk(node)) for node in statements}
@@ -92,35 +89,35 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
     helpers, helper_names = _prompt_helpers(prompt, entry_point)
     everything = [part for node in statements for part in parts[node]]
     free = (_free_names(everything) - helper_names) | {entry_point}
-    standard = standard_names(everything, free, entry_point)
+    standard = stdlib_names(everything, free, entry_point)
     remote = free - standard.keys()
-    demands = TrustAnalysis(statements, helpers, remote)
+    analysis = TrustAnalysis(statements, helpers, remote)
 
     blocks: list[list[ast.stmt]] = []
     shown: list[str] = []
     setup: list[ast.stmt] = []
     for item in items if whole_items else [[node] for node in statements]:
-        body = [node for node in item if not _says_nothing(node)]
+        body = [node for node in item if not _is_trivial(node)]
         setup += body
         if any(_is_test(node, parts[node], checkers) for node in body):
             shown.append("\n".join(ast.unparse(node) for node in body))
             blocks.append(setup)
             setup = []
-    reasons, definitions = _places(blocks, demands)
+    reasons, definitions = _assign_processes(blocks, analysis)
     plain = ["\n".join(ast.unparse(node) for node in block) for block in blocks]
     preamble = tuple(ast.unparse(node) for node in (*helpers, *definitions))
     patches = patches_modules(everything)
-    handed = variables([helpers, *blocks], patches)[1:]
-    compares = [demands.compares(block) for block in blocks]
-    instrument = AssertInstrumenter(demands, InstanceAnalysis([*statements, *helpers], remote))  # changes the blocks
+    flows = variable_flows([helpers, *blocks], patches)[1:]
+    compares = [analysis.compares(block) for block in blocks]
+    instrument = AssertInstrumenter(analysis, InstanceAnalysis([*statements, *helpers], remote))  # changes the blocks
     cases = [
         Case(
             source=shown[number],
-            code=_compiled([instrument.visit(node) for node in block], number + 1),
+            code=_compile_test([instrument.visit(node) for node in block], number + 1),
             plain=plain[number],
             in_guest=reasons[number],
             compares=compares[number],
-            variables=handed[number],
+            variables=flows[number],
         )
         for number, block in enumerate(blocks)
     ]
@@ -128,28 +125,28 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
         form="asserts" if whole_items else "check",
         cases=tuple(cases),
         remote=frozenset(remote),
-        helpers=tuple(compiled([node], "<prompt>") for node in helpers),
+        helpers=tuple(compile_statements([node], "<prompt>") for node in helpers),
         preamble=preamble,
         standard=standard,
-        draws=any("random" in source for source in (*plain, *preamble)),
+        uses_random=any("random" in source for source in (*plain, *preamble)),
         patches=patches,
     )
 
 
-def _compiled(body: list[ast.stmt], number: int) -> CodeType:
+def _compile_test(body: list[ast.stmt], number: int) -> CodeType:
     try:
-        return compiled(body, "<test>")
+        return compile_statements(body, "<test>")
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"test {number} cannot be compiled: {error}") from None
 
 
-def _places(blocks: list[list[ast.stmt]], demands: TrustAnalysis) -> tuple[list[str], list[ast.stmt]]:
-    """For each case why it has to run in the guest, and the definitions of other cases that those in the guest use.
+def _assign_processes(blocks: list[list[ast.stmt]], analysis: TrustAnalysis) -> tuple[list[str], list[ast.stmt]]:
+    """Return for each case why it must run in the guest, and the definitions of other cases that guest cases use.
 
-    Judge and guest do not share the tests' variables. A definition that stands on one side and is used on the other is
-    made on both; where they share any other variable, all tests run in the guest. Puts definitions into `blocks`.
+    Judge and guest do not share the tests' variables. A definition that one process has and the other uses is made in
+    both; if they share any other variable, all tests run in the guest. Inserts definitions into `blocks`.
     """
-    reasons = [demands.reason(block) for block in blocks]
+    reasons = [analysis.guest_reason(block) for block in blocks]
     if all(reasons) or not any(reasons):
         return reasons, []
     bound: dict[str, list[tuple[int, ast.stmt]]] = {}
@@ -167,7 +164,7 @@ def _places(blocks: list[list[ast.stmt]], demands: TrustAnalysis) -> tuple[list[
             if not elsewhere or any(place == number for place, _ in places):
                 continue
             node = elsewhere[0]
-            if len(elsewhere) > 1 or not _is_definition(node, demands):
+            if len(elsewhere) > 1 or not _is_definition(node, analysis):
                 return [next(filter(None, reasons))] * len(reasons), []
             if node not in needed[number]:
                 needed[number].append(node)
@@ -179,14 +176,14 @@ def _places(blocks: list[list[ast.stmt]], demands: TrustAnalysis) -> tuple[list[
     return reasons, sorted(in_guest, key=order.index)
 
 
-def _is_definition(node: ast.stmt, demands: TrustAnalysis) -> bool:
+def _is_definition(node: ast.stmt, analysis: TrustAnalysis) -> bool:
     if isinstance(node, ast.Assign):
-        return isinstance(node.value, ast.Name) or not demands.from_program(node.value)
+        return isinstance(node.value, ast.Name) or not analysis.from_program(node.value)
     return isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)
 
 
-def _says_nothing(node: ast.stmt) -> bool:
-    """Doc strings, `from __future__`, and `assert True, "..."`, which HumanEval has by the dozen."""
+def _is_trivial(node: ast.stmt) -> bool:
+    """Return whether a statement tests nothing: docstrings, `from __future__`, and HumanEval's `assert True, "..."`."""
     if isinstance(node, ast.ImportFrom) and node.module == "__future__":
         return True
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -195,7 +192,7 @@ def _says_nothing(node: ast.stmt) -> bool:
 
 
 def _is_test(node: ast.stmt, parts: Sequence[ast.AST], checkers: set[str]) -> bool:
-    """Whether a statement can fail an assertion: it asserts, or calls something that does."""
+    """Return whether a statement asserts, or calls something that does."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return False
     for part in parts:
@@ -206,7 +203,7 @@ def _is_test(node: ast.stmt, parts: Sequence[ast.AST], checkers: set[str]) -> bo
 
 
 def _free_names(parts: Sequence[ast.AST]) -> set[str]:
-    """Names that the tests use and nothing in them, nor Python itself, defines."""
+    """Return the names that the tests use but neither define nor find among the builtins."""
     used: set[str] = set()
     defined: set[str] = set()
     for part in parts:
@@ -224,9 +221,7 @@ def _free_names(parts: Sequence[ast.AST]) -> set[str]:
 
 
 def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[str]]:
-    """What a prompt that is Python defines besides the stub to be written: imports, functions, classes,
-    constants.
-    """
+    """Return the statements and names that a Python prompt defines besides the stub: imports, functions, constants."""
     try:
         body = parse(prompt).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -235,8 +230,8 @@ def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[
     names: set[str] = set()
     for node in body:
         try:
-            compiled([node], "<prompt>")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # `nonlocal` at the top level, say
+            compile_statements([node], "<prompt>")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # e.g. `nonlocal` at the top level
             continue
         if isinstance(node, ast.Import | ast.ImportFrom):
             names |= bound_names(node)
@@ -253,7 +248,7 @@ def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[
 
 
 def _is_stub(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    """Nothing but a doc string, `pass` or `...`: something for the model to write."""
+    """Return whether a definition consists of a docstring, `pass` or `...`: the part that the model writes."""
     return all(
         isinstance(part, ast.Pass) or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
         for part in node.body

@@ -1,17 +1,19 @@
-"""Tests rewritten for the judge, so that it can tell what was compared and decide what Python would decide by identity.
+"""Instrumentation of asserts for the judge.
 
-`assert f(x) == y` becomes `assert COMPARE("==", f(x), y, False)`: the last argument tells that the sides are to be
-shown in the other order (the value under test comes first). `a is b` becomes `SAME(a, b)` wherever it stands, and
-`list(x)` becomes `list(ALL(x))`. Operators of instances that the test makes (see `instance_analysis`) become `OPERATE("mul", v,
-3)`, which may ask the program. Everything is evaluated once and in its order, as before.
+The rewritten asserts report what was compared, and Python's decisions by identity are left to the judge:
+`assert f(x) == y` becomes `assert COMPARE("==", f(x), y, False)`; the last argument is true if the value under test is
+on the right, so that messages show it first. `a is b` becomes `SAME(a, b)` anywhere, and `list(x)` becomes
+`list(ALL(x))`. Operators of instances that the test makes become `OPERATE("mul", v, 3)`, which may ask the program.
+Everything is still evaluated once and in order.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from .instance_analysis import InstanceAnalysis
+from .statements import imported_name
 from .suite import ALL, COMPARE, OPERATE, SAME, TRUTH
 from .trust_analysis import TrustAnalysis
 
@@ -27,7 +29,7 @@ _OPERATORS = {
     ast.In: "in",
     ast.NotIn: "not in",
 }
-_CALCULATE = {
+_ARITHMETIC = {
     ast.Add: "add",
     ast.Sub: "sub",
     ast.Mult: "mul",
@@ -42,12 +44,12 @@ _CALCULATE = {
     ast.LShift: "lshift",
     ast.RShift: "rshift",
 }
-"""By the names that the module `operator` has for them."""
-_TAKE_ALL = ("list", "tuple", "set", "frozenset", "sorted")
+"""Names in the module `operator`."""
+_CONSUMERS = ("list", "tuple", "set", "frozenset", "sorted")
 
 
 class AssertInstrumenter(ast.NodeTransformer):
-    """See the module."""
+    """Transformer that rewrites the statements of a test (see the module)."""
 
     def __init__(self, demands: TrustAnalysis, instances: InstanceAnalysis) -> None:
         self._demands = demands
@@ -58,7 +60,7 @@ class AssertInstrumenter(ast.NodeTransformer):
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             left, right = test.left, test.comparators[0]
             swapped = self._demands.from_program(right) and not self._demands.from_program(left)
-            flags = [_constant(swapped, node), _constant(self._looks_into_instance(test), node)]
+            flags = [_constant(swapped, node), _constant(self._tests_membership(test), node)]
             name, sides = _OPERATORS[type(test.ops[0])], [self.visit(left), self.visit(right)]
             call = _call(COMPARE, [_constant(name, node), *sides, *flags], node)
         elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -69,43 +71,43 @@ class AssertInstrumenter(ast.NodeTransformer):
         return ast.copy_location(ast.Assert(call, message), node)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
-        looks = self._looks_into_instance(node)
+        membership = self._tests_membership(node)
         self.generic_visit(node)
-        if looks:
+        if membership:
             return _call(OPERATE, [_constant(_OPERATORS[type(node.ops[0])], node), node.left, *node.comparators], node)
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Is | ast.IsNot):
             return node
         same = _call(SAME, [node.left, node.comparators[0]], node)
         return same if isinstance(node.ops[0], ast.Is) else ast.copy_location(ast.UnaryOp(ast.Not(), same), node)
 
-    def _looks_into_instance(self, node: ast.Compare) -> bool:
-        """Whether it is `x in v` of an instance that the test has made."""
-        asks = len(node.ops) == 1 and isinstance(node.ops[0], ast.In | ast.NotIn)
-        return asks and self._instances.holds(node.comparators[0])
+    def _tests_membership(self, node: ast.Compare) -> bool:
+        """Return whether this is `x in v` for an instance `v` that the test makes."""
+        membership = len(node.ops) == 1 and isinstance(node.ops[0], ast.In | ast.NotIn)
+        return membership and self._instances.is_instance(node.comparators[0])
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
-        made = self._instances.holds(node)
+        made = self._instances.is_instance(node)
         self.generic_visit(node)
         if not made:
             return node
-        return _call(OPERATE, [_constant(_CALCULATE[type(node.op)], node), node.left, node.right], node)
+        return _call(OPERATE, [_constant(_ARITHMETIC[type(node.op)], node), node.left, node.right], node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
-        made = self._instances.holds(node.target) or self._instances.holds(node.value)
+        made = self._instances.is_instance(node.target) or self._instances.is_instance(node.value)
         self.generic_visit(node)
         if not made or not isinstance(node.target, ast.Name):
             return node
         old = ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
-        name = _constant(f"i{_CALCULATE[type(node.op)].rstrip('_')}", node)
+        name = _constant(f"i{_ARITHMETIC[type(node.op)].rstrip('_')}", node)
         return ast.copy_location(ast.Assign([node.target], _call(OPERATE, [name, old, node.value], node)), node)
 
     def visit_Call(self, node: ast.Call) -> Any:
-        sums = self._instances.sums(node)
+        is_sum = self._instances.is_sum(node)
         self.generic_visit(node)
-        if sums:
+        if is_sum:
             start = node.args[1] if len(node.args) > 1 else ast.copy_location(ast.Constant(0), node)
             return _call(OPERATE, [_constant("sum", node), node.args[0], start], node)
-        takes_all = isinstance(node.func, ast.Name) and node.func.id in _TAKE_ALL
+        takes_all = isinstance(node.func, ast.Name) and node.func.id in _CONSUMERS
         if takes_all and len(node.args) == 1 and not isinstance(node.args[0], ast.Starred):
             node.args = [_call(ALL, node.args, node)]
         return node
@@ -118,3 +120,91 @@ def _constant(value: str | bool, where: ast.AST) -> ast.expr:
 def _call(function: str, arguments: list[ast.expr], where: ast.AST) -> ast.Call:
     name = ast.copy_location(ast.Name(function, ast.Load()), where)
     return ast.copy_location(ast.Call(name, arguments, []), where)
+
+
+_NAMING_NODES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
+_Binding = tuple[str, ast.AST | None]
+"""A name and the expression it is bound to; None if that is not an expression."""
+
+
+class InstanceAnalysis:
+    """Operands that are instances which the tests make of the program's classes, decided by the tests' text.
+
+    `Vec(1, 2) * 3` and `x in Grid(2)` are visibly tests of a class's operators, so the program is asked there. An
+    instance is a call of a capitalised name of the program, or a variable that is bound to nothing else; the result of
+    an operator with such an operand counts too (`Vec(1) + Vec(2)`). Results of functions and methods never count,
+    whatever the program returns there. `remote` are the names that the program defines.
+    """
+
+    def __init__(self, statements: Sequence[ast.stmt], remote: Iterable[str]) -> None:
+        bindings: dict[str, list[ast.AST | None]] = {}
+        for statement in statements:
+            for part in ast.walk(statement):
+                for name, value in _bindings(part):
+                    bindings.setdefault(name, []).append(value)
+        self._classes = {name for name in remote if name[:1].isupper()}
+        while more := {name for name, values in bindings.items() if all(map(self._is_class, values))} - self._classes:
+            self._classes |= more
+        self._variables = set(bindings)
+        self._sum_is_builtin = "sum" not in bindings
+        while less := {name for name in self._variables if not all(map(self.is_instance, bindings[name]))}:
+            self._variables -= less
+
+    def is_instance(self, node: ast.AST | None) -> bool:
+        """Return whether an expression is such an instance."""
+        if isinstance(node, ast.Name):
+            return node.id in self._variables
+        if isinstance(node, ast.BinOp):
+            return self.is_instance(node.left) or self.is_instance(node.right)
+        return isinstance(node, ast.Call) and self._is_class(node.func)
+
+    def is_sum(self, node: ast.Call) -> bool:
+        """Return whether this is `sum([Money(1), Money(2)])`, which applies operators too."""
+        if not (isinstance(node.func, ast.Name) and node.func.id == "sum" and self._sum_is_builtin):
+            return False
+        if len(node.args) not in (1, 2) or node.keywords:
+            return False
+        items = node.args[0]
+        if isinstance(items, ast.ListComp | ast.GeneratorExp):
+            return self.is_instance(items.elt)
+        return isinstance(items, ast.List | ast.Tuple) and all(map(self.is_instance, items.elts))
+
+    def _is_class(self, node: ast.AST | None) -> bool:
+        return isinstance(node, ast.Name) and node.id in self._classes
+
+
+def _bindings(part: ast.AST) -> Iterator[_Binding]:
+    """Yield the bindings of a node, without those of nodes inside it. `v += 1` is no binding: `v` is its operand."""
+    if isinstance(part, ast.Assign):
+        for target in part.targets:
+            yield from _assigned(target, part.value)
+    elif isinstance(part, ast.AnnAssign):
+        yield from _assigned(part.target, part.value) if part.value is not None else ()
+    elif isinstance(part, ast.For | ast.comprehension):
+        items = part.iter.elts if isinstance(part.iter, ast.List | ast.Tuple) else [None]
+        for item in items:
+            yield from _assigned(part.target, item)
+    elif isinstance(part, ast.AsyncFor | ast.NamedExpr):
+        yield from _assigned(part.target, None)
+    elif isinstance(part, ast.withitem) and part.optional_vars is not None:
+        yield from _assigned(part.optional_vars, None)
+    elif isinstance(part, ast.arg):
+        yield part.arg, None
+    elif isinstance(part, ast.alias):
+        yield imported_name(part), None
+    elif isinstance(part, _NAMING_NODES):
+        yield part.name or "", None
+    elif isinstance(part, ast.MatchMapping):
+        yield part.rest or "", None
+
+
+def _assigned(target: ast.AST, value: ast.AST | None) -> Iterator[_Binding]:
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple | ast.List):
+        same = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
+        values = value.elts if same and isinstance(value, ast.Tuple | ast.List) else [None] * len(target.elts)
+        for inner, item in zip(target.elts, values, strict=True):
+            yield from _assigned(inner, item)
+    elif isinstance(target, ast.Starred):
+        yield from _assigned(target.value, None)

@@ -1,10 +1,8 @@
-"""Test sources in, single cases out.
+"""Test parser: splits test sources into single cases.
 
-Four forms: a source with `check(candidate)` (HumanEval), assert lines (MBPP), stdin/stdout pairs, and
-unittest classes (ClassEval). The first two are split so that every assert statement gets its own verdict: a
-case is the statements since the case before (its setup) and the one that asserts. Statements are instrumented
-so that a failed comparison can say what it got and what it expected. Tests are trusted, programs are not:
-nothing in here ever looks at a program.
+Four forms: a source with `check(candidate)` (HumanEval), assert lines (MBPP), stdin/stdout pairs, and unittest classes
+(ClassEval). Of the first two every assert statement gets a verdict of its own. Tests are trusted, programs are not: the
+parser never reads a program.
 """
 
 from __future__ import annotations
@@ -16,12 +14,10 @@ import json
 from .assert_tests import assert_suite, flat_check, is_check, parse_source
 from .suite import Case, Form, Suite
 
-__all__ = ["Case", "Form", "Suite", "parse_tests"]
-
 
 @functools.lru_cache(maxsize=256)
 def parse_tests(tests: str | tuple[str, ...], entry_point: str, form: Form = "auto", prompt: str = "") -> Suite:
-    """Split the tests of one problem. Raises ValueError, in one line, when they cannot be used."""
+    """Split the tests of one problem into cases. Raises ValueError, in one line, if they are not usable."""
     try:
         if form == "auto":
             form = _detect(tests)
@@ -61,8 +57,8 @@ def _detect(tests: str | tuple[str, ...]) -> Form:
 # --- stdin/stdout pairs ---
 
 
-_MOST_SHOWN = 500
-"""Characters of a pair that reports show: pairs of public problems hold up to megabytes."""
+_MAX_SHOWN = 500
+"""Characters of a pair that reports show, since pairs of public problems take up to megabytes."""
 
 
 def _stdio_pair(item: str) -> tuple[str, str] | None:
@@ -82,7 +78,7 @@ def _stdio_suite(tests: str | tuple[str, ...]) -> Suite:
         pair = _stdio_pair(item)
         if pair is None:
             raise ValueError(f"test {number} is not a JSON object of the strings 'stdin' and 'stdout'")
-        shown = item if len(item) <= _MOST_SHOWN else f"{item[:_MOST_SHOWN]}..."
+        shown = item if len(item) <= _MAX_SHOWN else f"{item[:_MAX_SHOWN]}..."
         cases.append(Case(source=shown, stdin=pair[0], stdout=pair[1]))
     if not cases:
         raise ValueError("tests hold no test (form stdio)")
@@ -117,16 +113,16 @@ def _unittest_suite(source: str) -> Suite:
 
 
 def classes_in(tree: ast.Module) -> dict[str, ast.ClassDef]:
-    """The classes of a source, by name."""
+    """Return the classes of a source by name."""
     return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def ancestry(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[ast.ClassDef]:
-    """The class and those of its bases that the same source defines, without repetition."""
-    found = [node]
-    for ancestor in found:
+    """Return the class and its base classes from the same source, without repetition."""
+    ancestors = [node]
+    for ancestor in ancestors:
         for base in ancestor.bases:
             known = classes.get(base.id) if isinstance(base, ast.Name) else None
-            if known is not None and known not in found:
-                found.append(known)
-    return found
+            if known is not None and known not in ancestors:
+                ancestors.append(known)
+    return ancestors

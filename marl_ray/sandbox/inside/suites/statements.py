@@ -1,45 +1,63 @@
-"""What the statements of the tests have to do with each other: the names they bind and use."""
+"""Statements of the tests: parsing, the names they bind and use, and the variables that tests share."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Set
-
-from .syntax import parse
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from types import CodeType
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_AST_LOCK = threading.RLock()
+"""Until Python 3.13 all threads share one recursion counter, and concurrent conversions of syntax trees may raise
+`SystemError: AST constructor recursion depth mismatch`."""
+
+
+def parse(source: str) -> ast.Module:
+    """Parse a source, from any thread."""
+    with _AST_LOCK:
+        return ast.parse(source)
+
+
+def compile_statements(statements: list[ast.stmt], filename: str) -> CodeType:
+    """Compile statements, from any thread."""
+    with _AST_LOCK:
+        return compile(ast.Module(statements, []), filename, "exec", dont_inherit=True)
 
 
 class Statement:
-    """A top-level statement of the tests, and the case it belongs to.
+    """A top-level statement of the tests, and the number of its case.
 
-    `binds`: names that it gives a meaning, surely or perhaps. `uses`: names whose meaning before it matters to it.
-    `kills`: names whose meaning before it matters to nobody behind it.
+    - `binds`: names that it binds, certainly or possibly
+    - `uses`: names whose earlier value it depends on
+    - `kills`: names whose earlier value no later statement depends on
     """
 
     def __init__(self, case: int, node: ast.stmt) -> None:
         self.case = case
         self.node = node
         self.binds = bound_names(node)
-        self.uses = _loaded(node) - set(_own(node))
+        self.uses = _loaded_names(node) - set(_inner_bindings(node))
         self.kills: Set[str] = set()
         if isinstance(node, ast.Assign):
             self.kills = stored_names(*node.targets) - self.uses
         elif isinstance(node, (*_SCOPES, ast.Import, ast.ImportFrom)):
             self.kills = self.binds - self.uses
 
-    def before(self, live: Set[str]) -> set[str]:
-        """The names that matter before it, from those that matter behind it."""
+    def live_before(self, live: Set[str]) -> set[str]:
+        """Return the live names before this statement, from those after it."""
         return {*(live - self.kills), *self.uses}
 
     def is_definition(self) -> bool:
-        """Whether it binds names to what nobody changes afterwards."""
+        """Return whether it binds names to values that are never mutated."""
         if isinstance(self.node, ast.Assign):
             return isinstance(self.node.value, ast.Name | ast.Attribute | ast.Constant | ast.Lambda)
         return isinstance(self.node, (*_SCOPES, ast.Import, ast.ImportFrom))
 
     def source(self) -> str:
-        """What to run where another part's test needs this: its own failure is not that test's."""
+        """Return the source for another part's test that needs this statement: its own failure does not count there."""
         if self.is_definition():
             return ast.unparse(self.node)
         node = _WithoutAsserts().visit(parse(ast.unparse(self.node)).body[0])
@@ -47,8 +65,15 @@ class Statement:
         return ast.unparse(ast.fix_missing_locations(ast.Try([node], [caught], [], [])))
 
 
+class _WithoutAsserts(ast.NodeTransformer):
+    """Evaluates asserted expressions without a verdict."""
+
+    def visit_Assert(self, node: ast.Assert) -> ast.Expr:
+        return ast.Expr(node.test)
+
+
 def bound_names(node: ast.stmt) -> set[str]:
-    """Names that a statement binds at the top level."""
+    """Return the names that a statement binds at the top level."""
     if isinstance(node, _SCOPES):
         return {node.name}
     if isinstance(node, ast.Import | ast.ImportFrom):
@@ -57,22 +82,27 @@ def bound_names(node: ast.stmt) -> set[str]:
 
 
 def stored_names(*nodes: ast.AST) -> set[str]:
-    """Names that are assigned to, or deleted, anywhere in some nodes."""
+    """Return the names that are assigned or deleted anywhere in some nodes."""
     parts = (part for node in nodes for part in ast.walk(node))
     return {part.id for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
 
 
+def names_in(*nodes: ast.AST) -> set[str]:
+    """Return all names in some nodes."""
+    return {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
 def imported_name(item: ast.alias) -> str:
-    """The name that an import binds."""
+    """Return the name that an import binds."""
     return (item.asname or item.name).partition(".")[0]
 
 
-def _loaded(node: ast.AST) -> set[str]:
+def _loaded_names(node: ast.AST) -> set[str]:
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
 
 
-def _own(statement: ast.stmt) -> Iterator[str]:
-    """Names that a statement binds before it uses them: targets of loops, arguments, and the like."""
+def _inner_bindings(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement binds before it uses them: loop targets, arguments and the like."""
     for node in ast.walk(statement):
         targets: Iterable[ast.AST] = ()
         if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
@@ -86,8 +116,89 @@ def _own(statement: ast.stmt) -> Iterator[str]:
         yield from (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
 
 
-class _WithoutAsserts(ast.NodeTransformer):
-    """Evaluates what is asserted, without a verdict."""
+@dataclass(frozen=True, slots=True)
+class VariableFlow:
+    """Variables that a test shares with others: a test that reads what an untrusted test touched is not trusted.
 
-    def visit_Assert(self, node: ast.Assert) -> ast.Expr:
-        return ast.Expr(node.test)
+    The text decides, conservatively: variables in one statement may be aliases of each other or hold each other.
+    Imports, constants, the program's functions and plain functions of the tests carry nothing.
+
+    - `reads`: variables whose earlier value matters to the test
+    - `touches`: variables that the test may change or assign
+    """
+
+    reads: frozenset[str] = frozenset()
+    touches: frozenset[str] = frozenset()
+
+
+def variable_flows(blocks: Sequence[Sequence[ast.stmt]], patches: bool) -> list[VariableFlow]:
+    """Return the variable flow of each test. `patches`: the tests may set attributes, those of modules too."""
+    statements = [[Statement(number, node) for node in block] for number, block in enumerate(blocks)]
+    everything = [statement for block in statements for statement in block]
+    bound = set().union(*(each.binds | stored_names(each.node) for each in everything))
+    times = Counter(name for name, _ in {(name, ast.unparse(each.node)) for each in everything for name in each.binds})
+    times.update(name for each in everything for name in _declared_global(each.node))
+    constant = {
+        name
+        for each in everything
+        if _is_constant(each.node, bound, patches)
+        for name in each.binds
+        if times[name] == 1
+    }
+    functions = {
+        each.node.name: _free_names(each.node)
+        for each in everything
+        if isinstance(each.node, ast.FunctionDef) and times[each.node.name] == 1 and _is_stateless(each.node, patches)
+    }
+
+    def variables_in(names: Set[str]) -> set[str]:
+        """Return the variables among some names, and those that the functions among them use."""
+        seen: set[str] = set()
+        todo = list(names)
+        while todo:
+            name = todo.pop()
+            if name not in seen:
+                seen.add(name)
+                todo += functions.get(name, ())
+        return {name for name in seen & bound if name not in constant and name not in functions}
+
+    groups: dict[str, set[str]] = {}
+    for each in everything:
+        together = variables_in(_mentioned_names(each))
+        merged = together.union(*(groups.get(name, ()) for name in together))
+        groups |= dict.fromkeys(merged, merged)
+    flows = []
+    for block in statements:
+        live: set[str] = set()
+        for statement in reversed(block):
+            live = statement.live_before(live)
+        names = variables_in(set().union(*map(_mentioned_names, block)))
+        touches = frozenset(names.union(*(groups[name] for name in names)))
+        flows.append(VariableFlow(frozenset(variables_in(live)), touches))
+    return flows
+
+
+def _mentioned_names(statement: Statement) -> set[str]:
+    return {*statement.binds, *statement.uses, *_declared_global(statement.node)}
+
+
+def _declared_global(node: ast.AST) -> set[str]:
+    return {name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names}
+
+
+def _is_constant(node: ast.stmt, bound: Set[str], patches: bool) -> bool:
+    if isinstance(node, ast.Assign):
+        value = node.value
+        return isinstance(value, ast.Constant) or (isinstance(value, ast.Name) and value.id not in bound)
+    return isinstance(node, ast.Import | ast.ImportFrom) and not patches
+
+
+def _is_stateless(node: ast.FunctionDef, patches: bool) -> bool:
+    defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+    return not patches and not node.decorator_list and all(isinstance(default, ast.Constant) for default in defaults)
+
+
+def _free_names(node: ast.FunctionDef) -> set[str]:
+    """Return the names that a function takes from outside."""
+    arguments = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+    return names_in(node) - arguments - stored_names(node) | _declared_global(node)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Literal
 
-from .variable_flow import VariableFlow
+from .statements import VariableFlow
 
 Form = Literal["auto", "check", "asserts", "stdio", "unittest"]
 
@@ -16,16 +16,21 @@ TRUTH = "__sandbox_truth__"
 SAME = "__sandbox_same__"
 OPERATE = "__sandbox_operate__"
 ALL = "__sandbox_all__"
-"""Names of the judge's own functions, which instrumented tests call."""
+"""Names of the judge's functions that instrumented tests call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test. `source` is shown in reports; `code` (instrumented) is for the judge, `plain` for the guest.
+    """One test.
 
-    The form "stdio" has `stdin` and `stdout` instead of code, "unittest" has the `unit` (class, method). `in_guest`
-    says why the judge cannot evaluate this test, or is empty. `compares`: whether it compares the program's objects
-    with each other, so that the program has to be asked. `variables`: what it may hand on to others.
+    - `source`: the text shown in reports
+    - `code`: instrumented code for the judge (asserts only)
+    - `plain`: uninstrumented source for the guest (asserts only)
+    - `stdin`, `stdout`: input and expected output (form "stdio" only)
+    - `unit`: class and method (form "unittest" only)
+    - `in_guest`: why the judge cannot evaluate this test; empty if it can
+    - `compares`: the test compares objects of the program with each other, so the program must be asked
+    - `variables`: variables that the test shares with other tests
     """
 
     source: str
@@ -43,11 +48,13 @@ class Case:
 class Suite:
     """All cases of a problem.
 
-    `remote` are the names the tests take from the program, `standard` those of the standard library that they use
-    without an import (see `trust_analysis.standard_names`). `helpers` is the code of what the prompt defines, run in the judge
-    before the tests; `preamble` is the same as source, with what of the tests' own definitions those in the guest need.
-    `draws`: whether they may draw random numbers; `patches`: whether they may change modules, which have to be put
-    right afterwards. `source` is the whole test source, for unittest.
+    - `remote`: names that the tests take from the program
+    - `helpers`: code of the prompt's definitions, which the judge runs before the tests
+    - `preamble`: the same as source, and the tests' own definitions that tests in the guest need
+    - `standard`: names of the standard library that the tests use without an import (see `stdlib_names`)
+    - `uses_random`: the tests may draw random numbers
+    - `patches`: the tests may change modules, which are restored afterwards
+    - `source`: the whole test source (form "unittest" only)
     """
 
     form: Form
@@ -56,6 +63,6 @@ class Suite:
     helpers: tuple[CodeType, ...] = ()
     preamble: tuple[str, ...] = ()
     standard: Mapping[str, str] = field(default_factory=dict)
-    draws: bool = False
+    uses_random: bool = False
     patches: bool = False
     source: str = ""

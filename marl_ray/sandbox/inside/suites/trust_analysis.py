@@ -1,14 +1,16 @@
-"""What tests demand of a program besides data: decided by the tests' own text, before there is a program.
+"""Analysis of which tests the judge can evaluate, and which must run in the guest, from the tests' text alone.
 
-A test that needs a class of the program as a class, or hands the program a function, a class, an instance of a class or
-an iterator of its own, has to run in the guest. Everything else is evaluated in the judge; should the program then
-answer with what the judge cannot handle, that is an error of the program.
+A test must run in the guest if it needs a class of the program as a class, or passes the program a function, a class,
+an instance of its own class or an iterator. The judge evaluates all other tests; if the program then answers with
+something that the judge cannot handle, that is an error of the program.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+
+from .statements import names_in
 
 _LAZY_MODULES = frozenset(("itertools", "functools", "operator", "io", "mock", "builtins"))
 _MAKES_LAZY = frozenset(
@@ -18,7 +20,7 @@ _MAKES_LAZY = frozenset(
         *("StringIO", "BytesIO", "Mock", "MagicMock", "memoryview"),
     )
 )
-"""Callables whose results are no data."""
+"""Callables whose results are not plain data."""
 _MODULES = frozenset(
     (
         *("math", "cmath", "sys", "os", "re", "json", "random", "time", "datetime", "itertools", "functools", "copy"),
@@ -33,7 +35,7 @@ _MEMBERS = {
     "Fraction": "fractions",
     "deepcopy": "copy",
 }
-"""What tests use of the standard library as if everybody had imported it."""
+"""Members of the standard library that tests use without an import."""
 _COMPARING = frozenset(("max", "min", "sorted", "sort", "set", "frozenset", "index", "count", "remove", "Counter"))
 _OF_LISTS = ("sort", "append", "extend", "join")
 _PATCHERS = frozenset(
@@ -44,22 +46,22 @@ _PATCHERS = frozenset(
 )
 
 
-def standard_names(parts: Sequence[ast.AST], free: Iterable[str], entry_point: str) -> dict[str, str]:
-    """Of names that the tests use and do not define, those of the standard library: {name: "module" or "module:name"}.
+def stdlib_names(parts: Sequence[ast.AST], free: Iterable[str], entry_point: str) -> dict[str, str]:
+    """Return the standard library's names among the free names: {name: "module" or "module:name"}.
 
-    They are the judge's own, whatever the program means by them: `isclose(f(x), 0.5)` is not for it to answer. A
-    module is only taken to be one if the tests do nothing but ask for its attributes.
+    The judge resolves them itself, whatever the program defines: the program must not answer `isclose(f(x), 0.5)`. A
+    name counts as a module only if the tests do nothing but access its attributes.
     """
     dotted = {id(part.value) for part in parts if isinstance(part, ast.Attribute)}
     otherwise = {part.id for part in parts if isinstance(part, ast.Name) and id(part) not in dotted}
-    found = {name: f"{_MEMBERS[name]}:{name}" for name in free if name in _MEMBERS}
-    found |= {name: name for name in free if name in _MODULES and name not in otherwise}
-    found.pop(entry_point, None)
-    return found
+    names = {name: f"{_MEMBERS[name]}:{name}" for name in free if name in _MEMBERS}
+    names |= {name: name for name in free if name in _MODULES and name not in otherwise}
+    names.pop(entry_point, None)
+    return names
 
 
 def patches_modules(parts: Sequence[ast.AST]) -> bool:
-    """Whether the tests may change attributes of modules."""
+    """Return whether the tests may change attributes of modules."""
     for part in parts:
         if isinstance(part, ast.Attribute) and (not isinstance(part.ctx, ast.Load) or part.attr in _PATCHERS):
             return True
@@ -69,22 +71,22 @@ def patches_modules(parts: Sequence[ast.AST]) -> bool:
 
 
 class TrustAnalysis:
-    """Of all tests of a problem. `remote` are the names that the program defines."""
+    """Analysis of all tests of a problem. `remote` are the names that the program defines."""
 
     def __init__(self, statements: Sequence[ast.stmt], helpers: Sequence[ast.stmt], remote: Iterable[str]) -> None:
         self._remote = frozenset(remote)
         self.tainted = _tainted(statements, self._remote)
-        self._own = _own_functions([*statements, *helpers])
+        self._own = _test_objects([*statements, *helpers])
 
     def from_program(self, node: ast.AST | None) -> bool:
-        """Whether a value may have come from the program."""
+        """Return whether a value may come from the program."""
         return node is not None and any(
             isinstance(part, ast.Name) and part.id in self.tainted for part in ast.walk(node)
         )
 
     def compares(self, statements: Sequence[ast.stmt]) -> bool:
-        """Whether values of the program are compared with each other: in a comparison with the program on both sides,
-        or by what sorts, or makes sets.
+        """Return whether values of the program are compared with each other, by a comparison with the program on both
+        sides, by sorting or by building sets or dicts.
         """
         for statement in statements:
             for part in ast.walk(statement):
@@ -99,19 +101,19 @@ class TrustAnalysis:
                     return True
         return False
 
-    def reason(self, statements: Iterable[ast.stmt]) -> str:
-        """Why these statements have to run in the guest; empty if they need not."""
+    def guest_reason(self, statements: Iterable[ast.stmt]) -> str:
+        """Return why these statements must run in the guest; empty if the judge can evaluate them."""
         for statement in statements:
             for part in ast.walk(statement):
-                for suspect, what in _as_classes(part):
+                for suspect, what in _class_uses(part):
                     name = self._name_in(suspect, self._remote)
                     if name:
                         return f"a test {what} the program's class {name}"
                 if self._awaits(part):
                     return "a test runs a coroutine of the program"
-                given = self._given(part)
-                if given:
-                    return f"a test hands the program {given}"
+                passed = self._passed_object(part)
+                if passed:
+                    return f"a test hands the program {passed}"
         return ""
 
     def _awaits(self, part: ast.AST) -> bool:
@@ -129,8 +131,8 @@ class TrustAnalysis:
                 return part.id
         return ""
 
-    def _given(self, part: ast.AST) -> str:
-        """What a node gives to the program that is no data."""
+    def _passed_object(self, part: ast.AST) -> str:
+        """Describe what a node passes to the program that is not plain data; empty if nothing."""
         values: list[ast.AST] = []
         if isinstance(part, ast.Call) and self.from_program(part.func):
             if isinstance(part.func, ast.Attribute) and part.func.attr in _OF_LISTS:
@@ -144,7 +146,7 @@ class TrustAnalysis:
             if any(self.from_program(getattr(target, "value", None)) for target in targets):
                 values = [part.value]
         for value in values:
-            for inner in self._outside_calls(value):
+            for inner in self._parts_of_value(value):
                 if isinstance(inner, ast.Lambda | ast.GeneratorExp):
                     return "a function" if isinstance(inner, ast.Lambda) else "a generator"
                 if isinstance(inner, ast.Name) and inner.id in self._own:
@@ -153,16 +155,16 @@ class TrustAnalysis:
                     return f"what {last_name(inner.func)} makes"
         return ""
 
-    def _outside_calls(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes whose values can be the value, or in it: not those inside a call that is not the program's, as
-        `sorted(xs, key=lambda ...)` gives a list.
+    def _parts_of_value(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the nodes whose values can be the value or a part of it, so not the arguments of other calls:
+        `sorted(xs, key=lambda ...)` returns a list.
         """
         todo: list[ast.AST] = [node]
         while todo:
             part = todo.pop()
             yield part
             if isinstance(part, ast.Call):
-                todo += [] if self._own.get(last_name(part.func)) == "function" else _data_of_class(part, self._own)
+                todo += [] if self._own.get(last_name(part.func)) == "function" else _container_arguments(part)
             elif isinstance(part, ast.Subscript):
                 todo.append(part.value)
             elif isinstance(part, ast.Compare | ast.Lambda | ast.GeneratorExp):
@@ -175,8 +177,8 @@ class TrustAnalysis:
                 todo += ast.iter_child_nodes(part)
 
 
-def _data_of_class(call: ast.Call, own: dict[str, str]) -> list[ast.AST]:
-    """What the arguments of containers' constructors end up in."""
+def _container_arguments(call: ast.Call) -> list[ast.AST]:
+    """Return the arguments of a container's constructor, which become parts of the value."""
     if last_name(call.func) in ("list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict", "Counter"):
         first = [argument for argument in call.args if not isinstance(argument, ast.GeneratorExp | ast.Call)]
         return [*first, *(keyword.value for keyword in call.keywords)]
@@ -184,12 +186,12 @@ def _data_of_class(call: ast.Call, own: dict[str, str]) -> list[ast.AST]:
 
 
 def last_name(function: ast.AST) -> str:
-    """`f` for `f`, `g` for `m.g`, nothing for anything else."""
+    """Return `f` for `f`, `g` for `m.g`, and an empty string for anything else."""
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
 
 
-def _as_classes(part: ast.AST) -> Iterator[tuple[ast.AST | None, str]]:
-    """Where a node needs something to be a class."""
+def _class_uses(part: ast.AST) -> Iterator[tuple[ast.AST | None, str]]:
+    """Yield the expressions that a node uses as classes, and how."""
     if isinstance(part, ast.ExceptHandler):
         yield part.type, "catches"
     elif isinstance(part, ast.ClassDef):
@@ -219,35 +221,37 @@ def _is_type_of(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type"
 
 
-def _own_functions(statements: Sequence[ast.stmt]) -> dict[str, str]:
-    """Names that the tests give to what is no data: "function", "class", "maker" (a function that makes instances of
-    their classes), or "value" (an instance, a function, an iterator, or what holds one).
+def _test_objects(statements: Sequence[ast.stmt]) -> dict[str, str]:
+    """Return the tests' names for objects that are not plain data, and the kind of each.
+
+    Kinds: "function", "class", "maker" (a function that makes instances of the tests' classes), "value" (an instance, a
+    function, an iterator, or a container of one).
     """
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     parts = [part for statement in statements for part in ast.walk(statement)]
     for part in parts:
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-            found[part.name] = "function"
+            kinds[part.name] = "function"
         elif isinstance(part, ast.ClassDef):
-            found[part.name] = "class"
+            kinds[part.name] = "class"
     for part in parts:
         if isinstance(part, ast.FunctionDef) and any(
             isinstance(inner, ast.Yield | ast.YieldFrom)
-            or (isinstance(inner, ast.Call) and found.get(last_name(inner.func)) == "class")
+            or (isinstance(inner, ast.Call) and kinds.get(last_name(inner.func)) == "class")
             for inner in ast.walk(part)
         ):
-            found[part.name] = "maker"
+            kinds[part.name] = "maker"
     for part in parts:
-        if isinstance(part, ast.Assign) and _is_lazy(part.value, found):
+        if isinstance(part, ast.Assign) and _is_lazy(part.value, kinds):
             for target in part.targets:
                 if isinstance(target, ast.Name):
-                    found.setdefault(target.id, "value")
-    found.pop("check", None)
-    return found
+                    kinds.setdefault(target.id, "value")
+    kinds.pop("check", None)
+    return kinds
 
 
 def _is_lazy(node: ast.AST, own: dict[str, str]) -> bool:
-    """Whether a value is no data, or holds what is none."""
+    """Return whether a value is not plain data or contains something that is not."""
     if isinstance(node, ast.Lambda | ast.GeneratorExp):
         return True
     if isinstance(node, ast.Name):
@@ -264,7 +268,7 @@ def _is_lazy(node: ast.AST, own: dict[str, str]) -> bool:
 
 
 def _tainted(statements: Sequence[ast.stmt], remote: frozenset[str]) -> frozenset[str]:
-    """The program's names, and those that the tests give to what comes from it, functions that use it included."""
+    """Return the program's names and the tests' names for values from the program and for functions that use it."""
     tainted = set(remote)
     bindings: list[tuple[set[str], ast.AST]] = []
     parameters = {
@@ -294,8 +298,3 @@ def _tainted(statements: Sequence[ast.stmt], remote: frozenset[str]) -> frozense
                 tainted |= names
                 changed = True
     return frozenset(tainted)
-
-
-def names_in(*nodes: ast.AST) -> set[str]:
-    """All names that stand in some nodes."""
-    return {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
