@@ -1,4 +1,5 @@
-"""The process of one program, and the only one that runs it: answers what the judge asks.
+"""The guest process, the only process that runs a program; answers the judge's requests.
 
-Nothing in here is relied on, since the program can rewrite it. Imports `wire`, never `judge` or `suites`.
+No property of this code is relied on, since the program can rewrite it. It imports `protocol`, never `judge` or
+`suites`.
 """

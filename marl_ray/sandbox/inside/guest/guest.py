@@ -1,14 +1,14 @@
-"""The guest: one process per program, and the only one in which code of a program runs.
+"""The guest: one process per program, and the only process that runs a program's code.
 
-It answers the judge's requests, one at a time, over descriptor 3. Nothing in here is relied on: the program
-shares the interpreter with this module and may rewrite it at will. What it can reach that way is its own
-death or a wrong answer. Requests are [nonce, operation, ...], answers [nonce, kind, ...]:
+The guest answers the judge's requests, one at a time, over descriptor 3. No property of this code is relied on: the
+program shares the interpreter with this module and may rewrite it. All it can reach that way is its own death or a
+wrong answer. Requests are [nonce, operation, ...], answers [nonce, kind, ...]:
 
 | request | answer |
 |---|---|
 | `compile` source | `ok` marshalled code in hexadecimal, or null · `syntax` message, line, column |
-| `load` program, marshalled?, names | `ok` {name: reference, if it can be called} · `syntax` message, line, column |
-| `script` program, marshalled? | `ok` null, `raise` or `syntax`; then the process ends as a script does |
+| `load` program, marshalled?, names | `ok` {name: reference} for callables · `syntax` message, line, column |
+| `script` program, marshalled? | `ok` null, `raise` or `syntax`; then the process exits like a script |
 | `test` source | `ok` null, or `raise` |
 | `define` source, override | `ok` null: code whose names the following tests share |
 | `unit` class, method | `ok` [status, type, message, line] |
@@ -16,42 +16,72 @@ death or a wrong answer. Requests are [nonce, operation, ...], answers [nonce, k
 | `call` target, attribute or null, names of keywords; values | a value |
 | `get` target, attribute · `set` target, attribute; value · `delete` target, attribute | a value |
 | `operate` function of `operator` or builtin; values | a value |
-| `next` target, most | a tuple: items, whether that was the end, what the generator returned |
+| `next` target, limit | a tuple: items, whether the iterator ended, the generator's return value |
 
-The last five are sent as operation, news, JSON, values. News are the numbers of shared objects that the judge is about
-to forget and the content of those that its tests have changed (see `shared_objects`), or null.
-A value is `ok` value, changes.
-`raise` carries type name, message, line, the names of the builtin base classes, details (see `remote_exceptions`) and changes.
-A target is a name of the program or the number of an object it has returned.
+The last five are sent as operation, news, JSON, values. News are the numbers of shared objects that the judge drops and
+the content of those that its tests changed (see `shared_objects`), or null. A value is `ok` value, changes. `raise`
+carries type name, message, line, the names of the builtin base classes, details (see `remote_exceptions`) and changes.
+A target is a name of the program or the number of an object that it returned.
 """
 
 from __future__ import annotations
 
 import builtins
+import marshal
 import operator
 import os
 import socket
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from ..protocol import frames
 from ..protocol.encoding import Wire
-from . import script
-from .compilation import SOLUTION, code_of, compiled
-from .guest_objects import GuestObjects, description
+from . import script_process
+from .guest_objects import GuestObjects, describe_object
 
+SOLUTION = "<solution>"
 _DESYNCHRONISED = 98
 _MAX_DETAILS = 1 << 16
+_MAX_CODE = 1 << 20
 
 
 class ResultTooLarge(Exception):
-    """A program returned more than a reply may hold."""
+    """Result of the program that exceeds the size limit of a reply."""
+
+
+def compile_program(source: str) -> list[Wire]:
+    """Return the answer to `compile`; its code is null where only the program's own guest can tell."""
+    code = b""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            code = marshal.dumps(compile(source, SOLUTION, "exec", dont_inherit=True))
+    except SyntaxError as error:
+        return ["syntax", str(error.msg), error.lineno, error.offset]
+    except (ValueError, RecursionError, MemoryError, OverflowError):
+        pass
+    return ["ok", code.hex() if 0 < len(code) <= _MAX_CODE else None]
+
+
+def _code_of(program: str, is_code: bool) -> types.CodeType | list[Wire]:
+    """Return the code of a program that is source or marshalled code, or the `syntax` answer."""
+    try:
+        if is_code:
+            code: types.CodeType = marshal.loads(bytes.fromhex(program))
+        else:
+            code = compile(program, SOLUTION, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return ["syntax", str(error.msg), error.lineno, error.offset]
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:  # null bytes, deep nesting
+        return ["syntax", str(error) or "too deeply nested", None, None]
+    return code
 
 
 def _line_of(traceback: types.TracebackType | None) -> int | None:
-    """The innermost line of the program in a traceback."""
+    """Return the innermost line of the program in a traceback."""
     line = None
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == SOLUTION:
@@ -61,7 +91,7 @@ def _line_of(traceback: types.TracebackType | None) -> int | None:
 
 
 def describe_error(error: BaseException) -> list[Wire]:
-    """[type name, message, line, names of builtin base classes], whatever the exception's own methods do."""
+    """Return [type name, message, line, names of builtin base classes], whatever the exception's methods do."""
     try:
         message = str(error)[:4000]
     except BaseException:  # a hostile or broken __str__ may raise anything
@@ -72,26 +102,26 @@ def describe_error(error: BaseException) -> list[Wire]:
 
 
 class Guest:
-    """Serves one judge, over an open descriptor."""
+    """Server of one judge, over an open descriptor."""
 
     def __init__(self, descriptor: int = 3) -> None:
         self._descriptor = descriptor
         self.max_reply = 1 << 20
         self._module = types.ModuleType("solution")
         self._shared = GuestObjects(self._module)
-        self._module.__file__ = script.ARGV[0]
+        self._module.__file__ = script_process.ARGV[0]
         sys.modules["solution"] = self._module
         self._test_names: dict[str, Any] = {}
         self._exit_status: int | None = None
         self._operations: dict[str, Callable[..., list[Wire]]] = {
-            "compile": compiled,
+            "compile": compile_program,
             "load": self._load,
             "script": self._script,
             "test": self._test,
             "define": self._define,
             "unit": self._unit,
         }
-        self._on_values: dict[str, tuple[int, Callable[..., Any]]] = {
+        self._value_operations: dict[str, tuple[int, Callable[..., Any]]] = {
             "name": (1, self._shared.target),
             "call": (3, self._call),
             "get": (2, lambda target, attribute: getattr(self._shared.target(target), attribute)),
@@ -102,14 +132,14 @@ class Guest:
         }
 
     def recv(self, size: int, /) -> bytes:
-        """Bytes from the judge, without the detour over a socket object."""
+        """Read bytes from the judge, without a socket object."""
         return os.read(self._descriptor, size)
 
-    def serve(self, most: int = -1) -> None:
-        """Answer requests, `most` of them or until the connection closes: raises frames.ConnectionClosed."""
+    def serve(self, count: int = -1) -> None:
+        """Answer `count` requests (default: no limit). Raises frames.ConnectionClosed if the connection closes."""
         reader = frames.FrameReader(self)
-        while most:
-            most -= 1
+        while count:
+            count -= 1
             nonce, operation, news, *arguments = reader.message()
             if operation in self._operations:
                 frame = self._answer(nonce, operation, arguments)
@@ -118,31 +148,31 @@ class Guest:
             for stream in (sys.stdout, sys.stderr):
                 try:
                     stream.flush()
-                except BaseException:  # the program may have closed or replaced it
+                except BaseException:  # the program may have closed or replaced the stream
                     pass
             while frame:
                 frame = frame[os.write(self._descriptor, frame) :]
             if self._exit_status is not None:
-                script.end(self._module.__dict__, self._exit_status)
+                script_process.exit_like_script(self._module.__dict__, self._exit_status)
 
     def _answer(self, nonce: str, operation: str, arguments: list[Wire]) -> bytes:
         try:
             answer = self._operations[operation](*arguments)
             return self._packed([nonce, *answer])
-        except BaseException as error:  # SystemExit and KeyboardInterrupt are results like any other
+        except BaseException as error:  # SystemExit and KeyboardInterrupt are ordinary results
             return self._packed([nonce, "raise", *describe_error(error), None, None])
 
     def _value(self, nonce: str, operation: str, news: Wire, arguments: list[Wire]) -> bytes:
-        """The answer of an operation on values, and what it has changed."""
+        """Return the answer to an operation on values, with the changes it made to shared objects."""
         shared = self._shared
-        count, perform = self._on_values[operation]
+        count, perform = self._value_operations[operation]
         try:
             if news is not None:
                 shared.apply_changes(news[1])
                 shared.drop(news[0])
             values = [shared.decode_value(wire) for wire in arguments[count:]]
             shared.take_snapshot()
-        except BaseException:  # out of memory, say: from here on the numbers would differ from the judge's
+        except BaseException:  # e.g. MemoryError: from here on the object numbers would differ from the judge's
             os._exit(_DESYNCHRONISED)
         raised: BaseException | None = None
         result = None
@@ -172,7 +202,7 @@ class Guest:
         return frame
 
     def _details(self, error: BaseException, causes: int = 3) -> Wire:
-        """What `remote_exceptions` makes the exception of; null if that is not data, or much."""
+        """Return the details for `remote_exceptions`; null if they are not plain data or too large."""
         first = self._shared.next_number()
         try:
             kind = type(error)
@@ -184,7 +214,7 @@ class Guest:
             details.append(cause and [*describe_error(cause), self._details(cause, causes - 1)])
             if len(frames.pack(details)) <= _MAX_DETAILS:
                 return details
-        except BaseException:  # too deep, or an exception that hides its own arguments
+        except BaseException:  # e.g. too deep, or an exception that hides its arguments
             pass
         self._shared.unregister_from(first)
         return None
@@ -192,16 +222,16 @@ class Guest:
     # --- operations ---
 
     def _load(self, program: str, is_code: bool, names: list[str]) -> list[Wire]:
-        code = code_of(program, is_code)
+        code = _code_of(program, is_code)
         if not isinstance(code, types.CodeType):
             return code
         namespace = self._module.__dict__
         exec(code, namespace)
-        found = {wanted: namespace[wanted] for wanted in names if wanted in namespace}
-        return ["ok", {key: [key, *description(value)] for key, value in found.items() if callable(value)}]
+        values = {name: namespace[name] for name in names if name in namespace}
+        return ["ok", {name: [name, *describe_object(value)] for name, value in values.items() if callable(value)}]
 
     def _script(self, program: str, is_code: bool) -> list[Wire]:
-        code = code_of(program, is_code)
+        code = _code_of(program, is_code)
         if not isinstance(code, types.CodeType):
             return code
         self._module.__name__ = "__main__"
@@ -210,7 +240,7 @@ class Guest:
         try:
             exec(code, self._module.__dict__)
         except BaseException as error:
-            self._exit_status = script.exit_status(error)
+            self._exit_status = script_process.exit_status(error)
             return ["raise", *describe_error(error), None, None]
         return ["ok", None]
 
@@ -227,17 +257,17 @@ class Guest:
         perform = getattr(operator, function, None) or getattr(builtins, function)
         return perform(*values)
 
-    def _next(self, target: str | int, most: int) -> tuple[tuple[Any, ...], bool, Any]:
+    def _next(self, target: str | int, limit: int) -> tuple[tuple[Any, ...], bool, Any]:
         iterator = self._shared.target(target)
         items: list[Any] = []
-        while len(items) < most:
+        while len(items) < limit:
             try:
                 items.append(next(iterator))
             except StopIteration as end:
                 return tuple(items), True, end.value
         return tuple(items), False, None
 
-    # --- tests that cannot be evaluated outside ---
+    # --- tests that must run in the guest ---
 
     def _names(self) -> dict[str, Any]:
         if not self._test_names:
@@ -245,9 +275,7 @@ class Guest:
         return self._test_names
 
     def _define(self, source: str, override: bool) -> list[Wire]:
-        """Run test code. With `override` its names win over the program's, else it only fills in missing
-        ones.
-        """
+        """Run test code. With `override` its names replace the program's, else only missing names are added."""
         names = self._names()
         code = compile(source, "<tests>", "exec", dont_inherit=True)
         if override:
@@ -273,21 +301,21 @@ class Guest:
         problems += [("fail", "unexpected success") for _ in result.unexpectedSuccesses]
         if problems:
             status, trace = problems[0]
-            return ["ok", [status, *_ending(trace)]]
+            return ["ok", [status, *_type_and_message(trace)]]
         if result.skipped:
             return ["ok", ["skipped", "SkipTest", result.skipped[0][1]]]
         return ["ok", ["pass", None, None]]
 
 
-def _ending(trace: str) -> tuple[str, str]:
-    """Type and message at the end of a formatted traceback; the message may take several lines."""
+def _type_and_message(trace: str) -> tuple[str, str]:
+    """Return type and message at the end of a formatted traceback; the message may have several lines."""
     lines = trace.rpartition("Traceback (most recent call last):\n")[2].rstrip().splitlines()
     start = next((number for number, line in enumerate(lines) if not line.startswith(" ")), 0)
     kind, _, message = "\n".join(lines[start:]).partition(": ")
     return kind.rpartition(".")[2], message or kind
 
 
-_REHEARSAL = """
+_WARM_UP = """
 def f(x, y=None):
     if x is None:
         raise ValueError("none")
@@ -295,18 +323,18 @@ def f(x, y=None):
 """
 
 
-def rehearse() -> None:
-    """Go through the usual requests once, before there is any program.
+def warm_up() -> None:
+    """Answer typical requests in the zygote, before there is any program.
 
-    What Python does on first use (inline caches, free lists, lazily made objects) is then done in the zygote, in
-    pages that all guests share, and not by every guest in pages of its own.
+    Python's work on first use (inline caches, free lists, lazy objects) is then done once, in pages that all guests
+    share, and not by every guest in pages of its own.
     """
     ours, theirs = socket.socketpair()
     with ours, theirs:
         guest = Guest(theirs.fileno())
-        for turn in range(10):
-            requests: list[list[Wire]] = [["load", compiled(_REHEARSAL)[1], True, ["f", "g"]]]
-            requests += [["call", "f", None, [], value, [value]] for value in (turn, "text", 1.5, None)]
+        for number in range(10):
+            requests: list[list[Wire]] = [["load", compile_program(_WARM_UP)[1], True, ["f", "g"]]]
+            requests += [["call", "f", None, [], value, [value]] for value in (number, "text", 1.5, None)]
             for operation, *rest in requests:
                 ours.sendall(frames.pack(["nonce", operation, None, *rest]))
             guest.serve(len(requests))

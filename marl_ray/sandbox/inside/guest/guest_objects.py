@@ -1,4 +1,4 @@
-"""The guest's side of references: objects of the program that the judge has stand-ins for."""
+"""The guest's side of references: objects of the program that the judge has proxies for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..protocol.subclass_types import OVERRIDABLE
 
 
 class GuestObjects(SharedObjects):
-    """What guest and judge both have, and the objects that stay here, by number."""
+    """The guest's table of shared objects, and the numbered objects that only the guest holds."""
 
     def __init__(self, module: types.ModuleType) -> None:
         super().__init__()
@@ -24,12 +24,12 @@ class GuestObjects(SharedObjects):
         self._references: dict[int, int] = {}
 
     def reference(self, value: Any) -> list[Wire]:
-        """[number, type name, abilities, hash] of an object."""
+        """Return [number, type name, abilities, hash] of an object."""
         number = self._references.get(id(value))
         if number is None:
             number = self._references[id(value)] = len(self._objects)
-            self._objects.append(value)  # keeps it alive, and so its id its own
-        return [number, *description(value)]
+            self._objects.append(value)  # keeps the object alive, so that its id stays unique
+        return [number, *describe_object(value)]
 
     def encode_reference(self, value: Any) -> Wire:
         if value is Ellipsis or value is NotImplemented:
@@ -55,7 +55,7 @@ class GuestObjects(SharedObjects):
         return self.target(payload[0])
 
     def target(self, target: str | int) -> Any:
-        """The object of a name or number."""
+        """Return the object of a name or number. Raises NameError."""
         if isinstance(target, int):
             return self._objects[target]
         try:
@@ -71,23 +71,23 @@ class GuestObjects(SharedObjects):
         return found
 
 
-def description(value: Any) -> tuple[str, int, int | None]:
-    """Type name, abilities and, where it has one of its own, hash."""
+def describe_object(value: Any) -> tuple[str, int, int | None]:
+    """Return type name, abilities and, if its class defines one, hash."""
     kind = type(value)
-    mask = mask_of(kind)
+    mask = abilities_of(kind)
     try:
         own_hash = hash(value) if mask & METHOD_BITS["hash"] else None
-    except BaseException:  # not hashable after all
+    except BaseException:  # __hash__ may raise anything
         own_hash = None
     return kind.__name__, mask, own_hash
 
 
-_known: dict[type, int] = {}
+_abilities: dict[type, int] = {}
 
 
-def mask_of(kind: type) -> int:
-    """The abilities of a type's instances."""
-    mask = _known.get(kind)
+def abilities_of(kind: type) -> int:
+    """Return the abilities of a type's instances."""
+    mask = _abilities.get(kind)
     if mask is None:
         methods: dict[str, Any] = {}
         for base in reversed(kind.__mro__[:-1]):
@@ -97,13 +97,13 @@ def mask_of(kind: type) -> int:
             mask |= METHOD_BITS["hash"]
         if kind is types.GeneratorType or (kind.__module__ in ("builtins", "itertools") and "__next__" in methods):
             mask |= METHOD_BITS["self"]
-        _known[kind] = mask
+        _abilities[kind] = mask
     return mask
 
 
 @functools.lru_cache(maxsize=1024)
 def _overridden(kind: type, base: type) -> int:
-    """The bits of what a subclass defines anew."""
+    """Return the bits of the methods that a subclass overrides."""
     names = set().union(*(vars(each) for each in kind.__mro__[: kind.__mro__.index(base)]))
     if hasattr(kind, "_fields"):
         names.discard("__repr__")  # every namedtuple has one

@@ -26,8 +26,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from ..guest import guest, script
-from ..guest.streams import Streams
+from ..guest import guest, script_process
 from ..isolation import landlock, process, scratch, seccomp, syscalls
 from ..judge import judge
 from ..protocol import frames
@@ -57,7 +56,9 @@ class GuestIsolation:
 class Zygote:
     """Serves one judge."""
 
-    def __init__(self, link: socket.socket, lifeline: int, isolation: GuestIsolation, streams: Streams) -> None:
+    def __init__(
+        self, link: socket.socket, lifeline: int, isolation: GuestIsolation, streams: script_process.StandardStreams
+    ) -> None:
         self._link = link
         self._lifeline = lifeline
         self._isolation = isolation
@@ -131,7 +132,7 @@ class Zygote:
             return pid
         try:
             self._become_guest(descriptors, memory_mb << 20, cpu_s, output, folder)
-            self._streams.allow(output, apart=len(descriptors) > 3)
+            self._streams.set_limit(output, separate_stderr=len(descriptors) > 3)
             self._guest.max_reply = reply
             if self._isolation.guest_filter is not None:
                 self._isolation.guest_filter.install()
@@ -227,7 +228,7 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)  # site.py provides them, which a bare interpreter skips
     os.environ.clear()
-    sys.argv[:] = script.ARGV
+    sys.argv[:] = script_process.ARGV
     sys.setrecursionlimit(RECURSION)
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     process.offer_to_oom_killer()
@@ -242,8 +243,8 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     isolation, judge_filter = _build_isolation(config, folders)
     kind = socket.SOCK_SEQPACKET if process.LINUX else socket.SOCK_STREAM
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
-    streams = Streams()
-    guest.rehearse()
+    streams = script_process.StandardStreams()
+    guest.warm_up()
     random.seed(0)  # every guest draws the same numbers
     gc.collect()
     gc.freeze()
