@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from marl_ray.config.schema import Config
 from marl_ray.core.text import pluralize
-from marl_ray.credit import BEYOND_SIBLINGS
+from marl_ray.credit.requirements import estimator_requirements
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def max_prompts_per_step(config: Config, tasks: int) -> int:
 
 def samples_greedily(config: Config) -> bool:
     """Return whether every node has an additional greedy joint sample."""
-    return any(BEYOND_SIBLINGS.get(agent.estimator) == "greedy" for agent in config.agents)
+    return any(estimator_requirements(agent.estimator).greedy_sample for agent in config.agents)
 
 
 def nodes_per_episode(config: Config) -> int:

@@ -115,14 +115,14 @@ def _summary(key: str, known: Mapping[str, Setting]) -> str:
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a config file, with types, bounds, defaults and descriptions of all keys."""
     schema = "https://json-schema.org/draft/2020-12/schema"
-    root = {"$schema": schema, "title": "marl_ray config"} | _object(inspect.getdoc(Config) or "")
+    root: dict[str, Any] = {"$schema": schema, "title": "marl_ray config"} | _object(inspect.getdoc(Config) or "")
     for algorithm in ALGORITHMS:
         for key, setting in settings(algorithm).items():
             _insert(root, key, _schema_of(key, setting, algorithm))
         for alias, target in KEY_ALIASES.items():
             key = target.format(algorithm=algorithm)
-            schema = _schema_of(key, settings(algorithm)[key], algorithm)
-            deprecated = {**schema, "description": f"Alias of {key}.", "deprecated": True}
+            target_schema = _schema_of(key, settings(algorithm)[key], algorithm)
+            deprecated = {**target_schema, "description": f"Alias of {key}.", "deprecated": True}
             _insert(root, alias.format(algorithm=algorithm), deprecated)
         switch = {
             "type": ["boolean", "null"],

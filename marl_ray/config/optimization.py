@@ -16,10 +16,11 @@ from marl_ray.config.values import (
     PositiveInt,
     Section,
 )
+from marl_ray.credit.requirements import LOSS_REQUIREMENTS
 
 Importance = Literal["auto", "none", "truncate", "mask"]
-CLIP_RANGES = {"clip": (0.2, 0.28), "gspo": (3e-4, 4e-4)}
-"""Default clip_low and clip_high per loss, from DAPO and GSPO."""
+CLIP_RANGES = {loss: needs.clip_range for loss, needs in LOSS_REQUIREMENTS.items() if needs.clip_range is not None}
+"""Default clip_low and clip_high of the losses that clip ratios."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,8 @@ class Requirements:
     """Groups of equal returns too, because their gradient is not zero: no dynamic_sampling."""
     fixed_returns: bool = False
     """Returns that the learner does not change: reference_kl k3_in_loss where there is a reference policy."""
+    complete_returns: bool = False
+    """Returns that groups can be compared by: no early_termination_threshold with handoff `all`."""
     magrpo_if_whitened: bool = False
     """An affine map of the group's returns, which normalize_advantages turns into MAGRPO: no normalize_advantages."""
     on_policy: bool = False
@@ -58,11 +60,15 @@ ESTIMATOR_REQUIREMENTS = {
     "grpo": Requirements(siblings=True),
     "marloo": Requirements(siblings=True, magrpo_if_whitened=True),
     "maremax": Requirements(siblings=True, magrpo_if_whitened=True),
-    "mareinforce": Requirements(),
+    "mareinforce": Requirements(complete_returns=True),
     "remax": Requirements(greedy_sample=True, immediate_rewards=True, parallel_agents=True, magrpo_if_whitened=True),
     "difference": Requirements(counterfactual_sample=True, immediate_rewards=True, parallel_agents=True),
     "reinforce_pp": Requirements(
-        whole_batch=True, equal_return_groups=True, fixed_returns=True, magrpo_if_whitened=True
+        whole_batch=True,
+        equal_return_groups=True,
+        fixed_returns=True,
+        complete_returns=True,
+        magrpo_if_whitened=True,
     ),
 }
 LOSS_REQUIREMENTS = {
@@ -78,13 +84,19 @@ LOSS_REQUIREMENTS = {
 CRITIC_REQUIREMENTS = {
     "none": Requirements(),
     "iac": Requirements(
-        full_tree=True, equal_return_groups=True, fixed_returns=True, no_estimator=True, single_rank=True
+        full_tree=True,
+        equal_return_groups=True,
+        fixed_returns=True,
+        complete_returns=True,
+        no_estimator=True,
+        single_rank=True,
     ),
     "maac": Requirements(
         full_tree=True,
         parallel_agents=True,
         equal_return_groups=True,
         fixed_returns=True,
+        complete_returns=True,
         no_estimator=True,
         single_rank=True,
     ),

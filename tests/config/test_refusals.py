@@ -143,7 +143,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ),
         (
             {"magrpo": {"critic": "iac", "dynamic_sampling": True}},
-            "magrpo.dynamic_sampling skips groups of equal returns",
+            "magrpo.critic iac learns from groups of equal returns too, and magrpo.dynamic_sampling would skip them",
         ),
         (
             {
@@ -163,7 +163,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ),
         (
             {"magrpo": {**EARLY, "critic": "iac"}},
-            "magrpo.early_termination_threshold with handoff all would let critic iac compare groups that ended early",
+            "magrpo.early_termination_threshold with handoff all would let magrpo.critic iac compare groups that ended early",
         ),
         (
             {
@@ -174,7 +174,7 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
                     "estimator": "reinforce_pp",
                 }
             },
-            "would let reinforce_pp compare groups that ended early",
+            "would let magrpo.estimator reinforce_pp compare groups that ended early",
         ),
         (
             {"magrpo": {"optimizer": "adafactor"}, "lora": {"rank": 4}},
@@ -186,7 +186,10 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
             "magrpo.normalize_advantages makes difference the same as magrpo if all siblings",
         ),
         ({"magrpo": {"critic": "maac", "estimator": "marloo"}}, "magrpo.estimator marloo compares siblings, and"),
-        ({"magrpo": {"critic": "iac", "reference_kl_coef": 0.1}}, "would change rewards after the critic has learned"),
+        (
+            {"magrpo": {"critic": "iac", "reference_kl_coef": 0.1}},
+            "magrpo.critic iac needs the final returns of a batch",
+        ),
     ],
 )
 def test_an_invalid_config_is_rejected_in_one_line(sections: dict, message: str) -> None:
