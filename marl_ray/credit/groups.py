@@ -183,7 +183,7 @@ def build_agent_batch(episodes: Sequence[Episode], agent: int, step: int, config
 
 
 def build_critic_sample(node: Node, agent: int, config: Config) -> CriticSample:
-    """Return what a critic learns from at a node: the state, the rewards, and the successor states.
+    """Return the state, the rewards and the successor states at a node, from which a critic learns.
 
     With handoff `all` the whole tree below the node must be complete, without lost branches (`trainable_nodes`).
     """

@@ -1,4 +1,4 @@
-"""What each estimator, loss and critic needs from the rest of a configuration, as data. Imports nothing.
+"""Requirements of each estimator, loss and critic on the rest of a configuration, as data. Imports nothing.
 
 `marl_ray.config` checks a run's settings against these records, and the rollout reads from them which extra joint
 actions to sample. A new estimator, loss or critic is described here beside its registry entry; no check changes.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """What one estimator, loss or critic needs. By default, as for a plug-in, it needs nothing."""
+    """Requirements of one estimator, loss or critic. By default, as for a plug-in, there are none."""
 
     siblings: bool = False
     """At least two completions per group: num_generations > 1."""

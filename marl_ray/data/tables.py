@@ -15,7 +15,7 @@ from typing import Any
 
 from marl_ray.core.errors import UserError
 from marl_ray.core.paths import expand_home
-from marl_ray.models.hub import is_hub_id
+from marl_ray.models.names import is_hub_id
 
 DataRow = Mapping[str, Any]
 

@@ -1,1 +1,1 @@
-"""Which model a name means, where its files are, and its tokenizer."""
+"""Resolution of model names, checks of model folders, adapters and tokenizers."""

@@ -1,8 +1,8 @@
-"""LoRA adapters (Hu et al. 2021): the weights of some layers stay as they are, and beside each learns a product of two
-narrow matrices, B A * alpha / rank. By peft, which transformers' models know.
+"""LoRA adapters (Hu et al., 2021): frozen layers, each with a trainable product B A * alpha / rank beside it. Uses
+peft.
 
-A model that has them still is the model it was, so that whoever scores, saves or publishes it has to know nothing
-else than `named_weights`: the weights with the products added, under the names that they have without adapters.
+`named_weights` returns the merged weights under the names that they have without adapters, so code that scores, saves
+or sends weights does not depend on adapters.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from marl_ray.config import LoraConfig
 from marl_ray.core.errors import UserError
 
 NAME = "default"
-"""Of the adapter of a model that has one; peft's name for one that has none."""
+"""Name of a model's only adapter, and peft's default."""
 ADAPTER_FILE = "adapter_model.safetensors"
-"""In the folder of an adapter, which holds no other weights."""
+"""Weights file in an adapter's folder."""
 
 
 def peft_installed() -> bool:
-    """Whether the package that makes adapters is there."""
+    """Return True if peft is installed."""
     return importlib.util.find_spec("peft") is not None
 
 
 def require_peft(lora: LoraConfig) -> None:
-    """Raises UserError where adapters are asked for and the package that makes them is not installed."""
+    """Raise UserError if `lora` asks for adapters and peft is not installed."""
     if lora.rank and not peft_installed():
         raise UserError("lora.rank is set, but peft is not installed: pip install 'marl-ray[lora]', or set it to 0")
 
 
 def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> None:
-    """Beside the layers that `lora` names, which alone learn from now on. An adapter's A is drawn from `seed`, its B is
-    0: the model computes what it did. Raises UserError for layers that it has not, and for tied ones.
+    """Add an adapter to the layers that `lora` names; only adapters are trained from then on.
 
-    A model may have several; the last one that was added or chosen by `use_adapter` is the one that all else here
-    means by "the adapter"."""
+    A is initialised from `seed` and B is 0, so the model's output does not change. A model may have several adapters;
+    all other functions here refer to the active one, which is the last one added or chosen by `use_adapter`. Raises
+    UserError for layers that do not exist, and for layers whose weights are the embeddings.
+    """
     import torch
     from peft import LoraConfig as Settings
 
@@ -53,7 +54,7 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
     )
     with torch.random.fork_rng(), warnings.catch_warnings():
         torch.manual_seed(seed)
-        warnings.filterwarnings("ignore", "Already found a `peft_config`")  # several are meant
+        warnings.filterwarnings("ignore", "Already found a `peft_config`")  # several adapters are intended
         try:
             model.add_adapter(settings, adapter_name=name)
         except ValueError as error:
@@ -65,17 +66,17 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
 
 
 def use_adapter(model: Any, name: str) -> None:
-    """This one computes and learns from now on; the others keep their weights and gradients."""
+    """Make an adapter the active one. The others keep their weights and gradients."""
     model.set_adapter(name)
 
 
 def trainable(model: Any) -> Iterator[Any]:
-    """The parameters that learn: all, or those of the adapter."""
+    """Return the trainable parameters: all of them, or the adapter's."""
     return (parameter for parameter in model.parameters() if parameter.requires_grad)
 
 
 def adapted(model: Any) -> dict[str, Any]:
-    """The layers with an adapter, by name."""
+    """Return the layers that have an adapter, by name."""
     if not has_adapter(model):
         return {}
     from peft.tuners.lora import LoraLayer
@@ -84,12 +85,12 @@ def adapted(model: Any) -> dict[str, Any]:
 
 
 def has_adapter(model: Any) -> bool:
-    """Whether the model has one."""
+    """Return True if the model has an adapter."""
     return getattr(model, "_hf_peft_config_loaded", False)
 
 
 def named_weights(model: Any) -> Iterator[tuple[str, Any]]:
-    """Name and tensor of every parameter, detached, as a model without adapters has them; merged one at a time."""
+    """Yield name and detached tensor of every parameter as a model without adapters has them, merged one at a time."""
     layers, own = adapted(model), _active(model)
     narrow = tuple(f"{layer}.lora_" for layer in layers)
     for name, parameter in model.named_parameters():
@@ -105,7 +106,7 @@ def named_weights(model: Any) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def without_adapter(model: Any) -> Iterator[None]:
-    """The model computes as it did before it had one."""
+    """Disable the model's adapters within the context."""
     model.disable_adapters()
     try:
         yield
@@ -114,7 +115,7 @@ def without_adapter(model: Any) -> Iterator[None]:
 
 
 def load_adapter(model: Any, folder: Path) -> None:
-    """What `model.save_pretrained` wrote of one. Raises ValueError where it is not this model's."""
+    """Load an adapter that `model.save_pretrained` wrote. Raises ValueError if layers or rank differ."""
     from peft import set_peft_model_state_dict
     from safetensors.torch import load_file
 
@@ -127,7 +128,7 @@ def load_adapter(model: Any, folder: Path) -> None:
 
 
 def merge_adapter(model: Any) -> None:
-    """What its adapter adds goes into its weights, and it has none any more."""
+    """Merge the adapter into the model's weights and remove it."""
     for name, layer in adapted(model).items():
         above, _, last = name.rpartition(".")
         layer.merge()
@@ -137,7 +138,7 @@ def merge_adapter(model: Any) -> None:
 
 
 def adapter_weights(model: Any, folder: Path) -> dict[str, Any]:
-    """The tensors of an adapter that `model.save_pretrained` wrote, under the names of the model's parameters."""
+    """Return the tensors of a saved adapter under the names of the model's parameters."""
     from safetensors.torch import load_file
 
     stored = load_file(folder / ADAPTER_FILE)
@@ -147,7 +148,7 @@ def adapter_weights(model: Any, folder: Path) -> dict[str, Any]:
 
 
 def describe_adapter(model: Any) -> str:
-    """How much of the model learns, in words."""
+    """Return one line that says which share of the model is trained."""
     own = sum(parameter.numel() for parameter in trainable(model))
     whole = sum(parameter.numel() for name, parameter in model.named_parameters() if ".lora_" not in name)
     rank = next(iter(adapted(model).values())).r[_active(model)]
@@ -158,5 +159,5 @@ def describe_adapter(model: Any) -> str:
 
 
 def _active(model: Any) -> str:
-    """The name of the adapter; nobody asks for that of none."""
+    """Return the name of the active adapter, or the default name if there is none."""
     return model.active_adapters()[0] if has_adapter(model) else NAME

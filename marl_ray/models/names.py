@@ -1,4 +1,4 @@
-"""Model names: hub ids, local folders, and the policies that come with the package."""
+"""Model names: hub ids, local folders and the models that come with the package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from marl_ray.config import Config, ModelConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.paths import expand_home
-from marl_ray.models.hub import is_hub_id
 from marl_ray.models.smollm2 import smollm2, smollm2_folder
 from marl_ray.models.tokenization import decide_template, describe_prompt_format, load_tokenizer
 from marl_ray.models.weight_files import check_folder
@@ -20,9 +19,9 @@ SMOLLM2 = "bundled:smollm2-135m"
 
 
 def resolve_model(name: str, fetch: bool = True) -> str:
-    """The path or hub id that transformers and vLLM load. Raises UserError for what is plainly not there.
+    """Return the path or hub id that transformers and vLLM load. Raises UserError for a model that does not exist.
 
-    `bundled:smollm2-135m` is fetched on first use, unless `fetch` is false (see `marl_ray.models.smollm2`).
+    `bundled:smollm2-135m` is downloaded on first use, unless `fetch` is false (`marl_ray.models.smollm2`).
     """
     if name.startswith("bundled:"):
         if name in TOYS:
@@ -45,10 +44,22 @@ def resolve_model(name: str, fetch: bool = True) -> str:
     return name
 
 
-def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
-    """Read the model's configuration and its tokenizer; see `decide_template` for what is returned.
+def is_hub_id(name: str) -> bool:
+    """Return True if `name` has the form of a hub id, `owner/name` or `name`. Does not query the hub."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
 
-    Raises UserError with one line.
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
+def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
+    """Load the model's configuration and tokenizer, and return the result of `decide_template`.
+
+    Raises UserError with a one-line reason if the model cannot be loaded or is too short for `model.max_length`.
     """
     from transformers import AutoConfig
 
@@ -58,7 +69,7 @@ def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
             check_folder(Path(path), own_tokenizer=config.model_kwargs.trust_remote_code)
         settings = AutoConfig.from_pretrained(path, trust_remote_code=config.model_kwargs.trust_remote_code)
         tokenizer = load_tokenizer(path, config)
-    except Exception as error:  # transformers and the hub raise many kinds; each means the same here
+    except Exception as error:  # transformers and the hub raise many types
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"model {name} cannot be loaded: {reason}") from None
     _check_length(name, settings.get_text_config(), config.max_length)
@@ -66,7 +77,7 @@ def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
 
 
 def _check_length(name: str, settings: Any, max_length: int) -> None:
-    """Engines refuse to go beyond a model's positions, unless these are stretched, which is theirs to judge."""
+    """Raise UserError if `max_length` exceeds the model's positions; rotary scaling is left to the engine to judge."""
     rope = getattr(settings, "rope_parameters", None) or {}
     positions = getattr(settings, "max_position_embeddings", None)
     if rope.get("rope_type", "default") == "default" and isinstance(positions, int) and max_length > positions:
@@ -74,17 +85,21 @@ def _check_length(name: str, settings: Any, max_length: int) -> None:
 
 
 def describe_prompts(config: Config, templates: Mapping[str, tuple[bool, str]]) -> list[str]:
-    """How each agent's prompts reach its model, a line an agent. `templates` are what `check_model` found, by name, of
-    those models that were read."""
-    given = config.model.use_chat_template
+    """Return one line per agent that says how its prompts are formatted.
+
+    `templates` are the results of `check_model` by model name, for the models that were loaded.
+    """
+    chat_template = config.model.use_chat_template
     lines = []
     for number, agent in enumerate(config.agents):
         if agent.name in templates:
             lines.append(describe_prompt_format(f"agent {number}", *templates[agent.name]))
-        elif given is None:
+        elif chat_template is None:
             lines.append(f"agent {number}: its tokenizer, not read in a dry run, decides on the chat template")
         else:
             lines.append(
-                describe_prompt_format(f"agent {number}", given, f"model.use_chat_template is {str(given).lower()}")
+                describe_prompt_format(
+                    f"agent {number}", chat_template, f"model.use_chat_template is {str(chat_template).lower()}"
+                )
             )
     return lines

@@ -1,7 +1,7 @@
-"""Loading one tokenizer the same way everywhere, and turning prompts into ids.
+"""Loading of tokenizers, and encoding of prompts.
 
-Token ids are the truth: generators, learners and saved models must load one and the same tokenizer, which
-`fingerprint` lets the trainer check at the start.
+Token ids are authoritative: generators, learners and exported models load the same tokenizer. `fingerprint` lets the
+trainer check this at the start of a run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BASE_WORDS = {"base", "pt"}
 
 
 def load_tokenizer(name: str, config: ModelConfig) -> Any:
-    """The tokenizer of model `name`. Raises UserError when `special_tokens` are not in its vocabulary."""
+    """Return the tokenizer of model `name`. Raises UserError if `special_tokens` are not in its vocabulary."""
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(
@@ -34,7 +34,7 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
 
 
 def encode_prompt(tokenizer: Any, text: str, through_template: bool) -> list[int]:
-    """Ids of a prompt, as a user's message through the chat template or as it is."""
+    """Return the token ids of a prompt, either as a user message in the chat template or as plain text."""
     if through_template:
         message = [{"role": "user", "content": text}]
         return tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
@@ -42,33 +42,35 @@ def encode_prompt(tokenizer: Any, text: str, through_template: bool) -> list[int
 
 
 def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool, str]:
-    """Whether prompts of model `name` (as transformers loads it) go through the chat template, and why.
+    """Return whether prompts of model `name` go through the chat template, and the reason.
 
-    `model.use_chat_template` decides if it is given, and chat models get it if not. Raises UserError for a template
-    that is asked for and missing.
+    `model.use_chat_template` decides if it is set; otherwise chat models use their template. Raises UserError if the
+    template is requested but missing.
     """
-    given = config.use_chat_template
+    setting = config.use_chat_template
     if not tokenizer.chat_template:
-        if given:
+        if setting:
             raise UserError(f"model.use_chat_template is true but {name} has no chat template: set it to null")
         return False, "its tokenizer has no chat template"
     is_chat, why = _is_chat_model(name, tokenizer, config)
-    if given is None:
+    if setting is None:
         return is_chat, f"{why}; model.use_chat_template: {str(not is_chat).lower()} changes it"
-    return given, f"model.use_chat_template is {str(given).lower()}" + ("" if given == is_chat else f", though {why}")
+    return setting, f"model.use_chat_template is {str(setting).lower()}" + (
+        "" if setting == is_chat else f", though {why}"
+    )
 
 
 def is_named_base(name: str) -> bool:
-    """Whether a model is called a base model."""
+    """Return True if the model's name says that it is a base model."""
     return bool(BASE_WORDS & set(re.split(r"[^a-z]+", Path(name).name.lower())))
 
 
 def _is_chat_model(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool, str]:
-    """Whether it stops where its template ends an answer, and the reason in words.
+    """Return whether the model stops where its template ends an answer, and the reason in words.
 
-    Names alone do not tell (Qwen3-4B is a chat model), nor does having a template: base models share the tokenizer
-    files of their chat models, but stop at the end of a text only. As some families have one token for both ends, a
-    name that says "base" or "pt" is believed.
+    Names are not conclusive (Qwen3-4B is a chat model), and neither are templates: base models often ship the tokenizer
+    files of their chat models, but stop only at the end of a text. Some families use one token for both, so a name with
+    "base" or "pt" takes precedence.
     """
     if is_named_base(name):
         return False, "its name says that it is a base model"
@@ -80,18 +82,18 @@ def _is_chat_model(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool
 
 
 def describe_prompt_format(whose: str, through_template: bool, why: str) -> str:
-    """A line for people; `whose` is an agent or a policy."""
+    """Return one line for the user; `whose` is an agent or a policy."""
     how = "through the chat template" if through_template else "to the model as they are"
     return f"{whose}: prompts go {how} ({why})"
 
 
 def _stop_tokens(name: str, tokenizer: Any, config: ModelConfig) -> list[str]:
-    """The tokens that end a completion in the engine: the tokenizer's EOS and those of the generation config."""
+    """Return the tokens that end a completion in the engine: the EOS tokens of the tokenizer and the generation config."""
     from transformers import AutoConfig, GenerationConfig
 
     try:
         ids = GenerationConfig.from_pretrained(name).eos_token_id
-    except OSError:  # the model has no such file
+    except OSError:  # the model has no generation config
         ids = AutoConfig.from_pretrained(name, trust_remote_code=config.model_kwargs.trust_remote_code).eos_token_id
     listed = ids if isinstance(ids, list) else [ids]
     tokens = [tokenizer.eos_token, *(tokenizer.convert_ids_to_tokens(i) for i in listed if i is not None)]
@@ -99,19 +101,19 @@ def _stop_tokens(name: str, tokenizer: Any, config: ModelConfig) -> list[str]:
 
 
 def _after_answer(tokenizer: Any) -> str:
-    """What the template puts behind an assistant's message; nothing if it cannot render one."""
+    """Return the text that the template puts after an assistant message, or "" if it cannot render one."""
     from jinja2 import TemplateError
 
     answer = "ANSWER"
     messages = [{"role": "user", "content": "QUESTION"}, {"role": "assistant", "content": answer}]
     try:
         return tokenizer.apply_chat_template(messages, tokenize=False).rpartition(answer)[2]
-    except (TemplateError, TypeError, ValueError):  # templates do what they like
+    except (TemplateError, TypeError, ValueError):  # templates may raise anything
         return ""
 
 
 def fingerprint(tokenizer: Any, texts: Iterable[str]) -> str:
-    """A hash of the ids of `texts` and of the special tokens; equal where tokenizers agree."""
+    """Return a hash of the ids of `texts` and of the special tokens, equal for tokenizers that agree."""
     digest = hashlib.sha256(repr((len(tokenizer), tokenizer.eos_token_id)).encode())
     for text in texts:
         digest.update(repr(tokenizer(text).input_ids).encode())

@@ -102,7 +102,7 @@ def test_weights_equal_the_numpy_computation(
 def test_advantages_under_shifted_and_scaled_rewards(
     returns: list[float], baseline: float, shift: float, scale: float
 ) -> None:
-    """Advantages ignore a shift of all rewards; they scale with the rewards, or ignore the scale if whitened."""
+    # Advantages ignore a shift of all rewards; they scale with the rewards, or ignore the scale if whitened.
     given = torch.tensor(returns, dtype=torch.float64)
     other = torch.full_like(given, baseline)
     for name in ("remax", "difference"):
@@ -128,8 +128,7 @@ def test_median_index(returns: list[float], which: int) -> None:
 
 
 def test_a_difference_reward_ignores_what_other_agents_earn() -> None:
-    """The siblings' joint rewards differ only through the other agent, so the counterfactual baseline equals the
-    reward."""
+    # The siblings' joint rewards differ only through the other agent, so the counterfactual baseline equals the reward.
     one = node(0, 2, 2, "aligned", [[4.0, 4.0], [0.4, 0.4]])
     one.counterfactuals = {0: [4.0, 0.4], 1: [0.4, 0.4]}
     run = tree_config(2, 1, 2, estimator="difference")
@@ -138,7 +137,7 @@ def test_a_difference_reward_ignores_what_other_agents_earn() -> None:
 
 
 def test_cross_mode_rounds_baselines_and_returns_alike() -> None:
-    """In floating point 3 * 0.1 / 3 is not 0.1; equal rewards give zero weights all the same."""
+    # In floating point 3 * 0.1 / 3 is not 0.1; equal rewards give zero weights all the same.
     one = node(0, 3, 2, "cross", [[0.1, 0.1]] * 9)
     one.greedy = GreedySample((completion(1),) * 2, 0.1, (0.1, 0.1))
     assert build_group(one, 0, tree_config(2, 1, 3, joint_mode="cross", estimator="remax")).weights == (0.0, 0.0, 0.0)
@@ -159,7 +158,7 @@ def test_a_whole_batch_estimator_releases_no_group_early() -> None:
 
 
 def test_agents_may_have_different_estimators() -> None:
-    """One agent's groups are available at once; the other agent's groups wait for the whole batch."""
+    # One agent's groups are available at once; the other agent's groups wait for the whole batch.
     tree = {
         "agents": [{"name": "m"}, {"name": "m", "estimator": "reinforce_pp"}],
         "dataset": {"name": "bundled:toy"},
@@ -189,7 +188,7 @@ def test_incompatible_settings_are_rejected(section: dict[str, object], says: st
 
 
 def test_a_group_stores_its_baselines() -> None:
-    """A learner that subtracts a KL term from the returns applies the estimator a second time."""
+    # A learner that subtracts a KL term from the returns applies the estimator a second time.
     one = node(0, 2, 1, "aligned", [[4.0], [1.0]])
     one.greedy = GreedySample((completion(1),), 3.0, (3.0,))
     run = tree_config(1, 1, 2, estimator="remax")

@@ -45,7 +45,7 @@ def test_cross_mode_has_one_successor_per_joint_action_of_a_completion() -> None
 
 
 def test_nodes_above_a_lost_branch_are_skipped_if_groups_are_compared() -> None:
-    """Without its continuation a whole group would look worse than others by the reward of a turn."""
+    # Without its continuation a whole group would look worse than others by the reward of a turn.
     run, root = tree("iac")
     assert [node.turn for node in trainable_nodes(episode(root), run)] == [0, 1, 1]
     del root.children[1]
@@ -58,7 +58,7 @@ def test_nodes_above_a_lost_branch_are_skipped_if_groups_are_compared() -> None:
 
 
 def test_a_group_with_a_critic_has_returns_and_loss_shares() -> None:
-    """Returns are Monte-Carlo targets, r + discount * mean of the children; weights are loss shares, w_t / G."""
+    # Returns are Monte-Carlo targets, r + discount * mean of the children; weights are loss shares, w_t / G.
     run, root = tree("iac", turn_gradient_weights=[1.5, 1.0])
     group = build_group(root, 0, run)
     assert group.returns == (0.0 + 0.5 * 0.0, 1.0 + 0.5 * 2.0)

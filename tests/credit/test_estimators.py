@@ -74,7 +74,7 @@ def test_equal_returns_give_exact_zeros_despite_rounding() -> None:
     st.floats(0.1, 10),
 )
 def test_advantages_under_shifted_and_scaled_returns(values: list[float], shift: float, scale: float) -> None:
-    """Advantages with a baseline ignore a shift, and scale with returns; whitened advantages ignore a scale too."""
+    # Advantages with a baseline ignore a shift, and scale with returns; whitened advantages ignore a scale too.
     returns = torch.tensor(values, dtype=torch.float64)
     moved = returns * scale + shift
     for name in OF_SIBLINGS:

@@ -130,7 +130,7 @@ def test_weights_equal_the_numpy_computation(
 
 
 def test_hand_computed_weights_in_cross_mode() -> None:
-    """G = 2, two agents, rewards 0, 4, 1, 1: returns are 2 and 1 for agent 0, 0.5 and 2.5 for agent 1."""
+    # G = 2, two agents, rewards 0, 4, 1, 1: returns are 2 and 1 for agent 0, 0.5 and 2.5 for agent 1.
     run = tree_config(2, 1, 2, joint_mode="cross")
     one = episode(node(0, 2, 2, "cross", [[r, r] for r in (0.0, 4.0, 1.0, 1.0)]))
     weights = [build_agent_batch([one], agent, 0, run).mini_batches[0].groups[0].weights for agent in (0, 1)]
@@ -159,7 +159,7 @@ def test_a_batch_without_episodes_is_empty(size: int | None) -> None:
     ],
 )
 def test_learning_signal(first: list[list[float]], second: list[list[float]], informative: bool) -> None:
-    """One agent and one turn with different returns are enough; a failed episode has no signal."""
+    # One agent and one turn with different returns are enough; a failed episode has no signal.
     run = tree_config(2, 2, 2)
     root = node(0, 2, 2, "aligned", first)
     root.children = {1: node(1, 2, 2, "aligned", second)}

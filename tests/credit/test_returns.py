@@ -39,7 +39,7 @@ def test_a_lost_branch_limits_returns_to_rewards() -> None:
 
 
 def test_a_branch_lost_further_down_limits_returns_of_all_ancestors() -> None:
-    """Both branches are equally good, but a grandchild of one was lost, which must not make that branch look worse."""
+    # Both branches are equally good, but a grandchild of one was lost, which must not make that branch look worse.
     root = aligned(0, 1.0, 1.0)
     root.children = {g: aligned(1, 4.0, 4.0) for g in (0, 1)}
     root.transitions = {0: {}, 1: {}}

@@ -1,4 +1,4 @@
-"""What a model's name and the config ask of it."""
+"""Model names, and limits on `model.max_length`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from marl_ray.models.names import check_model
 from marl_ray.toy import BASE_PATH
 
 
-def test_a_length_beyond_the_models_positions_is_refused(tmp_path: Path) -> None:
+def test_a_length_beyond_the_models_positions_is_rejected(tmp_path: Path) -> None:
     assert check_model("bundled:toy-base", ModelConfig(max_length=1024))
     with pytest.raises(UserError, match=r"^model.max_length is 1025, but bundled:toy-base has 1024 positions: lower"):
         check_model("bundled:toy-base", ModelConfig(max_length=1025))
 
 
-def test_stretched_positions_are_the_engines_to_judge(tmp_path: Path) -> None:
+def test_scaled_rotary_positions_are_left_to_the_engine(tmp_path: Path) -> None:
     folder = shutil.copytree(BASE_PATH, tmp_path / "stretched")
     settings = json.loads((folder / "config.json").read_text())
     settings["rope_parameters"] = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0}

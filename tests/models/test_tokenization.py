@@ -1,4 +1,4 @@
-"""Which models get a chat template, how prompts become ids, and which arguments tokenizers take."""
+"""Chat templates, encoding of prompts, and tokenizer arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ REFUSING = "{{ raise_exception('no assistants here') }}"
 
 
 def model(parent: Path, name: str, template: str | None, eos: list[str], generation: list[str] | None = None) -> str:
-    """A model folder with the bundled tokenizer, a template, and its ends: the tokenizer's, and those of generation."""
+    """Return a model folder with the bundled tokenizer, a template, and EOS tokens of the tokenizer and generation
+    config."""
     folder = parent / name
     shutil.copytree(BASE_PATH, folder)
     tokenizer = load_tokenizer(str(folder), ModelConfig(max_length=1024))
@@ -42,7 +43,7 @@ def decide(name: str, use: bool | None = None) -> tuple[bool, str]:
     return decide_template(name, load_tokenizer(name, config), config)
 
 
-def test_a_base_model_with_its_chat_models_template_gets_raw_text(tmp_path: Path) -> None:
+def test_a_base_model_with_a_chat_template_gets_raw_text(tmp_path: Path) -> None:
     name = model(tmp_path, "Coder-3B", CHATML, ["<|endoftext|>"])
     through, why = decide(name)
     assert not through
@@ -56,7 +57,9 @@ def test_a_base_model_with_its_chat_models_template_gets_raw_text(tmp_path: Path
     [(["<|im_end|>"], None), (["<|endoftext|>"], ["<|im_end|>", "<|endoftext|>"])],
     ids=["the tokenizer's end", "one of several ends"],
 )
-def test_a_chat_model_is_told_by_where_it_stops(tmp_path: Path, eos: list[str], generation: list[str] | None) -> None:
+def test_a_chat_model_is_recognised_by_its_stop_tokens(
+    tmp_path: Path, eos: list[str], generation: list[str] | None
+) -> None:
     name = model(tmp_path, "Coder-3B", CHATML, eos, generation)
     through, why = decide(name)
     assert through
@@ -66,7 +69,7 @@ def test_a_chat_model_is_told_by_where_it_stops(tmp_path: Path, eos: list[str], 
     assert tokenizer.decode(ids) == "<|im_start|>user\ndef f(x):<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_one_token_for_both_ends_and_the_names_that_are_believed(tmp_path: Path) -> None:
+def test_names_of_base_models_take_precedence_over_stop_tokens(tmp_path: Path) -> None:
     assert decide(model(tmp_path, "Writer-7B-Chat", WITH_EOS, ["<|endoftext|>"]))[0]
     for name in ("Writer-7B-Base", "writer-4b-pt"):
         through, why = decide(model(tmp_path, name, WITH_EOS, ["<|endoftext|>"]))
@@ -74,7 +77,7 @@ def test_one_token_for_both_ends_and_the_names_that_are_believed(tmp_path: Path)
         assert "its name says" in why
 
 
-def test_the_setting_decides_if_it_is_given(tmp_path: Path) -> None:
+def test_the_setting_takes_precedence(tmp_path: Path) -> None:
     base = model(tmp_path, "Coder-3B", CHATML, ["<|endoftext|>"])
     assert decide(base, False) == (False, "model.use_chat_template is false")
     through, why = decide(base, True)
@@ -87,7 +90,7 @@ def test_the_setting_decides_if_it_is_given(tmp_path: Path) -> None:
     assert why.startswith("model.use_chat_template is false, though it stops at <|im_end|>")
 
 
-def test_no_template_or_one_that_knows_no_assistant(tmp_path: Path) -> None:
+def test_a_missing_template_or_one_without_assistant_messages(tmp_path: Path) -> None:
     plain = model(tmp_path, "Plain-Instruct", None, ["<|endoftext|>"])
     assert decide(plain) == (False, "its tokenizer has no chat template")
     with pytest.raises(UserError, match=r"use_chat_template is true but .*Plain-Instruct has no chat template"):
@@ -95,7 +98,7 @@ def test_no_template_or_one_that_knows_no_assistant(tmp_path: Path) -> None:
     assert not decide(model(tmp_path, "Odd", REFUSING, ["<|endoftext|>"]))[0]
 
 
-def test_agents_of_both_kinds_and_what_a_dry_run_says(tmp_path: Path) -> None:
+def test_prompt_formats_of_several_agents_and_of_a_dry_run(tmp_path: Path) -> None:
     base = model(tmp_path, "Coder-3B", CHATML, ["<|endoftext|>"])
     chat = model(tmp_path, "Coder-3B-Instruct", CHATML, ["<|im_end|>"])
     tree: dict[str, Any] = {
@@ -125,7 +128,7 @@ def tokenizer_config(**arguments: object) -> ModelConfig:
     return from_tree({"model": model, "dataset": {"name": "bundled:toy"}}, "magrpo").model
 
 
-def test_trust_in_remote_code_is_one_setting() -> None:
+def test_remote_code_is_allowed_by_one_setting() -> None:
     config = tokenizer_config(trust_remote_code=True, padding_side="left", use_fast=True)
     assert config.tokenizer_kwargs == {"padding_side": "left", "use_fast": True}
     assert load_tokenizer(str(BASE_PATH), config).padding_side == "left"
@@ -144,7 +147,7 @@ def test_trust_in_remote_code_is_one_setting() -> None:
         ({"config": "x"}, "model.name says what is loaded"),
     ],
 )
-def test_arguments_of_tokenizers_that_cannot_be_are_refused_at_once(arguments: dict, says: str) -> None:
+def test_invalid_tokenizer_arguments_are_rejected(arguments: dict, says: str) -> None:
     with pytest.raises(UserError) as refusal:
         tokenizer_config(**arguments)
     assert says in str(refusal.value)
