@@ -71,17 +71,17 @@ def measure(model: str, rate: float, steps: int) -> Iterator[str]:
     bases = {dtype: (Snapshot(), Snapshot()) for dtype in DTYPES}
     for dtype, source in sources.items():
         for base in bases[dtype]:
-            list(base.kept(source))
+            list(base.reset(source))
     for batch in given:
         learner.update(batch)
         for dtype, source in sources.items():
             sender, receiver = bases[dtype]
             begun = time.perf_counter()
-            whole = sum(tensor.nbytes for _, tensor in Snapshot().kept(source))
+            whole = sum(tensor.nbytes for _, tensor in Snapshot().reset(source))
             kept = time.perf_counter()
-            message = WeightUpdate(list(sender.rewritten(source)))
+            message = WeightUpdate(list(sender.diff(source)))
             looked = time.perf_counter()
-            for _ in receiver.applied(message.pieces):
+            for _ in receiver.apply(message.deltas):
                 pass
             done = time.perf_counter()
             yield (

@@ -111,18 +111,18 @@ class GenerationActor(Actor):
             )
         self.learner_incarnation = incarnation
 
-    async def transfer(self, incarnation: int, stage: TransferStage, info: dict[str, Any] | None = None) -> None:
+    async def run_stage(self, incarnation: int, stage: TransferStage, info: dict[str, Any] | None = None) -> None:
         """One stage of an update that the learner drives stage by stage."""
         await self.meet(incarnation)
         command = self.engine.hold if stage == "start_weight_update" else self.engine.call
         await command(lambda engine: receiver.run_stage(engine, stage, info))
 
-    async def refit(self, incarnation: int, version: WeightVersion, weights: Any) -> Acknowledgement:
+    async def update_weights(self, incarnation: int, version: WeightVersion, weights: Any) -> Acknowledgement:
         """A whole update, and its commit: one command of the engine's thread."""
         await self.meet(incarnation)
-        return self._serve(await self.engine.refit(lambda e: receiver.apply_update(e, self.id, version, weights)))
+        return self._serve(await self.engine.refit(lambda e: receiver.update_weights(e, self.id, version, weights)))
 
-    async def commit(self, incarnation: int, version: WeightVersion) -> Acknowledgement:
+    async def set_version(self, incarnation: int, version: WeightVersion) -> Acknowledgement:
         """Serve the weights that were received last as `version`."""
         await self.meet(incarnation)
         return self._serve(await self.engine.refit(lambda engine: receiver.set_version(engine, self.id, version)))

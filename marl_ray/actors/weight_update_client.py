@@ -59,48 +59,35 @@ class WeightUpdateClient:
             "meet", [generator.call(GenerationActor.meet, self._incarnation) for generator in self._generators]
         )
 
-    def shutdown_weight_transfer_engine(self) -> None:
-        """Leave the rendezvous of an earlier publication."""
-        self._stage("shutdown_weight_transfer_engine")
+    def run_stage(self, stage: TransferStage, info: dict[str, Any] | None = None) -> None:
+        """Run one stage of vLLM's weight transfer on all generators.
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Start the rendezvous; engine i's workers come after those of the engines before it."""
-        infos = []
-        for index in range(len(self._generators)):
-            info = dict(init_info)
-            if "rank_offset" in info:
-                info["rank_offset"] += index * self._workers_each
-            infos.append(info)
-        self._stage("init_weight_transfer_engine", infos)
+        The workers of engine i have the ranks after the workers of engines 0 to i - 1. Raises ReceiverLostError if a
+        generator is lost, because vLLM's engines count on all of them.
+        """
+        calls = []
+        for index, generator in enumerate(self._generators):
+            own = info
+            if info is not None and "rank_offset" in info:
+                own = info | {"rank_offset": info["rank_offset"] + index * self._workers_each}
+            calls.append(generator.call(GenerationActor.run_stage, self._incarnation, stage, own))
+        self._settle(stage, calls)
+        if len(self._generators) < len(calls):
+            raise ReceiverLostError(f"lost in {stage}: {self.failed}")
 
-    def start_weight_update(self) -> None:
-        self._stage("start_weight_update")
-
-    def update_weights(self, update_info: dict[str, Any]) -> None:
-        self._stage("update_weights", [update_info] * len(self._generators))
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._stage("finish_weight_update")
-
-    def apply_update(self, version: WeightVersion, weights: Any) -> list[Acknowledgement]:
+    def update_weights(self, version: WeightVersion, weights: Any) -> list[Acknowledgement]:
         """A whole update; the weights lie in the object store once, and Ray hands each generator a view of them."""
         stored = ray.put(weights)
         return self._settle(
-            "refit", [g.call(GenerationActor.refit, self._incarnation, version, stored) for g in self._generators]
+            "update weights",
+            [g.call(GenerationActor.update_weights, self._incarnation, version, stored) for g in self._generators],
         )
 
     def set_version(self, version: WeightVersion) -> list[Acknowledgement]:
         return self._settle(
-            "commit", [g.call(GenerationActor.commit, self._incarnation, version) for g in self._generators]
+            "set the version",
+            [g.call(GenerationActor.set_version, self._incarnation, version) for g in self._generators],
         )
-
-    def _stage(self, stage: TransferStage, infos: Sequence[dict[str, Any] | None] = ()) -> None:
-        """Raises ReceiverLostError where one is lost: vLLM's engines count on all of them."""
-        infos = infos or [None] * len(self._generators)
-        pairs = zip(self._generators, infos, strict=True)
-        self._settle(stage, [g.call(GenerationActor.transfer, self._incarnation, stage, info) for g, info in pairs])
-        if len(self._generators) < len(infos):
-            raise ReceiverLostError(f"lost in {stage}: {self.failed}")
 
     def _settle(self, what: str, calls: Sequence[Call[R]]) -> list[R]:
         """The answers of those that are left."""

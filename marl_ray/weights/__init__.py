@@ -1,1 +1,1 @@
-"""Weight versions, checksums and the transports between a learner and its generators."""
+"""Weight synchronisation between a learner and its generators: updates, checksums and transports."""

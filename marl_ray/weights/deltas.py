@@ -1,13 +1,14 @@
-"""What a publication is made of where weights travel as messages: whole tensors, or what has changed in them.
+"""Weight updates that travel as messages, sparse where possible, and the checksum that proves their arrival.
 
-With numbers of 16 bits an optimizer step moves few weights far enough to change them: a step of 1e-6 is nothing beside
-the distance of two bfloat16 numbers at 0.02, which is 1e-4. Sender and receivers both keep what was sent last (`Snapshot`),
-and of a tensor in which less than half has changed only positions and new values are sent.
+With 16-bit weights an optimizer step changes few values: a step of 1e-6 is far below the spacing of bfloat16 numbers
+around 0.02, which is 1e-4. Sender and receivers keep a copy of the weights sent last (`Snapshot`). If less than half of
+a tensor has changed, only positions and new values are sent (`TensorDelta`).
 """
 
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,17 +16,44 @@ from typing import Any
 import numpy as np
 import torch
 
-from marl_ray.weights.checksum import WORD_TYPES
+MODULUS = 2**61 - 1
+WORD_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+MAX_GAP = 2**16 - 1
+"""Maximum distance of two values of a sparse delta, so that a gap fits into 16 bits."""
 
-LONGEST_GAP = 2**16 - 1
-"""Between two values of a patch, so that a gap is a number of 16 bits."""
+
+def tensor_checksum(name: str, tensor: torch.Tensor) -> int:
+    """Return the checksum of a tensor's name, shape, dtype and bits, equal on CPU and GPU.
+
+    Odd elements have weight three, so that swapped neighbours change the sum. Sums wrap at 64 bits.
+    """
+    words = tensor.detach().contiguous().reshape(-1).view(WORD_TYPES[tensor.element_size()])
+    total = int(words.sum(dtype=torch.int64)) + 2 * int(words[1::2].sum(dtype=torch.int64))
+    header = zlib.crc32(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+    return (total * 2 + 1) * (header + 1) % MODULUS
+
+
+class Checksum:
+    """A sum over the checksums of named tensors, independent of their order."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def watch(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield `weights` unchanged and add each tensor to the sum."""
+        for name, tensor in weights:
+            self.value = (self.value + tensor_checksum(name, tensor)) % MODULUS
+            yield name, tensor
 
 
 @dataclass(frozen=True, slots=True)
 class TensorDelta:
-    """One tensor of a publication. `values` are its bytes; in a patch, those of the values that stand `gaps` (uint16,
-    each at least 1) apart, the first one counted from before the tensor. Of these a few may be what they were, where a
-    gap would be too long."""
+    """One tensor of a weight update, complete or as changes to a snapshot.
+
+    values: the bytes of the tensor, or of its changed values. gaps: uint16 distances of the changed values, each at
+    least 1, the first counted from position -1; None for a complete tensor. A sparse delta may repeat some unchanged
+    values where a gap would exceed MAX_GAP.
+    """
 
     name: str
     dtype: str
@@ -35,30 +63,33 @@ class TensorDelta:
 
     @property
     def nbytes(self) -> int:
-        """On the wire."""
+        """Size in bytes as sent."""
         return self.values.nbytes + (0 if self.gaps is None else self.gaps.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
-    """A publication. With a `base`, which is the checksum of weights, its patches change those and no others. WeightReceivers
-    `keep` what it makes, to be the next one's base."""
+    """A message with all tensors of a weight update.
 
-    pieces: list[TensorDelta]
+    base: checksum of the snapshot that sparse deltas apply to; None if all tensors are complete. keep: the receiver
+    stores the resulting weights as its next snapshot.
+    """
+
+    deltas: list[TensorDelta]
     base: int | None = None
     keep: bool = False
 
     @property
     def nbytes(self) -> int:
-        """Of its weights."""
-        return sum(piece.nbytes for piece in self.pieces)
+        """Size of the tensors in bytes."""
+        return sum(delta.nbytes for delta in self.deltas)
 
 
 class Snapshot:
-    """Weights as they were published last, in the wire's dtype, in the host's memory: on either side one copy.
+    """A copy, in host memory, of the weights sent last. Sender and receivers each keep one.
 
-    `checksum` is theirs, which whoever writes them sets when all are written; None before. `changed` is the share of
-    values that the last `rewritten` found changed.
+    checksum: checksum of the weights, set by the caller once all are written; None before that. changed: fraction of
+    values that the last `diff` found changed.
     """
 
     def __init__(self) -> None:
@@ -66,77 +97,76 @@ class Snapshot:
         self.changed = 1.0
         self._tensors: dict[str, torch.Tensor] = {}
 
-    def kept(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Copies of the weights, which are the base afterwards."""
+    def reset(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Replace the snapshot by copies of `weights`, and yield them."""
         self.checksum, self._tensors = None, {}
         for name, tensor in weights:
             self._tensors[name] = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
             yield name, self._tensors[name]
 
-    def rewritten(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[TensorDelta]:
-        """The pieces that make these weights of the base, which is these weights afterwards. They are views of it."""
+    def diff(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[TensorDelta]:
+        """Update the snapshot to `weights`, and yield the deltas, which are views of the snapshot."""
         self.checksum = None
-        changed = values = 0
+        changed = total = 0
         for name, tensor in weights:
-            piece, positions = _change(name, self._tensors[name], tensor.detach().to("cpu"))
-            changed, values = changed + positions, values + tensor.numel()
-            yield piece
-        self.changed = changed / values if values else 0.0
+            delta, changed_values = _tensor_diff(name, self._tensors[name], tensor.detach().to("cpu"))
+            changed, total = changed + changed_values, total + tensor.numel()
+            yield delta
+        self.changed = changed / total if total else 0.0
 
-    def applied(self, pieces: Iterable[TensorDelta]) -> Iterator[tuple[str, torch.Tensor]]:
-        """The weights that the pieces make of the base, which is these weights afterwards."""
+    def apply(self, deltas: Iterable[TensorDelta]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Apply deltas to the snapshot, and yield the resulting tensors."""
         self.checksum = None
-        for piece in pieces:
-            tensor = self._tensors[piece.name]
-            if piece.gaps is None:
-                tensor.copy_(unpacked(piece))
+        for delta in deltas:
+            tensor = self._tensors[delta.name]
+            if delta.gaps is None:
+                tensor.copy_(to_tensor(delta))
             else:
-                positions = torch.from_numpy(np.cumsum(piece.gaps, dtype=np.int64) - 1)
+                positions = torch.from_numpy(np.cumsum(delta.gaps, dtype=np.int64) - 1)
                 words = _words(tensor)
-                words[positions] = _readable(piece.values, words.dtype)
-            yield piece.name, tensor
+                words[positions] = _from_bytes(delta.values, words.dtype)
+            yield delta.name, tensor
 
 
-def whole(name: str, tensor: torch.Tensor) -> TensorDelta:
-    """All of a contiguous tensor in the host's memory."""
-    values = _words(tensor).numpy().view(np.uint8)  # torch itself cannot view empty tensors so
+def complete_delta(name: str, tensor: torch.Tensor) -> TensorDelta:
+    """Return a delta with all of a contiguous tensor in host memory."""
+    values = _words(tensor).numpy().view(np.uint8)  # torch cannot view empty tensors as bytes
     return TensorDelta(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), values)
 
 
-def unpacked(piece: TensorDelta) -> torch.Tensor:
-    """A view of a whole tensor's (read-only) bytes; loading copies it into the model."""
-    return _readable(piece.values, getattr(torch, piece.dtype)).reshape(piece.shape)
+def to_tensor(delta: TensorDelta) -> torch.Tensor:
+    """Return a read-only view of a complete tensor; loading copies it into the model."""
+    return _from_bytes(delta.values, getattr(torch, delta.dtype)).reshape(delta.shape)
 
 
-def _change(name: str, before: torch.Tensor, after: torch.Tensor) -> tuple[TensorDelta, int]:
-    """What is smaller, all of `after` or where and what it differs from `before`, which is `after` afterwards; and in
-    how many values it differs."""
+def _tensor_diff(name: str, before: torch.Tensor, after: torch.Tensor) -> tuple[TensorDelta, int]:
+    """Copy `after` into `before`; return the smaller of a complete and a sparse delta, and the number of changes."""
     old, new = _words(before), _words(after.contiguous())
     positions = (old != new).nonzero().reshape(-1).numpy()
     old.copy_(new)
     if positions.size * (2 + new.element_size()) >= new.numel() * new.element_size():
-        return whole(name, before), positions.size
-    close = _close_together(positions)
+        return complete_delta(name, before), positions.size
+    close = _limit_gaps(positions)
     values = new[torch.from_numpy(close)].numpy().view(np.uint8)
     gaps = np.diff(close, prepend=-1).astype(np.uint16)
-    return replace(whole(name, before), values=values, gaps=gaps), positions.size
+    return replace(complete_delta(name, before), values=values, gaps=gaps), positions.size
 
 
-def _close_together(positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Ascending positions, with others between those that are further apart than LONGEST_GAP."""
+def _limit_gaps(positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return ascending positions with others inserted between those more than MAX_GAP apart."""
     before = np.concatenate(([-1], positions[:-1])) if positions.size else positions
-    far = np.flatnonzero(positions - before > LONGEST_GAP)
-    between = [np.arange(before[i] + LONGEST_GAP, positions[i], LONGEST_GAP) for i in far]
+    far = np.flatnonzero(positions - before > MAX_GAP)
+    between = [np.arange(before[i] + MAX_GAP, positions[i], MAX_GAP) for i in far]
     return np.sort(np.concatenate([positions, *between])) if between else positions
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """A flat view of its bits."""
+    """Return a flat integer view of the tensor's bits."""
     return tensor.reshape(-1).view(WORD_TYPES[tensor.element_size()])
 
 
-def _readable(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
-    """A flat view of its bytes."""
+def _from_bytes(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+    """Return a flat view of bytes as numbers of `dtype`."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array.view(f"i{dtype.itemsize}")).view(dtype)

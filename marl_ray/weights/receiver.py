@@ -1,9 +1,9 @@
-"""The receiving side of a weight update, in a generator: what is done to the engine, on the engine's own thread.
+"""The receiving side of a weight update in a generation actor: commands to the engine, on the engine's own thread.
 
-An update has vLLM's four stages, here and everywhere under vLLM's names, and then the commit. Between the first stage
-and the last the engine has no weights, and a step would end it: where one message brings all weights (the object
-store), all stages are one command. NCCL and CUDA IPC are driven stage by stage by vLLM's engines in the learner, and
-the engine's thread makes no step until the commit.
+An update has vLLM's stages, under vLLM's names, followed by `set_version`. Between the first and the last stage the
+engine has no valid weights and must not run a step. With the object store one message contains all weights, and all
+stages are one command. NCCL and CUDA IPC are driven stage by stage by vLLM's trainer-side engines in the learner, and
+the engine's thread runs no step until `set_version`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ TransferStage = Literal[
     "update_weights",
     "finish_weight_update",
 ]
-"""The first two leave and join a rendezvous; the others are an update."""
+"""The first two stages leave and join a rendezvous; the other three are an update."""
 
 
 class StaleSenderError(UserError):
-    """The sender is an earlier life of a learner that has been replaced."""
+    """An update from an earlier incarnation of a learner that has been replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """What a generator serves from now on. `checksum` is that of the weights it received (`Checksum`)."""
+    """The version that a generator serves from now on, and the checksum of the weights that it received."""
 
     generator: ActorId
     version: WeightVersion
@@ -41,9 +41,11 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class WeightSyncResult:
-    """What became of a publication. `failed` are the generators that were lost in it, and why; `sent_bytes` the size of
-    what was sent of the weights, which leaves the learner once, 0 where generators were only told a version; `changed`
-    the share of values that differ from those sent before, None where nobody looked."""
+    """The result of a weight update, or of a new version number for unchanged weights.
+
+    failed: lost generators and the reason. sent_bytes: bytes that left the learner, 0 without an update. changed:
+    fraction of values that differ from the previous update; None if they were not compared.
+    """
 
     version: WeightVersion
     checksum: int
@@ -53,22 +55,22 @@ class WeightSyncResult:
 
 
 def run_stage(engine: Any, stage: TransferStage, info: dict[str, Any] | None = None) -> None:
-    """One stage, on all of the engine's workers."""
+    """Run one stage on all workers of the engine."""
     if stage in ("shutdown_weight_transfer_engine", "start_weight_update"):
         engine.collective_rpc("abandon_weight_update")
     engine.collective_rpc(stage, args=() if info is None else (info,))
 
 
-def apply_update(engine: Any, generator: ActorId, version: WeightVersion, weights: Any) -> Acknowledgement:
-    """A whole update, from a `WeightUpdate`. Raises as `commit`."""
+def update_weights(engine: Any, generator: ActorId, version: WeightVersion, update: Any) -> Acknowledgement:
+    """Run a complete update from a `WeightUpdate`. Raises as `set_version`."""
     run_stage(engine, "start_weight_update")
-    run_stage(engine, "update_weights", {"weights": weights})
+    run_stage(engine, "update_weights", {"weights": update})
     run_stage(engine, "finish_weight_update")
     return set_version(engine, generator, version)
 
 
 def set_version(engine: Any, generator: ActorId, version: WeightVersion) -> Acknowledgement:
-    """What was received last is `version`. Raises RuntimeError when the engine's workers received different weights."""
+    """Label the weights received last as `version`. Raises RuntimeError if the engine's workers differ."""
     engine.set_weight_version(str(version))
     checksums = engine.collective_rpc("weight_checksum")
     if len(set(checksums)) > 1:

@@ -1,8 +1,13 @@
-"""The sending side of weight sync, inside a learner.
+"""The sending side of weight synchronisation, in a learner.
 
-`WeightSender` sends the policy to generators of the agent and returns when each of them has acknowledged version and
-checksum, or is lost. Transports: `store` (CPU) hands the arrays over in one message, to those that hold what was sent
-last only what has changed; `nccl` and `ipc` use vLLM's trainer-side engines, imported only then, and send everything.
+`WeightSender` sends a policy's weights to its generators and returns when each of them has acknowledged version and
+checksum, or is lost.
+
+| transport | used on | sends |
+|---|---|---|
+| store | CPU | one message through Ray's object store; only changes, if all receivers have the previous weights |
+| nccl | several GPUs | all weights, by vLLM's trainer-side engine |
+| ipc | one shared GPU | all weights, by vLLM's trainer-side engine |
 """
 
 from __future__ import annotations
@@ -17,66 +22,59 @@ import torch
 from marl_ray.core.episode import WeightVersion
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.sharding import WeightGatherer
-from marl_ray.weights.checksum import Checksum
-from marl_ray.weights.deltas import Snapshot, WeightUpdate, whole
-from marl_ray.weights.receiver import Acknowledgement, WeightSyncResult
+from marl_ray.weights.deltas import Checksum, Snapshot, WeightUpdate, complete_delta
+from marl_ray.weights.receiver import Acknowledgement, TransferStage, WeightSyncResult
 
 TransportName = Literal["store", "nccl", "ipc"]
 
 
 class WeightSyncError(RuntimeError):
-    """A generator did not take over the learner's weights."""
+    """A generator did not acknowledge the learner's weights."""
 
 
 class ReceiverLostError(RuntimeError):
-    """A generator was lost in the middle of an update; the others have not got it either."""
+    """A generator was lost during an update, so no generator has the new weights."""
 
 
 class WeightReceivers(Protocol):
-    """Generators of one policy, for one publication; each call goes to all that are left, and returns when all have
-    answered or are lost.
+    """The generators of one policy during one update.
 
-    The five in the middle are vLLM's stages, of which its engines drive the last four; they raise ReceiverLostError.
+    Each call goes to all remaining generators and returns when each has answered or is lost.
     """
 
     @property
     def failed(self) -> Mapping[ActorId, str]:
-        """Those that were lost, and why."""
+        """Lost generators and the reason."""
 
     @property
     def members(self) -> tuple[Any, ...]:
-        """Those that are left, each in its present life."""
+        """Remaining generators, each with its incarnation."""
 
     @property
     def workers(self) -> int:
-        """The workers of their engines together."""
+        """Total number of engine workers."""
 
     @property
     def address(self) -> str:
-        """Of this node, as the generators reach it."""
+        """Address of this node, as reachable from the generators."""
 
-    def shutdown_weight_transfer_engine(self) -> None: ...
+    def run_stage(self, stage: TransferStage, info: dict[str, Any] | None = None) -> None:
+        """Run one stage of vLLM's weight transfer. Raises ReceiverLostError."""
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None: ...
+    def update_weights(self, version: WeightVersion, update: WeightUpdate) -> list[Acknowledgement]:
+        """Run a complete update from one message."""
 
-    def start_weight_update(self) -> None: ...
-
-    def update_weights(self, update_info: dict[str, Any]) -> None: ...
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None: ...
-
-    def apply_update(self, version: WeightVersion, weights: WeightUpdate) -> list[Acknowledgement]: ...
-
-    def set_version(self, version: WeightVersion) -> list[Acknowledgement]: ...
+    def set_version(self, version: WeightVersion) -> list[Acknowledgement]:
+        """Label the weights received last as `version`."""
 
 
 class WeightSender:
-    """Pushes one agent's weights to its generators.
+    """Sends a policy's weights to its generators.
 
-    `model` is the learner's module; `wire_dtype` is the dtype of the engines' weights; `weights` see `CastSource`.
-    `sparse`: what has changed is sent, where that is less; for that this process and each worker of the generators keep
-    a copy of the weights. None: with 16 bits a weight. With more nearly all of them change in a step. `device` is the
-    learner's, which weights leave from, wherever they are; None: from where they are.
+    model: the learner's module. wire_dtype: dtype of the engines' weights. weights: see `CastSource`. sparse: send only
+    changes where they are smaller, which costs a copy of the weights here and in each engine worker; None: only for
+    16-bit dtypes, because an optimizer step changes nearly all values of wider ones. device: device to send from; None:
+    the weights' own.
     """
 
     def __init__(
@@ -92,52 +90,53 @@ class WeightSender:
         self.transport = transport
         self.sparse = transport == "store" and (wire_dtype.itemsize == 2 if sparse is None else sparse)
         self.checksum: int | None = None
-        """Of the weights last sent; None before that."""
-        self._rendezvous: _Rendezvous | None = None
-        self._base = Snapshot()
-        self._held: dict[Any, int] = {}
-        """The checksum of what a generator acknowledged last, by its name and life."""
+        """Checksum of the weights sent last; None before that."""
+        self._session: _TransferSession | None = None
+        self._snapshot = Snapshot()
+        self._acknowledged: dict[Any, int] = {}
+        """Checksum that each generator acknowledged last, by name and incarnation."""
 
     def update_weights(self, version: WeightVersion, receivers: WeightReceivers) -> WeightSyncResult:
         """Send the weights as `version`. Raises WeightSyncError."""
         checksum, sent_bytes, changed = Checksum(), 0, None
         if self.transport == "store":
-            parcel = self._packed(checksum, receivers)
-            sent_bytes, changed = parcel.nbytes, None if parcel.base is None else self._base.changed
-            acknowledgements = receivers.apply_update(version, parcel)
+            update = self._make_update(checksum, receivers)
+            sent_bytes, changed = update.nbytes, None if update.base is None else self._snapshot.changed
+            acknowledgements = receivers.update_weights(version, update)
         else:
             for _, tensor in checksum.watch(self.source):
                 sent_bytes += tensor.nbytes
             self._send_in_stages(receivers)
-            if self.transport == "ipc":  # an engine on this device may need the memory of what was sent, to serve
+            if self.transport == "ipc":  # an engine on this device may need the memory of the sent tensors
                 torch.cuda.ipc_collect()
                 torch.cuda.empty_cache()
             acknowledgements = receivers.set_version(version)
         self.checksum = checksum.value
-        delivery = self._checked(version, self.checksum, acknowledgements, receivers, sent_bytes, changed)
-        self._held |= dict.fromkeys(receivers.members, self.checksum)
-        return delivery
-
-    def _packed(self, checksum: Checksum, receivers: WeightReceivers) -> WeightUpdate:
-        """All weights; or what has changed in them, where all that are to get it hold what was sent last."""
-        base = self._base.checksum
-        weights = checksum.watch(self.source)
-        if not self.sparse:
-            return WeightUpdate([whole(name, tensor) for name, tensor in weights])
-        if base is not None and all(self._held.get(member) == base for member in receivers.members):
-            parcel = WeightUpdate(list(self._base.rewritten(weights)), base, keep=True)
-        else:
-            parcel = WeightUpdate([whole(name, tensor) for name, tensor in self._base.kept(weights)], keep=True)
-        self._base.checksum = checksum.value
-        return parcel
+        result = self._check(version, self.checksum, acknowledgements, receivers, sent_bytes, changed)
+        self._acknowledged |= dict.fromkeys(receivers.members, self.checksum)
+        return result
 
     def set_version(self, version: WeightVersion, receivers: WeightReceivers) -> WeightSyncResult:
-        """What was sent last is `version` too; it is sent if nothing was. Raises WeightSyncError."""
+        """Label the weights sent last as `version`, or send them if none were sent. Raises WeightSyncError."""
         if self.checksum is None:
             return self.update_weights(version, receivers)
-        return self._checked(version, self.checksum, receivers.set_version(version), receivers)
+        return self._check(version, self.checksum, receivers.set_version(version), receivers)
 
-    def _checked(
+    def _make_update(self, checksum: Checksum, receivers: WeightReceivers) -> WeightUpdate:
+        """Return the changes if all receivers have the snapshot, otherwise all weights."""
+        base = self._snapshot.checksum
+        weights = checksum.watch(self.source)
+        if not self.sparse:
+            return WeightUpdate([complete_delta(name, tensor) for name, tensor in weights])
+        if base is not None and all(self._acknowledged.get(member) == base for member in receivers.members):
+            update = WeightUpdate(list(self._snapshot.diff(weights)), base, keep=True)
+        else:
+            deltas = [complete_delta(name, tensor) for name, tensor in self._snapshot.reset(weights)]
+            update = WeightUpdate(deltas, keep=True)
+        self._snapshot.checksum = checksum.value
+        return update
+
+    def _check(
         self,
         version: WeightVersion,
         checksum: int,
@@ -155,29 +154,28 @@ class WeightSender:
         return WeightSyncResult(version, checksum, dict(receivers.failed), sent_bytes, changed)
 
     def _send_in_stages(self, receivers: WeightReceivers) -> None:
-        """To all that are left; where one is lost, once more without it: those that have begun begin again."""
+        """Send to all remaining receivers; if one is lost, start again without it."""
         while receivers.members:
             try:
-                if self._rendezvous is None or self._rendezvous.members != receivers.members:
-                    self._meet(receivers)
-                assert self._rendezvous is not None
-                self._rendezvous.client.receivers = receivers
-                self._rendezvous.engine.send_weights()
+                if self._session is None or self._session.members != receivers.members:
+                    self._open_session(receivers)
+                assert self._session is not None
+                self._session.client.receivers = receivers
+                self._session.engine.send_weights()
                 return
             except ReceiverLostError:
-                self._leave()
+                self._close_session()
 
-    def _meet(self, receivers: WeightReceivers) -> None:
-        """A new rendezvous, of the generators that there are now."""
-        self._leave()
-        receivers.shutdown_weight_transfer_engine()
+    def _open_session(self, receivers: WeightReceivers) -> None:
+        self._close_session()
+        receivers.run_stage("shutdown_weight_transfer_engine")
         client = _Client(receivers)
-        self._rendezvous = _Rendezvous(receivers.members, client, self._join(client))
+        self._session = _TransferSession(receivers.members, client, self._join(client))
 
-    def _leave(self) -> None:
-        rendezvous, self._rendezvous = self._rendezvous, None
-        if rendezvous is not None:
-            rendezvous.engine.shutdown()
+    def _close_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.engine.shutdown()
 
     def _join(self, client: _Client) -> Any:
         from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
@@ -196,33 +194,33 @@ class WeightSender:
                 master_port=_free_port(),
                 world_size=1 + client.receivers.workers,
             )
-        source: Any = self.source  # has the two methods of vLLM's WeightSource that these engines use
-        caller: Any = client  # nor do they send lists of updates
+        source: Any = self.source  # has the two methods of vLLM's WeightSource that its engines use
+        caller: Any = client  # its engines do not send lists of updates
         return WeightTransferTrainerFactory.trainer_init(info, client=caller, source=source)
 
 
 class _Client:
-    """vLLM's `VLLMWeightSyncClient`, which its engines keep for many publications: hands on to the present one's."""
+    """vLLM's `VLLMWeightSyncClient`, kept by its engines for many updates: forwards to the current receivers."""
 
     def __init__(self, receivers: WeightReceivers) -> None:
         self.receivers = receivers
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self.receivers.init_weight_transfer_engine(init_info)
+        self.receivers.run_stage("init_weight_transfer_engine", init_info)
 
     def start_weight_update(self) -> None:
-        self.receivers.start_weight_update()
+        self.receivers.run_stage("start_weight_update")
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        self.receivers.update_weights(update_info)
+        self.receivers.run_stage("update_weights", update_info)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self.receivers.finish_weight_update(weight_version)
+        self.receivers.run_stage("finish_weight_update")
 
 
 @dataclass(slots=True)
-class _Rendezvous:
-    """`engine` is vLLM's trainer-side engine, which has met those `members`."""
+class _TransferSession:
+    """A rendezvous of vLLM's trainer-side `engine` with the engines of `members`."""
 
     members: tuple[Any, ...]
     client: _Client
@@ -232,9 +230,8 @@ class _Rendezvous:
 class CastSource:
     """The weights, cast to the wire dtype, in a fixed order (vLLM's `WeightSource`).
 
-    Under the names of the model's files, which are those that engines load: transformers may have given them others
-    (gpt_neox), or have stacked them (experts). `weights` gathers those of a model that several ranks share out; None:
-    nobody shares it.
+    Names are the names in the model's files, which engines load; transformers may rename weights (gpt_neox) or stack
+    them (experts). `weights` gathers a sharded model; None: the model is not sharded.
     """
 
     def __init__(

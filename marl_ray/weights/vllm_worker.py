@@ -1,14 +1,14 @@
-"""The receiving side of weight sync, inside vLLM's workers.
+"""The receiving side of weight synchronisation inside vLLM's workers.
 
-vLLM's weight-transfer engines (`nccl` between devices, `ipc` on one device) do the work on GPUs; on CPU ours
-reads arrays that the learner put into Ray's object store. Each sums up what it receives, so that a generator
-can acknowledge a checksum. `marl_ray.actors.vllm_arguments` names `WorkerExtension` as vLLM's worker extension:
-importing this module in a worker registers the engines there.
+On GPUs vLLM's weight-transfer engines do the work (`nccl` between devices, `ipc` on one device). On a CPU,
+`StoreEngine` reads arrays that the learner put into Ray's object store. Each engine adds up a checksum, which the
+generator acknowledges. `marl_ray.actors.vllm_arguments` sets `WorkerExtension` as vLLM's worker extension; importing
+this module in a worker registers the engines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,15 +24,14 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngin
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from marl_ray.weights.checksum import Checksum
-from marl_ray.weights.deltas import Snapshot, WeightUpdate, unpacked
-from marl_ray.weights.sleeping import WorkerSleepExtension
+from marl_ray.learning.cpu_offload import memory_in_use, release_cached_memory
+from marl_ray.weights.deltas import Checksum, Snapshot, WeightUpdate, to_tensor
 
 BACKENDS = {"store": "marl_store", "nccl": "marl_nccl", "ipc": "marl_ipc"}
 
 
 class _Summed:
-    """Mixed into a transfer engine: adds up what `receive_weights` hands on to be loaded, from start to finish."""
+    """Mixin for a transfer engine that adds up the checksum of all received weights."""
 
     checksum: Checksum
     model: Any
@@ -51,7 +50,7 @@ class _Summed:
 
 
 class _WatchedModel:
-    """Stands for the model while weights arrive."""
+    """A proxy for the model that adds each loaded weight to the checksum."""
 
     def __init__(self, model: torch.nn.Module, checksum: Checksum) -> None:
         self._model, self._checksum = model, checksum
@@ -65,31 +64,31 @@ class _WatchedModel:
 
 @dataclass
 class StoreInitInfo(WeightTransferInitInfo):
-    """The object store needs no rendezvous."""
+    """Empty, because the object store needs no rendezvous."""
 
 
 @dataclass
 class StoreUpdateInfo(WeightTransferUpdateInfo):
-    """A whole publication."""
+    """A complete update in one message."""
 
     weights: WeightUpdate = field(default_factory=lambda: WeightUpdate([]))
 
 
 class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
-    """Loads arrays that already lie in this process' view of the object store."""
+    """A transfer engine that loads arrays from the object store's shared memory."""
 
     init_info_cls = StoreInitInfo
     update_info_cls = StoreUpdateInfo
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.base = Snapshot()
+        self.snapshot = Snapshot()
 
     def init_transfer_engine(self, init_info: StoreInitInfo) -> None:
         pass
 
     def start_weight_update(self) -> None:
-        # vLLM's CPU kernels multiply by repacked experts too, and repack only when they are set up.
+        # vLLM's CPU kernels use repacked experts, and repack them only during setup.
         self.experts = [module for module in self.model.modules() if getattr(module, "moe_kernel", None) is not None]
         for module in self.experts:
             module.moe_kernel = None  # type: ignore[assignment]
@@ -98,9 +97,9 @@ class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
         if any(module.moe_kernel is None for module in self.experts):
-            raise RuntimeError(f"vLLM cannot give new weights to the experts of {type(self.model).__name__} on a CPU")
-        # vLLM's CPU kernels multiply by a repacked copy of the output layer. Reloading renews it only when
-        # weights arrive under the layer's own name, which those tied to the embedding never do.
+            raise RuntimeError(f"vLLM cannot update the experts of {type(self.model).__name__} on a CPU")
+        # vLLM's CPU kernels use a repacked copy of the output layer. Reloading updates the copy only if weights arrive
+        # under the layer's own name, which weights tied to the embedding never do.
         for module in self.model.modules():
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
@@ -109,15 +108,15 @@ class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: StoreUpdateInfo) -> None:
-        parcel = update_info.weights
-        if parcel.base is not None:
-            if parcel.base != self.base.checksum:
-                raise ValueError(f"changes of weights {parcel.base}, and here are {self.base.checksum}")
-            weights = self.base.applied(parcel.pieces)
+        update = update_info.weights
+        if update.base is not None:
+            if update.base != self.snapshot.checksum:
+                raise ValueError(f"update applies to weights {update.base}, this worker has {self.snapshot.checksum}")
+            weights = self.snapshot.apply(update.deltas)
         else:
-            weights = ((piece.name, unpacked(piece)) for piece in parcel.pieces)
-            if parcel.keep:
-                weights = self.base.kept(weights)
+            weights = ((delta.name, to_tensor(delta)) for delta in update.deltas)
+            if update.keep:
+                weights = self.snapshot.reset(weights)
         self.model.load_weights(weights)  # type: ignore[operator]
 
     def shutdown(self) -> None:
@@ -125,19 +124,19 @@ class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
 
 
 class SummedStoreEngine(_Summed, StoreEngine):
-    """`store`, with a checksum."""
+    """Transport `store` with a checksum."""
 
     def receive_weights(self, update_info: StoreUpdateInfo) -> None:
         super().receive_weights(update_info)
-        self.base.checksum = self.checksum.value if update_info.weights.keep else None
+        self.snapshot.checksum = self.checksum.value if update_info.weights.keep else None
 
 
 class SummedNcclEngine(_Summed, NCCLWeightTransferEngine):
-    """`nccl`, with a checksum."""
+    """Transport `nccl` with a checksum."""
 
 
 class SummedIpcEngine(_Summed, IPCWeightTransferEngine):
-    """`ipc`, with a checksum."""
+    """Transport `ipc` with a checksum."""
 
 
 for _backend, _engine in (
@@ -148,14 +147,46 @@ for _backend, _engine in (
     WeightTransferEngineFactory.register_engine(BACKENDS[_backend], _engine)
 
 
-class WorkerExtension(WorkerSleepExtension):
-    """Methods that vLLM adds to its worker."""
+class WorkerExtension:
+    """Methods that vLLM adds to its worker: end of an update, checksum, and sleep on a CPU.
+
+    vLLM's own sleep mode frees GPU memory only; on a CPU the KV cache is freed here.
+    """
+
+    device: torch.device
+    model_runner: Any
+    freed: list[tuple[torch.UntypedStorage, int]]
 
     def abandon_weight_update(self) -> None:
-        """End an update whose sender is gone, so that a whole one can begin; the weights are of no use until then."""
+        """End an update whose sender is gone, so that a new one can start. The weights are invalid until then."""
         if self._weight_update_active:  # type: ignore[attr-defined]
             self.finish_weight_update()  # type: ignore[attr-defined]
 
     def weight_checksum(self) -> int:
-        """Checksum of what the last weight update received."""
+        """Return the checksum of the weights received last."""
         return self.weight_transfer_engine.checksum.value  # type: ignore[attr-defined]
+
+    def free_kv_cache(self) -> None:
+        """Free the memory of the KV cache, which must not be used until `restore_kv_cache`."""
+        self.freed = []
+        for storage in self._kv_storages():
+            if size := storage.nbytes():  # several layers may share a storage
+                self.freed.append((storage, size))
+                storage.resize_(0)
+        release_cached_memory(self.device)
+
+    def restore_kv_cache(self) -> None:
+        """Allocate the KV cache again, filled with zeros."""
+        for storage, size in self.freed:
+            storage.resize_(size)
+            torch.empty(0, dtype=torch.uint8).set_(storage).zero_()  # type: ignore[call-overload]
+        self.freed = []
+
+    def memory_in_use(self) -> int:
+        """Return bytes in use (see `marl_ray.learning.cpu_offload`)."""
+        return memory_in_use(self.device)
+
+    def _kv_storages(self) -> Iterator[torch.UntypedStorage]:
+        for cache in self.model_runner.kv_caches:
+            for tensor in cache if isinstance(cache, list | tuple) else [cache]:
+                yield tensor.untyped_storage()

@@ -200,13 +200,13 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted(engine: GeneratorGroup
 
 
 class StageByStage(WeightUpdateClient):
-    """An update as vLLM's engines for NCCL and CUDA IPC drive it."""
+    """A client that drives an update as vLLM's engines for NCCL and CUDA IPC do."""
 
-    def apply_update(self, version: int, weights: Any) -> list[Acknowledgement]:
-        self.start_weight_update()
-        self.start_weight_update()  # as after a sender that has died in between
-        self.update_weights({"weights": weights})
-        self.finish_weight_update()
+    def update_weights(self, version: int, weights: Any) -> list[Acknowledgement]:
+        self.run_stage("start_weight_update")
+        self.run_stage("start_weight_update")  # as after a sender that died during its update
+        self.run_stage("update_weights", {"weights": weights})
+        self.run_stage("finish_weight_update")
         return self.set_version(version)
 
 
@@ -215,7 +215,7 @@ def test_an_update_stage_by_stage_is_the_update_in_one_command(engine: Generator
     served, checksums = [], []
     for version, client in enumerate((WeightUpdateClient, StageByStage), start=20):
         receivers = client(engine.replicas.serving(), 1, 1, 60.0)
-        receivers.init_weight_transfer_engine({})
+        receivers.run_stage("init_weight_transfer_engine", {})
         checksums.append(WeightSender(policy, torch.float32, "store").update_weights(version, receivers).checksum)
         served.append(run(sample(engine, PROMPTS[:2])))
         assert {c.weight_version for g in served[-1] for c in g.completions} == {version}
@@ -273,14 +273,14 @@ class LyingGenerator(Actor):
     def meet(self, incarnation: int) -> None:
         pass
 
-    def refit(self, incarnation: int, version: int, weights: Any) -> Acknowledgement:
+    def update_weights(self, incarnation: int, version: int, weights: Any) -> Acknowledgement:
         return Acknowledgement(self.id, version, 42)
 
 
 class StuckGenerator(LyingGenerator):
     """Stands in for a generator that hangs."""
 
-    def refit(self, incarnation: int, version: int, weights: Any) -> Acknowledgement:
+    def update_weights(self, incarnation: int, version: int, weights: Any) -> Acknowledgement:
         import threading
 
         threading.Event().wait(120)
@@ -306,7 +306,7 @@ def test_generators_that_do_not_take_the_weights_are_named(local_ray: None) -> N
             delivery = await sender.update_weights(changed=True)
             assert delivery is not None
             assert {str(name): why for name, why in delivery.failed.items()} == {
-                f"agent 0 generator {i}": f"waited 2 s for agent 0 generator {i} to refit, in vain "
+                f"agent 0 generator {i}": f"waited 2 s for agent 0 generator {i} to update weights, in vain "
                 "(resources.deadlines.sync_s)"
                 for i in range(2)
             }

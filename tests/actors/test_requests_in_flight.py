@@ -24,7 +24,7 @@ from marl_ray.core.episode import Completion
 from marl_ray.core.errors import UserError
 from marl_ray.core.sampling import Generation
 from marl_ray.learning.policy_model import load_policy
-from marl_ray.weights.checksum import Checksum
+from marl_ray.weights.deltas import Checksum
 from marl_ray.weights.sender import CastSource
 from tests.actors.echo_actor import process_of
 from tests.actors.helpers import (

@@ -18,7 +18,7 @@ from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy
 from marl_ray.models.lora import ADAPTER_FILE, NAME, adapted, describe_adapter, named_weights
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
-from marl_ray.weights.checksum import Checksum
+from marl_ray.weights.deltas import Checksum
 from marl_ray.weights.sender import CastSource
 from tests.learning.builders import build_batch, save_tiny_policy
 from tests.learning.test_learner import group
