@@ -47,7 +47,7 @@ def _report(options: argparse.Namespace) -> None:
     from marl_ray.reports.html_report import render_report
     from marl_ray.reports.returns_plot import plot_run
     from marl_ray.reports.run_data import load_run_data
-    from marl_ray.reports.run_summary import read_metrics, table
+    from marl_ray.reports.run_summary import read_metrics, reward_table
     from marl_ray.storage.run_folder import RunFolder
 
     folders = [RunFolder(path) for path in options.run_dir]
@@ -59,7 +59,7 @@ def _report(options: argparse.Namespace) -> None:
         rows = read_metrics(folder)
         if len(folders) > 1:
             print(folder.path.name)
-        for line in table(rows):
+        for line in reward_table(rows):
             print(line)
         plot_run(rows, folder.plot, folder.path.name)
         print(folder.plot)

@@ -1,1 +1,1 @@
-"""What people look at afterwards: the plot, episodes to read, and the lines that close a run."""
+"""Reports of runs: the closing summary, the reward plot, episodes as text, and the HTML page."""

@@ -1,4 +1,4 @@
-"""Which of a run's numbers are drawn in one chart, and how. The names are those of docs/reference/metrics.md."""
+"""Grouping of metrics into charts, and the data series of each chart. Metric names: docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -11,108 +11,124 @@ from typing import Any, TypeGuard
 
 from marl_ray.reports.svg_charts import Series
 
-REWARDS, LEVELS, TURNS, AGENTS, ROLLOUT, TIME = (
+REWARDS, LEVELS, TURNS, AGENTS, ROLLOUT, TIME = SECTIONS = (
     "Rewards",
-    "Levels of the reward",
-    "More of the turns",
+    "Reward levels",
+    "Other turn metrics",
     "Agents",
     "Rollout and sandbox",
     "Time",
 )
 FIRST = ("reward_mean", "all_passed", "expected_return", "tests_passed_rate")
-"""A turn's metrics that come before the others."""
+"""Turn metrics that come before the others, in section Rewards."""
 STEP_TIMES = ("step", "rollout", "learn", "sync", "idle")
-INTERVAL = 1.96
+Z_95 = 1.96
 """Standard errors in half of a 95 % interval."""
-OF_A_TURN = re.compile(r"turn_(\d+)/(.+)")
-OF_AN_AGENT = re.compile(r"(agent|policy)_(\d+)/(.+)")
-OF_A_DEVICE = re.compile(r"memory/device_(\d+)/(.+)")
-DATED = ("step", "env_steps")
+TURN_METRIC = re.compile(r"turn_(\d+)/(.+)")
+AGENT_METRIC = re.compile(r"(agent|policy)_(\d+)/(.+)")
+DEVICE_METRIC = re.compile(r"memory/device_(\d+)/(.+)")
+X_AXIS = ("step", "env_steps")
+
+Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class ChartGroup:
-    """A chart's place, title, and the metrics of its curves by what each is called there."""
+    """The metrics of one chart by their labels, with the chart's title and section."""
 
     section: str
     title: str
     metrics: Mapping[str, str]
 
 
-def chart_groups(rows: Sequence[Mapping[str, Any]]) -> list[ChartGroup]:
-    """All that the rows speak of, in the order of the sections; of an evaluation's metrics those without `eval/`."""
-    found: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
-    for key in dict.fromkeys(key.removeprefix("eval/") for row in rows for key in row if key not in DATED):
-        section, title, label = _place(key)
-        found[section, title][label] = key
-    order = (REWARDS, LEVELS, TURNS, AGENTS, ROLLOUT, TIME)
-    made = [ChartGroup(section, title, dict(sorted(metrics.items()))) for (section, title), metrics in found.items()]
-    return sorted(made, key=lambda group: (order.index(group.section), _rank(group.title)))
+def chart_groups(rows: Rows) -> list[ChartGroup]:
+    """Return the groups of all metrics in the rows, in the order of the sections.
+
+    A metric and its evaluation (`eval/...`) share a group, under the name without the prefix.
+    """
+    metrics: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for key in dict.fromkeys(key.removeprefix("eval/") for row in rows for key in row if key not in X_AXIS):
+        section, title, label = _classify(key)
+        metrics[section, title][label] = key
+    groups = [ChartGroup(section, title, dict(sorted(labels.items()))) for (section, title), labels in metrics.items()]
+    return sorted(groups, key=lambda group: (SECTIONS.index(group.section), _rank(group.title)))
 
 
-def curves(rows: Sequence[Mapping[str, Any]], group: ChartGroup) -> list[Series]:
-    """A line for the training steps of each metric, and marks for its evaluations, over joint samples."""
-    found = []
-    for colour, (label, metric) in enumerate(group.metrics.items()):
-        if line := points(rows, metric):
-            found.append(Series(label, colour, line))
-        if marks := points(rows, f"eval/{metric}"):
-            found.append(Series(f"{label} held-out".strip(), colour, marks, True, intervals(rows, metric)))
-    return found
+def group_series(rows: Rows, group: ChartGroup) -> list[Series]:
+    """Return the series of a group's metrics, with a colour per metric."""
+    return [
+        series
+        for colour, (label, metric) in enumerate(group.metrics.items())
+        for series in metric_series(rows, metric, label, colour)
+    ]
 
 
-def points(rows: Iterable[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
-    """(joint samples, value) of the rows that have one."""
+def metric_series(rows: Rows, metric: str, label: str, colour: int) -> list[Series]:
+    """Return a metric's training steps as a line and its evaluations as marks, over joint samples."""
+    series = []
+    if line := metric_points(rows, metric):
+        series.append(Series(label, colour, line))
+    if marks := metric_points(rows, f"eval/{metric}"):
+        bounds = confidence_intervals(rows, metric)
+        series.append(Series(f"{label} held-out".strip(), colour, marks, True, bounds))
+    return series
+
+
+def metric_points(rows: Iterable[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+    """Return (joint samples, value) of the rows that have a finite value."""
     return [(float(row.get("env_steps", 0)), float(row[key])) for row in rows if _is_number(row.get(key))]
 
 
-def intervals(rows: Iterable[Mapping[str, Any]], metric: str) -> list[tuple[float, float]]:
-    """95 % intervals of an evaluation's mean reward, or share of passes (Wilson's), in the order of `points`; empty for
-    other metrics. Joint actions of one task are not independent, so only tasks count; one alone has no interval."""
+def confidence_intervals(rows: Iterable[Mapping[str, Any]], metric: str) -> list[tuple[float, float]]:
+    """Return the 95 % interval of each evaluation's mean reward, or of its pass rate (Wilson); empty for other metrics.
+
+    Joint actions of one task are not independent, so the sample size is the number of tasks. With one task the
+    interval is the value itself. The order is that of `metric_points`.
+    """
     turn, _, name = metric.rpartition("/")
     if name not in ("reward_mean", "all_passed"):
         return []
-    found = []
+    bounds = []
     for row in rows:
         value, tasks = row.get(f"eval/{metric}"), row.get("eval/episodes") or 0
         if not _is_number(value):
             continue
         deviation = row.get(f"eval/{turn}/reward_std")
         if name == "all_passed" and tasks > 1:
-            found.append(_wilson(value, tasks))
+            bounds.append(_wilson_interval(value, tasks))
         elif tasks > 1 and _is_number(deviation):
-            half = INTERVAL * deviation / math.sqrt(tasks)
-            found.append((value - half, value + half))
+            half = Z_95 * deviation / math.sqrt(tasks)
+            bounds.append((value - half, value + half))
         else:
-            found.append((value, value))
-    return found
+            bounds.append((value, value))
+    return bounds
 
 
-def _wilson(share: float, tasks: int) -> tuple[float, float]:
-    """Wilson's score interval (1927), which stays within 0 and 1."""
-    z = INTERVAL**2 / tasks
+def _wilson_interval(share: float, tasks: int) -> tuple[float, float]:
+    """Return Wilson's score interval (1927), which stays within 0 and 1."""
+    z = Z_95**2 / tasks
     middle = (share + z / 2) / (1 + z)
     half = math.sqrt(share * (1 - share) * z + z * z / 4) / (1 + z)
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def _place(key: str) -> tuple[str, str, str]:
-    """Section and title of the metric's chart, and what its curve is called there."""
-    if match := OF_A_TURN.fullmatch(key):
+def _classify(key: str) -> tuple[str, str, str]:
+    """Return the metric's section, chart title and label."""
+    if match := TURN_METRIC.fullmatch(key):
         turn, name = f"turn {match[1]}", match[2]
         if name.startswith("level/"):
             return LEVELS, turn, name.removeprefix("level/")
         return (REWARDS if name in FIRST else TURNS), name, turn
-    if match := OF_AN_AGENT.fullmatch(key):
+    if match := AGENT_METRIC.fullmatch(key):
         return AGENTS, match[3], f"{match[1]} {match[2]}"
     if key.startswith("time/"):
         name = key.removeprefix("time/")
         if name in STEP_TIMES:
-            return TIME, "seconds a step", name
-        if match := OF_AN_AGENT.fullmatch(name):
-            return TIME, f"seconds a step: {match[3]}", f"{match[1]} {match[2]}"
+            return TIME, "seconds per step", name
+        if match := AGENT_METRIC.fullmatch(name):
+            return TIME, f"seconds per step: {match[3]}", f"{match[1]} {match[2]}"
         return TIME, name, ""
-    if match := OF_A_DEVICE.fullmatch(key):
+    if match := DEVICE_METRIC.fullmatch(key):
         return ROLLOUT, f"memory of device {match[1]}, MB", match[2]
     return ROLLOUT, key, ""
 

@@ -1,215 +1,199 @@
-"""One HTML file of one run, or of several beside each other. It loads nothing, and runs no script but its own: the
-policy in its head names that by its hash, so a script that a model wrote would not run even where it were one."""
+"""The HTML report of one run, or of several runs side by side, as one self-contained file.
+
+The page loads nothing and runs only its own script, whose hash its Content-Security-Policy names. Everything a model
+wrote is escaped by Jinja2, so that hostile text stays text.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from itertools import groupby
 from typing import Any
 
-from marl_ray.core.text import pluralize
-from marl_ray.reports.chart_groups import REWARDS, TURNS, ChartGroup, chart_groups, curves, intervals, points
-from marl_ray.reports.episode_html import show
-from marl_ray.reports.markup import Child, Markup, element
-from marl_ray.reports.run_data import RunData, flat
-from marl_ray.reports.run_summary import table
-from marl_ray.reports.svg_charts import Series, chart, number
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-OPEN = (REWARDS,)
-"""Sections of charts that are open at first."""
+from marl_ray.core.text import pluralize
+from marl_ray.reports.chart_groups import (
+    REWARDS,
+    TURNS,
+    ChartGroup,
+    chart_groups,
+    confidence_intervals,
+    group_series,
+    metric_points,
+    metric_series,
+)
+from marl_ray.reports.episode_view import episode_view
+from marl_ray.reports.run_data import RunData, flatten
+from marl_ray.reports.run_summary import reward_table
+from marl_ray.reports.svg_charts import format_number, layout_chart
+
+LAST_STEPS = 10
+"""Training steps whose mean stands in the comparison of runs."""
+CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
+"""Control characters, which HTML cannot hold, by the Unicode pictures that stand for them."""
 
 
 def render_report(runs: Sequence[RunData]) -> str:
-    """The whole file."""
-    style, script = _asset("page.css"), _asset("page.js")
-    allowed = f"style-src {_hash(style)}; script-src {_hash(script)}"
-    policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    title = ", ".join(run.name for run in runs)
-    head = [
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width"),
-        element("title", f"marl_ray: {title}"),
-        element("style", style),
-    ]
-    several = len(runs) > 1
-    links = [element("a", run.name, href=f"#run{place}") for place, run in enumerate(runs)] if several else []
-    body = [element("h1", title), element("nav", links) if several else None, _comparison(runs) if several else None]
-    body += [_run(run, place, several) for place, run in enumerate(runs)]
-    whole = element("html", element("head", head), element("body", body, element("script", script)), lang="en")
-    return f"<!doctype html>\n{whole}\n"
+    """Return the HTML page; two runs or more get a comparison first."""
+    style, script = _asset("report.css"), _asset("report.js")
+    sources = f"style-src {_hash(style)}; script-src {_hash(script)}"
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            title=", ".join(run.name for run in runs),
+            security_policy=Markup(f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"),
+            style=style,
+            script=script,
+            comparison=_comparison(runs) if len(runs) > 1 else None,
+            runs=[_run_view(run) for run in runs],
+        )
+    )
+
+
+def printable(value: Any) -> Any:
+    """Return text with control characters as pictures and lone surrogates as U+FFFD; markup and other values as is.
+
+    Example:
+        >>> printable("tab\\tbell\\x07")
+        'tab\\tbell␇'
+    """
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return value.translate(CONTROL_PICTURES).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("marl_ray.reports", "templates"),
+        autoescape=True,
+        finalize=printable,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": format_number, "pluralize": pluralize}
+    return environment
 
 
 def _asset(name: str) -> Markup:
-    """A file of this package."""
-    return Markup(resources.files("marl_ray.reports").joinpath(name).read_text(encoding="utf-8"))
+    return Markup(resources.files("marl_ray.reports").joinpath("templates", name).read_text(encoding="utf-8"))
 
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _run(run: RunData, place: int, several: bool) -> Markup:
-    """Everything of one run."""
-    kept = (
-        f"{len(run.episodes)} of {pluralize(run.episodes_kept, 'episode')} that the run kept: its best, worst and last"
-    )
-    parts: list[Child] = [
-        element("h2", run.name, id=f"run{place}") if several else None,
-        element("p", _summary(run)),
-        [element("p", alert, class_="alert") for alert in run.alerts],
-        element("pre", "\n".join(table(run.rows)) or "no step yet"),
-        [element("p", line) for line in run.waiting],
-        _folded("The bug that ended it", run.error) if run.error else None,
-        _charts(run),
-        element("h3", "Episodes"),
-        element("p", kept, class_="quiet"),
-        element("div", _filter(), [show(episode) for episode in run.episodes], class_="episodes"),
-        element("h3", "Machine and versions"),
-        _machine(run),
-        element("h3", "Config"),
-        _folded("config.yaml", run.config_text),
-    ]
-    return element("article", parts)
+def _run_view(run: RunData) -> dict[str, Any]:
+    kept = pluralize(run.num_episodes, "episode")
+    return {
+        "name": run.name,
+        "summary": _summary(run),
+        "problems": run.problems,
+        "reward_table": "\n".join(reward_table(run.rows)),
+        "wait_times": run.wait_times,
+        "error": run.error,
+        "chart_sections": _chart_sections(run),
+        "episodes_note": f"{len(run.episodes)} of {kept} that the run kept: its best, worst and last",
+        "episodes": [episode_view(episode) for episode in run.episodes],
+        "machine": [(key, [_plain(value)]) for key, value in flatten(run.machine).items()],
+        "config_text": run.config_text,
+    }
 
 
 def _summary(run: RunData) -> str:
-    """What was trained, and how far."""
-    last = max((row for row in run.rows), key=lambda row: row["step"], default={"step": 0})
+    """Return one line: model, dataset, steps done and time taken."""
+    last = max(run.rows, key=lambda row: row["step"], default={"step": 0})
     done = f"{pluralize(last['step'], 'step')}, {pluralize(last.get('env_steps', 0), 'joint sample')}"
     parts = {"time/step": "training", "time/eval": "evaluations"}
-    times = {what: sum(row.get(key) or 0.0 for row in run.rows) for key, what in parts.items()}
-    took = ", ".join(f"{_duration(seconds)} of {what}" for what, seconds in times.items())
-    data, model = run.settings.get("dataset.name"), run.settings.get("model.name")
-    return f"{model or 'models of their own'} on {data}: {done}, {took}" if data else f"{done}, {took}"
+    times = {part: sum(row.get(key) or 0.0 for row in run.rows) for key, part in parts.items()}
+    took = ", ".join(f"{_duration(seconds)} of {part}" for part, seconds in times.items())
+    dataset, model = run.settings.get("dataset.name"), run.settings.get("model.name")
+    return f"{model or 'one model per agent'} on {dataset}: {done}, {took}" if dataset else f"{done}, {took}"
 
 
 def _duration(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _folded(title: str, text: str) -> Markup:
-    return element("details", element("summary", title), element("pre", text))
+def _chart_sections(run: RunData) -> list[dict[str, Any]]:
+    """Return a chart per group of metrics, by section; metrics that never change become text, not charts."""
+    sections = []
+    for title, groups in groupby(chart_groups(run.rows), key=lambda group: group.section):
+        charts, constants = [], []
+        for group in groups:
+            series = group_series(run.rows, group)
+            values = {y for one in series for _, y in one.points}
+            if len(values) == 1 and title != REWARDS:
+                constants.append(f"{group.title} {format_number(values.pop())}")
+            elif series:
+                charts.append(layout_chart(group.title, series))
+        sections.append({"title": title, "open": title == REWARDS, "charts": charts, "constants": constants})
+    return sections
 
 
-def _charts(run: RunData) -> list[Markup]:
-    """A chart a group of metrics, by section; what never changes is a line of text."""
-    found = []
-    for section, members in groupby(chart_groups(run.rows), key=lambda group: group.section):
-        drawn: list[Markup] = []
-        still: list[str] = []
-        for group in members:
-            of_family = curves(run.rows, group)
-            values = {y for curve in of_family for _, y in curve.points}
-            if len(values) == 1 and group.section != REWARDS:
-                still.append(f"{group.title} {number(values.pop())}")
-            elif of_family:
-                drawn.append(chart(group.title, of_family))
-        inside = [
-            element("div", drawn, class_="charts"),
-            element("p", f"always the same: {', '.join(still)}", class_="quiet") if still else None,
-        ]
-        found.append(element("details", element("summary", element("b", section)), inside, open=section in OPEN))
-    axis = "over joint samples; bold: mean of the last steps; points: held-out tasks, with 95 % intervals over tasks"
-    return [element("h3", "Curves"), element("p", axis, class_="quiet"), *found]
-
-
-def _filter() -> Markup:
-    """Hidden until the script is there to serve it."""
-    fields: list[Child] = [element("label", "task ", element("input", name="task"))]
-    of = (("", "all"), ("train", "training"), ("eval", "held-out"))
-    kinds = [element("option", text, value=value) for value, text in of]
-    fields.append(element("label", "of ", element("select", kinds, name="kind")))
-    for name, text in (("first", "step from "), ("last", "to "), ("low", "reward from "), ("high", "to ")):
-        fields.append(element("label", text, element("input", name=name, type="number", step="any")))
-    return element("div", fields, element("output"), class_="filter", hidden=True)
-
-
-def _machine(run: RunData) -> Markup:
-    if not run.machine:
-        return element("p", "The run left no machine.json.", class_="quiet")
-    facts = flat(run.machine).items()
-    lines = [element("tr", element("th", key), element("td", _plain(value))) for key, value in facts]
-    return element("table", lines)
-
-
-def _comparison(runs: Sequence[RunData]) -> Markup:
-    """Rewards of all runs in the same charts, their last numbers in a table, and which settings differ."""
-    of_all = chart_groups([row for run in runs for row in run.rows])
-    drawn = []
-    for group in of_all:
-        if group.section != REWARDS:
-            continue
+def _comparison(runs: Sequence[RunData]) -> dict[str, Any]:
+    """Return shared reward charts, tables of the last values, and the settings that differ."""
+    groups = chart_groups([row for run in runs for row in run.rows])
+    rewards, others = ([group for group in groups if group.section == section] for section in (REWARDS, TURNS))
+    charts = []
+    for group in rewards:
         for label, metric in group.metrics.items():
-            found = [curve for place, run in enumerate(runs) for curve in _curves_of(run, place, metric)]
-            if found:
-                drawn.append(chart(f"{group.title}, {label}", found))
-    rewards, others = ([group for group in of_all if group.section == section] for section in (REWARDS, TURNS))
-    told = "mean of the last ten training steps; last held-out evaluation, with its 95 % interval"
-    parts: list[Child] = [
-        element("h2", "Comparison"),
-        element("div", drawn, class_="charts"),
-        element("h3", "Last values"),
-        element("p", told, class_="quiet"),
-        _last_values(runs, rewards),
-        element("details", element("summary", "more of the turns"), _last_values(runs, others)) if others else None,
-        element("h3", "Settings that differ"),
-        _settings(runs),
-    ]
-    return element("section", parts)
+            series = [s for colour, run in enumerate(runs) for s in metric_series(run.rows, metric, run.name, colour)]
+            if series:
+                charts.append(layout_chart(f"{group.title}, {label}", series))
+    return {
+        "charts": charts,
+        "header": ["", *(run.name for run in runs)],
+        "rewards": _last_values(runs, rewards),
+        "other_metrics": _last_values(runs, others),
+        "settings": _differing_settings(runs),
+    }
 
 
-def _curves_of(run: RunData, place: int, metric: str) -> list[Series]:
-    found = []
-    if line := points(run.rows, metric):
-        found.append(Series(run.name, place, line))
-    if marks := points(run.rows, f"eval/{metric}"):
-        found.append(Series(f"{run.name} held-out", place, marks, True, intervals(run.rows, metric)))
-    return found
-
-
-def _last_values(runs: Sequence[RunData], of: Sequence[ChartGroup]) -> Markup:
-    lines = [element("tr", element("th"), [element("th", run.name) for run in runs])]
-    for group in of:
+def _last_values(runs: Sequence[RunData], groups: Sequence[ChartGroup]) -> list[tuple[str, list[str]]]:
+    """Return (row title, a cell per run), without rows that are empty for every run."""
+    table = []
+    for group in groups:
         for label, metric in group.metrics.items():
-            for kind, value in (("", _lately), (", held-out", _held_out)):
+            for kind, value in (("", _last_training_mean), (", held-out", _last_evaluation)):
                 cells = [value(run, metric) for run in runs]
                 if any(cells):
-                    name = element("th", f"{group.title}, {label}{kind}")
-                    lines.append(element("tr", name, [element("td", cell) for cell in cells]))
-    return element("table", lines)
+                    table.append((f"{group.title}, {label}{kind}", cells))
+    return table
 
 
-def _lately(run: RunData, metric: str) -> str:
-    values = [y for _, y in points(run.rows, metric)][-10:]
-    return number(sum(values) / len(values)) if values else ""
+def _last_training_mean(run: RunData, metric: str) -> str:
+    values = [y for _, y in metric_points(run.rows, metric)][-LAST_STEPS:]
+    return format_number(sum(values) / len(values)) if values else ""
 
 
-def _held_out(run: RunData, metric: str) -> str:
-    values, bounds = points(run.rows, f"eval/{metric}"), intervals(run.rows, metric)
+def _last_evaluation(run: RunData, metric: str) -> str:
+    values, bounds = metric_points(run.rows, f"eval/{metric}"), confidence_intervals(run.rows, metric)
     if not values:
         return ""
     low, high = bounds[-1] if bounds else (0.0, 0.0)
-    return number(values[-1][1]) + (f" [{number(low)}, {number(high)}]" if low < high else "")
+    interval = f" [{format_number(low)}, {format_number(high)}]" if low < high else ""
+    return format_number(values[-1][1]) + interval
 
 
-def _settings(runs: Sequence[RunData]) -> Markup:
-    keys = dict.fromkeys(key for run in runs for key in run.settings)
-    lines = [element("tr", element("th"), [element("th", run.name) for run in runs])]
-    for key in keys:
+def _differing_settings(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:
+    """Return (key, a value per run) of the settings whose values differ."""
+    table = []
+    for key in dict.fromkeys(key for run in runs for key in run.settings):
         values = [_plain(run.settings[key]) if key in run.settings else "not set" for run in runs]
         if len(set(values)) > 1:
-            lines.append(element("tr", element("th", key), [element("td", value) for value in values]))
-    return element("table", lines) if len(lines) > 1 else element("p", "none")
+            table.append((key, values))
+    return table
 
 
 def _plain(value: Any) -> str:

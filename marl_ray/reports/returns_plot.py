@@ -1,4 +1,4 @@
-"""The plot: how reward and return moved over a run."""
+"""The reward plot of a run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8e6bbf", "#c77c11")
 
 
 def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
-    """Mean reward of each turn over joint samples: every step faint, the mean of the last ones bold, evaluations as
-    points; below it, where the environment tells it, the share of joint programs that pass all tests."""
+    """Write a PNG of the mean reward of each turn over joint samples.
+
+    Steps are faint lines with a bold trailing mean, evaluations are points. Environments that report `all_passed` get
+    a second panel with the share of joint programs that pass all tests.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -34,7 +37,7 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
         colour = COLOURS[(turn - 1) % len(COLOURS)]
         for axis, (metric, _, _) in zip(axes, panels, strict=True):
             label = f"turn {turn}" if axis is top else None
-            _draw(axis, train, f"turn_{turn}/{metric}", colour, label)
+            _plot_steps(axis, train, f"turn_{turn}/{metric}", colour, label)
             points = [
                 (r["env_steps"], r[f"eval/turn_{turn}/{metric}"])
                 for r in evaluations
@@ -54,7 +57,9 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
                 )
     top.set_title(title, loc="left", fontsize=12)
     if len(train) > 1:
-        top.set_title(f"bold: mean of the last {window(len(train))} steps", loc="right", fontsize=9, color="#666666")
+        top.set_title(
+            f"bold: trailing mean over {smoothing_window(len(train))} steps", loc="right", fontsize=9, color="#666666"
+        )
     last.set_xlabel("environment steps (joint samples)")
     if with_tests:
         last.set_ylim(-0.03, 1.03)
@@ -68,21 +73,21 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     plt.close(figure)
 
 
-def _draw(axis: Any, rows: Sequence[dict[str, Any]], key: str, colour: str, label: str | None) -> None:
+def _plot_steps(axis: Any, rows: Sequence[dict[str, Any]], key: str, colour: str, label: str | None) -> None:
     points = [(r["env_steps"], r[key]) for r in rows if r.get(key) is not None]
     if not points:
         return
     xs, ys = zip(*points, strict=True)
     axis.plot(xs, ys, color=colour, alpha=0.25, linewidth=1)
-    axis.plot(xs, trailing_mean(ys, window(len(ys))), color=colour, linewidth=2, label=label)
+    axis.plot(xs, trailing_mean(ys, smoothing_window(len(ys))), color=colour, linewidth=2, label=label)
 
 
-def window(steps: int) -> int:
-    """How many steps a mean is taken over, in a plot of so many."""
+def smoothing_window(steps: int) -> int:
+    """Return the width of the trailing mean in a plot of `steps` steps."""
     return max(1, min(steps, max(3, steps // 10)))
 
 
 def trailing_mean(values: Sequence[float], width: int) -> list[float]:
-    """The mean of each value and those before it, `width` at most: no point knows what came later."""
+    """Return the mean of each value and its predecessors, at most `width` values."""
     sums = [0.0, *accumulate(values)]
     return [(sums[end] - sums[max(0, end - width)]) / min(end, width) for end in range(1, len(values) + 1)]

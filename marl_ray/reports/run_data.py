@@ -1,9 +1,9 @@
-"""What a page needs of a run's folder, read once. A run that still goes on can be read too."""
+"""The contents of a run folder that the HTML report shows. A run that is still training can be read too."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,90 +11,95 @@ from typing import Any
 from marl_ray.config import Config
 from marl_ray.config.parsing import read_yaml
 from marl_ray.core.errors import UserError
-from marl_ray.reports.alerts import alerts
-from marl_ray.reports.episode_html import SelectedEpisode, select_episodes
+from marl_ray.reports.diagnostics import describe_wait_times, find_problems
+from marl_ray.reports.episode_view import SelectedEpisode, select_episodes
 from marl_ray.reports.run_summary import read_metrics
-from marl_ray.reports.waiting import waiting
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
+from marl_ray.telemetry.episode_records import EpisodeRecord
 from marl_ray.telemetry.jsonl_sink import read_rows
 
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """`settings` are those of config.yaml, flat, by key; `config_text` is the file; `machine` is machine.json's
-    content, empty for runs that left none; `episodes` were chosen of `episodes_kept`."""
+    """A run's metrics, config, selected episodes and diagnostics."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]
     config_text: str
+    """config.yaml as it is on disk."""
     settings: Mapping[str, Any]
+    """The same by dotted key (`magrpo.num_turns`)."""
     machine: Mapping[str, Any]
-    waiting: Sequence[str]
-    alerts: Sequence[str]
+    """machine.json; empty if the file is missing."""
+    wait_times: Sequence[str]
+    problems: Sequence[str]
     episodes: Sequence[SelectedEpisode]
-    episodes_kept: int
+    num_episodes: int
+    """Episodes in episodes.jsonl."""
     error: str
-    """The traceback of the bug that ended it; empty if none did."""
+    """Traceback of the error that ended the run; empty if there is none."""
 
 
 def load_run_data(path: Path, episodes: int) -> RunData:
-    """A run's folder, with so many of its best, worst and last episodes. Raises UserError where there is none, and for
-    files that are damaged."""
+    """Read a run folder, with the `episodes` best, worst and last episodes each.
+
+    Raises UserError if there is no run folder at `path`, and for damaged files.
+    """
     folder = RunFolder(path)
     rows = read_metrics(folder)
-    config = _config(folder)
-    chosen, kept = _episodes(folder, episodes)
+    config = _read_config(folder)
+    selected, num_episodes = _select(folder, episodes)
     return RunData(
         name=folder.path.name,
         rows=rows,
         config_text=folder.config.read_text() if folder.config.exists() else "",
-        settings=flat(read_yaml(folder.config)) if folder.config.exists() else {},
-        machine=_machine(folder),
-        waiting=waiting(config, rows) if config else (),
-        alerts=alerts(rows),
-        episodes=chosen,
-        episodes_kept=kept,
+        settings=flatten(read_yaml(folder.config)) if folder.config.exists() else {},
+        machine=_read_machine(folder),
+        wait_times=describe_wait_times(config, rows) if config else (),
+        problems=find_problems(rows),
+        episodes=selected,
+        num_episodes=num_episodes,
         error=folder.error.read_text(errors="replace") if folder.error.exists() else "",
     )
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by their whole keys, as `magrpo.num_turns`."""
-    found: dict[str, Any] = {}
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted key."""
+    flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
-def _config(folder: RunFolder) -> Config | None:
-    """None where config.yaml is missing, or of a version that this one cannot read: its text is shown all the same."""
+def _read_config(folder: RunFolder) -> Config | None:
+    """Return None if config.yaml is missing or of a version that cannot be read; the report then shows its text only."""
     try:
         return SavedRun.read(folder.path).config()
     except UserError:
         return None
 
 
-def _episodes(folder: RunFolder, count: int) -> tuple[list[SelectedEpisode], int]:
-    if not folder.episodes.exists():
-        return [], 0
-    kept = 0
+def _select(folder: RunFolder, count: int) -> tuple[list[SelectedEpisode], int]:
+    """Return the selected episodes, and the number of episodes in the file."""
+    total = 0
 
-    def counting() -> Any:
-        nonlocal kept
+    def counted() -> Iterator[EpisodeRecord]:
+        nonlocal total
         for record in read_rows(folder.episodes):
-            kept += 1
+            total += 1
             yield record
 
-    return select_episodes(counting(), count), kept
+    selected = select_episodes(counted(), count) if folder.episodes.exists() else []
+    return selected, total
 
 
-def _machine(folder: RunFolder) -> dict[str, Any]:
+def _read_machine(folder: RunFolder) -> dict[str, Any]:
     try:
-        found = json.loads(folder.machine.read_text())
+        machine = json.loads(folder.machine.read_text())
     except (FileNotFoundError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return machine if isinstance(machine, dict) else {}

@@ -94,7 +94,7 @@ def test_a_run_needs_a_config(capsys: pytest.CaptureFixture[str], tmp_path: Path
 
 def test_a_report_of_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["report", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path} is no run folder: it has no metrics.jsonl\n"
+    assert capsys.readouterr().err == f"error: {tmp_path} is not a run folder: metrics.jsonl is missing\n"
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:

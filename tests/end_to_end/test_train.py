@@ -91,7 +91,7 @@ def test_episodes_can_be_read(finished: Path) -> None:
     assert handed_on.strip().splitlines()[0] in second["prompts"][1] or "previous" in second["prompts"][1].lower()
     text = (finished / "sample_episodes.txt").read_text()
     assert "turn 2: reward" in text
-    assert "[agent 1 answers]" in text
+    assert "[agent 1 response]" in text
 
 
 @needs_humaneval

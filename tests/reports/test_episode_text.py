@@ -1,4 +1,4 @@
-"""Episodes as people read them."""
+"""Episodes as plain text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from marl_ray.reports.episode_text import episode_text
 from tests.factories import Verdict, make_episode, make_node
 
 
-def test_a_chain_shows_what_was_handed_on() -> None:
+def test_a_chain_shows_the_expanded_joint_actions() -> None:
     chain = make_episode(
         make_node(
             0, [1.0, 3.0], {1: make_node(1, [4.0, 4.0])}, levels={"tests": 0.5, "main": -0.25}, evidence=Verdict("fine")
@@ -21,23 +21,23 @@ def test_a_chain_shows_what_was_handed_on() -> None:
             "toy/1",
             rule,
             "--- turn 1: reward 3.00   (tests +0.50  main -0.25)",
-            "[agent 0 hears]",
+            "[agent 0 prompt]",
             "    | prompt 0.0",
-            "[agent 0 answers]",
+            "[agent 0 response]",
             "    | answer 0.0.1",
-            "[agent 1 hears]",
+            "[agent 1 prompt]",
             "    | prompt 0.1",
-            "[agent 1 answers]",
+            "[agent 1 response]",
             "    | answer 0.1.1",
             "verdict: fine",
             "--- turn 2: reward 4.00   ()",
-            "[agent 0 hears]",
+            "[agent 0 prompt]",
             "    | prompt 1.0",
-            "[agent 0 answers]",
+            "[agent 0 response]",
             "    | answer 1.0.0",
-            "[agent 1 hears]",
+            "[agent 1 prompt]",
             "    | prompt 1.1",
-            "[agent 1 answers]",
+            "[agent 1 response]",
             "    | answer 1.1.0",
             "",
         ]
@@ -56,18 +56,18 @@ def test_a_tree_shows_its_first_path_and_counts_the_rest() -> None:
         "--- turn 1: reward 2.00  ",
         "--- turn 2: reward 5.00  ",
         "--- turn 3: reward 7.00  ",
-        "--- and 1 node more of th",
+        "--- and 1 other node of t",
     ]
     assert text.splitlines()[1] == "toy/1   2 x early_termination, prompt_too_long"
 
 
-def test_a_path_that_could_not_go_on_shows_what_was_handed_on() -> None:
+def test_a_stopped_path_shows_its_expanded_joint_action() -> None:
     stopped = make_episode(make_node(0, [1.0, 2.0], transitions={1: {}}), ((1,), "prompt_too_long"))
     assert "turn 1: reward 2.00" in episode_text(stopped)
 
 
-def test_own_rewards_and_an_episode_that_never_began() -> None:
+def test_rewards_of_the_agents_and_an_episode_without_a_node() -> None:
     root = make_node(0, [1.0])
     root.joint_actions = [replace(root.joint_actions[0], rewards=(1.0, -1.0))]
-    assert "each agent's own: 1.00 -1.00" in episode_text(make_episode(root))
+    assert "rewards of the agents: 1.00 -1.00" in episode_text(make_episode(root))
     assert episode_text(make_episode(None, ((), "prompt_too_long"))).splitlines()[1] == "toy/1   prompt_too_long"

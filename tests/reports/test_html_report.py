@@ -1,4 +1,4 @@
-"""The page of a run: what is on it, and that what models wrote stays text."""
+"""The HTML report: its contents, and that text of models stays inert."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 
 from marl_ray.cli.main import main
 from marl_ray.core.episode import Completion, Node
-from marl_ray.reports.chart_groups import LEVELS, REWARDS, chart_groups, intervals
-from marl_ray.reports.episode_html import select_episodes
-from marl_ray.reports.markup import VOID, element, escaped
-from marl_ray.reports.svg_charts import Series, chart, thinned, ticks
+from marl_ray.reports.chart_groups import LEVELS, REWARDS, chart_groups, confidence_intervals
+from marl_ray.reports.episode_view import select_episodes
+from marl_ray.reports.html_report import printable
+from marl_ray.reports.svg_charts import Series, layout_chart, round_ticks, thin
 from marl_ray.telemetry.episode_records import episode_record
 from tests.factories import Verdict, make_episode, make_node
 
@@ -26,11 +26,13 @@ HOSTILE = (
     "</pre></script><script>document.title='owned'</script><img src=x onerror=alert(1)>\" onmouseover='x' "
     "&lt;b&gt; \x00\x1b[31m \u202e \ud800 <!-- ]]> <svg/onload=alert(1)>"
 )
+VOID = ("br", "input", "meta")
+"""HTML elements without an end tag."""
 SECTIONS = ("Curves", "Episodes", "Machine and versions", "Config")
 
 
 class Reader(HTMLParser):
-    """The page as a browser understands it: every element with its attributes, and the text outside of scripts."""
+    """The elements of a page with their attributes, and the text outside scripts and styles."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -55,14 +57,14 @@ class Reader(HTMLParser):
 
 
 def hostile(node: Node, agent: int) -> Node:
-    """The node with answers and prompts that want to be markup."""
+    """Return the node with a hostile prompt and hostile completions of one agent."""
     node.prompts[agent] = HOSTILE
     node.completions[agent] = [Completion((1,), HOSTILE, (0.0,), "stop", ((0, 1),)) for _ in node.completions[agent]]
     return node
 
 
 def write_run(folder: Path, text: str = "fine", seed: int = 1) -> Path:
-    """A run of two steps and an evaluation, whose verdicts say `text`."""
+    """Write a run of two steps and an evaluation, whose verdicts are `text`."""
     folder.mkdir()
     rows: list[dict[str, Any]] = [
         {"step": 0, "env_steps": 0, "eval/turn_1/reward_mean": 1.0, "eval/turn_1/reward_std": 0.5, "eval/episodes": 25},
@@ -82,32 +84,32 @@ def write_run(folder: Path, text: str = "fine", seed: int = 1) -> Path:
     return folder
 
 
-def made(arguments: list[str]) -> str:
+def make_report(arguments: list[str]) -> str:
     assert main(["report", *arguments]) == 0
     return Path(arguments[-1] if "--output" in arguments else f"{arguments[0]}/report.html").read_text()
 
 
-def test_what_a_model_wrote_stays_text(tmp_path: Path) -> None:
-    page = made([str(write_run(tmp_path / "run", HOSTILE))])
-    found = Reader(page)
-    assert [tag for tag, _ in found.elements].count("script") == 1
-    assert {"img", "iframe", "object", "b>"} & {tag for tag, _ in found.elements} == set()
-    assert [name for _, attributes in found.elements for name in attributes if name.startswith("on")] == []
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    page = make_report([str(write_run(tmp_path / "run", HOSTILE))])
+    reader = Reader(page)
+    assert [tag for tag, _ in reader.elements].count("script") == 1
+    assert {"img", "iframe", "object", "b>"} & {tag for tag, _ in reader.elements} == set()
+    assert [name for _, attributes in reader.elements for name in attributes if name.startswith("on")] == []
     shown = HOSTILE.replace("\x00", "\u2400").replace("\x1b", "\u241b").replace("\ud800", "\ufffd")
-    assert found.text.count(shown) >= 7, "task, prompts, answers, verdicts and the level's name"
+    assert reader.text.count(shown) >= 7, "task, prompts, responses, verdicts and the name of the level"
     assert all(character not in page for character in "\x00\x1b")
 
 
-def test_a_page_loads_nothing_and_runs_its_own_script_alone(tmp_path: Path) -> None:
-    page = made([str(write_run(tmp_path / "run"))])
-    found = Reader(page)
+def test_a_report_loads_nothing_and_runs_only_its_own_script(tmp_path: Path) -> None:
+    page = make_report([str(write_run(tmp_path / "run"))])
+    reader = Reader(page)
     loading = {"src", "srcset", "data", "action", "formaction", "poster", "background", "xlink:href"}
-    assert [name for _, attributes in found.elements for name in attributes if name in loading] == []
-    assert all((attributes.get("href") or "#").startswith("#") for _, attributes in found.elements)
+    assert [name for _, attributes in reader.elements for name in attributes if name in loading] == []
+    assert all((attributes.get("href") or "#").startswith("#") for _, attributes in reader.elements)
     style = page[page.index("<style>") : page.index("</style>")]
     assert "url(" not in style
     assert "@import" not in style
-    policy = next(a["content"] for tag, a in found.elements if a.get("http-equiv") == "Content-Security-Policy")
+    policy = next(a["content"] for tag, a in reader.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None
     assert policy.startswith("default-src 'none'; ")
     for tag in ("script", "style"):
@@ -117,75 +119,77 @@ def test_a_page_loads_nothing_and_runs_its_own_script_alone(tmp_path: Path) -> N
         assert f"{tag}-src 'sha256-{digest}'" in policy
 
 
-def test_what_is_on_a_page(tmp_path: Path) -> None:
-    found = Reader(made([str(write_run(tmp_path / "run"))]))
+def test_contents_of_a_report(tmp_path: Path) -> None:
+    reader = Reader(make_report([str(write_run(tmp_path / "run"))]))
     for title in SECTIONS:
-        assert title in found.text
-    assert "75% of the answers are cut off" in found.text
-    assert "seed: 1" in found.text
-    assert "2.<b>" in found.text
-    assert "step     2        16 joint samples  training reward 2.00" in found.text
-    assert [tag for tag, _ in found.elements].count("svg") >= 3, "reward, a level, a loss"
-    assert "turn 1 held-out: 1" in found.text
-    assert "Turn 2 after joint action 1 of turn 1: joint action 0, reward 3" in found.text
-    assert "ended after joint actions 1: infra error" in found.text
+        assert title in reader.text
+    assert "75% of recent completions were cut off" in reader.text
+    assert "seed: 1" in reader.text
+    assert "2.<b>" in reader.text
+    assert "step     2        16 joint samples  training reward 2.00" in reader.text
+    assert [tag for tag, _ in reader.elements].count("svg") >= 3, "reward, a level, a loss"
+    assert "turn 1 held-out: 1" in reader.text
+    assert "Turn 2 after joint action 1 of turn 1: joint action 0, reward 3" in reader.text
+    assert "ended after joint actions 1: infra error" in reader.text
 
 
 def test_several_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [str(write_run(tmp_path / name, seed=seed)) for seed, name in enumerate(("one", "two"))]
     assert main(["report", *runs]) == 1
     assert "give --output FILE" in capsys.readouterr().err
-    text = Reader(made([*runs, "--output", str(tmp_path / "both.html")])).text
-    differ = text[text.index("Settings that differ") :]
+    text = Reader(make_report([*runs, "--output", str(tmp_path / "both.html")])).text
+    differ = text[text.index("Settings that differ") :].replace("\n", "")
     assert differ.startswith("Settings that differonetwoseed01one"), "nothing but the seed"
     assert "reward_mean, turn 1, held-out1 [0.804, 1.196]" in text
 
 
-def test_the_best_the_worst_and_the_last_episodes_are_chosen() -> None:
+def test_the_best_worst_and_last_episodes_are_selected() -> None:
     rewards = [3.0, 1.0, 9.0, 2.0, 0.0, 9.0, 4.0]
     records = [{"step": n} | episode_record(make_episode(make_node(0, [reward]))) for n, reward in enumerate(rewards)]
     records.insert(3, {"step": 7} | episode_record(make_episode(None, ((), "prompt_too_long"))))
-    chosen = [(shown.record["step"], shown.why) for shown in select_episodes(records, 2)]
-    assert chosen == [(1, "worst"), (2, "best"), (4, "worst"), (5, "best, last"), (6, "last")]
+    selected = [(episode.record["step"], ", ".join(episode.reasons)) for episode in select_episodes(records, 2)]
+    assert selected == [(1, "worst"), (2, "best"), (4, "worst"), (5, "best, last"), (6, "last")]
     assert select_episodes(records, 0) == []
 
 
-def test_metrics_have_their_charts() -> None:
+def test_every_metric_has_a_chart_group() -> None:
     rows = [{"step": 1, "turn_2/level/aux": 1.0, "eval/turn_1/all_passed": 0.5, "agent_1/loss": 0.0, "time/step": 1.0}]
-    found = {(group.section, group.title): dict(group.metrics) for group in chart_groups(rows)}
-    assert found[REWARDS, "all_passed"] == {"turn 1": "turn_1/all_passed"}
-    assert found[LEVELS, "turn 2"] == {"aux": "turn_2/level/aux"}
-    assert found["Agents", "loss"] == {"agent 1": "agent_1/loss"}
-    assert next(iter(found)) == (REWARDS, "all_passed")
+    groups = {(group.section, group.title): dict(group.metrics) for group in chart_groups(rows)}
+    assert groups[REWARDS, "all_passed"] == {"turn 1": "turn_1/all_passed"}
+    assert groups[LEVELS, "turn 2"] == {"aux": "turn_2/level/aux"}
+    assert groups["Agents", "loss"] == {"agent 1": "agent_1/loss"}
+    assert next(iter(groups)) == (REWARDS, "all_passed")
 
 
-def test_intervals() -> None:
+def test_confidence_intervals_of_evaluations() -> None:
     row = {"eval/episodes": 100, "eval/turn_1/reward_mean": 2.0, "eval/turn_1/reward_std": 0.5, "eval/turn_1/x": 1.0}
-    assert intervals([row], "turn_1/reward_mean") == [(pytest.approx(1.902), pytest.approx(2.098))]
-    assert intervals([row], "turn_1/x") == []
+    assert confidence_intervals([row], "turn_1/reward_mean") == [(pytest.approx(1.902), pytest.approx(2.098))]
+    assert confidence_intervals([row], "turn_1/x") == []
     # Wilson's for none of ten: 0 to z^2 / (n + z^2)
     none = {"eval/episodes": 10, "eval/turn_1/all_passed": 0.0}
-    assert intervals([none], "turn_1/all_passed") == [(0.0, pytest.approx(3.8416 / 13.8416))]
-    assert intervals([none | {"eval/episodes": 1}], "turn_1/all_passed") == [(0.0, 0.0)]
+    assert confidence_intervals([none], "turn_1/all_passed") == [(0.0, pytest.approx(3.8416 / 13.8416))]
+    assert confidence_intervals([none | {"eval/episodes": 1}], "turn_1/all_passed") == [(0.0, 0.0)]
 
 
-def test_ticks_are_round_and_long_lines_are_thinned() -> None:
-    assert ticks(0.0, 4.0) == [0, 1, 2, 3, 4]
-    assert ticks(-0.3, 0.31) == [-0.2, 0.0, 0.2]
-    assert ticks(0.0, 23456.0) == [0, 10000, 20000]
-    line = [(float(n), float(n % 2)) for n in range(10_000)]
-    assert len(thinned(line)) == 400
-    assert all(y == pytest.approx(0.5, abs=0.03) for _, y in thinned(line))
-    assert len(chart("long", [Series("", 0, line)])) < 20_000
+def test_ticks_are_round_numbers() -> None:
+    assert round_ticks(0.0, 4.0) == [0, 1, 2, 3, 4]
+    assert round_ticks(-0.3, 0.31) == [-0.2, 0.0, 0.2]
+    assert round_ticks(0.0, 23456.0) == [0, 10000, 20000]
+
+
+def test_long_lines_are_thinned() -> None:
+    points = [(float(n), float(n % 2)) for n in range(10_000)]
+    assert len(thin(points)) == 400
+    assert all(y == pytest.approx(0.5, abs=0.03) for _, y in thin(points))
+    [shapes] = layout_chart("long", [Series("", 0, points)]).series
+    assert [len(line.split()) for _, line in shapes.lines] == [400, 400], "the line and its trailing mean"
 
 
 def test_a_chart_of_one_value_has_room() -> None:
-    assert "nan" not in chart("flat", [Series("turn 1", 0, [(0.0, 0.0)])])
-    assert 'cx="252.0"' in chart("flat", [Series("turn 1", 0, [(8.0, 2.0)])]), "in the middle"
+    assert "nan" not in repr(layout_chart("flat", [Series("turn 1", 0, [(0.0, 0.0)])]))
+    [shapes] = layout_chart("flat", [Series("turn 1", 0, [(8.0, 2.0)])]).series
+    assert [x for x, _ in shapes.dots] == ["252.0"], "in the middle"
 
 
-def test_markup_is_made_of_elements_alone() -> None:
-    assert element("p", "a<b", None, [element("br"), 3], class_="x", hidden=True, data_task='"') == (
-        '<p class="x" hidden data-task="&quot;">a&lt;b<br>3</p>'
-    )
-    assert escaped("tab\tline\nbell\x07") == "tab\tline\nbell\u2407"
+def test_control_characters_become_pictures() -> None:
+    assert printable("tab\tline\nbell\x07 \ud800") == "tab\tline\nbell\u2407 \ufffd"

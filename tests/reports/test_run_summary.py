@@ -1,4 +1,4 @@
-"""`marl-ray report`: from metrics.jsonl alone."""
+"""`marl-ray report` on a folder that holds only metrics.jsonl, and the reward plot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from marl_ray.cli.main import main
 from marl_ray.reports.returns_plot import plot_run
 
 
-def test_a_report_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_command_prints_rewards_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {"step": 0, "env_steps": 0, "eval/turn_1/reward_mean": 1.0, "eval/turn_2/reward_mean": 1.25},
         {"step": 1, "env_steps": 8, "turn_1/reward_mean": 1.5, "turn_1/all_passed": 0.0},
@@ -28,13 +28,13 @@ def test_a_report_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert height(tmp_path / "returns.png") == 832
 
 
-def test_the_plot_has_no_panel_of_tests_where_there_are_none(tmp_path: Path) -> None:
+def test_the_plot_has_no_panel_of_tests_without_such_a_metric(tmp_path: Path) -> None:
     plot_run([{"step": 1, "env_steps": 8, "turn_1/reward_mean": 1.5}], tmp_path / "returns.png", "r")
     assert height(tmp_path / "returns.png") == 572
 
 
 def height(png: Path) -> int:
-    """Of the picture, in points."""
+    """Return the height of a PNG in pixels."""
     data = png.read_bytes()
     assert data.startswith(b"\x89PNG")
     return int.from_bytes(data[20:24], "big")

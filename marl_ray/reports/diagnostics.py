@@ -1,0 +1,145 @@
+"""Problems, wait times and memory of a run, read from its metric rows."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from marl_ray.config.schema import Config
+from marl_ray.core.text import pluralize
+
+Rows = Sequence[Mapping[str, Any]]
+
+RECENT_STEPS = 10
+"""Training steps over which current values are averaged."""
+MAX_TRUNCATED_RATE = 0.5
+MAX_LOGPROB_GAP = 0.1
+"""Nats per token, the unit of `max_logprob_gap`."""
+MIN_EFFECTIVE_SAMPLE_SIZE = 0.9
+MAX_SHARE_WITHOUT_SIGNAL = 0.5
+"""Share of steps in which all rewards of every group are equal."""
+MIN_SHARE_REPORTED = 0.1
+"""Idle time below this share of the run is not reported."""
+MEMORY_PHASES = {"play": "during rollouts", "asleep": "while all are offloaded", "learn": "during learner steps"}
+
+
+def find_problems(rows: Rows) -> list[str]:
+    """Return one line per problem of a run, the most severe first."""
+    steps = [row for row in rows if "rollout/episodes" in row]
+    return [
+        *_missing_data(rows),
+        *(_learning_problems(steps) if steps else ()),
+        *(_completion_problems(steps) if steps else ()),
+    ]
+
+
+def describe_wait_times(config: Config, rows: Rows) -> list[str]:
+    """Return who waited for whom, and which setting would make the run faster; nothing without training steps."""
+    steps = [row for row in rows if row.get("time/step") and "time/idle" in row]
+    seconds = sum(row["time/step"] for row in steps)
+    if not seconds:
+        return []
+    idle = sum(row["time/idle"] for row in steps) / seconds
+    policies = config.policies
+    waits = [sum(row.get(f"time/{policy.key}/wait", 0.0) for row in steps) / seconds for policy in policies]
+    shares = ", ".join(f"{policy} {share:.0%}" for policy, share in zip(policies, waits, strict=True))
+    lines = [f"Idle time: engines {idle:.0%} (waiting for learners); learners (waiting for rollouts): {shares}."]
+    if idle > MIN_SHARE_REPORTED:
+        idle_by_agent: Counter[int] = Counter()
+        for row in steps:
+            if "time/held_up_by" in row:
+                idle_by_agent[int(row["time/held_up_by"])] += row["time/idle"]
+        agent, longest = idle_by_agent.most_common(1)[0]
+        slowest = str(config.policy_of(agent)).capitalize()
+        lines.append(
+            f"{slowest} was the last to update its weights in {longest / (idle * seconds):.0%} of that idle time: give "
+            f"its learner more resources (agents.{agent}.resources.learner), or let rollouts run ahead "
+            f"({config.algorithm}.max_staleness {config.rollout.max_staleness + 1})."
+        )
+    if min(waits) > max(MIN_SHARE_REPORTED, idle):
+        lines.append("Rollouts are the bottleneck: raise resources.generator.replicas if the cluster has room.")
+    return lines
+
+
+def describe_device_memory(rows: Rows) -> list[str]:
+    """Return one line per device that engines and learners share: its peak memory in each phase."""
+    peaks: dict[str, dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        for key in row:
+            section, _, rest = key.partition("/")
+            device, _, phase = rest.partition("/")
+            if section == "memory" and phase in MEMORY_PHASES:
+                peaks[device][phase] = max(row[key], peaks[device].get(phase, 0.0))
+    return [
+        f"Peak memory of {device.replace('_', ' ')}: "
+        + ", ".join(f"{peak[phase]:,.0f} MB {words}" for phase, words in MEMORY_PHASES.items() if phase in peak)
+        + "."
+        for device, peak in sorted(peaks.items())
+    ]
+
+
+def _missing_data(rows: Rows) -> list[str]:
+    problems = []
+    if errors := _total(rows, "sandbox/infra_errors") + _total(rows, "eval/infra_errors"):
+        problems.append(f"{pluralize(errors, 'sandbox error')} (not caused by a program) ended episodes early")
+    if too_long := _total(rows, "rollout/too_long_prompts") + _total(rows, "eval/too_long_prompts"):
+        problems.append(f"{pluralize(too_long, 'prompt')} exceeded model.max_length: the turns after them are missing")
+    return problems
+
+
+def _learning_problems(steps: Rows) -> list[str]:
+    problems = []
+    policies = sorted({key.partition("/")[0] for row in steps for key in row if key.endswith("/optimizer_steps")})
+    for policy in policies:
+        name = policy.replace("_", " ")
+        if not _total(steps, f"{policy}/optimizer_steps"):
+            problems.append(f"{name} has not learned: no step had a group with different rewards")
+        if skipped := _total(steps, f"{policy}/skipped_steps"):
+            problems.append(
+                f"{name}: {pluralize(skipped, 'update')} skipped because the loss or gradient was not finite"
+            )
+        if (gap := _recent_mean(steps, f"{policy}/logprob_gap")) is not None and gap > MAX_LOGPROB_GAP:
+            problems.append(f"{name}: learner and sampler recently differed by {gap:.2g} nats per token")
+        size = _recent_mean(steps, f"{policy}/effective_sample_size")
+        if size is not None and size < MIN_EFFECTIVE_SAMPLE_SIZE:
+            problems.append(
+                f"{name}: the recent effective sample size is {size:.2f}: the policy changes faster than its samples"
+            )
+    without_signal = sum(_all_rewards_equal(row) for row in steps) / len(steps)
+    if without_signal > MAX_SHARE_WITHOUT_SIGNAL:
+        problems.append(f"in {without_signal:.0%} of the steps all rewards of every group were equal: no gradient")
+    return problems
+
+
+def _completion_problems(steps: Rows) -> list[str]:
+    problems = []
+    truncated = _recent_mean(steps, "rollout/truncated_rate")
+    if truncated is not None and truncated > MAX_TRUNCATED_RATE:
+        problems.append(f"{truncated:.0%} of recent completions were cut off at max_new_tokens")
+    if failed := _recent_mean(steps, "expert/failures"):
+        problems.append(f"{failed:.0%} of recent requests to the expert returned no edit")
+    actions = _total(steps, "rollout/joint_samples")
+    for key, verdict in (
+        ("sandbox/timeouts", "had a test that timed out"),
+        ("sandbox/untrusted", "have a verdict that the program could have forged (docs/explanation/sandbox.md)"),
+    ):
+        if count := _total(steps, key):
+            problems.append(f"{count} of {pluralize(actions, 'joint action')} {verdict}")
+    return problems
+
+
+def _all_rewards_equal(row: Mapping[str, Any]) -> bool:
+    deviations = [value for key, value in row.items() if key.endswith("/group_std_mean")]
+    return bool(deviations) and not any(deviations)
+
+
+def _total(rows: Rows, key: str) -> int:
+    return sum(int(row.get(key) or 0) for row in rows)
+
+
+def _recent_mean(rows: Rows, key: str) -> float | None:
+    """Return the mean over the last rows that have the metric."""
+    values = [row[key] for row in rows if row.get(key) is not None][-RECENT_STEPS:]
+    return statistics.fmean(values) if values else None

@@ -1,0 +1,160 @@
+"""Selection of a run's episodes for the HTML report, and the data that the episode template shows of each."""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from marl_ray.reports.svg_charts import format_number
+from marl_ray.telemetry.episode_records import EpisodeRecord
+
+NodePath = tuple[int, ...]
+NodeRecord = Mapping[str, Any]
+STANDARD_KEYS = ("indices", "reward", "levels", "rewards", "report")
+"""Keys of a joint action with a presentation of their own; the others are shown as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedEpisode:
+    """An episode's record, its reward, and why it was selected: `best`, `worst`, `last`."""
+
+    reasons: Sequence[str]
+    reward: float
+    record: EpisodeRecord
+
+
+def last_turn_reward(record: EpisodeRecord) -> float | None:
+    """Return the mean reward of the last turn's joint actions; None for an episode without a node."""
+    last = max((node["turn"] for node in record["nodes"]), default=0)
+    rewards = [a["reward"] for node in record["nodes"] if node["turn"] == last for a in node["joint_actions"]]
+    return statistics.fmean(rewards) if rewards else None
+
+
+def select_episodes(records: Iterable[EpisodeRecord], count: int) -> list[SelectedEpisode]:
+    """Return the `count` best, worst and last episodes each, in file order; of equal rewards the later episode.
+
+    Keeps at most `3 * count` records in memory.
+    """
+    best: list[tuple[float, int, EpisodeRecord]] = []
+    worst: list[tuple[float, int, EpisodeRecord]] = []
+    latest: list[tuple[float, int, EpisodeRecord]] = []
+    for position, record in enumerate(records):
+        reward = last_turn_reward(record)
+        if reward is None:
+            continue
+        for heap, rank in ((best, reward), (worst, -reward), (latest, 0.0)):
+            heapq.heappush(heap, (rank, position, record))
+            if len(heap) > count:
+                heapq.heappop(heap)
+    selected: dict[int, tuple[list[str], EpisodeRecord]] = {}
+    for reason, heap in (("best", best), ("worst", worst), ("last", latest)):
+        for _, position, record in heap:
+            selected.setdefault(position, ([], record))[0].append(reason)
+    return [
+        SelectedEpisode(why, last_turn_reward(record) or 0.0, record) for _, (why, record) in sorted(selected.items())
+    ]
+
+
+def episode_view(episode: SelectedEpisode) -> dict[str, Any]:
+    """Return what the episode template shows."""
+    record = episode.record
+    nodes = {tuple(node["path"]): node for node in record["nodes"]}
+    is_chain = len(nodes) == len({len(path) for path in nodes})
+    return {
+        "task": record["task"],
+        "kind": record["kind"],
+        "step": record["step"],
+        "reward": episode.reward,
+        "reasons": episode.reasons,
+        "stops": [_stop(stop) for stop in record["stops"]],
+        "tree": None if is_chain else "\n".join(_tree_lines(nodes)),
+        "nodes": [_node_view(path, node, nodes) for path, node in nodes.items()],
+    }
+
+
+def _stop(stop: Mapping[str, Any]) -> str:
+    where = f"after joint actions {' '.join(map(str, stop['path']))}" if stop["path"] else "at the first turn"
+    detail = f": {stop['detail']}" if stop.get("detail") else ""
+    return f"ended {where}: {stop['reason'].replace('_', ' ')}{detail}"
+
+
+def _tree_lines(nodes: Mapping[NodePath, NodeRecord]) -> Iterator[str]:
+    """Yield a line per node with the rewards of its joint actions; `*` marks the expanded ones."""
+    for path, node in sorted(nodes.items()):
+        rewards = [
+            f"*{format_number(a['reward'])}" if index in node["expanded"] else format_number(a["reward"])
+            for index, a in enumerate(node["joint_actions"])
+        ]
+        origin = f", after {path[-1]}" if path else ""
+        yield f"{'  ' * len(path)}turn {node['turn']}{origin}: {' '.join(rewards)}"
+
+
+def _node_view(path: NodePath, node: NodeRecord, nodes: Mapping[NodePath, NodeRecord]) -> dict[str, Any]:
+    """Return a turn with one of its joint actions in full: the first expanded one, else the best."""
+    actions = node["joint_actions"]
+    index = node["expanded"][0] if node["expanded"] else max(range(len(actions)), key=lambda g: actions[g]["reward"])
+    action = actions[index]
+    origin = f" after joint action {path[-1]} of turn {node['turn'] - 1}" if path else ""
+    evidence = {key: value for key, value in action.items() if key not in STANDARD_KEYS}
+    return {
+        "title": f"Turn {node['turn']}{origin}: joint action {index}, reward {format_number(action['reward'])}",
+        "agents": [_agent_view(agent, node, action, path, nodes) for agent in range(len(node["prompts"]))],
+        "report": action.get("report"),
+        "evidence": json.dumps(evidence, ensure_ascii=False, indent=1) if evidence else None,
+        "actions": _action_table(node),
+        "action_index": index,
+    }
+
+
+def _agent_view(
+    agent: int, node: NodeRecord, action: Mapping[str, Any], path: NodePath, nodes: Mapping[NodePath, NodeRecord]
+) -> dict[str, Any]:
+    response = _response(node, agent, action)
+    previous = None
+    if path:
+        parent = nodes[path[:-1]]
+        previous = _response(parent, agent, parent["joint_actions"][path[-1]])
+    return {
+        "prompt": node["prompts"][agent],
+        "response": response,
+        "previous_response": previous,
+        "difference": [] if previous is None else list(_difference(previous, response)),
+        "other_responses": [text for g, text in enumerate(node["responses"][agent]) if g != action["indices"][agent]],
+    }
+
+
+def _response(node: NodeRecord, agent: int, action: Mapping[str, Any]) -> str:
+    text: str = node["responses"][agent][action["indices"][agent]]
+    return text
+
+
+def _difference(before: str, after: str) -> Iterator[tuple[str | None, str]]:
+    """Yield (style class, line) of a line-by-line comparison."""
+    styles = {"+": "added", "-": "removed", " ": None}
+    for line in difflib.ndiff(before.splitlines(), after.splitlines()):
+        if line[0] in styles:
+            yield styles[line[0]], line
+
+
+def _action_table(node: NodeRecord) -> dict[str, Any] | None:
+    """Return all joint actions of a node with rewards and levels; None for a single action without levels."""
+    actions: Sequence[Mapping[str, Any]] = node["joint_actions"]
+    if len(actions) == 1 and not actions[0]["levels"]:
+        return None
+    levels = list(dict.fromkeys(name for action in actions for name in action["levels"]))
+    own_rewards = any("rewards" in action for action in actions)
+    rows = []
+    for index, action in enumerate(actions):
+        cells = [f"{index}{' (expanded)' if index in node['expanded'] else ''}", " ".join(map(str, action["indices"]))]
+        cells.append(format_number(action["reward"]))
+        if own_rewards:
+            cells.append(" ".join(map(format_number, action.get("rewards", ()))))
+        cells += [format_number(action["levels"][name]) if name in action["levels"] else "" for name in levels]
+        rows.append(cells)
+    header = ["joint action", "responses", "reward", *(["rewards of the agents"] if own_rewards else ()), *levels]
+    return {"header": header, "rows": rows}
