@@ -62,7 +62,7 @@ def test_messages_have_no_unusual_flags(name: str, position: int) -> None:
 
 
 def test_the_question_is_asked_about_threads_only() -> None:
-    code = seccomp.build_question()
+    code = seccomp.build_thread_filter()
     asked = {number for number in range(2000) if answer(code, number) != ALLOW}
     assert asked == {syscalls.number("clone"), syscalls.number("exit")}
     assert {answer(code, number) for number in asked} == {0x7FC00000}

@@ -1,5 +1,5 @@
-"""What a process does to itself before any code of a program is near: seccomp, Landlock, rights and limits.
+"""Restrictions that a process puts on itself before it runs any code of a program: seccomp, Landlock, users and limits.
 
-Run by the zygote, and by judge and guest right after their fork; the owner's doctor tries each part in a child of its
-own. Imports nothing but the standard library.
+The zygote applies them, and judge and guest right after their fork; `doctor` tries each one in a child process. Imports
+only the standard library.
 """

@@ -1,8 +1,8 @@
-"""Landlock: a process gives up every right to the file system but reading a few paths.
+"""Landlock rules: a process gives up all access to the file system except reading a few paths.
 
-Depending on the kernel's ABI it also gives up TCP (4), and signals and abstract sockets to processes outside
-(6); a process under Landlock can ptrace nothing outside of it either, which guards `/proc/PID/environ`.
-See landlock(7) and `Documentation/userspace-api/landlock.rst`.
+Depending on the kernel's Landlock ABI, the process also gives up TCP (ABI 4), and signals and abstract sockets to
+processes outside (ABI 6). A process under Landlock cannot ptrace processes outside either, which protects
+`/proc/PID/environ`. See landlock(7) and `Documentation/userspace-api/landlock.rst`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE = 1 << 1, 1 << 2, 
 _MAKE_DIR, _MAKE_REG, _REFER, _TRUNCATE = 1 << 7, 1 << 8, 1 << 13, 1 << 14
 _READ = _READ_FILE | _READ_DIR
 _WRITE = _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _REFER | _TRUNCATE
-"""No special files, no symbolic links, nothing that can be executed."""
+"""Excludes special files, symbolic links and execution."""
 WRITING_ABI = 3
-"""The first one that rules on truncation: before, whoever may open a file for reading may empty it."""
+"""First ABI that controls truncation: before it, a process that may read a file may empty the file."""
 _FS_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-"""How many file system rights each ABI knows, the lowest bits of the mask."""
+"""Number of file system rights per ABI: the lowest bits of the mask."""
 
 
 class _PathBeneath(ctypes.Structure):
@@ -46,7 +46,7 @@ def _call(name: str, *arguments: object) -> int:
 
 
 def abi() -> int:
-    """The kernel's Landlock ABI; 0 where there is none (too old, compiled out, or filtered)."""
+    """Return the kernel's Landlock ABI; 0 without Landlock (too old, compiled out, or filtered)."""
     if not syscalls.supported() or libc is None:
         return 0
     try:
@@ -56,10 +56,9 @@ def abi() -> int:
 
 
 def make_ruleset(readable: Iterable[str], writable: str | None = None) -> int:
-    """A ruleset under which only these files and folders can be read, and nothing but the folder `writable` be written
-    to, if there is one: its descriptor.
+    """Return the descriptor of a ruleset that permits reading `readable` and writing to the folder `writable` only.
 
-    Paths that do not exist are left out. Raises OSError where the kernel has no Landlock.
+    Paths that do not exist are skipped. Raises OSError without Landlock.
     """
     version = abi()
     if not version:
@@ -100,5 +99,5 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def enforce(ruleset: int) -> None:
-    """Put the calling process under a ruleset, for good; it must have `no_new_privs` set."""
+    """Put the calling process under a ruleset permanently; `no_new_privs` must be set."""
     _call("landlock_restrict_self", ctypes.c_int(ruleset), ctypes.c_uint32(0))

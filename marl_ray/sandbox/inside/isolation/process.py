@@ -1,4 +1,4 @@
-"""Small primitives on the calling process: prctl, resource limits, capabilities, descriptors."""
+"""Operations on the calling process: fork, prctl, resource limits, capabilities, descriptors, anonymous files."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def _prctl(operation: int, argument: int) -> None:
 
 
 def fork() -> int:
-    """fork(2) without Python's own preparations and repairs, for a process with one thread and nothing registered.
+    """Call fork(2) without Python's fork hooks, in a process with a single thread. Raises OSError.
 
     `os.fork` runs hooks (of `threading`, `random`, `logging`) and resets the interpreter's locks in the child. With a
-    single thread none of it is needed, and it touches so many pages that a child costs twice as much.
+    single thread this is unnecessary, and it touches so many pages that a child costs twice as much.
     """
     pid = int(_bare_fork())
     if pid < 0:
@@ -47,23 +47,24 @@ def fork() -> int:
 
 
 def require_one_thread() -> None:
-    """Raises OSError where this process has further threads, Python's or not: they would be missing in its children.
+    """Raise OSError if this process has several threads, Python's or not: children would lack them.
 
-    unshare(2) with this flag does nothing, and says EINVAL in a process with several threads.
+    unshare(2) with this flag does nothing, and fails with EINVAL in a process with several threads.
     """
     if LINUX and libc.unshare(_CLONE_THREAD) != 0:
         raise OSError(errno.EINVAL, "sandbox.packages: one of them starts threads when it is imported")
 
 
 def no_new_privs() -> None:
-    """No exec gives this process or its children more rights than it has; both filters below require it."""
+    """Keep this process and its children from gaining rights by exec; required by seccomp and Landlock."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the parent's thread that forked this process ends; exits at once if that has happened.
+    """Let the kernel kill this process when the parent ends; exit at once if the parent has already ended.
 
-    Only sound between single-threaded processes, which zygote, judge and guest are.
+    The signal fires when the forking *thread* ends, so parent and child must be single-threaded, as zygote, judge and guest
+    are.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -71,21 +72,19 @@ def die_with_parent(parent: int) -> None:
 
 
 def disable_dumps() -> None:
-    """No core dump, and no other process of the same user may trace this one or read its memory through
-    /proc.
-    """
+    """Disable core dumps, and tracing and reading of this process's memory (/proc) by processes of the same user."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def drop_user(user: int) -> None:
-    """Become an ordinary user (and group) without supplementary groups. Raises OSError where that is not allowed."""
+    """Change to an ordinary user and group without supplementary groups. Raises OSError if not permitted."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, for a root that may not change its user."""
+    """Give up every capability, for a root user that may not change its user."""
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
     nothing = ctypes.create_string_buffer(24)
     if libc.syscall(ctypes.c_long(syscalls.number("capset") or 0), header, nothing):
@@ -94,7 +93,7 @@ def drop_capabilities() -> None:
 
 
 def close_from(lowest: int) -> None:
-    """Close every descriptor from `lowest` up."""
+    """Close every descriptor from `lowest` upwards."""
     if LINUX:
         number = ctypes.c_long(syscalls.number("close_range") or 0)
         if libc.syscall(number, ctypes.c_uint(lowest), ctypes.c_uint(0xFFFFFFFF), ctypes.c_uint(0)) == 0:
@@ -103,23 +102,23 @@ def close_from(lowest: int) -> None:
 
 
 def limit(**limits: int) -> None:
-    """Set soft and hard resource limits by name: `limit(NOFILE=64)`. A tighter hard limit in place stays."""
+    """Set soft and hard resource limits by name, as in `limit(NOFILE=64)`; a tighter hard limit is kept."""
     for name, value in limits.items():
-        what = getattr(resource, f"RLIMIT_{name}", None)
-        if what is None:
+        kind = getattr(resource, f"RLIMIT_{name}", None)
+        if kind is None:
             continue
         try:
-            resource.setrlimit(what, (value, value))
+            resource.setrlimit(kind, (value, value))
         except ValueError:
-            _, hard = resource.getrlimit(what)
-            resource.setrlimit(what, (hard, hard))
+            _, hard = resource.getrlimit(kind)
+            resource.setrlimit(kind, (hard, hard))
 
 
 def address_space() -> int:
-    """Bytes of address space this process has mapped, to within a page.
+    """Return the bytes of address space that this process has mapped, to within a page.
 
-    Found by search: under which RLIMIT_AS does one more page still fit? /proc/self/statm, which would tell,
-    is not there under bubblewrap.
+    Bisects for the smallest RLIMIT_AS under which one more page fits, because /proc/self/statm does not exist under
+    bubblewrap.
     """
     if not LINUX:
         return 0
@@ -127,8 +126,8 @@ def address_space() -> int:
     flags = _MAP_PRIVATE | _MAP_ANONYMOUS
     libc.mmap.restype = ctypes.c_void_p
     before = resource.getrlimit(resource.RLIMIT_AS)
-    most = 1 << 46 if before[1] == resource.RLIM_INFINITY else before[1]
-    low, high = 0, most // page
+    maximum = 1 << 46 if before[1] == resource.RLIM_INFINITY else before[1]
+    low, high = 0, maximum // page
     try:
         while high - low > 1:
             middle = (low + high) // 2
@@ -147,14 +146,14 @@ def address_space() -> int:
 def share_malloc_arena() -> None:
     """Let all threads allocate from one arena.
 
-    glibc reserves 64 MiB of address space for each thread's own, and a guest's memory limit counts address space.
+    glibc reserves 64 MiB of address space per thread otherwise, and a guest's memory limit counts address space.
     """
     if LINUX and hasattr(libc, "mallopt"):
         libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def offer_to_oom_killer() -> None:
-    """Ask to be the first to go when memory runs out, before any Ray process. Best effort."""
+    """Ask the kernel to kill this process first, before any Ray process, when memory runs out. Best effort."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
@@ -163,7 +162,7 @@ def offer_to_oom_killer() -> None:
 
 
 def anonymous_file(name: str) -> int:
-    """The descriptor of a file that has no path: in memory on Linux, an unlinked temporary file elsewhere."""
+    """Return the descriptor of a file without a path: in memory on Linux, an unlinked temporary file elsewhere."""
     if LINUX:
         return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     import tempfile
@@ -173,6 +172,6 @@ def anonymous_file(name: str) -> int:
 
 
 def seal(descriptor: int) -> None:
-    """Let nobody write to an anonymous file any more, not even through a descriptor opened for writing."""
+    """Forbid all further writes to an anonymous file, also through descriptors opened for writing."""
     if LINUX:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)

@@ -1,7 +1,6 @@
-"""System call numbers of x86_64 and aarch64, and the sets that guests and judges may use.
+"""System call numbers of x86_64 and aarch64, and the sets of calls that guests and judges may use.
 
-Numbers are from the kernel's `arch/x86/entry/syscalls/syscall_64.tbl` and
-`include/uapi/asm-generic/unistd.h`. None: the architecture does not have the call.
+Numbers are from the kernel's `arch/x86/entry/syscalls/syscall_64.tbl` and `include/uapi/asm-generic/unistd.h`.
 """
 
 from __future__ import annotations
@@ -12,182 +11,87 @@ import sys
 MACHINE = platform.machine()
 _COLUMN = {"x86_64": 0, "aarch64": 1}.get(MACHINE) if sys.platform == "linux" else None
 
-_NUMBERS: dict[str, tuple[int | None, int | None]] = {
-    # files that are already open
-    "read": (0, 63),
-    "write": (1, 64),
-    "close": (3, 57),
-    "fstat": (5, 80),
-    "lseek": (8, 62),
-    "pread64": (17, 67),
-    "pwrite64": (18, 68),
-    "readv": (19, 65),
-    "writev": (20, 66),
-    "preadv": (295, 69),
-    "pwritev": (296, 70),
-    "dup": (32, 23),
-    "dup2": (33, None),
-    "dup3": (292, 24),
-    "fcntl": (72, 25),
-    "ioctl": (16, 29),
-    "ftruncate": (77, 46),
-    "close_range": (436, 436),
-    "memfd_create": (319, 279),
-    # paths
-    "open": (2, None),
-    "openat": (257, 56),
-    "stat": (4, None),
-    "lstat": (6, None),
-    "newfstatat": (262, 79),
-    "statx": (332, 291),
-    "statfs": (137, 43),
-    "fstatfs": (138, 44),
-    "access": (21, None),
-    "faccessat": (269, 48),
-    "faccessat2": (439, 439),
-    "readlink": (89, None),
-    "readlinkat": (267, 78),
-    "getdents64": (217, 61),
-    "getcwd": (79, 17),
-    "chdir": (80, 49),
-    "umask": (95, 166),
-    # what changes folders
-    "unlink": (87, None),
-    "unlinkat": (263, 35),
-    "mkdir": (83, None),
-    "mkdirat": (258, 34),
-    "rmdir": (84, None),
-    "rename": (82, None),
-    "renameat": (264, 38),
-    "renameat2": (316, 276),
-    "fsync": (74, 82),
-    "fdatasync": (75, 83),
-    # memory
-    "mmap": (9, 222),
-    "mprotect": (10, 226),
-    "munmap": (11, 215),
-    "brk": (12, 214),
-    "mremap": (25, 216),
-    "msync": (26, 227),
-    "mincore": (27, 232),
-    "madvise": (28, 233),
-    "membarrier": (324, 283),
-    # waiting, pipes and local sockets
-    "poll": (7, None),
-    "ppoll": (271, 73),
-    "select": (23, None),
-    "pselect6": (270, 72),
-    "epoll_create": (213, None),
-    "epoll_create1": (291, 20),
-    "epoll_ctl": (233, 21),
-    "epoll_wait": (232, None),
-    "epoll_pwait": (281, 22),
-    "epoll_pwait2": (441, 441),
-    "eventfd2": (290, 19),
-    "pipe": (22, None),
-    "pipe2": (293, 59),
-    "socketpair": (53, 199),
-    "sendto": (44, 206),
-    "recvfrom": (45, 207),
-    "sendmsg": (46, 211),
-    "recvmsg": (47, 212),
-    "shutdown": (48, 210),
-    # signals, threads, time
-    "rt_sigaction": (13, 134),
-    "rt_sigprocmask": (14, 135),
-    "rt_sigreturn": (15, 139),
-    "rt_sigpending": (127, 136),
-    "rt_sigtimedwait": (128, 137),
-    "rt_sigsuspend": (130, 133),
-    "sigaltstack": (131, 132),
-    "restart_syscall": (219, 128),
-    "pause": (34, None),
-    "clone": (56, 220),
-    "clone3": (435, 435),
-    "futex": (202, 98),
-    "futex_waitv": (449, 449),
-    "set_tid_address": (218, 96),
-    "set_robust_list": (273, 99),
-    "rseq": (334, 293),
-    "arch_prctl": (158, None),
-    "prctl": (157, 167),
-    "sched_yield": (24, 124),
-    "sched_getaffinity": (204, 123),
-    "sched_setaffinity": (203, 122),
-    "getcpu": (309, 168),
-    "nanosleep": (35, 101),
-    "clock_nanosleep": (230, 115),
-    "clock_gettime": (228, 113),
-    "clock_getres": (229, 114),
-    "gettimeofday": (96, 169),
-    "getitimer": (36, 102),
-    "setitimer": (38, 103),
-    "alarm": (37, None),
-    "timer_create": (222, 107),
-    "timer_settime": (223, 110),
-    "timer_gettime": (224, 108),
-    "timer_getoverrun": (225, 109),
-    "timer_delete": (226, 111),
-    # what a process may know of itself
-    "getpid": (39, 172),
-    "getppid": (110, 173),
-    "gettid": (186, 178),
-    "getpgrp": (111, None),
-    "getpgid": (121, 155),
-    "getsid": (124, 156),
-    "getuid": (102, 174),
-    "geteuid": (107, 175),
-    "getgid": (104, 176),
-    "getegid": (108, 177),
-    "getgroups": (115, 158),
-    "getresuid": (118, 148),
-    "getresgid": (120, 150),
-    "getrlimit": (97, 163),
-    "prlimit64": (302, 261),
-    "getrusage": (98, 165),
-    "times": (100, 153),
-    "sysinfo": (99, 179),
-    "uname": (63, 160),
-    "getrandom": (318, 278),
-    "wait4": (61, 260),
-    "waitid": (247, 95),
-    "exit": (60, 93),
-    "exit_group": (231, 94),
-    # used by the primitives themselves, allowed to nobody
-    "seccomp": (317, 277),
-    "capset": (126, 91),
-    "landlock_create_ruleset": (444, 444),
-    "landlock_add_rule": (445, 445),
-    "landlock_restrict_self": (446, 446),
-}
+_TABLE = """
+# open files
+read 0 63, write 1 64, close 3 57, fstat 5 80, lseek 8 62, pread64 17 67, pwrite64 18 68, readv 19 65
+writev 20 66, preadv 295 69, pwritev 296 70, dup 32 23, dup2 33 -, dup3 292 24, fcntl 72 25, ioctl 16 29
+ftruncate 77 46, close_range 436 436, memfd_create 319 279
+# paths
+open 2 -, openat 257 56, stat 4 -, lstat 6 -, newfstatat 262 79, statx 332 291, statfs 137 43, fstatfs 138 44
+access 21 -, faccessat 269 48, faccessat2 439 439, readlink 89 -, readlinkat 267 78, getdents64 217 61
+getcwd 79 17, chdir 80 49, umask 95 166
+# changes of folders
+unlink 87 -, unlinkat 263 35, mkdir 83 -, mkdirat 258 34, rmdir 84 -, rename 82 -, renameat 264 38
+renameat2 316 276, fsync 74 82, fdatasync 75 83
+# memory
+mmap 9 222, mprotect 10 226, munmap 11 215, brk 12 214, mremap 25 216, msync 26 227, mincore 27 232
+madvise 28 233, membarrier 324 283
+# waiting, pipes and local sockets
+poll 7 -, ppoll 271 73, select 23 -, pselect6 270 72, epoll_create 213 -, epoll_create1 291 20
+epoll_ctl 233 21, epoll_wait 232 -, epoll_pwait 281 22, epoll_pwait2 441 441, eventfd2 290 19, pipe 22 -
+pipe2 293 59, socketpair 53 199, sendto 44 206, recvfrom 45 207, sendmsg 46 211, recvmsg 47 212
+shutdown 48 210
+# signals, threads, time
+rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigpending 127 136
+rt_sigtimedwait 128 137, rt_sigsuspend 130 133, sigaltstack 131 132, restart_syscall 219 128, pause 34 -
+clone 56 220, clone3 435 435, futex 202 98, futex_waitv 449 449, set_tid_address 218 96
+set_robust_list 273 99, rseq 334 293, arch_prctl 158 -, prctl 157 167, sched_yield 24 124
+sched_getaffinity 204 123, sched_setaffinity 203 122, getcpu 309 168, nanosleep 35 101
+clock_nanosleep 230 115, clock_gettime 228 113, clock_getres 229 114, gettimeofday 96 169, getitimer 36 102
+setitimer 38 103, alarm 37 -, timer_create 222 107, timer_settime 223 110, timer_gettime 224 108
+timer_getoverrun 225 109, timer_delete 226 111
+# information about the process itself
+getpid 39 172, getppid 110 173, gettid 186 178, getpgrp 111 -, getpgid 121 155, getsid 124 156, getuid 102 174
+geteuid 107 175, getgid 104 176, getegid 108 177, getgroups 115 158, getresuid 118 148, getresgid 120 150
+getrlimit 97 163, prlimit64 302 261, getrusage 98 165, times 100 153, sysinfo 99 179, uname 63 160
+getrandom 318 278, wait4 61 260, waitid 247 95, exit 60 93, exit_group 231 94
+# used by this package, allowed in no filter
+seccomp 317 277, capset 126 91, landlock_create_ruleset 444 444, landlock_add_rule 445 445
+landlock_restrict_self 446 446
+"""
+"""Name, number on x86_64, number on aarch64; "-" where the architecture does not have the call."""
+
+
+def _parse_table() -> dict[str, tuple[int | None, int | None]]:
+    numbers = {}
+    for line in _TABLE.strip().splitlines():
+        if not line.startswith("#"):
+            for entry in line.split(", "):
+                name, x86_64, aarch64 = entry.split()
+                numbers[name] = (None if x86_64 == "-" else int(x86_64), None if aarch64 == "-" else int(aarch64))
+    return numbers
+
+
+_NUMBERS = _parse_table()
 
 CHECKED = frozenset(
     {"open", "openat", "clone", "clone3", "prlimit64", "prctl", "ioctl", "fcntl"}
     | {"socketpair", "sendto", "recvfrom", "recvmsg"}
 )
-"""Calls whose arguments the filter looks at (see `seccomp`)."""
+"""Calls whose arguments the filter checks (see `seccomp`)."""
 
 _DENIED = frozenset({"seccomp", "capset", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"})
 JUDGE_ONLY = frozenset({"memfd_create", "ftruncate", "sched_setaffinity", "sendmsg"})
-"""(`sendmsg` sends descriptors. The kernel counts those on their way by user, so one guest could stop all others.)"""
+"""Calls of the judge only. `sendmsg` sends descriptors; the kernel counts descriptors in flight per user, so one guest could
+block all others."""
 SCRATCH_ONLY = frozenset(
     {"unlink", "unlinkat", "mkdir", "mkdirat", "rmdir", "rename", "renameat", "renameat2", "fsync", "fdatasync"}
 )
-"""For a guest that has a folder of its own. Where they reach, Landlock decides. Not chmod, chown and utimensat, which
-it does not look at, nor truncate, links and special files, which nobody needs there."""
+"""Calls of a guest with a scratch folder; Landlock decides which paths they reach. Excluded are chmod, chown and utimensat,
+which Landlock does not check, and truncate, links and special files, which programs do not need there."""
 GUEST_ALLOWED = frozenset(_NUMBERS) - CHECKED - _DENIED - JUDGE_ONLY - SCRATCH_ONLY
 """Calls that a guest may make with any arguments."""
 READS_LINKS = frozenset({"readlink", "readlinkat"})
-"""Of these: what tells a process of the same user what another one runs and where (/proc/PID/exe, cwd, fd/N)."""
+"""Calls that reveal what another process of the same user runs, and where (/proc/PID/exe, cwd, fd/N)."""
 
 
 def supported() -> bool:
-    """Whether this is Linux on an architecture in the table."""
+    """Return whether this is Linux on an architecture of the table."""
     return _COLUMN is not None
 
 
 def number(name: str) -> int | None:
-    """The number of a call here; None where the architecture lacks it. Raises OSError on an unknown architecture."""
+    """Return the number of a call; None if this architecture lacks it. Raises OSError on an unknown architecture."""
     if _COLUMN is None:
         raise OSError(f"no system call table for {MACHINE}")
     return _NUMBERS[name][_COLUMN]

@@ -34,7 +34,7 @@ def available() -> bool:
     child = process.fork()
     if child == 0:
         try:
-            seccomp.Filter(seccomp.build_question()).install(listen=True)
+            seccomp.Filter(seccomp.build_thread_filter()).install(listen=True)
             os._exit(0)
         finally:
             os._exit(1)
@@ -46,7 +46,7 @@ class ThreadCounter:
 
     def __init__(self, poller: select.poll) -> None:
         self._poller = poller
-        self._filter = seccomp.Filter(seccomp.build_question())
+        self._filter = seccomp.Filter(seccomp.build_thread_filter())
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._guests: dict[int, int] = {}
         self._threads: dict[int, int] = {}
