@@ -1,14 +1,14 @@
-"""What runs behind the wall. The folder of a file is the process that runs it:
+"""The isolated side of the sandbox. The folder of a file tells which process runs the file:
 
-- `zygote`: the fork server, which builds the wall, forks the judge, and then guests.
-- `judge`: one process, holds the tests and alone says "pass".
-- `guest`: a process for each program, the only one that runs code of a program.
-- `suites`: what tests mean, from their text; run in the judge, and in the owner, which counts tests.
-- `wire`: both ends of every conversation.
-- `wall`: what a process puts between itself and the machine.
+- `zygote`: the fork server, which sets up the isolation and forks the judge and the guests.
+- `judge`: one process, which holds the tests and is the only one to give the verdict "pass".
+- `guest`: one process per program, the only one that runs code of a program.
+- `suites`: parsing of tests; runs in the judge, and in the host process, which counts tests.
+- `protocol`: message formats and data classes of all processes.
+- `isolation`: restrictions that a process puts on itself.
 
-`zygote` imports `judge` and `guest`, which know nothing of each other; `judge` imports `suites`; these three import
-`wire`, and all but `guest` import `wall`. `suites`, `wire` and `wall` import none of the others. The zygote is started
-as a bare interpreter (no site-packages, empty environment) and imports this package by itself, under the name `inside`;
-so it has relative imports, and the standard library only.
+`zygote` imports `judge` and `guest`, which do not import each other; `judge` imports `suites`; these three import
+`protocol`, and all but `guest` import `isolation`. `suites`, `protocol` and `isolation` import none of the others. The
+zygote runs in a bare interpreter (no site-packages, empty environment), which imports this package under the name `inside`.
+Imports are therefore relative, and the standard library is the only dependency.
 """

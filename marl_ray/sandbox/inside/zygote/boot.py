@@ -1,7 +1,6 @@
-"""What the owner starts: `python -s -S -P -B boot.py OWNER_DESCRIPTOR LIFELINE_DESCRIPTOR`.
+"""Script that the host process starts: `python -s -S -P -B boot.py HOST_DESCRIPTOR LIFELINE_DESCRIPTOR`.
 
-Only this file is a script; it makes the package that it lies in importable under the name `inside`, whatever else is
-installed, and leaves no trace of that in `sys.path`.
+It makes its package importable under the name `inside`, independently of installed packages, and removes the path again.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""Modules that a guest finds imported already.
+"""Modules imported before the first fork, which guests find loaded.
 
-COMMON: what programs for code tasks use most. Every module more makes each fork a little dearer (those with a
-shared library above all: `hashlib` alone costs a fifth of a fork), so the list is short, and a guest imports
-the rest by itself. RARE: what else a program might want. It is only loaded where guests cannot read the library any
-more: no path rule, so no file may be opened; or an interpreter under a folder that only its owner may enter.
+COMMON: modules that programs for code tasks use most. Every module makes each fork dearer (above all shared libraries:
+`hashlib` alone costs a fifth of a fork), so the list is short; guests import other modules themselves. RARE: other modules
+that a program might use, loaded only where guests cannot read the library: no file may be opened (no path rule), or Python
+lies in a folder that only its owner may enter.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ xml.etree.ElementTree zipfile zlib zoneinfo
 
 
 def load(names: str) -> None:
-    """Import what there is of these; an interpreter built without some of them is fine."""
+    """Import these modules; modules that this interpreter was built without are skipped."""
     for name in names.split():
         try:
             __import__(name)
@@ -46,18 +46,18 @@ def load(names: str) -> None:
 
 
 def load_packages(names: Sequence[str], roots: Sequence[str]) -> None:
-    """Import packages from these folders, which are not searched later on: what is not named is not there.
+    """Import packages from these folders, which are not searched afterwards: other packages there stay unavailable.
 
-    Raises OSError, with the package's name, where that fails.
+    Raises OSError that names a package whose import fails.
     """
-    searched = sys.path[:]
+    path = sys.path[:]
     sys.path += roots
     for name in names:
         try:
             __import__(name)
-        except Exception as error:  # whatever a package raises
+        except Exception as error:  # a package may raise anything
             raise OSError(f"sandbox.packages: {name} cannot be imported: {error}") from None
-    sys.path[:] = searched
+    sys.path[:] = path
     numpy = sys.modules.get("numpy")
-    if numpy is not None:  # its module-level generator was seeded by chance, and guests inherit it
+    if numpy is not None:  # guests inherit its global generator, which was seeded at random
         numpy.random.seed(0)

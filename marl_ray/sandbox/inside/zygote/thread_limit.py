@@ -1,9 +1,9 @@
-"""How many threads each guest has: the zygote is asked by the kernel before one starts, and told when one ends.
+"""Limit on the threads of a guest: the kernel asks the zygote before a thread starts, and notifies it when one ends.
 
-Nothing else counts the threads of a single process without rights: RLIMIT_NPROC counts the user on the whole node, a
-cgroup must be writable, and memory limits do not see a thread that brings its own small stack. A seccomp filter can
-hand a system call to another process for decision (`SECCOMP_RET_USER_NOTIF`, Linux 5.5; see seccomp_unotify(2)). What
-the call may do at all has been decided by then: flags are in registers, which nobody can change any more.
+Nothing else counts the threads of a single unprivileged process: RLIMIT_NPROC counts the user on the whole node, a cgroup
+must be writable, and memory limits miss threads with small stacks of their own. A seccomp filter can delegate the decision
+on a system call to another process (`SECCOMP_RET_USER_NOTIF`, Linux 5.5; see seccomp_unotify(2)). The guest's main filter
+has checked the flags of the call by then; they are in registers, which cannot change any more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import struct
 from ..isolation import process, seccomp, syscalls
 
 MAX_THREADS = 256
-"""Threads of one guest besides its first."""
+"""Maximum number of threads of a guest besides its first."""
 
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 _NOTIFICATION = struct.Struct("=QIIiIQ6Q")
@@ -30,7 +30,7 @@ _REPORT = struct.Struct("=i")
 
 
 def available() -> bool:
-    """Whether this kernel, and what this process runs in, lets system calls be decided so. Tried in a child."""
+    """Return whether this kernel and container permit seccomp notifications; tried in a child process."""
     child = process.fork()
     if child == 0:
         try:
@@ -42,25 +42,25 @@ def available() -> bool:
 
 
 class ThreadCounter:
-    """Which listener belongs to which guest, and its threads so far."""
+    """The seccomp listeners of all guests and their thread counts."""
 
     def __init__(self, poller: select.poll) -> None:
         self._poller = poller
         self._filter = seccomp.Filter(seccomp.build_thread_filter())
-        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._zygote_end, self._guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._guests: dict[int, int] = {}
         self._threads: dict[int, int] = {}
-        poller.register(self._ours, select.POLLIN)
+        poller.register(self._zygote_end, select.POLLIN)
 
-    def submit(self) -> None:
-        """In a guest, before there is a program: hand the zygote the right to decide, and keep nothing of it.
+    def install_filter(self) -> None:
+        """Install the filter in a guest, before there is a program, and send its listener to the zygote.
 
-        Where that fails, the listener is gone and the guest cannot start threads.
+        If sending fails, the listener is closed and the guest cannot start threads.
         """
         listener = self._filter.install(listen=True)
         try:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", listener))]
-            self._theirs.sendmsg([_REPORT.pack(os.getpid())], rights)
+            self._guest_end.sendmsg([_REPORT.pack(os.getpid())], rights)
         except OSError:
             pass
         finally:
@@ -68,36 +68,36 @@ class ThreadCounter:
 
     # --- in the zygote ---
 
-    def answer(self, ready: dict[int, int], children: set[int]) -> None:
-        """What poll has found: first what guests ask, then new guests, whose descriptors may have the old numbers."""
+    def handle_events(self, ready: dict[int, int], children: set[int]) -> None:
+        """Handle poll events: first notifications, then new guests, whose listeners may reuse descriptor numbers."""
         for listener in self._threads.keys() & ready.keys():
             if ready[listener] & select.POLLIN:
-                self._decide(listener)
+                self._answer_notification(listener)
             else:
-                self._drop(listener)  # no process is left behind it
-        if self._ours.fileno() in ready:
-            self._take(children)
+                self._drop(listener)  # all its processes have ended
+        if self._zygote_end.fileno() in ready:
+            self._add_guest(children)
 
-    def forget(self, guest: int) -> None:
-        """A guest is being buried."""
+    def remove_guest(self, guest: int) -> None:
+        """Drop the listener of a guest that is being reaped."""
         listener = self._guests.get(guest)
         if listener is not None:
             self._drop(listener)
 
-    def _take(self, children: set[int]) -> None:
-        data, ancillary, _, _ = self._ours.recvmsg(_REPORT.size, socket.CMSG_SPACE(4))
-        if not ancillary:  # this process has no descriptor left: that guest can start no threads
+    def _add_guest(self, children: set[int]) -> None:
+        data, ancillary, _, _ = self._zygote_end.recvmsg(_REPORT.size, socket.CMSG_SPACE(4))
+        if not ancillary:  # out of descriptors: this guest cannot start threads
             return
         (listener,) = struct.unpack("i", ancillary[0][2])
         (guest,) = _REPORT.unpack(data)
-        if guest not in children:  # buried already
+        if guest not in children:  # reaped already
             os.close(listener)
             return
         self._guests[guest] = listener
         self._threads[listener] = 0
         self._poller.register(listener, select.POLLIN)
 
-    def _decide(self, listener: int) -> None:
+    def _answer_notification(self, listener: int) -> None:
         notification = bytearray(_NOTIFICATION.size)
         try:
             fcntl.ioctl(listener, _RECEIVE, notification)
@@ -109,7 +109,7 @@ class ThreadCounter:
             answer = (number, 0, -errno.EAGAIN, 0) if refused else (number, 0, 0, _CONTINUE)
             fcntl.ioctl(listener, _SEND, _RESPONSE.pack(*answer))
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EINPROGRESS):  # the thread was killed meanwhile
+            if error.errno not in (errno.ENOENT, errno.EINPROGRESS):  # the thread was killed in the meantime
                 raise
 
     def _drop(self, listener: int) -> None:

@@ -1,11 +1,11 @@
-"""The zygote: sets up the isolation once, then does nothing but fork guests and bury them.
+"""The zygote: sets up the isolation once, then only forks and reaps guests.
 
-    owner --descriptor--> judge --seqpacket--> zygote --fork--> guest
-                          judge <-----------stream-----------> guest
+    host process --stream--> judge --seqpacket--> zygote --fork--> guest
+                             judge <-----------stream-----------> guest
 
-It never sees a program, a test or an expected value, so a guest, being its copy, cannot find any. The owner's
-end of the lifeline (a pipe that nobody writes to) closes when the owner dies, however it dies; then the
-zygote ends, and with it judge and guests.
+The zygote never sees a program, a test or an expected value, so a guest, being its copy, cannot find any. The lifeline is a
+pipe that carries no data: the host process's end closes when the host process dies, in any way; then the zygote ends, and
+with it judge and guests.
 """
 
 from __future__ import annotations
@@ -34,27 +34,31 @@ from ..protocol.frames import FORK_REPLY, FORK_REQUEST
 from . import preload, thread_limit
 
 RECURSION = 3000
-"""Of judge and guests; the deepest value that crosses takes half of it (`encoding.MAX_DEPTH`)."""
+"""Recursion limit of judge and guests; the deepest value that crosses needs half of it (`encoding.MAX_DEPTH`)."""
 _OPEN_FILES = 64
-_LEAST_STACK, _THREADS_TO_FIT = 1 << 20, 128
-"""The memory limit counts whole stacks: by default 8 MiB each, so that 512 MiB would not hold 64 threads."""
+_MIN_STACK, _STACKS_PER_MEMORY = 1 << 20, 128
+"""A thread's stack is 1/128 of the memory limit and at least 1 MiB. The limit counts whole stacks: 512 MiB would not hold 64
+threads with the default stacks of 8 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestIsolation:
-    """What stands between a guest and the machine; the first two may be missing at weaker levels. With `scratch` each
-    guest has a folder of its own, and so a ruleset of its own, for these `readable` paths and that folder."""
+    """The restrictions that each guest puts on itself after its fork."""
 
     ruleset: int | None
+    """Landlock ruleset of guests without a scratch folder; None without Landlock."""
     guest_filter: seccomp.Filter | None
+    """None at level `none`."""
     counts_threads: bool
     base_memory: int
+    """Bytes of address space of the zygote, to which a guest's memory limit is added."""
     readable: tuple[str, ...]
+    """Readable paths for the ruleset that a guest with a scratch folder makes itself."""
     scratch: scratch.Scratch | None
 
 
 class Zygote:
-    """Serves one judge."""
+    """The fork server of one judge."""
 
     def __init__(
         self, link: socket.socket, lifeline: int, isolation: GuestIsolation, streams: script_process.StandardStreams
@@ -65,7 +69,7 @@ class Zygote:
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._children: set[int] = set()
         self._folders: dict[int, str] = {}
-        """Of guests that have one."""
+        """Scratch folders of guests."""
         self._pid = os.getpid()
         self._streams = streams
         self._guest = guest.Guest()
@@ -75,20 +79,20 @@ class Zygote:
         self._threads = thread_limit.ThreadCounter(self._poller) if isolation.counts_threads else None
 
     def serve(self) -> None:
-        """Until the judge or the owner is gone; leaves no guest behind."""
+        """Serve until the judge or the host process ends, then kill all guests."""
         link = self._link.fileno()
         try:
             while True:
                 ready = dict(self._poller.poll())
-                if self._threads is not None:  # before the numbers of descriptors get another meaning
-                    self._threads.answer(ready, self._children)
-                if self._lifeline in ready or (link in ready and not self._answer()):
+                if self._threads is not None:  # before descriptor numbers are reused
+                    self._threads.handle_events(ready, self._children)
+                if self._lifeline in ready or (link in ready and not self._handle_request()):
                     return
         finally:
             for pid in list(self._children):
-                self._bury(pid)
+                self._reap(pid)
 
-    def _answer(self) -> bool:
+    def _handle_request(self) -> bool:
         data, descriptors = _receive(self._link)
         if not data:
             return False
@@ -96,19 +100,19 @@ class Zygote:
         if operation == b"F":
             answer = (self._fork(descriptors, *numbers), 0, 0.0)
         else:
-            answer = (numbers[0], *self._bury(numbers[0]))
+            answer = (numbers[0], *self._reap(numbers[0]))
         for descriptor in descriptors:
             os.close(descriptor)
         self._link.send(FORK_REPLY.pack(*answer))
         return True
 
-    def _bury(self, pid: int) -> tuple[int, float]:
-        """Kill and reap a guest; gives its wait status and CPU seconds."""
+    def _reap(self, pid: int) -> tuple[int, float]:
+        """Kill and reap a guest; return its wait status and CPU seconds."""
         if pid not in self._children:
             return 0, 0.0
         self._children.discard(pid)
         if self._threads is not None:
-            self._threads.forget(pid)
+            self._threads.remove_guest(pid)
         os.kill(pid, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
         if self._isolation.scratch is not None:
@@ -116,7 +120,7 @@ class Zygote:
         return status, usage.ru_utime + usage.ru_stime
 
     def _fork(self, descriptors: list[int], memory_mb: int, cpu_s: int, output: int, reply: int) -> int:
-        """A guest with these `GuestLimits`; its process, or minus errno."""
+        """Fork a guest with these `GuestLimits`; return its process id, or minus errno."""
         folder = None
         try:
             folder = None if self._isolation.scratch is None else self._isolation.scratch.take()
@@ -150,14 +154,14 @@ class Zygote:
         elif self._isolation.ruleset is not None:
             landlock.enforce(self._isolation.ruleset)
         if self._threads is not None:
-            self._threads.submit()
-        # Any of these may itself have number 3, so the connection, which is to get that number, comes last.
+            self._threads.install_filter()
+        # Any of these descriptors may have number 3 itself, so the connection, which gets number 3, comes last.
         os.dup2(descriptors[2] if len(descriptors) > 2 else self._null, 0)
         os.dup2(out, 1)
         os.dup2(descriptors[3] if len(descriptors) > 3 else out, 2)
         os.dup2(connection, 3)
         process.close_from(4)
-        threading.stack_size(max(_LEAST_STACK, memory // _THREADS_TO_FIT))
+        threading.stack_size(max(_MIN_STACK, memory // _STACKS_PER_MEMORY))
         process.limit(
             AS=self._isolation.base_memory + memory if self._isolation.base_memory else resource.RLIM_INFINITY,
             CPU=cpu_s,
@@ -167,7 +171,7 @@ class Zygote:
 
 
 def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
-    """One request and the descriptors that came with it."""
+    """Receive one request and its descriptors."""
     data, ancillary, _, _ = link.recvmsg(FORK_REQUEST.size, socket.CMSG_SPACE(4 * 4))
     descriptors: list[int] = []
     for level, kind, payload in ancillary:
@@ -177,7 +181,7 @@ def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _drop_rights(user: int | None) -> bool:
-    """Become `user` if asked; a root that may not gives up its capabilities instead. Whether the user changed."""
+    """Change to `user` if given, or drop all capabilities if that is not permitted; return whether the user changed."""
     if user is None:
         return False
     try:
@@ -188,8 +192,8 @@ def _drop_rights(user: int | None) -> bool:
     return True
 
 
-def _scratch(config: dict[str, Any]) -> scratch.Scratch | None:
-    """Where guests are to have folders, with no right left that this took. Raises OSError where there can be none."""
+def _mount_scratch(config: dict[str, Any]) -> scratch.Scratch | None:
+    """Mount scratch folders if configured and drop the capabilities needed for it. Raises OSError if not available."""
     if not config["scratch_mb"]:
         return None
     folders = scratch.Scratch(config["scratch_mb"], config["user"], own_namespace=config["level"] == "bwrap")
@@ -201,7 +205,7 @@ def _scratch(config: dict[str, Any]) -> scratch.Scratch | None:
 def _build_isolation(
     config: dict[str, Any], folders: scratch.Scratch | None
 ) -> tuple[GuestIsolation, seccomp.Filter | None]:
-    """The isolation the owner asked for, and the judge's own filter. Raises OSError when a part cannot be had."""
+    """Return the configured restrictions of guests, and the judge's filter. Raises OSError if one is not available."""
     ruleset = guest_filter = judge_filter = None
     counts = False
     if config["landlock"] == "required" or (config["landlock"] == "optional" and landlock.abi()):
@@ -217,8 +221,8 @@ def _build_isolation(
     return GuestIsolation(ruleset, guest_filter, counts, process.address_space(), readable, folders), judge_filter
 
 
-def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote:
-    """Imports, walls, and the judge's fork. Returns in the zygote only; the judge never comes back."""
+def _start(host: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote:
+    """Import modules, set up the isolation and fork the judge. Returns in the zygote only."""
     preload.load(preload.COMMON)
     if not config["may_open"] or (config["user"] is not None and not config["readable_by_all"]):
         preload.load(preload.RARE)
@@ -226,14 +230,14 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
         preload.load_packages(config["packages"], config["package_roots"])
         process.require_one_thread()
     for name in ("exit", "quit"):
-        setattr(builtins, name, sys.exit)  # site.py provides them, which a bare interpreter skips
+        setattr(builtins, name, sys.exit)  # a bare interpreter skips site.py, which defines them
     os.environ.clear()
     sys.argv[:] = script_process.ARGV
     sys.setrecursionlimit(RECURSION)
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     process.offer_to_oom_killer()
     process.share_malloc_arena()
-    folders = _scratch(config)
+    folders = _mount_scratch(config)
     dropped = _drop_rights(config["user"])
     if folders is not None:
         folders.make_folders()
@@ -245,7 +249,7 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
     streams = script_process.StandardStreams()
     guest.warm_up()
-    random.seed(0)  # every guest draws the same numbers
+    random.seed(0)  # every guest gets the same random numbers
     gc.collect()
     gc.freeze()
     zygote = os.getpid()
@@ -258,16 +262,16 @@ def _start(owner: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygot
     if process.fork() == 0:
         ours.close()
         os.close(lifeline)
-        _run_judge(zygote, owner, theirs, isolation, judge_filter, facts)
+        _run_judge(zygote, host, theirs, isolation, judge_filter, facts)
     theirs.close()
-    owner.close()
+    host.close()
     process.limit(CORE=0, MEMLOCK=0, MSGQUEUE=0)
     return Zygote(ours, lifeline, isolation, streams)
 
 
 def _run_judge(
     zygote: int,
-    owner: socket.socket,
+    host: socket.socket,
     link: socket.socket,
     isolation: GuestIsolation,
     judge_filter: seccomp.Filter | None,
@@ -284,26 +288,26 @@ def _run_judge(
         if judge_filter is not None:
             judge_filter.install()
     except OSError as error:
-        frames.send(owner, {"failed": str(error)})
+        frames.send(host, {"failed": str(error)})
         os._exit(1)
     try:
-        frames.send(owner, {"ready": facts})
-        judge.Judge(owner, link, wait_for_kills=isolation.scratch is not None).serve()
+        frames.send(host, {"ready": facts})
+        judge.Judge(host, link, wait_for_kills=isolation.scratch is not None).serve()
     except (frames.ConnectionClosed, BrokenPipeError):
-        os._exit(0)  # the owner is gone
+        os._exit(0)  # the host process ended
     except BaseException:
-        os.write(2, traceback.format_exc().encode())  # sys.stderr is a guest's by now
+        os.write(2, traceback.format_exc().encode())  # sys.stderr is already redirected for guests
     finally:
         os._exit(1)
 
 
-def main(owner_descriptor: int, lifeline: int) -> None:
-    """Called by `boot.py` with the two inherited descriptors. The owner's first frame is the configuration."""
-    owner = socket.socket(fileno=owner_descriptor)
-    config = frames.FrameReader(owner).message()
+def main(host_descriptor: int, lifeline: int) -> None:
+    """Run the zygote with the two inherited descriptors; the first frame of the host process is the configuration."""
+    host = socket.socket(fileno=host_descriptor)
+    config = frames.FrameReader(host).message()
     try:
-        zygote = _start(owner, lifeline, config)
+        zygote = _start(host, lifeline, config)
     except OSError as error:
-        frames.send(owner, {"failed": str(error)})
+        frames.send(host, {"failed": str(error)})
         return
     zygote.serve()
