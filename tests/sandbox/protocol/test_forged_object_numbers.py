@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from marl_ray.sandbox.inside.protocol.encoding import MUTABLE, ProtocolError
-from marl_ray.sandbox.inside.protocol.shared_objects import _MOST_NODES, SharedObjects
+from marl_ray.sandbox.inside.protocol.shared_objects import _MAX_NODES, SharedObjects
 from tests.sandbox.protocol.test_shared_objects import Sides
 
 
@@ -142,7 +142,7 @@ def test_what_holds_the_changed_is_written_out_too() -> None:
 
 def test_what_is_there_once_may_be_large() -> None:
     sides = Sides()
-    large: list[Any] = [0] * (_MOST_NODES + 1)
+    large: list[Any] = [0] * (_MAX_NODES + 1)
     circle: list[Any] = [1]
     circle.append(circle)
     sides.send(circle, [large])

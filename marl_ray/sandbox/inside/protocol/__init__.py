@@ -1,4 +1,4 @@
-"""Both ends of every conversation: frames, the orders of the zygote, values as tagged JSON, limits and verdicts.
+"""Message formats and data classes of all processes: frames, fork requests, values as tagged JSON, limits and verdicts.
 
-Runs in owner, zygote, judge and guest; it has no state of its own. Imports nothing but the standard library.
+Runs in the host process, zygote, judge and guests, and has no state of its own. Imports only the standard library.
 """

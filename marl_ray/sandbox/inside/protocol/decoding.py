@@ -1,4 +1,4 @@
-"""Values from tagged JSON; see `encoding` for the tags. Trusts nothing."""
+"""Decoding of untrusted tagged JSON; `encoding` lists the tags."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from .subclass_types import ALL_OVERRIDDEN, are_fields, clean_name
 
 
 def decode(wire: Wire, context: CodecContext = PLAIN) -> Any:
-    """The value of a wire form. Raises ProtocolError for anything an honest encoder would not have sent."""
+    """Decode a value. Raises ProtocolError for any input that `encode` does not produce."""
     return guarded(_decode, wire, context, 0)
 
 
 def guarded(build: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a decoder. Raises ProtocolError for whatever it raises: constructors do for payloads of a wrong type, form
-    or size, and sets for what is unhashable. (Nothing may get out of here that a test's loops would take for an end.)
+    """Call a decoder and turn every exception into ProtocolError.
+
+    Constructors raise for payloads of a wrong type, form or size, and sets for unhashable items. No other exception may
+    leave, because a StopIteration would end a loop of the test.
     """
     try:
         return build(*arguments)
@@ -61,13 +63,13 @@ _ATOMS = ("i", "u", "x")
 
 
 def fill(made: Any, payload: Wire, context: CodecContext, depth: int) -> None:
-    """Put the items of a payload into a container, by the methods of its builtin class.
+    """Put the items of a payload into a container with the methods of its builtin class.
 
-    Item by item, so that the judge's timer can interrupt it: hashes that all collide take quadratic time.
+    Works item by item, so that the judge's timer can interrupt: colliding hashes take quadratic time.
     """
     base = base_of(made)
     if base is bytearray:
-        bytearray.__setitem__(made, slice(None), bytes.fromhex(_exactly(str, payload)))  # views of it may exist
+        bytearray.__setitem__(made, slice(None), bytes.fromhex(_exactly(str, payload)))  # memoryviews of it may exist
     elif base is dict or base is collections.OrderedDict:
         for pair in _exactly(list, payload):
             key, item = pair
@@ -117,19 +119,19 @@ def _decode_defaultdict(payload: list[Wire], context: CodecContext, depth: int) 
 
 
 def _decode_named(payload: list[Wire], context: CodecContext, depth: int) -> Any:
-    name, fields, values, overridden, home = payload
+    name, fields, values, overridden, origin = payload
     fields = tuple(_exactly(list, fields))
     if not are_fields(fields) or len(_exactly(list, values)) != len(fields):
         raise ProtocolError("malformed namedtuple")
     kind = context.named_tuple(clean_name(_exactly(str, name)), fields, _overridden(overridden))
     made: Any = tuple.__new__(kind, _decode_list(values, context, depth))
-    context.attach_origin(made, home)
+    context.attach_origin(made, origin)
     return made
 
 
 def _decode_subclass(payload: list[Wire], context: CodecContext, depth: int) -> Any:
-    """Of what can be changed the instance is numbered, as the sender has done before looking into it."""
-    name, wire, overridden, home = payload
+    """Decode an instance of a subclass. A mutable instance is numbered before its items, as in the encoder."""
+    name, wire, overridden, origin = payload
     name, mask = clean_name(_exactly(str, name)), _overridden(overridden)
     tag = "list" if type(wire) is list else next(iter(wire), "") if type(wire) is dict else ""
     base = _CONTAINERS.get(tag)
@@ -144,7 +146,7 @@ def _decode_subclass(payload: list[Wire], context: CodecContext, depth: int) -> 
             raise ProtocolError("malformed subclass")
         plain: Any = type(value)
         made = context.subclass(name, plain, mask)(value)
-    context.attach_origin(made, home)
+    context.attach_origin(made, origin)
     return made
 
 

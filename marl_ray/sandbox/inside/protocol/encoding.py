@@ -1,11 +1,10 @@
-"""Values as tagged JSON: plain data only, types of the judge's own making on arrival.
+"""Encoding of values as tagged JSON.
 
-A value crosses between judge and guest as JSON in which str, bool, None, float, small int and list stand for
-themselves, and everything else is an object with one key, its tag. Of a subclass of a builtin type its base value
-crosses and its name, so that nothing a program defines (an `__eq__`, say) reaches the judge. What is not plain
-data crosses as a reference, a number by which the guest finds its object again. `decode` (in `decoding`) trusts
-nothing: whatever it is given, it returns a value of the types below or raises `ProtocolError`, in time and memory
-proportional to the input.
+Values cross between judge and guest as JSON in which str, bool, None, float, small int and list represent themselves; every
+other value is an object with one key, its tag. For an instance of a subclass of a builtin type, only the base value and the
+class name cross, so nothing that a program defines (such as an `__eq__`) reaches the judge. Other objects cross as a
+reference: a number by which the guest finds the object again. `decode` (in `decoding`) does not trust its input: it returns
+a value of the types below or raises `ProtocolError`, in time and memory proportional to the input.
 
 | tag | value | payload |
 |---|---|---|
@@ -19,15 +18,15 @@ proportional to the input.
 | `r` | range, at most MAX_RANGE long | [start, stop, step], as strings |
 | `D` `F` | Decimal, Fraction | string; [numerator, denominator] in hexadecimal |
 | `dt` `da` `ti` `td` | datetime, date, time; timedelta | ISO string; [days, seconds, microseconds] |
-| `q` | deque | [list of values, longest length or null] |
+| `q` | deque | [list of values, maximum length or null] |
 | `N` | namedtuple | [type name, field names, list of values, overridden, reference or null] |
-| `S` | another subclass's instance | [type name, base value, overridden (see `subclass_types`), reference or null] |
+| `S` | instance of another subclass | [type name, base value, overridden (see `subclass_types`), reference or null] |
 | `sl` | slice | [start, stop, step] |
-| `e` | a builtin exception, towards the guest only | [type name, list of arguments] |
+| `e` | a builtin exception, to the guest only | [type name, list of arguments] |
 | `x` | a NaN | whether it is `math.nan` |
-| `n` | something of the standard library | "module:name"; towards the judge, types and a few functions only |
-| `h` | a reference | see `proxies`; towards the guest [number or name] |
-| `@` | an object that both sides have | its number, see `shared_objects` |
+| `n` | an object of the standard library | "module:name"; to the judge, types and a few functions only |
+| `h` | a reference | see `proxies`; to the guest [number or name] |
+| `@` | an object shared by both sides | its number, see `shared_objects` |
 """
 
 from __future__ import annotations
@@ -50,67 +49,67 @@ MAX_DEPTH = 400
 MAX_RANGE = 100_000
 MAX_EXPONENT = 10_000
 MAX_DIGITS = 20_000
-"""Longer ranges and larger Decimals are small on the wire and unbounded in the judge's hands; making a
-Fraction takes a division quadratic in its digits."""
+"""Bounds on values that are small when encoded: iterating a longer range or converting a larger Decimal would be unbounded in
+the judge, and building a Fraction takes a division that is quadratic in its digits."""
 
 _SMALL = 1 << 62
 
 
 class UnsupportedValue(Exception):
-    """The value cannot cross: not plain data, too deep, or too long."""
+    """A value that cannot be encoded: not plain data, too deep, or too long."""
 
 
 class ProtocolError(Exception):
-    """The wire form is not one that an honest encoder produces."""
+    """Input that the encoder of this module never produces."""
 
 
 class CodecContext:
-    """What a conversation adds to the codec. This one: nothing, so only plain data may cross."""
+    """Encoding and decoding of references and shared objects. This base class rejects them: only plain data may cross."""
 
     subclass, named_tuple = staticmethod(subclass), staticmethod(named_tuple)
 
     def encode_reference(self, value: Any) -> Wire:
-        """The tagged form of an object that is not plain data, or UnsupportedValue."""
+        """Encode an object that is not plain data. Raises UnsupportedValue."""
         raise UnsupportedValue(f"{type(value).__name__} is not plain data")
 
     def origin_reference(self, value: Any) -> Wire:
-        """A reference to the object whose base value crosses, so that it can be asked for more; or None."""
+        """Return a reference to the object whose base value crosses, for requests on the object itself; or None."""
         return None
 
     def overridden_methods(self, kind: type, base: type) -> int:
-        """Which special methods a subclass defines anew."""
+        """Return the mask of special methods that a subclass overrides."""
         return 0
 
     def encode_origin(self, value: Any) -> Wire:
-        """The tagged reference to the object on the other side whose base value this is; or None."""
+        """Encode the reference to the peer's object whose base value this is; None without such an object."""
         return None
 
     def resolve_reference(self, payload: Wire) -> Any:
-        """The object of an `h` tag."""
+        """Return the object of an `h` tag."""
         raise ProtocolError("unexpected reference")
 
-    def attach_origin(self, value: Any, home: Wire) -> None:
-        """Note the reference that came with an instance of a subclass."""
-        if home is not None:
+    def attach_origin(self, value: Any, origin: Wire) -> None:
+        """Attach the reference that came with an instance of a subclass."""
+        if origin is not None:
             raise ProtocolError("unexpected reference")
 
     def resolve_name(self, name: str) -> Any:
-        """The object of an `n` tag."""
+        """Return the object of an `n` tag."""
         raise ProtocolError("unexpected name")
 
     def build_exception(self, name: Wire, arguments: list[Any]) -> Any:
-        """The exception of an `e` tag."""
+        """Return the exception of an `e` tag."""
         raise ProtocolError("unexpected exception")
 
     def shared_number(self, value: Any) -> int | None:
-        """The number of a shared object; None makes it known from now on."""
+        """Return the number of a shared object; register an unknown object and return None."""
         return None
 
     def register(self, value: Any) -> None:
-        """Number an object that has just been made."""
+        """Number an object that was just created."""
 
     def resolve_shared(self, number: Wire) -> Any:
-        """The object of a number."""
+        """Return the shared object with a number."""
         raise ProtocolError("unexpected number")
 
 
@@ -118,7 +117,7 @@ PLAIN = CodecContext()
 
 
 def encode(value: Any, context: CodecContext = PLAIN, depth: int = 0) -> Wire:
-    """The wire form of a value."""
+    """Encode a value. Raises UnsupportedValue."""
     kind = type(value)
     if kind is bool or value is None:
         return value
@@ -144,7 +143,7 @@ def encode(value: Any, context: CodecContext = PLAIN, depth: int = 0) -> Wire:
 
 
 def _encode_text(value: str) -> Wire:
-    """JSON would join two lone surrogates that stand side by side into one character."""
+    """Encode text with lone surrogates as hexadecimal: JSON would join two adjacent surrogates into one character."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -153,7 +152,7 @@ def _encode_text(value: str) -> Wire:
 
 
 def _encode_nan(value: float, context: CodecContext) -> Wire:
-    """NaNs are shared like what can be changed: lists that hold the same one are equal."""
+    """Encode a NaN as a shared object, like mutable values: lists that hold the same NaN object are equal."""
     if value is math.nan:
         return {"x": True}
     number = context.shared_number(value)
@@ -169,13 +168,13 @@ def _encode_subclass(value: Any, base: type, reduce: Callable[[Any], Any], conte
         if number is not None:
             return {"@": number}
     kind = type(value)
-    home, overridden = context.origin_reference(value), context.overridden_methods(kind, base)
+    origin, overridden = context.origin_reference(value), context.overridden_methods(kind, base)
     fields: Any = getattr(kind, "_fields", None) if base is tuple else None
     if are_fields(fields):
         values = reduce(value)
         if len(values) == len(fields):
-            return {"N": [kind.__name__, list(fields), _items(values, context, depth + 1), overridden, home]}
-    return {"S": [kind.__name__, _ENCODERS_OF_BASES[base](reduce(value), context, depth + 1), overridden, home]}
+            return {"N": [kind.__name__, list(fields), _items(values, context, depth + 1), overridden, origin]}
+    return {"S": [kind.__name__, _ENCODERS_OF_BASES[base](reduce(value), context, depth + 1), overridden, origin]}
 
 
 def _items(value: Any, context: CodecContext, depth: int) -> list[Wire]:
@@ -252,11 +251,11 @@ _REDUCTIONS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (bytearray, lambda value: bytearray(bytes(memoryview(value)))),
     (deque, lambda value: deque(deque.__iter__(value))),
 )
-"""A subclass's instance to its base value, by the base's own methods: those of the subclass may do anything."""
+"""Conversions of a subclass's instance to its base value by methods of the base; the subclass's may do anything."""
 
 
 def base_value(value: Any) -> Any:
-    """The base value of a subclass's instance."""
+    """Return the base value of an instance of a subclass."""
     return next((reduce(value) for base, reduce in _REDUCTIONS if isinstance(value, base)), value)
 
 
@@ -271,7 +270,7 @@ _EXACTLY = {kind: kind for kind in _CONTAINERS}
 
 
 def base_of(value: Any) -> Any:
-    """The builtin class by whose methods a container is to be read and written; None for anything else."""
+    """Return the builtin class by whose methods to read and write a container; None for other values."""
     kind = type(value)
     exact = _EXACTLY.get(kind)
     if exact is not None:
@@ -283,7 +282,7 @@ def base_of(value: Any) -> Any:
 
 
 def contents(value: Any, context: CodecContext) -> Wire:
-    """The payload from which `decoding.fill` makes the same contents again."""
+    """Encode the contents of a container for `decoding.fill`."""
     base = base_of(value)
     if base is bytearray:
         return bytes(memoryview(value)).hex()

@@ -1,13 +1,12 @@
-"""Objects that judge and guest both have: what can be changed, by number, and what became of it.
+"""Mutable objects shared by judge and guest, with identity and in-place changes as in plain Python.
 
-A list that a test hands to a program is one object to both, in plain Python. Here each side has its own, and a table
-that gives the two the same number: both count, in the same order, what is encoded and decoded. An object that the
-other side has already crosses as its number, so identity and aliasing are as they would be; and with every request and
-every answer goes the new content of those that have changed. The judge forgets an object when nothing but its table
-holds it, and tells the guest.
+In plain Python, a list that a test passes to a program is one object. Here each side has its own copy, and a table that
+assigns both copies the same number: both sides number objects in the order of encoding and decoding. An object that the
+peer already has crosses as its number, which preserves identity and aliasing. Every request and every answer carries the
+new content of changed objects. The judge drops an object that only its table references, and tells the guest.
 
-To the judge a guest's numbers are claims: a number that is not in its table is a violation of the protocol, and the
-content is decoded like any value, into the object's own type. What a program can do so is what it could do to its
+The judge does not trust the guest's numbers: a number that is not in the table is a protocol violation, and content is
+decoded like any other value, into the object's own type. A program can therefore do no more to these objects than to its
 arguments in plain Python.
 """
 
@@ -23,12 +22,10 @@ from .decoding import decode, fill, guarded
 from .encoding import CodecContext, ProtocolError, UnsupportedValue, Wire, base_of, contents, encode
 from .subclass_types import named_tuple, subclass
 
-_MOST_NODES = 1 << 21
-"""Nodes of a value with everything it refers to written out: ten lists of ten of the same lists, and so on, are small
-on the wire and in memory and endless to compare. What there really is does not count.
-"""
-
-_MOST_CLASSES = 256
+_MAX_NODES = 1 << 21
+"""Maximum number of nodes of a value after expanding shared references, in addition to the nodes that exist: ten lists of
+ten references to the same lists, and so on, are small when encoded and in memory, and endless to compare."""
+_MAX_CLASSES = 256
 
 
 class _Entry:
@@ -37,26 +34,26 @@ class _Entry:
     def __init__(self, value: Any) -> None:
         self.value = value
         self.own = False
-        """Whether this side has made it."""
+        """Whether this side created the object."""
         self.before: Any = None
-        """A copy as the other side knows it; None until the message is complete."""
+        """Copy of the content that the peer knows; None until the message is complete."""
         self.first: Any = None
-        """A copy from before the other side has changed it for the first time, of what is this side's own."""
+        """Copy of the content before the peer's first change, for objects created by this side."""
 
 
 class SharedObjects(CodecContext):
-    """One side's table. Any failure to encode takes back what it has numbered."""
+    """The table of one side. A failed encoding undoes its numbering."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._entries: dict[int, _Entry] = {}
         self._next = 0
         self._nested = False
-        """Whether something may be in more than one place."""
-        self._told: list[_Entry] = []
-        # Classes are remembered as long as their program: they are of its making.
-        self.subclass = functools.lru_cache(_MOST_CLASSES)(subclass)
-        self.named_tuple = functools.lru_cache(_MOST_CLASSES)(named_tuple)
+        """Whether an object may be referenced from several places."""
+        self._sent: list[_Entry] = []
+        # Classes are cached per program, because programs define them.
+        self.subclass = functools.lru_cache(_MAX_CLASSES)(subclass)
+        self.named_tuple = functools.lru_cache(_MAX_CLASSES)(named_tuple)
 
     # --- the codec's context ---
 
@@ -70,7 +67,7 @@ class SharedObjects(CodecContext):
         return number
 
     def register(self, value: Any) -> None:
-        key, entry = id(value), _Entry(value)  # or neither, at the end of the stack
+        key, entry = id(value), _Entry(value)  # before the table changes: either step may exhaust the stack
         self._numbers[key] = self._next
         self._entries[self._next] = entry
         self._next += 1
@@ -85,7 +82,7 @@ class SharedObjects(CodecContext):
     # --- values ---
 
     def encode_values(self, *values: Any) -> list[Wire]:
-        """The wire forms of some values, in one message. Raises what `encode` does; then nothing has been numbered."""
+        """Encode the values of one message. If this raises (see `encode`), nothing is numbered."""
         first = self._next
         try:
             wires = [encode(value, self) for value in values]
@@ -97,52 +94,52 @@ class SharedObjects(CodecContext):
         return wires
 
     def next_number(self) -> int:
-        """Where the numbers stand."""
+        """Return the number of the next object."""
         return self._next
 
     def roll_back(self, first: int) -> None:
-        """A message that began at this mark is not sent."""
+        """Undo a message that will not be sent; `first` is the next number before the message."""
         self.unregister_from(first)
-        self._told = []
+        self._sent = []
 
     def unregister_from(self, first: int) -> None:
-        """Forget what has been numbered from `first` on."""
+        """Remove the objects numbered from `first` on."""
         for number in range(first, self._next):
             entry = self._entries.pop(number, None)
-            if entry is not None:  # it may have been collected
+            if entry is not None:  # it may have been dropped
                 del self._numbers[id(entry.value)]
         self._next = first
 
     # --- changes ---
 
     def take_snapshot(self) -> None:
-        """The other side has, or is about to get, everything as it is now."""
-        if self._told:
-            for entry in self._told:
+        """Record the current contents as known to the peer."""
+        if self._sent:
+            for entry in self._sent:
                 entry.before = _copy(entry.value)
-            self._told = []
+            self._sent = []
         for entry in self._entries.values():
             if entry.before is None:
                 entry.before = _copy(entry.value)
 
     def pending_changes(self) -> list[Wire]:
-        """[number, content] of what has changed since the other side has heard of it."""
+        """Return [number, content] of the objects that changed since the last snapshot."""
         first = self._next
         changed = [(number, entry) for number, entry in self._entries.items() if _changed(entry)]
         if not changed:
             return []
         try:
-            found = [[number, contents(entry.value, self)] for number, entry in changed]
+            changes = [[number, contents(entry.value, self)] for number, entry in changed]
             if self._nested:
                 check_shape(self._all())
         except BaseException:
             self.unregister_from(first)
             raise
-        self._told = [entry for _, entry in changed]
-        return found
+        self._sent = [entry for _, entry in changed]
+        return changes
 
     def apply_changes(self, changes: Wire) -> None:
-        """Take over what the other side has changed. Raises ProtocolError."""
+        """Apply the changes of the peer. Raises ProtocolError."""
         if type(changes) is not list:
             raise ProtocolError("malformed changes")
         for change in changes:
@@ -162,13 +159,13 @@ class SharedObjects(CodecContext):
             self._check(self._all())
 
     def decode_value(self, wire: Wire) -> Any:
-        """The value of a wire form. Raises ProtocolError."""
+        """Decode a value of the peer. Raises ProtocolError."""
         value = decode(wire, self)
         self._check([value])
         return value
 
     def _all(self) -> list[Any]:
-        """Every object of the table: what has not changed may hold what has."""
+        """Return every object of the table, because unchanged objects may hold changed ones."""
         return [entry.value for entry in self._entries.values()]
 
     def _check(self, values: list[Any]) -> None:
@@ -179,12 +176,12 @@ class SharedObjects(CodecContext):
                 raise ProtocolError(str(error)) from None
 
     def drop_unreferenced(self) -> list[int]:
-        """Forget what nobody else holds; gives the numbers. (Parents come before what only they hold.)"""
+        """Drop objects that only this table references; return their numbers. Parents precede what only they reference."""
         dropped: list[int] = []
         if not self._entries:
             return dropped
         for number, entry in list(self._entries.items()):
-            if sys.getrefcount(entry.value) == 2:  # the entry's, and this call's own
+            if sys.getrefcount(entry.value) == 2:  # the entry and the argument of this call
                 dropped.append(number)
                 del self._entries[number], self._numbers[id(entry.value)]
                 entry.value = entry.before = None
@@ -192,11 +189,11 @@ class SharedObjects(CodecContext):
         return dropped
 
     def changed_by_peer(self) -> list[tuple[Any, Any]]:
-        """What the other side has changed of this one's own and somebody still holds, with a copy of what it was."""
+        """Return this side's live objects that the peer changed, each with a copy of its earlier content."""
         return [(entry.value, entry.first) for entry in self._entries.values() if entry.first is not None]
 
     def drop(self, numbers: list[int]) -> None:
-        """The other side has forgotten these."""
+        """Drop the objects that the peer has dropped."""
         for number in numbers:
             entry = self._entries.pop(number, None)
             if entry is not None:
@@ -205,7 +202,7 @@ class SharedObjects(CodecContext):
 
 
 def _copy(value: Any) -> Any:
-    """What tells whether the content is still the same; () for what cannot change."""
+    """Copy the content of a container for `_changed` and `restore`; () for immutable values."""
     if type(value) is list:
         return value[:]
     base = base_of(value)
@@ -221,7 +218,7 @@ def _copy(value: Any) -> Any:
 
 
 def restore(value: Any, before: Any) -> None:
-    """Give a container the content of which this is the copy."""
+    """Restore the content of a container from a copy."""
     base = base_of(value)
     if base is bytearray:
         bytearray.__setitem__(value, slice(None), before)
@@ -247,10 +244,12 @@ def _changed(entry: _Entry) -> bool:
 
 
 def check_shape(values: Any) -> None:
-    """Raises UnsupportedValue for values that are beyond _MOST_NODES when written out. A value that contains itself is
-    compared to the depth at which Python gives up, so it may be a thousand times smaller.
+    """Raise UnsupportedValue for values with too many nodes after expanding shared references (see `_MAX_NODES`).
+
+    The bound of a value that contains itself is a thousand times smaller, because Python compares such values until the
+    recursion limit.
     """
-    there = 0
+    existing = 0
     sizes: dict[int, int] = {}
     circular: set[int] = set()
     open_: set[int] = set()
@@ -264,13 +263,13 @@ def check_shape(values: Any) -> None:
             if any(part in open_ or part in circular for part in keys):
                 circular.add(key)
             open_.discard(key)
-            if sizes[key] > (_MOST_NODES // 1000 if key in circular else _MOST_NODES + there):
+            if sizes[key] > (_MAX_NODES // 1000 if key in circular else _MAX_NODES + existing):
                 raise UnsupportedValue("the value is too large once everything it refers to is written out")
         elif key not in sizes:
             parts = _parts(value)
             parents = _parents(parts)
             sizes[key] = 1 + len(parts) - len(parents)
-            there += sizes[key]
+            existing += sizes[key]
             open_.add(key)
             todo.append((value, parents))
             todo += [(part, None) for part in parents]
@@ -280,7 +279,7 @@ _PARENTS = (list, tuple, dict, set, frozenset, deque)
 
 
 def _parents(parts: list[Any]) -> list[Any]:
-    """Those that have parts themselves."""
+    """Return the parts that have parts themselves."""
     kinds = {kind for kind in set(map(type, parts)) if issubclass(kind, _PARENTS)}
     return [part for part in parts if type(part) in kinds] if kinds else []
 

@@ -1,7 +1,7 @@
-"""Classes made here for instances of a program's subclasses of builtin types: the name is theirs, the rest the base's.
+"""Local classes for instances of a program's subclasses of builtin types, with the program's name and the base's methods.
 
-So `type(x) is str` is as false as it was over there, `x == "a"` is decided by str, and a namedtuple has its fields.
-What else the program's class defines is asked of the object itself, its home (see `proxies`), where there is one.
+`type(x) is str` is false as in the program, `x == "a"` is decided by str, and a namedtuple has its fields. Other methods of
+the program's class are forwarded to the original object, its origin, through a proxy (see `proxies`), if there is one.
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ _UNARY = ("neg", "pos", "abs", "invert", "str", "repr")
 _ITEMS = ("getitem", "setitem", "delitem", "missing", "call")
 OVERRIDABLE = (*_ITEMS, *_UNARY, *BINARY)
 ALL_OVERRIDDEN = (1 << len(OVERRIDABLE)) - 1
-"""Special methods that are asked of the home where a subclass defines them anew. Not among them is what decides
-verdicts: equality, order, truth, length, iteration and hash are those of the base value.
-"""
+"""Special methods that are forwarded to the origin if the subclass overrides them. The methods that decide verdicts are
+excluded: equality, order, truth, length, iteration and hash are those of the base value."""
 
 
 _LOOKS_UP = ("getitem", "missing", *BINARY)
-"""What a Counter compares and calculates with: in Python, item by item. Asked of the home these would be the program's
-word on equality, and would show it the keys of the other side.
-"""
+"""Methods with which a Counter compares and calculates item by item. Forwarding them would let the program decide equality
+and would show it the keys of the other operand."""
 
 
 def _methods(mask: int, base: type = object) -> dict[str, Any]:
-    """What asks the home, for these bits of a subclass of `base`."""
-    found: dict[str, Any] = {}
+    """Return forwarding methods for the bits of `mask`, for a subclass of `base`."""
+    methods: dict[str, Any] = {}
     for bit, name in enumerate(OVERRIDABLE):
         if not mask >> bit & 1 or (base is collections.Counter and name in _LOOKS_UP):
             continue
@@ -40,13 +38,13 @@ def _methods(mask: int, base: type = object) -> dict[str, Any]:
             name, perform = "getitem", operator.getitem
         else:
             perform = {"str": str, "repr": repr}.get(name) or getattr(operator, name)
-        found[f"__{name}__"] = _at_home(perform)
+        methods[f"__{name}__"] = _forward(perform)
         if name in BINARY:
-            found[f"__r{name}__"] = _at_home(perform, mirrored=True)
-    return found
+            methods[f"__r{name}__"] = _forward(perform, mirrored=True)
+    return methods
 
 
-def _at_home(perform: Any, mirrored: bool = False) -> Any:
+def _forward(perform: Any, mirrored: bool = False) -> Any:
     def method(self: Any, *others: Any) -> Any:
         values = [resolve_origin(self), *map(resolve_origin, others)]
         if values[0] is self:
@@ -56,12 +54,12 @@ def _at_home(perform: Any, mirrored: bool = False) -> Any:
     return method
 
 
-_MOST_FIELDS = 255
-_LONGEST_NAME = 100
+_MAX_FIELDS = 255
+_MAX_NAME_LENGTH = 100
 
 
 def origin_of(value: Any) -> Any:
-    """The stand-in for the object whose base value this is; None where there is none."""
+    """Return the proxy of the object whose base value this is; None without an origin."""
     try:
         return object.__getattribute__(value, "__dict__").get(ORIGIN)
     except AttributeError:
@@ -69,38 +67,38 @@ def origin_of(value: Any) -> Any:
 
 
 def resolve_origin(value: Any) -> Any:
-    """The stand-in for the object whose base value this is; the value itself where there is none."""
-    home = origin_of(value)
-    return value if home is None else home
+    """Return the proxy of the object whose base value this is; the value itself without an origin."""
+    origin = origin_of(value)
+    return value if origin is None else origin
 
 
-def _ask_home(self: Any, name: str) -> Any:
-    home = origin_of(self)
-    if home is None or (name.startswith("__") and name.endswith("__")):
+def _get_from_origin(self: Any, name: str) -> Any:
+    origin = origin_of(self)
+    if origin is None or (name.startswith("__") and name.endswith("__")):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-    return getattr(home, name)
+    return getattr(origin, name)
 
 
-def _tell_home(self: Any, name: str, value: Any) -> None:
-    home = origin_of(self)
-    if home is None:
+def _set_on_origin(self: Any, name: str, value: Any) -> None:
+    origin = origin_of(self)
+    if origin is None:
         object.__setattr__(self, name, value)
     else:
-        setattr(home, name, value)
+        setattr(origin, name, value)
 
 
 def subclass(name: str, base: Any, mask: int) -> Any:
-    """A subclass of a builtin type; its name is clean (`clean_name`)."""
-    own = {"__getattr__": _ask_home, "__setattr__": _tell_home, "__module__": "solution"}
+    """Return a subclass of a builtin type. `name` must be cleaned (`clean_name`)."""
+    own = {"__getattr__": _get_from_origin, "__setattr__": _set_on_origin, "__module__": "solution"}
     return type(name, (base,), {**_methods(mask, base), **own})
 
 
 def are_fields(fields: Any) -> bool:
-    """Whether this is a tuple of field names of a namedtuple, neither too long nor too many."""
-    if type(fields) is not tuple or len(fields) > _MOST_FIELDS:
+    """Return whether this is a tuple of namedtuple field names, neither too long nor too many."""
+    if type(fields) is not tuple or len(fields) > _MAX_FIELDS:
         return False
     for field in fields:
-        if type(field) is not str or len(field) > _LONGEST_NAME or not field.isidentifier():
+        if type(field) is not str or len(field) > _MAX_NAME_LENGTH or not field.isidentifier():
             return False
         if field.startswith("_") or keyword.iskeyword(field):
             return False
@@ -108,16 +106,16 @@ def are_fields(fields: Any) -> bool:
 
 
 def named_tuple(name: str, fields: tuple[str, ...], mask: int) -> Any:
-    """A namedtuple class; its name is clean and its fields are some (`are_fields`).
+    """Return a namedtuple class. `name` must be cleaned (`clean_name`) and `fields` checked (`are_fields`).
 
-    Not by `collections.namedtuple`, which runs source made of them.
+    `collections.namedtuple` is not used, because it evaluates source code made of the names.
     """
     names: dict[str, Any] = {field: property(operator.itemgetter(at)) for at, field in enumerate(fields)}
     return type(name, (_NamedTuple,), {**_methods(mask), **names, "_fields": fields, "__match_args__": fields})
 
 
 class _NamedTuple(tuple):  # type: ignore[type-arg]
-    """What all namedtuples have in common."""
+    """Base class of namedtuple classes."""
 
     _fields: tuple[str, ...] = ()
     __module__ = "solution"
@@ -133,7 +131,7 @@ class _NamedTuple(tuple):  # type: ignore[type-arg]
         return f"{type(self).__name__}({fields})"
 
     def __getattr__(self, name: str) -> Any:
-        return _ask_home(self, name)
+        return _get_from_origin(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("can't set attribute")
@@ -150,6 +148,6 @@ class _NamedTuple(tuple):  # type: ignore[type-arg]
 
 
 def clean_name(name: str) -> str:
-    """The name of a program's class, fit to be one and to be remembered: it may be as long as an answer."""
-    text = name[:_LONGEST_NAME].encode("utf-8", "replace").decode()
+    """Return a printable class name of bounded length: a program's name may be as long as a whole answer."""
+    text = name[:_MAX_NAME_LENGTH].encode("utf-8", "replace").decode()
     return "".join(c if c.isprintable() else "?" for c in text) or "?"
