@@ -32,7 +32,7 @@ FROM_GUEST: dict[str, Any] = {
     "builtins:NotImplemented": NotImplemented,
     **{f"builtins:{thing.__name__}": thing for thing in (*_NUMBERS, *_CONTAINERS, object, *_EXCEPTIONS, *_FUNCTIONS)},
 }
-"""Objects that a guest may name: calling them gives no more than what the program could have returned."""
+"""Objects that a guest may name: calling them gives no more than the program could have returned itself."""
 
 
 def stdlib_name(value: Any) -> str | None:

@@ -18,7 +18,7 @@ _ITEMS = ("getitem", "setitem", "delitem", "missing", "call")
 OVERRIDABLE = (*_ITEMS, *_UNARY, *BINARY)
 ALL_OVERRIDDEN = (1 << len(OVERRIDABLE)) - 1
 """Special methods that are forwarded to the origin if the subclass overrides them. The methods that decide verdicts are
-excluded: equality, order, truth, length, iteration and hash are those of the base value."""
+excluded: equality, order, truth, length, iteration and hash come from the base value."""
 
 
 _LOOKS_UP = ("getitem", "missing", *BINARY)
