@@ -22,6 +22,7 @@ from marl_ray.config import Config, from_tree
 from marl_ray.config.keys import settings
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.episode import Task
+from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
@@ -168,7 +169,7 @@ async def _exercise(config: Config, bound: float) -> Numbers:
             found["tokens/s"] = rate
             found["gap"] = _below(await learner.logprob_gap(_groups(sampled)), bound)
             await learner.update_weights(changed=False)
-            stats = await learner.learn(Whole(_batch(sampled)))
+            stats = await learner.learn(_queue_of(_batch(sampled)))
             if not stats.optimizer_steps or not stats.grad_norm > 0:
                 raise RuntimeError(f"the update changed nothing: {stats}")
             found |= await _send(learner)
@@ -247,21 +248,11 @@ def _batch(answers: list[Generation]) -> Batch:
     return Batch(0, (MiniBatch(groups, len(groups)),))
 
 
-@dataclass(frozen=True)
-class Whole:
-    """The `BatchStream` of a batch that is there."""
-
-    whole: Batch
-
-    @property
-    def step(self) -> int:
-        return self.whole.step
-
-    async def groups(self, start: int) -> tuple[Group, ...]:
-        return self.whole.mini_batches[0].groups[start:]
-
-    async def batch(self) -> Batch:
-        return self.whole
+def _queue_of(batch: Batch) -> GroupQueue:
+    queue = GroupQueue(batch.step)
+    queue.put(batch.mini_batches[0].groups)
+    queue.close(batch)
+    return queue
 
 
 def _phases() -> list[tuple[str, str]]:

@@ -32,6 +32,7 @@ from marl_ray.cluster.memory_estimate import ModelInfo, read_model_config
 from marl_ray.config import Config, ModelConfig, from_tree
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.episode import Completion
+from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.sampling import SamplingSpec
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import load_tokenizer
@@ -127,18 +128,11 @@ def peaks() -> dict[str, float]:
     return found
 
 
-class Given:
-    """A batch that is there from the beginning."""
-
-    def __init__(self, batch: Batch) -> None:
-        self.step = batch.step
-        self._batch = batch
-
-    async def groups(self, start: int) -> Sequence[Group]:
-        return ()
-
-    async def batch(self) -> Batch:
-        return self._batch
+def queue_of(batch: Batch) -> GroupQueue:
+    """Return a closed queue that delivers the complete batch only."""
+    queue = GroupQueue(batch.step)
+    queue.close(batch)
+    return queue
 
 
 def build_batch(step: int) -> Batch:
@@ -164,7 +158,7 @@ async def work(team: RunActors, prompts: Sequence[str], folder: Path) -> None:
     for step in range(2):
         asked = (SamplingSpec(GENERATIONS, 40, 1.0, 1.0, None, seed) for seed in range(len(prompts)))
         await asyncio.gather(*(generators.generate(f"{step} {p}", s) for p, s in zip(prompts, asked, strict=True)))
-        await learner.learn(Given(build_batch(step)))
+        await learner.learn(queue_of(build_batch(step)))
         await learner.update_weights(changed=True)
 
 

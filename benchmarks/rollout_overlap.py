@@ -32,6 +32,7 @@ from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Batch, Group, UpdateStats
+from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import ActorId
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.state import TrainerState
@@ -40,7 +41,6 @@ from marl_ray.launch.training_session import TrainingSession
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.sinks import MetricStream
-from marl_ray.trainer.batch_builder import PolicyStream
 from marl_ray.trainer.loop import Trainer
 
 PACES = (
@@ -103,10 +103,10 @@ class _Longer:
         time.sleep(max(0.0, self.until - time.monotonic()))
 
 
-class Barrier(PolicyStream):
-    """Nothing is handed on before the batch is complete."""
+class BarrierQueue(GroupQueue):
+    """A queue that delivers the complete batch only."""
 
-    async def groups(self, start: int) -> Sequence[Group]:
+    async def get(self, start: int) -> Sequence[Group]:
         return []
 
 
@@ -156,8 +156,8 @@ async def measure(steps: int, folder: Path) -> dict[str, Figures]:
                 sink = Rows()
                 config = config_of(folder, staleness, state.step + steps)
                 standing = ResumeState(None, state, state.step, frozenset())
-                stream = PolicyStream if streams else Barrier
-                with mock.patch("marl_ray.trainer.loop.PolicyStream", stream):
+                queue = GroupQueue if streams else BarrierQueue
+                with mock.patch("marl_ray.trainer.batch_producer.GroupQueue", queue):
                     trainer = Trainer(config, problem, run, standing, team, MetricStream([sink]))
                     await trainer.run()
                 state = trainer.recorder.state

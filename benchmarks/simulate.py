@@ -31,12 +31,12 @@ from benchmarks.simulated_durations import Pace, parse_paces
 from marl_ray.config import Config, from_tree
 from marl_ray.core.episode import Task
 from marl_ray.external.transition import Transition
-from marl_ray.launch.run_checks import RunInputs
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.episode_records import EpisodeRecord
 from marl_ray.telemetry.metrics import MetricRow
 from marl_ray.telemetry.sinks import MetricStream
+from marl_ray.trainer.context import RunInputs
 from marl_ray.trainer.loop import Trainer
 
 GROUP = 8
@@ -172,8 +172,7 @@ async def imagine(
     standing = standing or ResumeState.at_start()
     for learner in team.learners:
         learner.step = learner.generators.version = standing.state.step
-    trainer = Trainer(config, problem, RunFolder(folder / "run"), standing, team, MetricStream([sink]))
-    trainer.producer.log = log or NoLog()
+    trainer = Trainer(config, problem, RunFolder(folder / "run"), standing, team, MetricStream([sink]), log or NoLog())
     await trainer.run()
     return sink, list(generators.values())
 

@@ -13,8 +13,9 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from benchmarks.simulated_durations import Pace, SlotEngine
-from marl_ray.core.batch import BatchStream, Group, UpdateStats
+from marl_ray.core.batch import Group, UpdateStats
 from marl_ray.core.episode import Completion, Outcome, Task
+from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.environments.base import Environment
@@ -131,12 +132,12 @@ class Learner:
         self.policy, self.pace, self.generators, self.streams = policy, pace, generators, streams
         self.step = 0
 
-    async def learn(self, stream: BatchStream) -> UpdateStats:
+    async def learn(self, queue: GroupQueue) -> UpdateStats:
         taken = 0
-        while self.streams and (groups := await stream.groups(taken)):
+        while self.streams and (groups := await queue.get(taken)):
             taken += len(groups)
             await self._compute(groups)
-        batch = await stream.batch()
+        batch = await queue.batch()
         await self._compute([group for mini_batch in batch.mini_batches for group in mini_batch.groups][taken:])
         await asyncio.sleep(self.pace.optimizer_s)
         self.step += 1

@@ -25,7 +25,6 @@ from marl_ray.data.loading import load_tasks
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation.attempt import CodeAttempt
 from marl_ray.external.transition import Transition
-from marl_ray.launch.run_checks import RunInputs
 from marl_ray.launch.training_session import TrainingSession, open_row_stream
 from marl_ray.sandbox import ExecutionReport
 from marl_ray.storage.resume import ResumeState
@@ -33,6 +32,7 @@ from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.episode_records import EpisodeRecord
 from marl_ray.telemetry.metrics import MetricRow
 from marl_ray.telemetry.sinks import MetricStream
+from marl_ray.trainer.context import RunInputs
 from marl_ray.trainer.loop import Trainer
 
 MAX_LENGTH = 1024
@@ -108,13 +108,13 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
     class GatedTrainer(Trainer):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            self._play, self.producer.play = self.producer.play, self.play  # type: ignore[method-assign]
+            self._roll_out, self.producer.roll_out = self.producer.roll_out, self.roll_out  # type: ignore[method-assign]
 
-        async def play(self, step: int) -> None:
+        async def roll_out(self, step: int) -> None:
             await self.condition.wait_for(lambda: self.recorder.state.step == step)  # the step before is counted
             await asyncio.to_thread(gate.pass_through)
-            self.runner.generators = noted = [Noted(generators) for generators in self.team.generators]
-            await self._play(step)
+            self.runner.generators = noted = [Noted(generators) for generators in self.actors.generators]
+            await self._roll_out(step)
             _requests(folder, step).write_text(json.dumps([one.requests for one in noted]))
 
     class Tally:

@@ -25,9 +25,10 @@ from marl_ray.actors.shared_learner import SharedLearnerView
 from marl_ray.actors.supervisor import ActorSpec, RestartPolicy, Supervisor
 from marl_ray.cluster.placement_plan import Transport
 from marl_ray.config import Deadlines
-from marl_ray.core.batch import Batch, BatchStream, Group, TrainingHistory, UpdateStats
+from marl_ray.core.batch import Batch, Group, TrainingHistory, UpdateStats
 from marl_ray.core.concurrency import Condition, DeadlineExceeded, gather, wait_within
 from marl_ray.core.errors import UserError
+from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.weights.receiver import WeightSyncResult
 
@@ -93,11 +94,17 @@ class LearnerGroup:
         generators.replicas.fit = self._fit
         await self._survive(self._introduce)
 
-    async def learn(self, stream: BatchStream) -> UpdateStats:
-        """Learn from the clock's next batch, group by group as they come: one optimizer step a mini-batch."""
-        if stream.step != self.version:
-            raise ValueError(f"{self.policy} has learned from {self.version} batches, and gets number {stream.step}")
-        stats = await self._survive(lambda ranks: self._fold(ranks, stream))
+    async def learn(self, queue: GroupQueue) -> UpdateStats:
+        """Learn from the next batch while its groups arrive: one optimizer step per mini-batch.
+
+        If a rank is lost, the batch starts again from the first group of the queue. Raises ValueError for a batch that
+        is not the next one.
+        """
+        if queue.step != self.version:
+            raise ValueError(
+                f"{self.policy} has learned from {self.version} batches and cannot take batch {queue.step}"
+            )
+        stats = await self._survive(lambda ranks: self._learn_batch(ranks, queue))
         self.version += 1
         self.device.learned()
         return stats
@@ -151,15 +158,15 @@ class LearnerGroup:
         deadline = Deadline(self._deadlines.start_s, "start_s", "to try its tokenizer")
         return await self._survive(lambda ranks: self._all(ranks, deadline, LearnerActor.fingerprint, texts))
 
-    async def _fold(self, ranks: Sequence[Handle[LearnerActor]], stream: BatchStream) -> UpdateStats:
-        """Each group is sent once: as it comes, or with the whole, if those who play need the device until then."""
+    async def _learn_batch(self, ranks: Sequence[Handle[LearnerActor]], queue: GroupQueue) -> UpdateStats:
+        """Send each group once: when it arrives, or with the complete batch on a device that the engines share."""
         deadline, sent = self._learn(), 0
-        while not self.device.by_turns and (groups := await stream.groups(sent)):
-            await self._all(ranks, deadline, LearnerActor.accumulate, stream.step, sent, groups)
+        while not self.device.by_turns and (groups := await queue.get(sent)):
+            await self._answers(ranks, deadline, LearnerActor.accumulate, queue.step, sent, groups)
             sent += len(groups)
-        rest = _without(await stream.batch(), sent)
+        rest = _without(await queue.batch(), sent)
         async with self.device.learning(self):
-            return await self._all(ranks, deadline, LearnerActor.finish, rest, sent)
+            return (await self._answers(ranks, deadline, LearnerActor.finish, rest, sent))[0]
 
     async def _deliver(self, generators: Sequence[Handle[GenerationActor]], changed: bool) -> WeightSyncResult:
         """To these generators; those that do not take the weights are lost."""
@@ -292,7 +299,8 @@ class LearnerGroup:
         """
         async with self._turns:
             try:
-                return await self._each(ranks, deadline, method, *args, **kwargs)
+                calls = [rank.call(method, *args, **kwargs) for rank in ranks]
+                return await gather(*(call.within(deadline) for call in calls))
             except (ActorDied, DeadlineExceeded) as error:
                 for rank in ranks:
                     self.ranks.report_lost(rank, str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from marl_ray.cluster.placement_plan import make_plan
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings, SandboxUnavailable
@@ -26,6 +27,15 @@ def sandbox_settings(config: Config) -> SandboxSettings:
         packages=sandbox.packages,
         scratch_mb=sandbox.scratch_mb,
     )
+
+
+def check_local_machine(config: Config) -> None:
+    """Raise UserError if a run on this machine lacks GPUs or sandbox isolation. Check nothing on a remote cluster."""
+    from marl_ray.cluster.ray_connection import cluster_address, local_gpus  # Ray, which a dry run does without
+
+    if not cluster_address():
+        make_plan(config, cluster_has_gpus=local_gpus() > 0)
+        check_sandbox_here(config)
 
 
 def check_sandbox_here(config: Config) -> None:

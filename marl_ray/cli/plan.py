@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from marl_ray.cluster.hardware import NodeSpec
     from marl_ray.cluster.memory_estimate import ModelInfo
     from marl_ray.config import Config
-    from marl_ray.launch.run_checks import RunInputs
     from marl_ray.storage.resume import SavedRun
+    from marl_ray.trainer.context import RunInputs
 
 PROMPTS = 32
 """Tasks whose prompts are counted."""

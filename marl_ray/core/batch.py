@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,21 +57,6 @@ class Batch:
 
     step: int
     mini_batches: tuple[MiniBatch, ...]
-
-
-class BatchStream(Protocol):
-    """One policy's batch of step number `step` while it is being made. Whoever reads it may begin again."""
-
-    @property
-    def step(self) -> int:
-        """The batch's number."""
-
-    async def groups(self, start: int) -> Sequence[Group]:
-        """Groups number `start` and after of the first mini-batch, as soon as there are any, in their order; none when
-        the mini-batch has no more, or comes as a whole alone."""
-
-    async def batch(self) -> Batch:
-        """The whole, once it is complete, in the batch log, and may be learned from."""
 
 
 class TrainingHistory(Protocol):

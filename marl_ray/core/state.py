@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from marl_ray.core.episode import Episode
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """Where the loop is. The place in the data and all streams of randomness follow from `step` and `draws`."""
+    """The progress of the training loop, as `trainer.json` of a checkpoint stores it.
+
+    The position in the data and all random streams follow from `step` and `draws`.
+    """
 
     step: int
-    """Steps done, and so every agent's weight version: each step makes a new one, with or without a gradient."""
+    """Completed steps, which is also every agent's weight version: each step makes a new version, changed or not."""
     env_steps: int
-    """Joint samples taken."""
+    """Joint samples so far."""
     learned: int
-    """Optimizer steps, over all policies."""
+    """Optimizer steps so far, over all policies."""
     draws: int = 0
-    """Draws that are in a batch, learned from or skipped; 0 without dynamic_sampling, where they follow from `step`."""
+    """Prompt samples that belong to a batch, learned from or skipped. 0 without dynamic sampling."""
 
     def after(self, joint_samples: int, optimizer_steps: int, draws: int = 0) -> TrainerState:
-        """One step further, in which these were taken."""
+        """Return the state one step later."""
         learned = self.learned + optimizer_steps
         return TrainerState(self.step + 1, self.env_steps + joint_samples, learned, self.draws + draws)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """The end of a run: its last and first step, and the last evaluation's metrics and episodes, if any."""
+
+    step: int
+    env_steps: int
+    first_step: int
+    last_evaluation: Mapping[str, float | int | str] | None
+    evaluation_episodes: list[Episode]

@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from marl_ray.actors.sandbox_settings import check_sandbox
+from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
 from marl_ray.config import Config, to_yaml
 from marl_ray.core.episode import Episode, Task
 from marl_ray.core.errors import UserError
@@ -41,7 +41,6 @@ from marl_ray.evaluation.protocols import PROTOCOLS, REORDERING, SINGLE
 from marl_ray.evaluation.tables import matrix, table
 from marl_ray.evaluation.task_metrics import EvaluationSummary, TaskMetrics, measure, plain, summarise
 from marl_ray.external.transition import Transition
-from marl_ray.launch.run_checks import check_local_machine
 from marl_ray.models.names import check_model
 from marl_ray.telemetry.episode_records import episode_record
 

@@ -1,4 +1,4 @@
-"""What must hold between the actors before the first rollout."""
+"""Checks of the actors before the first rollout: run folder, tokenizers, prompt lengths, log-probabilities."""
 
 from __future__ import annotations
 
@@ -10,88 +10,76 @@ from marl_ray.actors.run_actors import RunActors
 from marl_ray.config import Config
 from marl_ray.core.batch import Group
 from marl_ray.core.concurrency import gather
-from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.core.sampling import SamplingSpec
-from marl_ray.environments.base import Environment
+from marl_ray.trainer.context import PROBE_TEXTS, RunInputs
 
 logger = logging.getLogger(__name__)
 
-PROBE_TEXTS = 64
 COMPARED_PROMPTS, COMPARED_TOKENS = 4, 32
-"""What engine and learner are compared on: prompts, at least one a generator, and tokens of each answer."""
+"""Prompts per agent (at least one per generator) and tokens per completion in the log-probability check."""
 
 
-def probe_texts(environment: Environment, tasks: Sequence[Task], agent: int) -> list[str]:
-    """The texts that an agent's tokenizers are compared on: its first prompts of the first tasks."""
-    return [environment.first_prompts(task)[agent] for task in tasks[:PROBE_TEXTS]]
+async def check_actors(config: Config, actors: RunActors, inputs: RunInputs, folder: Path) -> None:
+    """Check that learners see the run folder, that a policy's actors load one tokenizer, and that prompts fit.
 
-
-async def check_team(
-    config: Config, team: RunActors, environment: Environment, tasks: Sequence[Task], folder: Path
-) -> None:
-    """Every learner sees the run folder; a policy's learner and generators load one tokenizer; prompts fit.
-
-    Prompts that are too long are counted and will be skipped. Raises UserError, also when all are.
+    Prompts that are too long are counted and will be skipped. Raises UserError, also if all prompts are too long.
     """
-    seen = await gather(*(learner.sees_path(str(folder)) for learner in team.learners))
-    for learner, sees in zip(team.learners, seen, strict=True):
+    sees_folder = await gather(*(learner.sees_path(str(folder)) for learner in actors.learners))
+    for learner, sees in zip(actors.learners, sees_folder, strict=True):
         if not sees:
             raise UserError(
                 f"{ActorId('learner', learner.policy)} does not see {folder}: output.base_dir should be on a file "
                 "system that every node shares"
             )
-    prompts = [environment.first_prompts(task) for task in tasks]
+    prompts = [inputs.environment.first_prompts(task) for task in inputs.train_tasks]
     too_long: set[int] = set()
     for agent, settings in enumerate(config.agents):
         texts = [of_task[agent] for of_task in prompts]
-        await _check_tokenizers(config, team, agent, texts[:PROBE_TEXTS])
-        room = config.model.max_length - settings.max_new_tokens
-        lengths = await team.generators[agent].prompt_lengths(texts)
-        too_long |= {i for i, length in enumerate(lengths) if length > room}
-    room = config.model.max_length - max(agent.max_new_tokens for agent in config.agents)
-    if len(too_long) == len(tasks):
+        await _check_tokenizers(config, actors, agent, texts[:PROBE_TEXTS])
+        limit = config.model.max_length - settings.max_new_tokens
+        lengths = await actors.generators[agent].prompt_lengths(texts)
+        too_long |= {i for i, length in enumerate(lengths) if length > limit}
+    limit = config.model.max_length - max(agent.max_new_tokens for agent in config.agents)
+    if len(too_long) == len(prompts):
         raise UserError(
-            f"all {len(tasks)} prompts are longer than the {room} tokens that model.max_length "
+            f"all {len(prompts)} prompts are longer than the {limit} tokens that model.max_length "
             f"{config.model.max_length} leaves beside max_new_tokens: raise model.max_length"
         )
     if too_long:
         logger.warning(
-            f"{len(too_long)} of {len(tasks)} training prompts are longer than {room} tokens and will be "
+            f"{len(too_long)} of {len(prompts)} training prompts are longer than {limit} tokens and will be "
             "skipped (model.max_length)"
         )
 
 
-async def check_logprob_agreement(
-    config: Config, team: RunActors, environment: Environment, tasks: Sequence[Task]
-) -> None:
-    """Learners say of tokens what their generators, which serve their weights, said when they sampled them.
+async def check_logprob_agreement(config: Config, actors: RunActors, inputs: RunInputs) -> None:
+    """Compare the log-probabilities of generators and learners on the same tokens with the same weights.
 
-    A gradient is one of the sampler's policy as far as that holds. They are compared without top_p and top_k, which
-    `importance` makes up for, so that these neither hide a difference nor make one. Raises UserError.
+    The policy gradient is only correct as far as both agree. Completions are sampled without top_p and top_k, for which
+    `importance` corrects, so that truncation neither hides a difference nor causes one. Raises UserError if an agent's
+    mean absolute difference exceeds max_logprob_gap (nats per token).
     """
     bound = config.loop.max_logprob_gap
     if bound is None:
         return
     agents = range(config.num_agents)
-    sampled = await gather(*(_sampled(config, team, environment, tasks, n) for n in agents))
-    # Nobody plays any more: engines may have to sleep while learners compute.
-    gaps = await gather(*(_logprob_gap(team, n, groups) for n, groups in zip(agents, sampled, strict=True)))
-    for number, gap in enumerate(gaps):
-        if not gap <= bound:  # it may be no number
+    sampled = await gather(*(_sample(config, actors, inputs, agent) for agent in agents))
+    # Sampling is over for all agents: engines that share a device with learners may sleep now.
+    gaps = await gather(*(_logprob_gap(actors, agent, groups) for agent, groups in zip(agents, sampled, strict=True)))
+    for agent, gap in enumerate(gaps):
+        if not gap <= bound:  # also if the gap is NaN
             raise UserError(
-                f"agent {number}: generator and learner differ by {gap:.3g} nats a token on the same tokens, more than "
-                f"{config.algorithm}.max_logprob_gap {bound:g}: what is trained would not be what is sampled. "
-                f"{_likely_causes(config, number)}"
+                f"agent {agent}: generator and learner differ by {gap:.3g} nats per token on the same tokens, more "
+                f"than {config.algorithm}.max_logprob_gap {bound:g}: the trained policy would not be the sampled one. "
+                f"{_likely_causes(config, agent)}"
             )
 
 
-async def _sampled(
-    config: Config, team: RunActors, environment: Environment, tasks: Sequence[Task], agent: int
-) -> list[Group]:
-    """A few short completions; none where no prompt leaves room for one."""
+async def _sample(config: Config, actors: RunActors, inputs: RunInputs, agent: int) -> list[Group]:
+    """Return a few short completions; none if no prompt leaves space for one."""
     settings = config.agents[agent]
     sampling = SamplingSpec(
         num_generations=1,
@@ -101,17 +89,17 @@ async def _sampled(
         top_k=None,
         seed=stream_seed(config.seed, "agreement", agent),
     )
-    prompts = probe_texts(environment, tasks, agent)[: max(COMPARED_PROMPTS, team.generators[agent].size)]
-    generations = await gather(*(team.generators[agent].generate(prompt, sampling) for prompt in prompts))
+    prompts = inputs.probe_texts(agent)[: max(COMPARED_PROMPTS, actors.generators[agent].size)]
+    generations = await gather(*(actors.generators[agent].generate(prompt, sampling) for prompt in prompts))
     return [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]
 
 
-async def _logprob_gap(team: RunActors, agent: int, groups: Sequence[Group]) -> float:
-    return await team.learner_of(agent).logprob_gap(groups) if groups else 0.0
+async def _logprob_gap(actors: RunActors, agent: int, groups: Sequence[Group]) -> float:
+    return await actors.learner_of(agent).logprob_gap(groups) if groups else 0.0
 
 
 def _likely_causes(config: Config, agent: int) -> str:
-    """Of a gap. Chat templates are none: both read the same ids."""
+    """Return the likely causes of a gap. Chat templates are not among them: both sides read the same token ids."""
     settings = config.agents[agent]
     return (
         f"Likely: other weights (did {settings.name} change while the run started?); a temperature other than "
@@ -121,10 +109,10 @@ def _likely_causes(config: Config, agent: int) -> str:
     )
 
 
-async def _check_tokenizers(config: Config, team: RunActors, agent: int, texts: list[str]) -> None:
-    learner = team.learner_of(agent)
+async def _check_tokenizers(config: Config, actors: RunActors, agent: int, texts: list[str]) -> None:
+    learner = actors.learner_of(agent)
     ours = await learner.fingerprint(texts)
-    for replica, other in enumerate(await team.generators[agent].fingerprints(texts)):
+    for replica, other in enumerate(await actors.generators[agent].fingerprints(texts)):
         if other != ours:
             raise UserError(
                 f"{ActorId('learner', learner.policy)} and {ActorId('generator', learner.policy, replica)} load "

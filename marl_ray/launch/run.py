@@ -17,8 +17,9 @@ from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.budget import describe_budget, training_budget
 from marl_ray.core.errors import UserError
+from marl_ray.core.state import TrainingResult
 from marl_ray.core.stop_signals import StopSignals
-from marl_ray.launch.run_checks import RunInputs, check, check_new_folder, folder_of
+from marl_ray.launch.run_checks import check, check_new_folder, folder_of
 from marl_ray.launch.training_session import TrainingSession
 from marl_ray.reports.returns_plot import plot_run
 from marl_ray.reports.run_summary import plot_title, read_metrics, write_run_summary
@@ -27,7 +28,7 @@ from marl_ray.storage.run_folder import RunFolder
 from marl_ray.storage.run_lock import held
 from marl_ray.telemetry import logs
 from marl_ray.telemetry.startup_timer import StartupTimer
-from marl_ray.trainer.loop import TrainingResult
+from marl_ray.trainer.context import RunInputs
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marl_ray.actors.sandbox_settings import check_sandbox, check_sandbox_here
-from marl_ray.cluster.placement_plan import describe_demands, make_plan
+from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
+from marl_ray.cluster.placement_plan import describe_demands
 from marl_ray.config import Config
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
@@ -33,20 +32,9 @@ from marl_ray.storage.resume import SavedRun, check_resume
 from marl_ray.storage.run_folder import RunFolder, new_folder
 from marl_ray.telemetry.tensorboard import require_tensorboard
 from marl_ray.telemetry.wandb import require_wandb
+from marl_ray.trainer.context import RunInputs
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class RunInputs:
-    """What a run is about: tasks, their environment, and what the agents hear between turns."""
-
-    environment: Environment[Any]
-    transition: Transition
-    train_tasks: list[Task]
-    eval_tasks: list[Task]
-    prompt_notes: tuple[str, ...] = ()
-    """How each agent's prompts reach its model, a line an agent."""
 
 
 def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> RunInputs:
@@ -166,15 +154,6 @@ def _warn_of_overlap(config: Config, train_tasks: list[Task], eval_tasks: list[T
 def _content(task: Task) -> tuple[Any, ...]:
     """All of a task but its id."""
     return (task.prompt, *sorted(task.fields.items()))
-
-
-def check_local_machine(config: Config) -> None:
-    """Without a cluster's address the run is on this machine. Raises UserError for GPUs and walls that it has not."""
-    from marl_ray.cluster.ray_connection import cluster_address, local_gpus  # Ray, which a dry run does without
-
-    if not cluster_address():
-        make_plan(config, cluster_has_gpus=local_gpus() > 0)
-        check_sandbox_here(config)
 
 
 def check_new_folder(folder: RunFolder) -> None:

@@ -11,9 +11,9 @@ from marl_ray.config import Config, to_yaml
 from marl_ray.config.budget import training_budget
 from marl_ray.core.concurrency import gather, run_with_background
 from marl_ray.core.files import write_atomically
+from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
-from marl_ray.launch.preflight import check_logprob_agreement, check_team
-from marl_ray.launch.run_checks import RunInputs
+from marl_ray.launch.preflight import check_actors, check_logprob_agreement
 from marl_ray.launch.scaling import serve_requests
 from marl_ray.storage.history import StoredHistory
 from marl_ray.storage.resume import ResumeState
@@ -24,7 +24,8 @@ from marl_ray.telemetry.sinks import MetricStream, Sink
 from marl_ray.telemetry.startup_timer import StartupTimer
 from marl_ray.telemetry.tensorboard import TensorBoardSink
 from marl_ray.telemetry.wandb import WandbSink
-from marl_ray.trainer.loop import Trainer, TrainingResult
+from marl_ray.trainer.context import RunInputs
+from marl_ray.trainer.loop import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class TrainingSession:
     async def _make_ready(self, team: RunActors) -> None:
         """What must hold before the first rollout: they fit together, and the generators have their weights."""
         with self.startup.part("tokenizers"):
-            await check_team(self.config, team, self.inputs.environment, self.inputs.train_tasks, self.folder.path)
+            await check_actors(self.config, team, self.inputs, self.folder.path)
         with self.startup.part("weights"):
             if (checkpoint := self.standing.checkpoint) is not None:
                 step, policy_folder = self.standing.state.step, self.folder.checkpoints.policy_folder
@@ -75,7 +76,7 @@ class TrainingSession:
             await gather(*(x.connect(team.generators[x.policy.number], of_policy[x.policy]) for x in team.learners))
             await gather(*(x.update_weights(changed=True) for x in team.learners))
         with self.startup.part("agreement"):
-            await check_logprob_agreement(self.config, team, self.inputs.environment, self.inputs.train_tasks)
+            await check_logprob_agreement(self.config, team, self.inputs)
             # Under a new label engines share no keys and values with what they were compared on.
             await gather(*(x.update_weights(changed=False) for x in team.learners))
 

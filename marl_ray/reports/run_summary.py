@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
+from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
 from marl_ray.reports.diagnostics import describe_device_memory, describe_wait_times
 from marl_ray.reports.episode_text import write_episode_texts
 from marl_ray.reports.returns_plot import plot_run
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.jsonl_sink import read_rows
-
-if TYPE_CHECKING:
-    from marl_ray.trainer.loop import TrainingResult
 
 MAX_SAMPLE_EPISODES = 8
 
@@ -32,11 +30,11 @@ def write_run_summary(config: Config, folder: RunFolder, result: TrainingResult,
         f"Trained {describe_agents(config)} with {method} to step {result.step} "
         f"({pluralize(result.env_steps, 'joint sample')}{since}) in {seconds / 60:.1f} min."
     ]
-    if result.after is not None:
+    if result.last_evaluation is not None:
         title = f"Episodes of the last evaluation, {plot_title(config)}"
-        write_episode_texts(folder.samples, title, result.eval_episodes[:MAX_SAMPLE_EPISODES])
+        write_episode_texts(folder.samples, title, result.evaluation_episodes[:MAX_SAMPLE_EPISODES])
         files.append(folder.samples.name)
-        rewards = ", ".join(_held_out_rewards(rows, result.after, config.rollout.num_turns))
+        rewards = ", ".join(_held_out_rewards(rows, result.last_evaluation, config.rollout.num_turns))
         lines.append(f"Mean reward on held-out tasks: {rewards}.")
     own_rows = [row for row in rows if row["step"] > result.first_step]
     lines += [*describe_wait_times(config, own_rows), *describe_device_memory(own_rows)]

@@ -1,20 +1,20 @@
-"""A batch while its episodes are played: nodes in, as they come; every agent's groups out, in the batch's order.
+"""Building a batch from episodes that finish in any order.
 
-The order is the batch's own (`marl_ray.credit.groups`), so what was played first changes nothing: a group is handed on
-when all groups before it are known. Where a whole batch is compared, by an agent's estimator or what its critic says of
-it, none is handed on before all are known: the learner begins when the rollout is over.
+Nodes are added as soon as they have their rewards; groups leave in the order of the batch (`marl_ray.credit.groups`),
+so the order in which episodes finish changes nothing. A group is put on its policy's queue once all groups before it
+are known. If an estimator or a critic compares the whole batch, no group is put before all groups are known, and the
+learner starts after the rollout.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 from marl_ray.config import Config
 from marl_ray.core.batch import Batch, Group
-from marl_ray.core.concurrency import now
 from marl_ray.core.episode import Episode, Node
+from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import PolicyId
 from marl_ray.credit.groups import (
     build_batch,
@@ -28,132 +28,98 @@ from marl_ray.credit.groups import (
     weight_batch,
 )
 
-Until = Callable[[Callable[[], bool]], Awaitable[None]]
-"""Waits until something holds."""
-
 
 class BatchBuilder:
-    """Batch number `step` of `draws` episodes. `groups` [N] are the agents' that can be learned from by now.
+    """Batch number `step`, built from `episodes` episodes.
 
-    `draws` None: how many there are is not known before `close`, and they are added in their order. `changed` is called
-    whenever there are more groups, and when the batch is complete.
+    With `episodes` None (dynamic sampling) the number is unknown until `close`, and episodes are added in their order.
+    Groups of the first mini-batch are put on `queues`, one queue per policy.
     """
 
     def __init__(
-        self, step: int, draws: int | None, config: Config, changed: Callable[[], None] = lambda: None
+        self, step: int, episodes: int | None, config: Config, queues: Mapping[PolicyId, GroupQueue] | None = None
     ) -> None:
         self.step = step
         self.config = config
-        self.first_mini_batch = config.optimizer.train_batch_size
-        """An agent's groups in the first mini-batch; None: all."""
-        self._changed = changed
+        self.queues = queues or {}
         self.groups: list[list[Group]] = [[] for _ in range(config.num_agents)]
-        self._credited: list[list[Group]] = [
+        """Groups that can be learned from, per agent."""
+        self.batches: list[Batch] = []
+        """One batch per agent, once all episodes are known."""
+        self._unweighted: list[list[Group]] = [
             [] if needs_whole_batch(agent) else groups for agent, groups in zip(config.agents, self.groups, strict=True)
         ]
-        """The same, or where a whole batch is compared, those that have no weights yet."""
-        self.batches: list[Batch] = []
-        """One an agent, once all episodes are known."""
+        """`groups`, or for an estimator that compares the whole batch, groups that have no weights yet."""
         self._turns = range(1 if config.rollout.handoff == "all" else config.rollout.num_turns)
-        self._open = draws is None
-        """Whether further episodes may be added than those that are known of."""
-        self._cells = [(draw, turn) for draw in range(draws or 0) for turn in self._turns]
+        self._open = episodes is None
+        """Whether episodes beyond the known ones may be added."""
+        self._order = [(episode, turn) for episode in range(episodes or 0) for turn in self._turns]
         if ordered_by_turn(config):
-            self._cells.sort(key=lambda cell: cell[1])
+            self._order.sort(key=lambda position: position[1])
         self._nodes: dict[tuple[int, int], list[Node]] = {}
-        self._handed_on = 0
+        self._done = 0
+        """Positions of `_order` whose groups have been built."""
 
-    def add_node(self, draw: int, node: Node) -> None:
-        """A node has its rewards. In a chain nothing later changes what its completions are credited with."""
+    def add_node(self, index: int, node: Node) -> None:
+        """Add a node of episode `index` that has its rewards. Ignored with handoff `all`, which needs whole trees."""
         if self.config.rollout.handoff != "all":
-            self._nodes[draw, node.turn] = [node]
-            self._hand_on()
+            self._nodes[index, node.turn] = [node]
+            self._build_groups()
 
-    def add_episode(self, draw: int, episode: Episode) -> None:
-        """An episode is over: of turns that it did not play there is nothing to wait for."""
+    def add_episode(self, index: int, episode: Episode) -> None:
+        """Add the finished episode `index`. Turns that it did not reach have no nodes."""
         if self._open:
-            self._cells += [(draw, turn) for turn in self._turns]
+            self._order += [(index, turn) for turn in self._turns]
         if self.config.rollout.handoff == "all":
-            self._nodes[draw, 0] = trainable_nodes(episode, self.config)
+            self._nodes[index, 0] = trainable_nodes(episode, self.config)
         else:
-            ordered_by_turn: defaultdict[int, list[Node]] = defaultdict(list)
+            nodes: defaultdict[int, list[Node]] = defaultdict(list)
             for _, node in episode.nodes():
-                ordered_by_turn[node.turn].append(node)
-            self._nodes |= {(draw, turn): ordered_by_turn[turn] for turn in self._turns}
-        self._hand_on()
+                nodes[node.turn].append(node)
+            self._nodes |= {(index, turn): nodes[turn] for turn in self._turns}
+        self._build_groups()
 
     def close(self) -> None:
-        """There are no further episodes."""
+        """Declare that no further episode will be added."""
         self._open = False
-        self._hand_on()
+        self._build_groups()
 
-    def _hand_on(self) -> None:
-        while self._handed_on < len(self._cells) and (cell := self._cells[self._handed_on]) in self._nodes:
-            for node in self._nodes[cell]:
-                for agent, groups in enumerate(self._credited):
+    def _build_groups(self) -> None:
+        while self._done < len(self._order) and (position := self._order[self._done]) in self._nodes:
+            for node in self._nodes[position]:
+                for agent, groups in enumerate(self._unweighted):
                     groups.append(build_group(node, agent, self.config))
-            self._handed_on += 1
-        if self._handed_on == len(self._cells) and not self._open and not self.batches:
-            for settings, groups, credited in zip(self.config.agents, self.groups, self._credited, strict=True):
+            self._done += 1
+        if self._done == len(self._order) and not self._open and not self.batches:
+            for settings, groups, unweighted in zip(self.config.agents, self.groups, self._unweighted, strict=True):
                 if needs_whole_batch(settings):
-                    groups += weight_batch(credited, settings, self.config.credit)
+                    groups += weight_batch(unweighted, settings, self.config.credit)
             self.batches = [build_batch(groups, self.step, self.config) for groups in self.groups]
-        self._changed()
+        self._put_groups()
+
+    def _put_groups(self) -> None:
+        """Put the groups of nodes at which all agents of a policy have theirs, up to the end of the first mini-batch."""
+        if critic_needs_whole_batch(self.config.credit):
+            return
+        size = self.config.optimizer.train_batch_size
+        for policy, queue in self.queues.items():
+            groups = [self.groups[agent] for agent in policy.agents]
+            start, end = len(queue) // len(groups), min(map(len, groups))
+            if size is not None:
+                end = min(end, size)
+            if start < end:
+                queue.put(interleave([of_agent[start:end] for of_agent in groups]))
 
 
-@dataclass
-class PolicyStream:
-    """What an assembly holds for one policy, as its learner takes it (`BatchStream`): the groups of all its agents.
-
-    `until` waits for a condition; `may_learn` says whether an agent's next batch is in the log and may be learned from.
-    """
-
-    assembly: BatchBuilder
-    policy: PolicyId
-    until: Until
-    may_learn: Callable[[int], bool]
-    waited_s: float = field(default=0.0)
-    """How long its learner has waited for it."""
-
-    @property
-    def step(self) -> int:
-        """The batch's number."""
-        return self.assembly.step
-
-    async def groups(self, start: int) -> Sequence[Group]:
-        """See `BatchStream`."""
-        if critic_needs_whole_batch(self.assembly.config.credit):
-            return []
-        agents, size = self.policy.agents, self.assembly.first_mini_batch
-        groups = [self.assembly.groups[agent] for agent in agents]
-        end = None if size is None else size * len(agents)
-        if end is not None and start >= end:
-            return []
-
-        def ready() -> int:
-            """Nodes at which all agents' groups are known."""
-            return min(map(len, groups))
-
-        await self._wait(lambda: ready() * len(agents) > start or bool(self.assembly.batches))
-        return interleave([of_agent[: ready()] for of_agent in groups])[start:end]
-
-    async def batch(self) -> Batch:
-        """See `BatchStream`."""
-        await self._wait(lambda: bool(self.assembly.batches) and self.may_learn(self.policy.number))
-        return merge_batches([self.assembly.batches[agent] for agent in self.policy.agents])
-
-    async def _wait(self, holds: Callable[[], bool]) -> None:
-        begun = now()
-        await self.until(holds)
-        self.waited_s += now() - begun
+def policy_batch(batches: Sequence[Batch], policy: PolicyId) -> Batch:
+    """Return the batch of a policy from the batches of all agents."""
+    return merge_batches([batches[agent] for agent in policy.agents])
 
 
-def builder_from_log(step: int, batches: Sequence[Batch], config: Config) -> BatchBuilder:
-    """One that is complete, of batches from the log."""
-    assembly = BatchBuilder(step, 0, config)
-    assembly.batches = list(batches)
-    assembly.first_mini_batch = None
-    for groups, batch in zip(assembly.groups, batches, strict=True):
-        if batch.mini_batches:  # cut as it was then, whatever the config says now
-            groups += batch.mini_batches[0].groups
-    return assembly
+def put_logged_groups(batches: Sequence[Batch], queues: Mapping[PolicyId, GroupQueue], config: Config) -> None:
+    """Put the first mini-batch of batches from the log on the queues. The mini-batches keep the size that they had."""
+    if critic_needs_whole_batch(config.credit):
+        return
+    for policy, queue in queues.items():
+        if mini_batches := policy_batch(batches, policy).mini_batches:
+            queue.put(mini_batches[0].groups)

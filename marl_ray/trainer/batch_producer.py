@@ -1,22 +1,22 @@
-"""The batches of a run, played or brought from the log, each complete once it is in the log.
+"""Producing the batches of a run: rolling them out, or reading them from the batch log of a resumed run.
 
-Without dynamic_sampling a batch is a step's tasks, and k + 1 of them are played at the same time at most. With it a
-batch is as many draws as it takes, which are played one by one (`marl_ray.trainer.dynamic_sampling` says which may start and which
-batch they are in).
+Without dynamic sampling a batch consists of the tasks of one step, and at most max_staleness + 1 batches are rolled out
+at the same time. With dynamic sampling episodes start one by one, and `marl_ray.trainer.dynamic_sampling` decides when
+an episode may start and which batch it belongs to.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from marl_ray.config import Config
 from marl_ray.config.budget import max_prompts_per_step
-from marl_ray.core.concurrency import Condition, task_group
+from marl_ray.core.concurrency import task_group
 from marl_ray.core.episode import Episode, Task
+from marl_ray.core.group_queue import GroupQueue
+from marl_ray.core.ids import PolicyId
 from marl_ray.core.random_streams import task_for_sample, tasks_for_step
 from marl_ray.credit.groups import has_learning_signal
 from marl_ray.rollout.episode_runner import EpisodeRunner
@@ -24,11 +24,9 @@ from marl_ray.storage.batch_log import LoggedStep
 from marl_ray.storage.resume import ResumeState
 from marl_ray.telemetry.episode_records import episode_record
 from marl_ray.telemetry.metrics import joint_samples, rollout_row
-from marl_ray.telemetry.timeline import Timeline
-from marl_ray.trainer.batch_builder import BatchBuilder, builder_from_log
+from marl_ray.trainer.batch_builder import BatchBuilder, policy_batch, put_logged_groups
+from marl_ray.trainer.context import LoopContext
 from marl_ray.trainer.dynamic_sampling import DynamicSampler
-from marl_ray.trainer.health import HealthMonitor
-from marl_ray.trainer.scheduling import SchedulingGate
 
 
 class Log(Protocol):
@@ -43,172 +41,188 @@ class Log(Protocol):
     def drop_before(self, step: int) -> None: ...
 
 
-class Executions(Protocol):
-    """Counts what the sandbox has executed since it was asked last."""
+class ExecutionCounter(Protocol):
+    """The number of programs that the sandbox has executed since the last call."""
 
     def take_executions(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LoopContext:
-    """What those who play share with those who learn: who may begin with what, who waits, what is found and told."""
-
-    config: Config
-    gate: SchedulingGate
-    condition: Condition
-    health: HealthMonitor
-    timeline: Timeline
-
-
 class BatchProducer:
-    """Of a run that goes on where `standing` says, up to batch `total`.
-
-    assemblies: batches that are played, or not yet learned from by all, by step; logged: those that are in the log and
-    not yet recorded.
-    """
+    """Puts every batch of a run on the queues of the policies, from `resume_state` to the last step."""
 
     def __init__(
         self,
         context: LoopContext,
         tasks: list[Task],
         runner: EpisodeRunner,
-        sandbox: Executions,
-        standing: ResumeState,
+        sandbox: ExecutionCounter,
+        resume_state: ResumeState,
         log: Log,
     ) -> None:
         self.context, self.tasks, self.runner, self.sandbox = context, tasks, runner, sandbox
-        self.standing, self.log = standing, log
+        self.resume_state, self.log = resume_state, log
         self.total = context.gate.total
         self.size = min(context.config.rollout.rollout_buffer_size, len(tasks))
-        """Draws that a step learns from; the last of an epoch may have fewer."""
-        self.assemblies: dict[int, BatchBuilder] = {}
-        self.logged: dict[int, LoggedStep] = {}
-        self._waiting: dict[int, Episode] = {}
-        """With dynamic_sampling: episodes that are over, by draw, whose batch is not known yet."""
-        self._drawn: dict[int, dict[int, tuple[Episode, bool]]] = {}
-        """Then: all episodes of batches that are not yet in the log, by batch and draw, and which are informative."""
+        """Episodes that a step learns from; the last step of an epoch may have fewer."""
+        self._queues: dict[int, dict[PolicyId, GroupQueue]] = {}
+        """By step, until the step is recorded."""
+        self._builders: dict[int, BatchBuilder] = {}
+        """By step, until the batch is in the log."""
+        self._logged: dict[int, LoggedStep] = {}
+        """Batches in the log that are not recorded yet, by step."""
+        self._unassigned: dict[int, Episode] = {}
+        """With dynamic sampling: finished episodes whose batch is not known yet, by sample."""
+        self._sampled: dict[int, dict[int, tuple[Episode, bool]]] = {}
+        """With dynamic sampling: episodes of batches that are not in the log yet, and whether each is informative, by
+        step and sample."""
+
+    def queue(self, step: int, policy: PolicyId) -> GroupQueue:
+        """Return the queue of one policy's batch, which may be empty so far."""
+        return self._queues_of(step)[policy]
+
+    def _queues_of(self, step: int) -> dict[PolicyId, GroupQueue]:
+        if step not in self._queues:
+            self._queues[step] = {policy: GroupQueue(step) for policy in self.context.config.policies}
+        return self._queues[step]
 
     def take(self, step: int) -> LoggedStep:
-        """A batch that all have learned from; it is forgotten here."""
-        del self.assemblies[step]
-        return self.logged.pop(step)
+        """Return a batch that all policies have learned from, and drop it here."""
+        del self._queues[step]
+        return self._logged.pop(step)
+
+    def release_batches(self) -> None:
+        """Close the queue of every batch that its policy may learn from now, and wake the tasks that wait for the gate.
+
+        To be called whenever the gate has changed.
+        """
+        gate = self.context.gate
+        for policy in self.context.config.policies:
+            step = gate.versions[policy.number]
+            if gate.may_update(policy.number) and step in self._logged and not self.queue(step, policy).closed:
+                self.queue(step, policy).close(policy_batch(self._logged[step].batches, policy))
+        self.context.condition.notify_all()
 
     def coroutines(self) -> list[Coroutine[Any, Any, None]]:
-        """They bring every batch, each as soon as it may start."""
+        """Return the coroutines that produce all batches, each as soon as the gate permits."""
         if self.context.config.rollout.dynamic_sampling:
-            draws = self._draws_from_here()
-            return [self._relearn(), self._draw(draws), self._log_drawn(draws)]
+            sampler = self._sampler()
+            return [self._read_log(), self._sample_episodes(sampler), self._log_sampled(sampler)]
         lanes = min(self.context.config.rollout.max_staleness, self.total) + 1
-        return [self._roll_out(lane, lanes) for lane in range(lanes)]  # batch b + k + 1 waits for batch b in any case
+        return [self._roll_out_lane(lane, lanes) for lane in range(lanes)]  # batch b + k + 1 waits for batch b anyway
 
-    async def _roll_out(self, lane: int, lanes: int) -> None:
-        """Play every `lanes`-th batch. The first lane brings those of the log before."""
+    async def _roll_out_lane(self, lane: int, lanes: int) -> None:
+        """Roll out every `lanes`-th batch. The first lane reads the batches of the log first."""
         if lane == 0:
-            await self._relearn()
-        for step in range(self.standing.logged + lane, self.total, lanes):
+            await self._read_log()
+        for step in range(self.resume_state.logged + lane, self.total, lanes):
             await self.context.condition.wait_for(partial(self._may_start, step))
-            await self.play(step)
+            await self.roll_out(step)
 
     def _may_start(self, step: int) -> bool:
-        """Whether it is this batch that may start now."""
         return self.context.gate.next_batch == step
 
-    async def play(self, step: int) -> None:
-        """Play a batch's episodes. Learners take its nodes as they come, and may use them once they are in the log."""
+    async def roll_out(self, step: int) -> None:
+        """Roll out one batch and write it to the log."""
         config = self.context.config
-        drawn = tasks_for_step(len(self.tasks), config.rollout.rollout_buffer_size, step, config.seed)
-        assembly = self._begin(len(drawn))
-        episodes = await self.runner.run_batch([self.tasks[i] for i in drawn], step, assembly)
+        indices = tasks_for_step(len(self.tasks), config.rollout.rollout_buffer_size, step, config.seed)
+        builder = self._start_batch(len(indices))
+        episodes = await self.runner.run_batch([self.tasks[i] for i in indices], step, builder)
         await self._complete(step, episodes)
 
-    def _begin(self, draws: int | None) -> BatchBuilder:
-        """The batch that may start now is started; `draws` as in `BatchBuilder`."""
+    def _start_batch(self, episodes: int | None) -> BatchBuilder:
+        """Start the next batch; `episodes` as in `BatchBuilder`."""
         context = self.context
         step = context.gate.start()
         context.timeline.start_rollout(step)
-        self.assemblies[step] = assembly = BatchBuilder(step, draws, context.config, context.condition.notify_all)
+        self._builders[step] = builder = BatchBuilder(step, episodes, context.config, self._queues_of(step))
         context.condition.notify_all()
-        return assembly
+        return builder
 
     async def _complete(self, step: int, episodes: list[Episode], skipped: tuple[int, ...] = ()) -> None:
-        """A batch's episodes are over: look at them, and write it to the log. `skipped`: see `LoggedStep`."""
+        """Check a finished batch, write it to the log and release it. `skipped`: see `LoggedStep`."""
         context, config = self.context, self.context.config
         seconds, executions = context.timeline.finish_rollout(step), self.sandbox.take_executions()
         context.health.check_rollout(episodes, step)
-        batches = self.assemblies[step].batches
-        row, draws = rollout_row(config, episodes, batches, seconds, executions), 0
+        batches = self._builders.pop(step).batches
+        row, samples = rollout_row(config, episodes, batches, seconds, executions), 0
         if config.rollout.dynamic_sampling:
-            row["rollout/skipped"], draws = len(skipped), len(episodes)
-            context.health.check_draws(step, draws, draws - len(skipped), self.size, self.standing.has_batches)
-        rollout = LoggedStep(
+            row["rollout/skipped"], samples = len(skipped), len(episodes)
+            context.health.check_samples(
+                step, samples, samples - len(skipped), self.size, self.resume_state.has_batches
+            )
+        logged = LoggedStep(
             step=step,
             batches=tuple(batches),
             joint_samples=joint_samples(episodes),
             row=row,
             episodes=tuple(map(episode_record, episodes[: config.output.episodes_per_step])),
-            draws=draws,
+            draws=samples,
             skipped=skipped,
         )
         await context.condition.wait_for(lambda: context.gate.in_log == step)
-        await asyncio.to_thread(self.log.append, rollout)
-        self.logged[step] = rollout
+        await asyncio.to_thread(self.log.append, logged)
+        self._logged[step] = logged
         context.gate.logged(step)
-        context.condition.notify_all()
+        self.release_batches()
 
-    def _draws_from_here(self) -> DynamicSampler:
-        """Where the log ends."""
-        state, logged = self.standing.state, self.standing.logged
-        draw = state.draws + sum(map(self.log.draws, range(state.step, logged)))
-        return DynamicSampler(self.size, max_prompts_per_step(self.context.config, self.size), logged, draw, self.total)
+    def _sampler(self) -> DynamicSampler:
+        """Return the sampler at the end of the log."""
+        state, logged = self.resume_state.state, self.resume_state.logged
+        sample = state.draws + sum(map(self.log.draws, range(state.step, logged)))
+        limit = max_prompts_per_step(self.context.config, self.size)
+        return DynamicSampler(self.size, limit, logged, sample, self.total)
 
-    async def _draw(self, draws: DynamicSampler) -> None:
-        """Play draws as they may start, as many as it takes."""
+    async def _sample_episodes(self, sampler: DynamicSampler) -> None:
+        """Start episodes as the sampler and the gate permit, until all batches are complete."""
         gate = self.context.gate
 
-        def something_to_do() -> bool:
-            return draws.batch == self.total or draws.may_start(gate.open_until)
+        def can_proceed() -> bool:
+            return sampler.batch == self.total or sampler.may_start(gate.open_until)
 
-        async with task_group() as playing:
+        async with task_group() as running:
             while True:
-                await self.context.condition.wait_for(something_to_do)
-                if draws.batch == self.total:
+                await self.context.condition.wait_for(can_proceed)
+                if sampler.batch == self.total:
                     return
-                batch = draws.latest_batch
+                batch = sampler.latest_batch
                 while gate.started <= batch:
-                    self._drawn[self._begin(None).step] = {}
-                playing.create_task(self._play_draw(draws, draws.start(), batch))
+                    self._sampled[self._start_batch(None).step] = {}
+                running.create_task(self._sample_episode(sampler, sampler.start(), batch))
 
-    async def _play_draw(self, draws: DynamicSampler, draw: int, batch: int) -> None:
-        """Play one draw, in `batch` or one before, and give the learners all that are known to be theirs by it."""
+    async def _sample_episode(self, sampler: DynamicSampler, sample: int, batch: int) -> None:
+        """Roll out one episode, which belongs to `batch` or an earlier batch, and add all episodes whose batch is known
+        as a result."""
         config = self.context.config
-        task, size = self.tasks[task_for_sample(len(self.tasks), draw, config.seed)], config.rollout.num_generations
-        self._waiting[draw] = played = await self.runner.run_episode(task, size, "train", draw, priority=batch)
-        for placed in draws.played(draw, has_learning_signal(played, config)):
-            episode, assembly = self._waiting.pop(placed.draw), self.assemblies[placed.batch]
-            self._drawn[placed.batch][placed.draw] = episode, placed.informative
-            if placed.informative:
-                assembly.add_episode(placed.draw, episode)
-            if placed.last:
-                assembly.close()
+        task = self.tasks[task_for_sample(len(self.tasks), sample, config.seed)]
+        group_size = config.rollout.num_generations
+        episode = await self.runner.run_episode(task, group_size, "train", sample, priority=batch)
+        self._unassigned[sample] = episode
+        for assignment in sampler.finished(sample, has_learning_signal(episode, config)):
+            assigned, builder = self._unassigned.pop(assignment.sample), self._builders[assignment.batch]
+            self._sampled[assignment.batch][assignment.sample] = assigned, assignment.informative
+            if assignment.informative:
+                builder.add_episode(assignment.sample, assigned)
+            if assignment.last:
+                builder.close()
         self.context.condition.notify_all()
 
-    async def _log_drawn(self, draws: DynamicSampler) -> None:
-        """Complete batches in their order."""
-        for step in range(self.standing.logged, self.total):
-            await self.context.condition.wait_for(partial(draws.is_complete, step))
-            drawn = self._drawn.pop(step)
-            skipped = tuple(draw for draw, (_, informative) in drawn.items() if not informative)
-            await self._complete(step, [episode for episode, _ in drawn.values()], skipped)
+    async def _log_sampled(self, sampler: DynamicSampler) -> None:
+        """Complete dynamically sampled batches in their order."""
+        for step in range(self.resume_state.logged, self.total):
+            await self.context.condition.wait_for(partial(sampler.is_complete, step))
+            samples = self._sampled.pop(step)
+            skipped = tuple(sample for sample, (_, informative) in samples.items() if not informative)
+            await self._complete(step, [episode for episode, _ in samples.values()], skipped)
 
-    async def _relearn(self) -> None:
-        """Bring the batches that are in the log already."""
-        for step in range(self.standing.state.step, self.standing.logged):
-            await self._take_from_log(step)
+    def _is_due(self, step: int) -> bool:
+        return step <= min(self.context.gate.versions) + 1
 
-    async def _take_from_log(self, step: int) -> None:
-        """A batch that was played before; not sooner than somebody needs it."""
+    async def _read_log(self) -> None:
+        """Read the batches that are in the log already, each at most one step before a policy needs it."""
         context = self.context
-        await context.condition.wait_for(lambda: step <= min(context.gate.versions) + 1)
-        self.logged[step] = rollout = await asyncio.to_thread(self.log.read, step, context.config.num_agents)
-        self.assemblies[step] = builder_from_log(step, rollout.batches, context.config)
-        context.condition.notify_all()
+        for step in range(self.resume_state.state.step, self.resume_state.logged):
+            await context.condition.wait_for(partial(self._is_due, step))
+            logged = await asyncio.to_thread(self.log.read, step, context.config.num_agents)
+            self._logged[step] = logged
+            put_logged_groups(logged.batches, self._queues_of(step), context.config)
+            self.release_batches()

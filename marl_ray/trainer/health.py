@@ -44,7 +44,7 @@ class HealthMonitor:
             if not found <= set(allowed):
                 raise RuntimeError(f"agent {agent} served versions {sorted(found)} in batch {batch}: allowed {allowed}")
 
-    def check_draws(self, batch: int, draws: int, found: int, wanted: int, later: bool) -> None:
+    def check_samples(self, batch: int, draws: int, found: int, wanted: int, later: bool) -> None:
         """Of a step with dynamic_sampling, which took `draws` and found so many of those `wanted` to learn from;
         `later`: the run has batches of an earlier process. Says once that there are too few; a run that has found none
         at all, ever, ends. Raises UserError."""

@@ -1,147 +1,155 @@
-"""The loop, as coroutines that wait for facts and for nothing else.
+"""The training loop: how a completion becomes a gradient, and new weights reach the generators.
 
-    coroutine             does, for each of its steps            waits for
-    --------------------  -------------------------------------  -------------------------------------------------
-    rollouts              play episodes, log batches             the gate (`SchedulingGate`); engines, sandbox, the expert
-    learn (one a policy)  update from the batch as its nodes     the batch in the log; its own gradient; no evaluation
-                          come, publish, save                    that still needs its version
-    record                a row of the step, a checkpoint        the slowest learner; the disk
-    evaluate              play the eval tasks                    every agent at the evaluation's version; the row
+      prompts --> EpisodeRunner --> BatchBuilder --groups--> GroupQueue --> LearnerGroup.learn --> update_weights
+                   |       ^            |                     one per policy   accumulate, then        |
+      generation actors, sandbox        |                     and batch        one optimizer step      |
+                   ^                    v                         ^            per mini-batch          |
+                   |                BatchLog ----complete batch---+                                    |
+                   +---------------------- weights with the next version ------------------------------+
 
-With `max_staleness` 0 that is the synchronous loop: batch b is played when all have published version b. Whatever these
-wait for on other machines has a deadline that names who was waited for: `resources.deadlines`, and those of requests to
-an expert or a judge. A batch that the log has already, of a run that goes on, is not played: it is learned from again.
+Each arrow into a task below is a wait; nothing polls.
+
+    task       number            for each step                            waits for
+    ---------  ----------------  ---------------------------------------  -----------------------------------------
+    producer   max_staleness     roll out the batch, put its groups on    SchedulingGate: version b - max_staleness
+               + 1 (1 with       the queues, write it to the log, close   of every agent before batch b starts;
+               dynamic sampling) the queues                               generation actors, sandbox, other models
+    learn      one per policy    accumulate gradients, take the           GroupQueue.get: the next groups;
+                                 optimizer steps, update the weights of   GroupQueue.batch: batch in the log and
+                                 the generators, save the checkpoint      no pending evaluation at this version
+    record     1                 write the metrics, commit the            updates of all policies; their parts of
+                                 checkpoint                               the checkpoint
+    evaluate   1                 run the evaluation tasks                 SchedulingGate: every agent at exactly
+                                                                          this version; the step's metrics
+
+With `max_staleness` 0 the loop is synchronous: batch b starts when every policy has version b. Waits for other machines
+have a deadline that names the peer (`resources.deadlines`, and the timeouts of an expert or LLM judge). A resumed run
+reads batches from the log instead of rolling them out again, and learns from them a second time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.run_actors import RunActors
 from marl_ray.config import Config
 from marl_ray.config.budget import training_budget
 from marl_ray.core.concurrency import Condition, gather, now
-from marl_ray.core.episode import Episode
-from marl_ray.launch.preflight import probe_texts
-from marl_ray.launch.run_checks import RunInputs
+from marl_ray.core.ids import PolicyId
+from marl_ray.core.state import TrainingResult
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.metrics import MetricRow
 from marl_ray.telemetry.sinks import MetricStream
 from marl_ray.telemetry.timeline import Timeline
-from marl_ray.trainer.batch_builder import PolicyStream
-from marl_ray.trainer.batch_producer import BatchProducer, LoopContext
+from marl_ray.trainer.batch_producer import BatchProducer, Log
+from marl_ray.trainer.context import LoopContext, RunInputs
 from marl_ray.trainer.health import HealthMonitor
 from marl_ray.trainer.scheduling import SchedulingGate
 from marl_ray.trainer.step_recorder import StepRecorder
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingResult:
-    """Where a run ended and began, and the last evaluation that it made, if any."""
-
-    step: int
-    env_steps: int
-    first_step: int
-    after: MetricRow | None
-    eval_episodes: list[Episode]
-
-
 class Trainer:
-    """One run on a team whose generators have their first weights, from `standing` to its last checkpoint."""
+    """The training loop of one run, from `resume_state` to the last checkpoint.
+
+    The generators of `actors` must have their first weights. `log` is the batch log (default: the run folder's).
+    """
 
     def __init__(
         self,
         config: Config,
-        problem: RunInputs,
+        inputs: RunInputs,
         folder: RunFolder,
-        standing: ResumeState,
-        team: RunActors,
-        rows: MetricStream,
+        resume_state: ResumeState,
+        actors: RunActors,
+        metrics: MetricStream,
+        log: Log | None = None,
     ) -> None:
-        self.config, self.inputs, self.folder, self.team = config, problem, folder, team
-        self.first, self.logged = standing.state.step, standing.logged
-        self.total = training_budget(config, len(problem.train_tasks)).total_steps
-        self.eval_tasks = problem.eval_tasks[: config.evaluation.eval_num_samples]
-        self.evaluations = standing.evaluations(config, self.total) if self.eval_tasks else []
-        k = config.rollout.max_staleness
-        self.gate = SchedulingGate(config.num_agents, k, self.first, self.total, self.evaluations, self.logged)
+        self.config, self.inputs, self.folder, self.actors = config, inputs, folder, actors
+        self.first, self.logged = resume_state.state.step, resume_state.logged
+        self.total = training_budget(config, len(inputs.train_tasks)).total_steps
+        self.eval_tasks = inputs.eval_tasks[: config.evaluation.eval_num_samples]
+        self.evaluations = resume_state.evaluations(config, self.total) if self.eval_tasks else []
+        self.gate = SchedulingGate(
+            config.num_agents, config.rollout.max_staleness, self.first, self.total, self.evaluations, self.logged
+        )
         self.condition = Condition()
         self.health, self.timeline = HealthMonitor(config), Timeline(config.policies)
-        self.runner = EpisodeRunner(config, problem.environment, problem.transition, team.generators, team.sandbox)
+        self.runner = EpisodeRunner(config, inputs.environment, inputs.transition, actors.generators, actors.sandbox)
         context = LoopContext(config, self.gate, self.condition, self.health, self.timeline)
-        self.producer = BatchProducer(context, problem.train_tasks, self.runner, team.sandbox, standing, folder.log)
-        self.recorder = StepRecorder(context, self.producer, team, folder, standing, rows)
-        self.unsent = dict.fromkeys(config.policies, False)
-        """Whether a policy's weights have changed since they were sent last."""
+        self.producer = BatchProducer(
+            context, inputs.train_tasks, self.runner, actors.sandbox, resume_state, log or folder.log
+        )
+        self.recorder = StepRecorder(context, self.producer, actors, folder, resume_state, metrics)
+        self._changed = dict.fromkeys(config.policies, False)
+        """Whether a policy's weights have changed since they were last sent."""
 
     async def run(self) -> TrainingResult:
-        """Every step, with evaluations and checkpoints. Raises UserError."""
+        """Run all remaining steps with their evaluations and checkpoints. Raises UserError."""
         await gather(
             *self.producer.coroutines(),
-            *map(self.learn, self.team.learners),
+            *map(self.learn, self.actors.learners),
             self.recorder.record(),
             self.evaluate(),
         )
-        done, state = self.recorder, self.recorder.state
+        state, recorder = self.recorder.state, self.recorder
         self.health.check_learning(state.learned, state.step)
-        return TrainingResult(state.step, state.env_steps, self.first, done.after, done.eval_episodes)
+        return TrainingResult(
+            state.step, state.env_steps, self.first, recorder.last_evaluation, recorder.evaluation_episodes
+        )
 
     async def learn(self, learner: LearnerGroup) -> None:
-        """All of one policy's updates, its parts of the checkpoints, and its trained model."""
+        """Make all updates of one policy, save its checkpoints and export its trained model."""
         policy = learner.policy
         for step in range(self.first, self.total):
-            await self.update_and_publish(learner, step)
+            queue, started = self.producer.queue(step, policy), now()
+            self.timeline.start_learner_step(policy)
+            stats = await learner.learn(queue)
+            learned = now()
+            self._changed[policy] |= stats.optimizer_steps > 0
+            sync_result = None
+            if self._needs_weights(step + 1):
+                sync_result = await learner.update_weights(self._changed[policy])
+                self._changed[policy] = False
+            self.timeline.finish_learner_step(
+                step,
+                policy,
+                learn=learned - started - queue.waited_s,
+                wait=queue.waited_s,
+                sync=now() - learned,
+            )
+            self.recorder.learned(step, policy, stats, sync_result)
+            self._advance(policy, step + 1)
             if self.recorder.has_checkpoint(step + 1):
                 await learner.save(str(self.folder.checkpoints.begin(step + 1, policy)))
                 self.recorder.saved(step + 1, policy)
         if self.config.output.save_final_model:
-            environment, tasks = self.inputs.environment, self.inputs.train_tasks
-            texts = [text for agent in policy.agents for text in probe_texts(environment, tasks, agent)]
+            texts = [text for agent in policy.agents for text in self.inputs.probe_texts(agent)]
             await learner.export(str(self.folder.model(policy)), texts)
 
-    async def update_and_publish(self, learner: LearnerGroup, step: int) -> None:
-        """One policy's update from batch `step`, then its weights to its own generators, as version `step` + 1.
+    def _needs_weights(self, version: int) -> bool:
+        """Return whether an episode will be sampled with this version: not while learning from the log again."""
+        return version >= self.logged - self.config.rollout.max_staleness or version in self.evaluations
 
-        Weights that did not change are not sent: the generators serve what they have under the next version. Nor are
-        those that nothing will be played with, on the way through the log.
-        """
-        policy, begun = learner.policy, now()
-        self.timeline.start_learner_step(policy)
-        await self.condition.wait_for(lambda: step in self.producer.assemblies)
-        assembly, may_update = self.producer.assemblies[step], self.gate.may_update
-        stream = PolicyStream(assembly, policy, self.condition.wait_for, may_update, now() - begun)
-        stats = await learner.learn(stream)
-        learned = now()
-        self.unsent[policy] |= stats.optimizer_steps > 0
-        delivery = None
-        if step + 1 >= self.logged - self.config.rollout.max_staleness or step + 1 in self.evaluations:
-            delivery = await learner.update_weights(self.unsent[policy])
-            self.unsent[policy] = False
-        waited, done = stream.waited_s, now()
-        self.timeline.finish_learner_step(
-            step, policy, learn=learned - begun - waited, wait=waited, sync=done - learned
-        )
-        self.recorder.learned(step, policy, stats, delivery)
+    def _advance(self, policy: PolicyId, version: int) -> None:
+        """Tell the gate that a policy has reached `version`."""
         for agent in policy.agents:
-            self.gate.published(agent, step + 1)
-        self.condition.notify_all()
+            self.gate.weights_updated(agent, version)
+        self.producer.release_batches()
+
+    def _evaluation_is_due(self, step: int) -> bool:
+        return self.gate.evaluation == step == self.recorder.state.step
 
     async def evaluate(self) -> None:
-        """All evaluations, each with exactly its versions."""
+        """Run all evaluations, each with exactly the weights of its step."""
         for step in self.evaluations:
-            await self.evaluate_at(step)
-
-    async def evaluate_at(self, step: int) -> None:
-        """Play the eval tasks and tell of it."""
-        await self.condition.wait_for(lambda: self.gate.evaluation == step == self.recorder.state.step)
-        self.timeline.start_rollout()
-        episodes = await self.runner.evaluate(self.eval_tasks)
-        seconds = self.timeline.finish_rollout()
-        if self.config.rollout.max_staleness == 0:
-            self.team.sandbox.take_executions()  # a step's are its own
-        self.recorder.evaluated(episodes, seconds)
-        self.gate.evaluated(step)
-        self.condition.notify_all()
+            await self.condition.wait_for(partial(self._evaluation_is_due, step))
+            self.timeline.start_rollout()
+            episodes = await self.runner.evaluate(self.eval_tasks)
+            seconds = self.timeline.finish_rollout()
+            if self.config.rollout.max_staleness == 0:
+                self.actors.sandbox.take_executions()  # the next step counts its own executions only
+            self.recorder.evaluated(episodes, seconds)
+            self.gate.evaluated(step)
+            self.producer.release_batches()

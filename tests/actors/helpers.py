@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from marl_ray.actors.generation_actor import GenerationActor
@@ -16,10 +18,12 @@ from marl_ray.actors.supervisor import ActorSpec
 from marl_ray.actors.vllm_arguments import EngineSpec, engine_environment
 from marl_ray.config import AgentConfig, CreditConfig, Deadlines, LearnerResources, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
+from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.toy import BASE_PATH
+from tests.actors.echo_actor import process_of
 from tests.learning.builders import build_batch, returned
 
 R = TypeVar("R")
@@ -82,21 +86,29 @@ def learner(
     return LearnerGroup(policy, recipes, "store", deadlines, restarts, device=device)
 
 
-@dataclass(frozen=True)
-class Whole:
-    """The `BatchStream` of a batch that is there: its groups come one by one."""
+class ClosedQueue(GroupQueue):
+    """The queue of a complete batch, whose groups are delivered one by one."""
 
-    whole: Batch
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(batch.step)
+        self.put(batch.mini_batches[0].groups)
+        self.close(batch)
 
-    @property
-    def step(self) -> int:
-        return self.whole.step
+    async def get(self, start: int) -> Sequence[Group]:
+        return (await super().get(start))[:1]
 
-    async def groups(self, start: int) -> Sequence[Group]:
-        return self.whole.mini_batches[0].groups[start : start + 1]
 
-    async def batch(self) -> Batch:
-        return self.whole
+class FaultyQueue(ClosedQueue):
+    """The queue of a complete batch that sends `fault` to a rank of the learner once, before it delivers group 2."""
+
+    def __init__(self, batch: Batch, fault: signal.Signals, learner: LearnerGroup, rank: int = 0) -> None:
+        super().__init__(batch)
+        self._faults, self._learner, self._rank = [fault], learner, rank
+
+    async def get(self, start: int) -> Sequence[Group]:
+        if start == 2 and self._faults:
+            os.kill(process_of(self._learner.ranks.serving()[self._rank]), self._faults.pop())
+        return await super().get(start)
 
 
 class Log:
@@ -115,7 +127,7 @@ class Log:
 
 async def learn(group: LearnerGroup, batch: Batch) -> UpdateStats:
     """Learn from a batch as the next one."""
-    return await group.learn(Whole(replace(batch, step=group.version)))
+    return await group.learn(ClosedQueue(replace(batch, step=group.version)))
 
 
 async def update_weights(group: LearnerGroup, changed: bool = True) -> int:

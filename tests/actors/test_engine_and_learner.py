@@ -22,10 +22,12 @@ from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
+from marl_ray.external.transition import Transition
 from marl_ray.launch.preflight import check_logprob_agreement
 from marl_ray.learning.policy_model import load_policy
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
+from marl_ray.trainer.context import RunInputs
 from marl_ray.weights.receiver import Acknowledgement
 from marl_ray.weights.sender import WeightSender
 from tests.actors.helpers import (
@@ -105,9 +107,10 @@ def test_engine_and_learner_are_compared_before_anything_is_trained(
     unused: Any = None
     team = RunActors([engine], [trainer], sandbox=unused, places=unused)
     environment = ENVIRONMENTS.get("code_generation").from_config(config)
+    inputs = RunInputs(environment, Transition(config.external, environment), load_tasks("bundled:toy", "train"), [])
 
     def compare(given: Config) -> None:
-        run(check_logprob_agreement(given, team, environment, load_tasks("bundled:toy", "train")))
+        run(check_logprob_agreement(given, team, inputs))
 
     run(update_weights(trainer))
     compare(config)

@@ -12,37 +12,19 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from marl_ray.actors.learner_group import LearnerGroup
-from marl_ray.core.batch import Batch, Group
+from marl_ray.core.batch import Batch
 from marl_ray.core.errors import UserError
 from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.ranks import RankGroup
 from tests.actors.echo_actor import process_of
-from tests.actors.helpers import Log, Whole, generators, learner
+from tests.actors.helpers import ClosedQueue, FaultyQueue, Log, generators, learner
 from tests.learning.rank_processes import run_ranks
 from tests.learning.test_streaming import numbered, some_groups
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 TEXTS = ["def f(): pass"]
-
-
-class Deadly:
-    """A batch whose learner's rank 1 is killed, once, when its group number 2 is to come."""
-
-    def __init__(self, batch: Batch, trainer: LearnerGroup) -> None:
-        self.step = batch.step
-        self._whole, self._trainer = Whole(batch), trainer
-        self._faults = [signal.SIGKILL]
-
-    async def groups(self, start: int) -> Sequence[Group]:
-        if start == 2 and self._faults:
-            os.kill(process_of(self._trainer.ranks.serving()[1]), self._faults.pop())
-        return await self._whole.groups(start)
-
-    async def batch(self) -> Batch:
-        return await self._whole.batch()
 
 
 def undisturbed(ranks: RankGroup, arguments: LearnerArguments, batches: Sequence[Batch], folder: str) -> list[str]:
@@ -63,8 +45,8 @@ def test_where_a_rank_is_killed_all_begin_anew_and_learn_the_same(tmp_path: Path
             stats = []
             for batch in batches:
                 log.batches[batch.step] = batch
-                stream = Deadly(batch, trainer) if batch.step == 2 else Whole(batch)
-                stats.append(repr(await trainer.learn(stream)))
+                queue = FaultyQueue(batch, signal.SIGKILL, trainer, 1) if batch.step == 2 else ClosedQueue(batch)
+                stats.append(repr(await trainer.learn(queue)))
                 if batch.step == 0:
                     await trainer.save(str(tmp_path / "saved"))
                     log.saved = (1, str(tmp_path / "saved"))
@@ -72,7 +54,7 @@ def test_where_a_rank_is_killed_all_begin_anew_and_learn_the_same(tmp_path: Path
             await trainer.export(str(tmp_path / "found"), TEXTS)
             os.kill(process_of(trainer.ranks.serving()[0]), signal.SIGKILL)
             with pytest.raises(UserError, match=r"resources.learner.max_restarts allows 1 restarts within an hour"):
-                await trainer.learn(Whole(replace(batches[0], step=3)))
+                await trainer.learn(ClosedQueue(replace(batches[0], step=3)))
             (recipe, *_) = (member.recipe for member in trainer.ranks._members.values())
             return stats, recipe.arguments[1]
         finally:

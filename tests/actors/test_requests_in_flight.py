@@ -19,9 +19,9 @@ from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.learner_group import LearnerGroup
-from marl_ray.core.batch import Batch, Group
 from marl_ray.core.episode import Completion
 from marl_ray.core.errors import UserError
+from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.sampling import Generation
 from marl_ray.learning.policy_model import load_policy
 from marl_ray.weights.deltas import Checksum
@@ -30,8 +30,9 @@ from tests.actors.echo_actor import process_of
 from tests.actors.helpers import (
     DEADLINES,
     SAMPLING,
+    ClosedQueue,
+    FaultyQueue,
     Log,
-    Whole,
     as_batch,
     generators,
     learn,
@@ -182,22 +183,6 @@ def test_a_generator_that_is_lost_is_asked_again_in_its_next_life() -> None:
     asyncio.run(scenario())
 
 
-class Deadly:
-    """A batch whose learner gets a signal, once, when its group number 2 is to come."""
-
-    def __init__(self, batch: Batch, fault: signal.Signals, trainer: LearnerGroup) -> None:
-        self.step = batch.step
-        self._whole, self._faults, self._trainer = Whole(batch), [fault], trainer
-
-    async def groups(self, start: int) -> Sequence[Group]:
-        if start == 2 and self._faults:
-            os.kill(process_of(self._trainer.ranks.serving()[0]), self._faults.pop())
-        return await self._whole.groups(start)
-
-    async def batch(self) -> Batch:
-        return await self._whole.batch()
-
-
 def test_a_learner_that_is_lost_learns_the_same(tmp_path: Path) -> None:
     """Lost in the middle of a batch; hanging in another; dead after it was done with one, before it said so."""
 
@@ -212,13 +197,13 @@ def test_a_learner_that_is_lost_learns_the_same(tmp_path: Path) -> None:
             await reference.start()
             for batch in batches:
                 log.batches[batch.step] = batch
-                wanted = await reference.learn(Whole(batch))
+                wanted = await reference.learn(ClosedQueue(batch))
                 fault = (signal.SIGKILL, signal.SIGSTOP, None)[batch.step]
                 if fault is None:
-                    await died_when_done(trainer, Whole(batch))
-                    stats = await trainer.learn(Whole(batch))
+                    await died_when_done(trainer, ClosedQueue(batch))
+                    stats = await trainer.learn(ClosedQueue(batch))
                 else:
-                    stats = await trainer.learn(Deadly(batch, fault, trainer))
+                    stats = await trainer.learn(FaultyQueue(batch, fault, trainer))
                 assert stats == wanted
                 if batch.step == 0:
                     await trainer.save(str(tmp_path))
@@ -230,9 +215,9 @@ def test_a_learner_that_is_lost_learns_the_same(tmp_path: Path) -> None:
             assert checksum == await checksum_of(reference, tmp_path)
             await asyncio.gather(zombie.close(), reference.close())
 
-    async def died_when_done(trainer: LearnerGroup, stream: Whole) -> None:
+    async def died_when_done(trainer: LearnerGroup, queue: GroupQueue) -> None:
         rank: Handle[LearnerActor] = trainer.ranks.serving()[0]
-        await rank.call(LearnerActor.finish, await stream.batch(), 0).within(SOON)
+        await rank.call(LearnerActor.finish, await queue.batch(), 0).within(SOON)
         os.kill(process_of(rank), signal.SIGKILL)
 
     async def checksum_of(group: LearnerGroup, folder: Path) -> int:

@@ -26,7 +26,9 @@ from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.core.sampling import SamplingSpec
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.launch.preflight import check_team, probe_texts
+from marl_ray.external.transition import Transition
+from marl_ray.launch.preflight import check_actors
+from marl_ray.trainer.context import RunInputs
 from tests.actors.helpers import Log, learn, update_weights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,6 +102,7 @@ def test_a_team_works_together_and_names_what_dies(
     settings = config(**{f"resources.{kind}.max_restarts": 0 for kind in ("generator", "learner")})
     environment = ENVIRONMENTS.get(settings.environment).from_config(settings)
     tasks = load_tasks("bundled:toy", "train")[:8]
+    inputs = RunInputs(environment, Transition(settings.external, environment), tasks, [])
 
     async def scenario() -> None:
         team = await start_actors(settings, 10)
@@ -114,9 +117,9 @@ def test_a_team_works_together_and_names_what_dies(
             await team.close()
 
     async def works_together(team: RunActors) -> None:
-        await check_team(settings, team, environment, tasks, tmp_path)
+        await check_actors(settings, team, inputs, tmp_path)
         with pytest.raises(UserError, match=r"^agent 0 learner does not see .*/elsewhere: output.base_dir should be"):
-            await check_team(settings, team, environment, tasks, tmp_path / "elsewhere")
+            await check_actors(settings, team, inputs, tmp_path / "elsewhere")
         for learner, generators in zip(team.learners, team.generators, strict=True):
             await learner.connect(generators, Log())
             await update_weights(learner)
@@ -124,7 +127,7 @@ def test_a_team_works_together_and_names_what_dies(
         groups = await asyncio.gather(*(g.generate(p, SAMPLING) for g, p in zip(team.generators, prompts, strict=True)))
         assert [{c.weight_version for c in group.completions} for group in groups] == [{0}, {0}]
         folder = tmp_path / "model"
-        await team.learners[1].export(str(folder), probe_texts(environment, tasks, 1))
+        await team.learners[1].export(str(folder), inputs.probe_texts(1))
         assert (folder / "model.safetensors").exists()
 
     async def names_what_dies(team: RunActors) -> None:

@@ -18,8 +18,7 @@ from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.learning.learner import Learner
 from marl_ray.toy import BASE_PATH
-from tests.actors.helpers import DEADLINES, MODEL, Log, Whole
-from tests.actors.test_requests_in_flight import Deadly
+from tests.actors.helpers import DEADLINES, MODEL, ClosedQueue, FaultyQueue, Log
 from tests.learning.builders import build_batch
 from tests.learning.test_learner import group
 
@@ -62,8 +61,8 @@ def test_a_process_that_is_lost_learns_the_same_for_all_its_policies(local_ray: 
             async def learn(policy: PolicyId, step: int) -> None:
                 whole = batches[policy][step]
                 fatal = (policy, step) == (POLICIES[1], 1)
-                stream = Deadly(whole, signal.SIGKILL, trainers[policy]) if fatal else Whole(whole)
-                assert await trainers[policy].learn(stream) == wanted[policy][step]
+                queue = FaultyQueue(whole, signal.SIGKILL, trainers[policy]) if fatal else ClosedQueue(whole)
+                assert await trainers[policy].learn(queue) == wanted[policy][step]
 
             for step in range(3):
                 await asyncio.gather(*(learn(policy, step) for policy in POLICIES))

@@ -1,0 +1,48 @@
+"""Data that the tasks of the training loop share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from marl_ray.config import Config
+from marl_ray.core.concurrency import Condition
+from marl_ray.core.episode import Task
+from marl_ray.environments.base import Environment
+from marl_ray.external.transition import Transition
+from marl_ray.telemetry.timeline import Timeline
+from marl_ray.trainer.health import HealthMonitor
+from marl_ray.trainer.scheduling import SchedulingGate
+
+PROBE_TEXTS = 64
+"""Number of prompts on which tokenizers are compared."""
+
+
+@dataclass(slots=True)
+class RunInputs:
+    """The tasks of a run, their environment, and the transition between turns."""
+
+    environment: Environment[Any]
+    transition: Transition
+    train_tasks: list[Task]
+    eval_tasks: list[Task]
+    prompt_notes: tuple[str, ...] = ()
+    """One line per agent: how its prompts reach its model."""
+
+    def probe_texts(self, agent: int) -> list[str]:
+        """Return the texts on which an agent's tokenizers are compared: its first prompts of the first tasks."""
+        return [self.environment.first_prompts(task)[agent] for task in self.train_tasks[:PROBE_TEXTS]]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopContext:
+    """State shared by the rollout and learner tasks.
+
+    `condition` is notified whenever `gate` or a recorded step changes.
+    """
+
+    config: Config
+    gate: SchedulingGate
+    condition: Condition
+    health: HealthMonitor
+    timeline: Timeline
