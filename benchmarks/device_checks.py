@@ -21,9 +21,8 @@ from marl_ray.actors.run_actors import RunActors, start_actors
 from marl_ray.config import Config, from_tree
 from marl_ray.config.keys import settings
 from marl_ray.core.batch import Batch, Group, MiniBatch
-from marl_ray.core.episode import Task
+from marl_ray.core.episode import Generation, SamplingSpec, Task
 from marl_ray.core.group_queue import GroupQueue
-from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.storage.history import StoredHistory

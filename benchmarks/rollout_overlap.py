@@ -32,9 +32,9 @@ from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.config import Config, from_tree
 from marl_ray.core.batch import Batch, Group, UpdateStats
+from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import ActorId
-from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.core.state import TrainerState
 from marl_ray.launch.run_checks import check
 from marl_ray.launch.training_session import TrainingSession

@@ -19,8 +19,7 @@ from benchmarks.throughput_comlrl import PHASES, Gate, Stopped, Workload, varied
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config, from_tree
-from marl_ray.core.episode import Outcome
-from marl_ray.core.sampling import Generation, SamplingSpec
+from marl_ray.core.episode import Generation, Outcome, SamplingSpec
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation.attempt import CodeAttempt

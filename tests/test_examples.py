@@ -12,8 +12,8 @@ import pytest
 
 from marl_ray.config import load
 from marl_ray.contracts import check_dataset, check_environment
+from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.errors import UserError
-from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.data import DATASETS
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS

@@ -26,8 +26,7 @@ from typing import Any, TypeVar
 from marl_ray.actors.handle import ActorBroken
 from marl_ray.actors.sleep import Sleep
 from marl_ray.actors.vllm_arguments import EngineSpec, engine_arguments, sampling_parameters
-from marl_ray.core.episode import Completion, WeightVersion
-from marl_ray.core.sampling import SamplingSpec
+from marl_ray.core.episode import Completion, SamplingSpec, WeightVersion
 
 T = TypeVar("T")
 

@@ -14,10 +14,9 @@ from marl_ray.actors.handle import Actor, loading
 from marl_ray.actors.vllm_arguments import EngineSpec
 from marl_ray.cluster.ray_connection import use_session_folder
 from marl_ray.config import ModelConfig
-from marl_ray.core.episode import WeightVersion
+from marl_ray.core.episode import Generation, SamplingSpec, WeightVersion
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
-from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.models.tokenization import (
     decide_template,
     describe_prompt_format,

@@ -12,9 +12,9 @@ from marl_ray.actors.handle import ActorDied, Deadline, Handle
 from marl_ray.actors.supervisor import ActorSpec, RestartPolicy, Supervisor
 from marl_ray.config import Deadlines
 from marl_ray.core.concurrency import DeadlineExceeded, gather
+from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
-from marl_ray.core.sampling import Generation, SamplingSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from marl_ray.core.sampling import SamplingSpec
+from marl_ray.core.episode import SamplingSpec
 
 COMMON_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -42,8 +42,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from marl_ray.core.files import write_atomically
-    from marl_ray.core.paths import expand_home
+    from marl_ray.core.files import expand_home, write_atomically
     from marl_ray.reports.html_report import render_report
     from marl_ray.reports.returns_plot import plot_run
     from marl_ray.reports.run_data import load_run_data

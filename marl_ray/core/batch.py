@@ -1,4 +1,4 @@
-"""What a learner gets, and what it says of it."""
+"""Learner inputs (groups, mini-batches, batches) and learner outputs (update statistics)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from marl_ray.core.episode import Completion
 
 @dataclass(frozen=True, slots=True)
 class CriticSample:
-    """What a critic learns from at one node, states as token ids.
+    """The critic's training data at one node, with states as token ids.
 
-    `rewards` [G] are those of the node alone; `successors` [G] the states that each completion led to: one for each
-    joint action that holds it, none where the episode was over.
+    `rewards` [G] are the node's own rewards. `successors` [G] are the states that follow each completion: one per joint
+    action that contains the completion, none at the end of the episode.
     """
 
     state: tuple[int, ...]
@@ -23,13 +23,13 @@ class CriticSample:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One agent's G completions of one prompt at one node, each once, with what is credited to them.
+    """One agent's G completions of one prompt at one node, with the returns credited to them.
 
-    `returns` [G] are what siblings are ranked by; `weights` [G] are the factors of their summed log-probabilities in
-    the loss before the mini-batch's normalizer, 0 for those that have no gradient. So a group can be learned from
-    before it is known how many there are. `baselines` [G] are what the estimator takes from the returns where it looks
-    beyond siblings (`marl_ray.credit.returns.baselines`), else empty. With a critic, `experience` is what it learns from, and
-    weights are the factors of advantages that are to come.
+    `returns` [G] are the values that the estimator compares. `weights` [G] multiply the summed log-probabilities in the
+    loss, before the mini-batch's normalizer; 0 means no gradient. A group can therefore be learned from before the
+    number of groups is known. `baselines` [G] are subtracted from the returns by estimators that look beyond siblings
+    (`marl_ray.credit.returns`), else empty. With a critic, `critic_sample` is its training data, and `weights` are the
+    factors of advantages that the critic provides.
     """
 
     turn: int
@@ -43,8 +43,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
-    """The groups of one optimizer step. Their weights are to be divided by `normalizer`: the number of groups, or of
-    all their tokens where `loss_aggregation` is token_mean."""
+    """The groups of one optimizer step.
+
+    Weights are divided by `normalizer`: the number of groups, or with `loss_aggregation` token_mean of their tokens.
+    """
 
     groups: tuple[Group, ...]
     normalizer: int
@@ -52,84 +54,92 @@ class MiniBatch:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All that is learned from of one agent in step number `step` (from 0): one optimizer step a mini-batch. A
-    learner's is of all agents that play with its policy."""
+    """The groups that one agent, or all agents of one policy, learn from in step `step` (from 0).
+
+    One optimizer step per mini-batch.
+    """
 
     step: int
     mini_batches: tuple[MiniBatch, ...]
 
 
 class TrainingHistory(Protocol):
-    """What one policy's learner can be made from again: its state after batch s is a function of these."""
+    """The data from which one policy's learner is restored: its state after batch s is a function of this data."""
 
     def checkpoint(self) -> tuple[int, str] | None:
-        """The newest complete one: how many batches it has seen, and the policy's folder in it. None: the base model
-        is all there is."""
+        """Return the newest complete checkpoint: its number of batches and the policy's folder in it.
+
+        None if there is none: the learner starts from the base model.
+        """
 
     def batch(self, step: int) -> Batch:
-        """The policy's batch of step number `step`. Raises UserError where it is not there any more."""
+        """Return the policy's batch of step `step`. Raises UserError if the log no longer has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportanceRatioStats:
-    """Importance ratios pi(token) / behaviour(token) of one update, over the tokens that were learned from."""
+    """Importance ratios pi(token) / behaviour(token) of one update, over the tokens with a gradient."""
 
     mean: float
     max: float
     cut: float
-    """Share of tokens whose ratio was beyond the bound."""
+    """Share of tokens whose ratio exceeds the bound."""
     effective_sample_size: float
-    """(sum of ratios)^2 / (tokens * sum of squared ratios), before they are cut: 1 where all are equal."""
+    """(sum of ratios)^2 / (tokens * sum of squared ratios), before truncation: 1 if all ratios are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClippingStats:
-    """How far the optimizer steps of one batch took the policy from where the loss measures it from, over the tokens
-    that were learned from. With loss gspo, a token's ratio is its completion's."""
+    """Ratios between the policy and the policy before the batch, over the tokens with a gradient.
+
+    With loss gspo, the ratio of a token is the ratio of its completion.
+    """
 
     clip_fraction: float
-    """Share of tokens that had no gradient for it."""
+    """Share of tokens whose gradient is clipped to zero."""
     ratio_mean: float
     ratio_max: float
     kl: float
-    """Of the policy from what it was, nats a token: the mean of r - 1 - log r over tokens' own ratios r."""
+    """KL divergence from the policy before the batch, nats per token: the mean of r - 1 - log r over token ratios r."""
 
 
 @dataclass(frozen=True, slots=True)
 class CriticStats:
-    """What a critic did in one update."""
+    """Statistics of one critic update."""
 
     loss: float
-    """Mean squared error, before its coefficient; a mean over mini-batches."""
+    """Mean squared error before its coefficient; a mean over mini-batches."""
     value: float
     """Mean over groups, before the update."""
     explained_variance: float | None
-    """Of the targets, by values before the update; None where targets do not differ."""
+    """Variance of the targets explained by the values before the update. None if all targets are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateStats:
-    """What one update did; loss and norm are means over its mini-batches, 0 where there is no gradient."""
+    """Statistics of one update. Loss and gradient norm are means over mini-batches, 0 without a gradient.
+
+    Optional fields are None if nothing was computed.
+    """
 
     loss: float
     grad_norm: float
     learning_rate: float
     logprob_gap: float | None
-    """Mean absolute difference between the learner's and the sampler's log-probabilities, nats a token,
-    before the update. It is about 0 when both hold the same weights; None if nothing was computed."""
-    importance_ratios: ImportanceRatioStats | None
-    """Before the update; None if nothing was computed."""
+    """Mean absolute difference between the learner's and the engine's log-probabilities before the update, nats per
+    token. About 0 if both have the same weights."""
+    ratios: ImportanceRatioStats | None
+    """Before the update."""
     optimizer_steps: int
-    """Those taken. A mini-batch in which every group's returns are equal has no gradient, and takes none."""
+    """Optimizer steps taken. A mini-batch without a gradient (all weights 0) takes none."""
     skipped_steps: int
-    """Optimizer steps left out for a loss or gradient that is not finite."""
+    """Optimizer steps skipped because the loss or gradient was not finite."""
     entropy: float | None = None
-    """Mean entropy of the policy at the tokens that were learned from, at the sampling temperature, nats a token,
-    before the update; None if nothing was computed."""
-    clipping: ClippingStats | None = None
-    """Of losses that have ratios; None if nothing was computed."""
+    """Mean entropy of the policy at the tokens with a gradient, at the sampling temperature, before the update, nats
+    per token."""
+    drift: ClippingStats | None = None
+    """For losses with a ratio to the policy before the batch."""
     reference_kl: float | None = None
-    """KL divergence from the reference policy at the tokens that were learned from, nats a token, before the update;
-    None without a reference, or if nothing was computed."""
+    """KL divergence from the reference policy before the update, nats per token. None without a reference."""
     critic: CriticStats | None = None
-    """None without a critic, or without a group."""
+    """None without a critic."""

@@ -1,4 +1,4 @@
-"""Waiting for others: never without a deadline, and never leaving a failure behind unseen."""
+"""asyncio helpers: deadlines, conditions, and task groups that raise the first failure alone."""
 
 from __future__ import annotations
 
@@ -13,74 +13,70 @@ T = TypeVar("T")
 
 
 class DeadlineExceeded(UserError):
-    """A wait ran past its deadline. The text names who was waited for, and the setting if there is one."""
+    """A wait that took longer than its deadline. The text names the peer and the setting, if there is one."""
 
     @classmethod
     def after(cls, deadline_s: float, waited_for: str, setting: str) -> DeadlineExceeded:
-        """`setting` is a name in resources.deadlines, or empty where the deadline is none of the config's."""
+        """Return the error. `setting` is a key of resources.deadlines, or empty if no setting holds the deadline."""
         hint = f" (resources.deadlines.{setting})" if setting else ""
         return cls(f"waited {deadline_s:g} s for {waited_for}, in vain{hint}")
 
 
 def now() -> float:
-    """Seconds on the running event loop's clock, by which all waits are measured."""
+    """Return the time of the running event loop, in seconds."""
     return asyncio.get_running_loop().time()
 
 
 async def wait_within(deadline_s: float, waited_for: str, setting: str, awaitable: Awaitable[T]) -> T:
-    """The awaitable's result. Raises DeadlineExceeded when it takes longer, and whatever the awaitable raises."""
+    """Return the result of `awaitable`. Raises DeadlineExceeded after `deadline_s` seconds."""
     try:
         async with asyncio.timeout(deadline_s) as timeout:
             return await awaitable
     except TimeoutError:
         if not timeout.expired():
-            raise  # its own
+            raise  # raised by the awaitable itself
         raise DeadlineExceeded.after(deadline_s, waited_for, setting) from None
 
 
 class Condition:
-    """Conditions on what coroutines of one event loop share. Who changes it tells; whoever waits looks again.
-
-    There is no deadline here: what these coroutines in their turn wait for has some.
+    """A condition variable for tasks of one event loop, without a lock and without a deadline.
 
     Example:
-        >>> async def wait_for_three(condition, found):
-        ...     await condition.wait_for(lambda: len(found) == 3)
+        >>> async def wait_for_three(condition, items):
+        ...     await condition.wait_for(lambda: len(items) == 3)
     """
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
 
     def notify_all(self) -> None:
-        """Something has changed."""
+        """Make all waiting tasks check their predicates again."""
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def wait_for(self, holds: Callable[[], bool]) -> None:
-        """Returns as soon as it holds, at once if it does already."""
-        while not holds():
+    async def wait_for(self, predicate: Callable[[], bool]) -> None:
+        """Return as soon as the predicate is true, immediately if it already is."""
+        while not predicate():
             await self._changed.wait()
 
 
-async def run_with_background(work: Awaitable[T], companion: Awaitable[None]) -> T:
-    """The result of `work`. Its companion, which has no end of its own, is cancelled then; where that fails before,
-    `work` is cancelled and the failure raised."""
-    doing, beside = asyncio.ensure_future(work), asyncio.ensure_future(companion)
+async def run_with_background(work: Awaitable[T], background: Awaitable[None]) -> T:
+    """Return the result of `work`, and cancel `background` then. If `background` fails first, cancel `work` and raise."""
+    main, other = asyncio.ensure_future(work), asyncio.ensure_future(background)
     try:
-        await asyncio.wait({doing, beside}, return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            beside.result()
-        return await doing
+        await asyncio.wait({main, other}, return_when=asyncio.FIRST_COMPLETED)
+        if not main.done():
+            other.result()
+        return await main
     finally:
-        for task in (doing, beside):
+        for task in (main, other):
             task.cancel()
-        await asyncio.gather(doing, beside, return_exceptions=True)
+        await asyncio.gather(main, other, return_exceptions=True)
 
 
 @asynccontextmanager
 async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
-    """Tasks that are begun on the way (`create_task`); at its end all are waited for. At the first failure the others
-    are cancelled, and it alone is raised."""
+    """Run an `asyncio.TaskGroup` that raises the first failure itself instead of an exception group."""
     failure: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
@@ -92,7 +88,7 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
 
 
 async def gather(*awaitables: Awaitable[Any]) -> list[Any]:
-    """All results in order. At the first failure the others are cancelled, and it alone is raised."""
+    """Return all results in order. At the first failure, cancel the others, wait for them and raise."""
     tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     try:
         return list(await asyncio.gather(*tasks))

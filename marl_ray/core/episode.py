@@ -1,9 +1,9 @@
-"""What was played: tasks, completions, joint actions, and the tree that they make.
+"""Tasks, completions, joint actions, and the episode tree that they form.
 
-A run is a cooperative Dec-POMDP: agent i sees only its own prompts (observations) and its own past responses
-(history); a tuple of all agents' completions is a joint action; the environment makes an outcome of it. An episode is
-a tree of nodes: at a node every agent has one prompt and one group of completions, and a joint action that is expanded
-leads to a child. A chain, one expanded joint action a node, is the special case.
+A run is a cooperative Dec-POMDP: agent i observes only its own prompts (observations) and its own past responses
+(history). The tuple of all agents' completions is a joint action, which the environment turns into an outcome. An episode is a
+tree of nodes: at a node every agent has one prompt and one group of completions, and each expanded joint action leads
+to a child. With one expanded joint action per node the tree is a chain.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 WeightVersion = int
-"""Counts the steps an agent has done: 0 is the base model. A step without a gradient has a version too."""
+"""Number of steps that a policy has learned from; 0 is the base model. A step without a gradient counts too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem. `fields` are what its environment needs, unseen by everything else: hashable values by name.
+    """One problem. `fields` holds hashable values by name that only its environment reads.
 
     Example:
         >>> Task("toy/1", "Write double.", {"entry_point": "double", "tests": ("assert double(2) == 4",)})
@@ -33,10 +33,9 @@ class Task:
 class Completion:
     """One sampled response of one agent.
 
-    `token_ids` are the sampled ids, a final EOS kept and nothing after it; `logprobs` are the behaviour
-    log-probabilities of those ids under the distribution they were drawn from (temperature, top-p and top-k
-    applied), same length. `spans` say which version produced them: (version, number of tokens), in the tokens' order;
-    there is more than one where weights changed in flight.
+    `token_ids` are the sampled ids up to and including a final EOS. `logprobs`, of the same length, are the behaviour
+    log-probabilities under the sampled distribution (temperature, top-p and top-k applied). `spans` are pairs (weight
+    version, number of tokens) in the tokens' order; there are several if weights changed during generation.
 
     Example:
         >>> Completion((5, 6, 0), "ab", (-0.1, -0.2, -0.3), "stop", ((7, 2), (8, 1))).weight_version
@@ -51,28 +50,47 @@ class Completion:
 
     @property
     def weight_version(self) -> WeightVersion:
-        """The oldest that produced a token; -1 if there is none."""
+        """The oldest version that produced a token; -1 without tokens."""
         return min((version for version, _ in self.spans), default=-1)
 
 
+@dataclass(frozen=True, slots=True)
+class SamplingSpec:
+    """Sampling parameters of a group. `seed` makes the group reproducible under any load; `top_k` None: all tokens."""
+
+    num_generations: int
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The token ids of a prompt and its group of completions. Empty if the prompt is too long."""
+
+    prompt_ids: tuple[int, ...]
+    completions: tuple[Completion, ...]
+
+
 class Evidence(Protocol):
-    """What an environment keeps of a verdict: feedback and records are made from it. Only the environment looks in."""
+    """An environment's record of an execution, from which it writes feedback and logs. Only the environment reads it."""
 
     def data(self) -> dict[str, Any]:
-        """Plain data for episodes.jsonl."""
+        """Return plain data for episodes.jsonl."""
 
     def lines(self) -> list[str]:
-        """The same for people, one fact a line."""
+        """Return the same as text, one fact per line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the environment makes of one joint action.
+    """The environment's verdict on one joint action.
 
-    `levels` are the parts the reward is the sum of; `metrics` are means to be logged (0 or 1 for flags); `counts` are
-    sums to be logged, under names of their own (`sandbox/timeouts`). `rewards` are the agents' own, one each, where an
-    environment gives them; empty, all of them get `reward`. `failure` is set, and nothing else counts, when the
-    machinery gave no verdict.
+    `reward` is the sum of `levels`. `metrics` are logged as means (0 or 1 for flags) and `counts` as sums, under their
+    own names (`sandbox/timeouts`). `rewards` holds one reward per agent, or is empty if all agents get `reward`.
+    `failure` is set if the execution gave no verdict; all other fields are meaningless then.
     """
 
     reward: float
@@ -86,9 +104,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class JointAction:
-    """One joint action at a node: `indices[i]` is agent i's completion among its completions there.
+    """One joint action at a node: `indices[i]` is the index of agent i's completion at that node.
 
-    `reward` is the outcome's, and `rewards` [N] each agent's, after the config's scale and shift.
+    `reward` and `rewards` [N], one per agent, are the outcome's after the configured scale and shift.
     """
 
     indices: tuple[int, ...]
@@ -99,8 +117,10 @@ class JointAction:
 
 @dataclass(frozen=True, slots=True)
 class GreedySample:
-    """Every agent's most likely answer, taken together: executed and rewarded, and never learned from. Entries are one
-    an agent; rewards are after the config's scale and shift."""
+    """The joint action of every agent's greedy completion: executed and rewarded, but never learned from.
+
+    `completions` and `rewards` have one entry per agent; rewards are after the configured scale and shift.
+    """
 
     completions: tuple[Completion, ...]
     reward: float
@@ -109,16 +129,17 @@ class GreedySample:
 
 @dataclass(slots=True)
 class Node:
-    """One turn: what each agent read, its group of completions, and the joint actions made of them.
+    """One turn: each agent's prompt, its group of completions, and the joint actions.
 
-    Lists are one entry an agent. `children` are by the index of the joint action that led there; `transitions` are the
-    metrics of the way to a child, by the same index. `greedy` and `counterfactuals` are there where an estimator asks
-    for them; the latter, by agent, are what each joint action [J] had earned it with a stand-in for its answer.
+    Lists have one entry per agent. `children` and `transitions` (metrics of the transition to the child) are keyed by
+    the index of the joint action that leads to the child. `greedy` and `counterfactuals` are present if an estimator
+    needs them; `counterfactuals` holds, by agent, the reward of each joint action [J] with a counterfactual action in
+    place of the agent's completion.
 
-    Where roles answer one after another, the prompt of a later one holds an earlier answer. `prompts` then hold those
-    of one line of answers, and the group is what was answered to them. Other earlier answers were continued once each,
-    so that they have a reward: `other_prompts` are what was read for that, one for each of the agent's last
-    completions, which have no siblings (see `marl_ray.rollout.turn`).
+    If roles answer one after another, the prompt of a later role contains an earlier completion. `prompts` are then the
+    prompts of the followed conversation branch, and the groups are the completions to these prompts. Every other branch
+    is continued by one completion per later agent, for the reward: `other_prompts` are the prompts of these
+    completions, which come last in `completions` and have no siblings (see `marl_ray.rollout.turn`).
     """
 
     turn: int
@@ -134,27 +155,27 @@ class Node:
 
     @property
     def every_completion(self) -> list[list[Completion]]:
-        """Whatever was sampled here: each agent's answers and, where there is one, its greedy answer."""
+        """All sampled completions per agent, including the greedy completion if there is one."""
         greedy = [()] * len(self.completions) if self.greedy is None else [(c,) for c in self.greedy.completions]
-        return [[*said, *more] for said, more in zip(self.completions, greedy, strict=True)]
+        return [[*sampled, *extra] for sampled, extra in zip(self.completions, greedy, strict=True)]
 
     def group(self, agent: int) -> list[Completion]:
-        """The agent's answers to its prompt: siblings, which are compared with each other and learned from."""
+        """Return the agent's completions of its prompt: the siblings that are compared and learned from."""
         others = len(self.other_prompts[agent]) if self.other_prompts else 0
         return self.completions[agent][: len(self.completions[agent]) - others]
 
     def prompt_of(self, agent: int, index: int) -> str:
-        """What the agent read for a completion."""
+        """Return the prompt of a completion."""
         own = len(self.group(agent))
         return self.prompts[agent] if index < own else self.other_prompts[agent][index - own]
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where and why an episode ended before its last turn.
+    """The place and reason of an episode's end before its last turn.
 
-    `path` are the indices of the joint actions that lead there from the root; `reason` is prompt_too_long, infra_error
-    or early_termination; `detail` says more of an infra_error.
+    `path` holds the indices of the joint actions from the root. `reason` is prompt_too_long, infra_error or
+    early_termination; `detail` explains an infra_error.
     """
 
     path: tuple[int, ...]
@@ -164,18 +185,18 @@ class Stop:
 
 @dataclass(slots=True)
 class Episode:
-    """A task and the tree that was played on it; no root where even the first turn could not be played."""
+    """A task and its tree of nodes. `root` is None if the first turn failed."""
 
     task: Task
     root: Node | None = None
     stops: list[Stop] = field(default_factory=list)
 
     def nodes(self) -> Iterator[tuple[tuple[int, ...], Node]]:
-        """Every node with its path from the root, parents before their children, in the joint actions' order."""
+        """Yield every node with its path from the root, parents before their children, in the order of joint actions."""
         return iter(()) if self.root is None else _walk((), self.root)
 
     def stopped_by(self, reason: str) -> bool:
-        """Whether a part of it ended for this reason."""
+        """Return whether a branch of the episode ended for this reason."""
         return any(stop.reason == reason for stop in self.stops)
 
 

@@ -1,14 +1,14 @@
-"""The one kind of error that is a person's to mend; and the one way of being stopped that Python has no name for."""
+"""The error that a user can correct, and the exception for SIGTERM."""
 
 from __future__ import annotations
 
 
 class UserError(Exception):
-    """The text is one line that says what to change. Whatever else ends a run is a bug, and shows its traceback."""
+    """An error whose text is one line that says what to change. Any other exception is a bug with a traceback."""
 
     def __init__(self, text: object) -> None:
         super().__init__(" ".join(str(text).split()))
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came. Who does not ask which signal it was treats it like Ctrl-C."""
+    """SIGTERM. Code that does not distinguish the two treats SIGTERM like Ctrl-C."""

@@ -1,4 +1,4 @@
-"""What is on disk, and stays when the machine goes: a file that was only closed may come back empty."""
+"""Durable writes and user paths. A file that was closed but not synced may be empty after a machine failure."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from marl_ray.core.errors import UserError
+
 
 def fsync(path: Path) -> None:
-    """A file's content, or the names in a folder, are on disk. Raises OSError, which names it."""
-    opened = os.open(path, os.O_RDONLY)
+    """Flush a file's content, or a folder's entries, to disk. Raises OSError, which names the path."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def fsync_tree(folder: Path) -> None:
-    """A folder with all files and folders below it is on disk. Raises OSError as `sync` does."""
+    """Flush a folder with all files and folders below it to disk. Raises OSError as `fsync` does."""
     for path in folder.rglob("*"):
         fsync(path)
     fsync(folder)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Until this returns, the file is absent or what it was; then it is on disk. Raises OSError, which names it."""
+    """Write a file atomically and durably: readers see either the old file or the complete new one.
+
+    Raises OSError, which names the file.
+    """
     hidden = path.with_name(f".{path.name}")
     try:
         with hidden.open("wb") as file:
@@ -39,3 +44,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         with suppress(OSError):
             hidden.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def expand_home(path: str | Path) -> Path:
+    """Return the path with `~` and `~name` expanded. Raises UserError for an unknown user."""
+    path = Path(path)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise UserError(f"{path}: there is no user {path.parts[0]}: write the path without ~") from None

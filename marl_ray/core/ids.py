@@ -1,4 +1,4 @@
-"""Who an actor is, and whose weights it has, as data. Its English is made here and parsed nowhere."""
+"""Identities of policies and actors as data. Their text is produced here and never parsed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Kind = Literal["generator", "learner", "sandbox"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class PolicyId:
-    """A set of weights, and the agents that play with it, in order. It goes by their name where there is one of them.
+    """A set of weights, identified by the agents that use it, in order.
 
     Example:
         >>> str(PolicyId((1,))), str(PolicyId((0, 2))), PolicyId((0, 2)).key, PolicyId((0, 2)).number
@@ -21,17 +21,17 @@ class PolicyId:
 
     @property
     def number(self) -> int:
-        """That of the first agent that plays with it."""
+        """The policy's first agent."""
         return self.agents[0]
 
     @property
     def key(self) -> str:
-        """In the names of metrics and folders."""
+        """The prefix in metric names and the name of its folders."""
         return str(self).replace(" ", "_")
 
     @property
     def introduction(self) -> str:
-        """With the agents that share it: `policy 0 (agents 0, 2)`."""
+        """The name with the agents that share the policy: `policy 0 (agents 0, 2)`."""
         shared = len(self.agents) > 1
         return f"{self} (agents {', '.join(map(str, self.agents))})" if shared else str(self)
 
@@ -41,16 +41,16 @@ class PolicyId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ActorId:
-    """One actor of a run. `policy` is the one that it samples from or trains; None for sandbox workers, which serve
-    all of them, and for a learner's process that several policies share.
+    """One actor of a run, over all its incarnations.
 
-    `replica` counts a policy's generators, the ranks of its learner, or the sandbox workers, from 0; of a process that
-    policies share it is the number of the first.
+    `policy` is the policy that the actor samples from or trains; None for sandbox workers and for a learner process
+    that several policies share. `replica` counts a policy's generators, the ranks of its learner, or the sandbox
+    workers, from 0; for a shared learner process it is the number of the first policy.
 
     Example:
         >>> str(ActorId("generator", PolicyId((1,)), 0)), str(ActorId("sandbox", None, 3))
         ('agent 1 generator 0', 'sandbox 3')
-        >>> str(ActorId("learner", PolicyId((1,)))), str(ActorId("learner", PolicyId((1,)), 2))  # rank 0 speaks for all
+        >>> str(ActorId("learner", PolicyId((1,)))), str(ActorId("learner", PolicyId((1,)), 2))  # rank 0 has no number
         ('agent 1 learner', 'agent 1 learner rank 2')
     """
 

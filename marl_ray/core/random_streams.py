@@ -1,7 +1,7 @@
-"""Named streams of randomness, all from one seed.
+"""Named random streams of one seed.
 
-Each draw is a pure function of the seed and of what it is for, so a resumed run needs no state to go on with
-the same numbers, and the order in which things happen does not matter.
+A random number is a pure function of the seed and the stream's name. A resumed run therefore needs no generator state,
+and the order of events does not affect results.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import random
 
 
 def stream_seed(seed: int, *name: str | int) -> int:
-    """A 62-bit number for the stream called `name`."""
+    """Return the 62-bit seed of the stream called `name`."""
     digest = hashlib.sha256(repr((seed, *name)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 2
 
 
 def random_stream(seed: int, *name: str | int) -> random.Random:
-    """A generator for the stream called `name`."""
+    """Return a generator for the stream called `name`."""
     return random.Random(stream_seed(seed, *name))
 
 
-def task_for_sample(count: int, draw: int, seed: int) -> int:
-    """Index of the task of draw number `draw` (from 0): each epoch is one permutation, and no batch ends it."""
-    epoch, place = divmod(draw, count)
-    return _epoch(count, epoch, seed)[place]
+def task_for_sample(count: int, sample: int, seed: int) -> int:
+    """Return the index of the task of prompt sample `sample` (from 0). Each epoch is one permutation of `count` tasks."""
+    epoch, position = divmod(sample, count)
+    return _epoch(count, epoch, seed)[position]
 
 
 def tasks_for_step(count: int, batch: int, step: int, seed: int) -> list[int]:
-    """Indices of the tasks of step number `step` (from 0): each epoch is one permutation, cut into batches.
+    """Return the indices of the tasks of step `step` (from 0): each epoch is one permutation, cut into batches.
 
     The last batch of an epoch may be smaller.
     """
     steps_per_epoch = -(-count // batch)
-    epoch, place = divmod(step, steps_per_epoch)
-    return _epoch(count, epoch, seed)[place * batch : (place + 1) * batch]
+    epoch, position = divmod(step, steps_per_epoch)
+    return _epoch(count, epoch, seed)[position * batch : (position + 1) * batch]
 
 
 def _epoch(count: int, epoch: int, seed: int) -> list[int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_ray.core.errors import UserError
-from marl_ray.core.paths import expand_home
+from marl_ray.core.files import expand_home
 from marl_ray.models.names import is_hub_id
 
 DataRow = Mapping[str, Any]

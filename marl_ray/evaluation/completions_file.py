@@ -14,7 +14,7 @@ from typing import Any
 
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.paths import expand_home
+from marl_ray.core.files import expand_home
 from marl_ray.core.text import pluralize
 from marl_ray.data.loading import load_tasks
 from marl_ray.data.tables import load_rows, numbered

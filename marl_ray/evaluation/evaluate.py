@@ -23,8 +23,7 @@ from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
 from marl_ray.config import Config, to_yaml
 from marl_ray.core.episode import Episode, Task
 from marl_ray.core.errors import UserError
-from marl_ray.core.files import write_atomically
-from marl_ray.core.paths import expand_home
+from marl_ray.core.files import expand_home, write_atomically
 from marl_ray.core.text import pluralize
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS

@@ -11,7 +11,7 @@ from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
-from marl_ray.core.paths import expand_home
+from marl_ray.core.files import expand_home
 from marl_ray.core.text import pluralize
 from marl_ray.models.lora import ADAPTER_FILE
 from marl_ray.models.tokenization import is_named_base

@@ -16,8 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.random_streams import stream_seed
-from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.rollout.episode_runner import CompletionGenerator
 
 Answers = defaultdict[tuple[int, int], "asyncio.Future[str]"]

@@ -10,10 +10,10 @@ from marl_ray.actors.run_actors import RunActors
 from marl_ray.config import Config
 from marl_ray.core.batch import Group
 from marl_ray.core.concurrency import gather
+from marl_ray.core.episode import SamplingSpec
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
 from marl_ray.core.random_streams import stream_seed
-from marl_ray.core.sampling import SamplingSpec
 from marl_ray.trainer.context import PROBE_TEXTS, RunInputs
 
 logger = logging.getLogger(__name__)

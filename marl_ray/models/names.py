@@ -8,7 +8,7 @@ from typing import Any
 
 from marl_ray.config import Config, ModelConfig
 from marl_ray.core.errors import UserError
-from marl_ray.core.paths import expand_home
+from marl_ray.core.files import expand_home
 from marl_ray.models.smollm2 import smollm2, smollm2_folder
 from marl_ray.models.tokenization import decide_template, describe_prompt_format, load_tokenizer
 from marl_ray.models.weight_files import check_folder

@@ -14,9 +14,19 @@ from typing import Any, Protocol
 
 from marl_ray.config import Config
 from marl_ray.core.concurrency import gather
-from marl_ray.core.episode import Completion, Episode, GreedySample, JointAction, Node, Outcome, Stop, Task
+from marl_ray.core.episode import (
+    Completion,
+    Episode,
+    Generation,
+    GreedySample,
+    JointAction,
+    Node,
+    Outcome,
+    SamplingSpec,
+    Stop,
+    Task,
+)
 from marl_ray.core.random_streams import random_stream, stream_seed
-from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.credit import BEYOND_SIBLINGS
 from marl_ray.credit.returns import completion_returns, median_index
 from marl_ray.environments.base import Attempt, Environment, Executor, collect_programs, group_reports

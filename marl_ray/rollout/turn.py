@@ -21,8 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from marl_ray.core.concurrency import gather
-from marl_ray.core.episode import Completion
-from marl_ray.core.sampling import Generation
+from marl_ray.core.episode import Completion, Generation
 
 Ask = Callable[[int, str, int], Awaitable[Generation]]
 """Asks an agent, with a prompt, on the line of a number: 0 is the one that is followed, whose answer is a group."""

@@ -13,9 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from marl_ray.core.errors import UserError
-from marl_ray.core.files import fsync, write_atomically
+from marl_ray.core.files import expand_home, fsync, write_atomically
 from marl_ray.core.ids import PolicyId
-from marl_ray.core.paths import expand_home
 from marl_ray.core.state import TrainerState
 from marl_ray.models.weight_files import TRAINED_FILE
 from marl_ray.storage.batch_log import BatchLog

@@ -18,9 +18,9 @@ from marl_ray.actors.supervisor import ActorSpec
 from marl_ray.actors.vllm_arguments import EngineSpec, engine_environment
 from marl_ray.config import AgentConfig, CreditConfig, Deadlines, LearnerResources, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
+from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import ActorId, PolicyId
-from marl_ray.core.sampling import Generation, SamplingSpec
 from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.toy import BASE_PATH
 from tests.actors.echo_actor import process_of

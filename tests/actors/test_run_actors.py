@@ -21,9 +21,9 @@ from marl_ray.cluster.placement_plan import make_plan, sandbox_plan
 from marl_ray.cluster.ray_private import free_resources
 from marl_ray.config import Config, load
 from marl_ray.core.batch import Batch, MiniBatch
+from marl_ray.core.episode import SamplingSpec
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
-from marl_ray.core.sampling import SamplingSpec
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.transition import Transition

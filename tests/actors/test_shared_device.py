@@ -14,7 +14,7 @@ from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline, Handle
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.shared_device import MEGABYTE, SharedDevice
-from marl_ray.core.sampling import Generation
+from marl_ray.core.episode import Generation
 from tests.actors.echo_actor import process_of, until
 from tests.actors.helpers import Log, as_batch, generators, learn, learner, run, sample, update_weights
 

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from marl_ray.config import from_tree
-from marl_ray.core.episode import Episode, Task
-from marl_ray.core.sampling import Generation, SamplingSpec
+from marl_ray.core.episode import Episode, Generation, SamplingSpec, Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.evaluation.protocols import PROTOCOLS
 from marl_ray.external.transition import Transition

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from marl_ray.core.episode import Completion, Episode, Node
-from marl_ray.core.sampling import Generation, SamplingSpec
+from marl_ray.core.episode import Completion, Episode, Generation, Node, SamplingSpec
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.transition import Transition

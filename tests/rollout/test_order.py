@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from marl_ray.config import Config, from_tree
-from marl_ray.core.episode import JointAction, Node, Outcome, Task
-from marl_ray.core.sampling import Generation, SamplingSpec
+from marl_ray.core.episode import Generation, JointAction, Node, Outcome, SamplingSpec, Task
 from marl_ray.credit.estimators import marloo
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.credit.returns import action_returns, completion_returns

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from marl_ray.config import Config, from_tree
-from marl_ray.core.episode import Completion, Episode, Outcome, Task
-from marl_ray.core.sampling import Generation, SamplingSpec
+from marl_ray.core.episode import Completion, Episode, Generation, Outcome, SamplingSpec, Task
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
