@@ -21,7 +21,7 @@ class Task:
     """One problem. `fields` holds hashable values by name that only its environment reads.
 
     Example:
-        >>> Task("toy/1", "Write double.", {"entry_point": "double", "tests": ("assert double(2) == 4",)})
+        >>> task = Task("toy/1", "Write double.", {"entry_point": "double", "tests": ("assert double(2) == 4",)})
     """
 
     id: str

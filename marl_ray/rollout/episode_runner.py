@@ -1,9 +1,9 @@
-"""Playing episodes: many coroutines share the agents' engines and the environment's executor.
+"""Running episodes: many tasks share the agents' engines and the environment's executor.
 
-At a node all agents are asked for their groups, at the same time unless the environment has an order (`turn`); the
-joint mode makes joint actions of them; their programs are executed, equal ones once; outcomes become rewards and, where
-a turn remains, the next prompts of the joint actions that the handoff expands. Engines batch across tasks, agents and
-turns; no episode waits for another, and no branch of a tree for its siblings.
+At a node every agent samples a group of completions (`marl_ray.rollout.turn`), and the joint mode forms joint actions.
+Their programs are executed, equal programs once, and outcomes become rewards. While turns remain, the handoff selects
+joint actions to expand, and the transition writes their next prompts. Engines batch across tasks, agents and turns; no
+episode waits for another episode, and no branch of a tree for its siblings.
 """
 
 from __future__ import annotations
@@ -39,48 +39,47 @@ from marl_ray.environments.plugin_checks import (
     qualified_method_name,
 )
 from marl_ray.external.transition import Transition
-from marl_ray.rollout.handoff import HANDOFFS
-from marl_ray.rollout.joint_actions import JOINT_MODES
+from marl_ray.rollout.joint_actions import HANDOFFS, JOINT_MODES
 from marl_ray.rollout.turn import TurnResult, sample_turn
 
 
 class CompletionGenerator(Protocol):
-    """One agent's generators; of prompts that wait those with the lowest `priority` come first."""
+    """One agent's generators. Of the waiting prompts, the prompt with the lowest `priority` is next."""
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation: ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Play:
-    """One episode while it is played. `key` names its random streams."""
+class _Run:
+    """A running episode. `key` names its random streams."""
 
     task: Task
     first_prompts: list[str]
     key: tuple[str | int, ...]
     num_generations: int
     threshold: float | None
-    """An episode ends at a node whose mean reward is above it."""
+    """The episode ends early at a node whose mean reward exceeds this value."""
     temperature: float | None
-    """None: each agent's own."""
+    """None: the setting of each agent."""
     probe: bool
-    learned: bool
-    """Whether somebody learns from it, whose estimator may ask for more than the joint actions."""
+    training: bool
+    """True for training episodes. Some estimators then need greedy completions or counterfactual actions."""
     on_node: Callable[[Node], None]
-    """Is told of each node as soon as it has its rewards."""
+    """Called with each node as soon as it has its rewards."""
     priority: int
     stops: list[Stop] = field(default_factory=list)
 
 
 class RolloutListener(Protocol):
-    """Hears of a batch while it is played. Draws count from 0."""
+    """Receives the nodes and episodes of a batch while it is rolled out. `index` counts the batch's episodes from 0."""
 
-    def add_node(self, draw: int, node: Node) -> None: ...
+    def add_node(self, index: int, node: Node) -> None: ...
 
-    def add_episode(self, draw: int, episode: Episode) -> None: ...
+    def add_episode(self, index: int, episode: Episode) -> None: ...
 
 
 class EpisodeRunner:
-    """Plays episodes with the config's turns, joint mode, handoff and rewards."""
+    """Runs episodes with the configured turns, joint mode, handoff and rewards."""
 
     def __init__(
         self,
@@ -96,40 +95,39 @@ class EpisodeRunner:
         self.generators = generators
         self.executor = executor
         self.joint_actions = JOINT_MODES[config.rollout.joint_mode]
-        self.expanded = HANDOFFS[config.rollout.handoff]
-        looked_at = [BEYOND_SIBLINGS.get(agent.estimator) for agent in config.agents]
-        self.greedy = "greedy" in looked_at
+        self.handoff = HANDOFFS[config.rollout.handoff]
+        needs = [BEYOND_SIBLINGS.get(agent.estimator) for agent in config.agents]
+        self.greedy = "greedy" in needs
         """Whether nodes have a greedy joint sample."""
-        self.replaced = [agent for agent, what in enumerate(looked_at) if what == "counterfactual"]
-        """Agents that are told what the team had earned without them."""
+        self.counterfactual_agents = [agent for agent, need in enumerate(needs) if need == "counterfactual"]
 
-    async def run_batch(self, tasks: Sequence[Task], step: int, audience: RolloutListener) -> list[Episode]:
-        """The episodes of training step number `step` (from 0). Whatever they wait for has a deadline of its own."""
+    async def run_batch(self, tasks: Sequence[Task], step: int, listener: RolloutListener) -> list[Episode]:
+        """Return the episodes of training step `step` (from 0), and report them to `listener` while they run."""
 
-        async def play(draw: int, task: Task) -> Episode:
+        async def run(index: int, task: Task) -> Episode:
             episode = await self.run_episode(
                 task,
                 self.config.rollout.num_generations,
                 "train",
                 step,
-                on_node=lambda node: audience.add_node(draw, node),
+                on_node=lambda node: listener.add_node(index, node),
                 priority=step,
             )
-            audience.add_episode(draw, episode)
+            listener.add_episode(index, episode)
             return episode
 
-        return await gather(*(play(draw, task) for draw, task in enumerate(tasks)))
+        return await gather(*(run(index, task) for index, task in enumerate(tasks)))
 
     async def evaluate(self, tasks: Sequence[Task]) -> list[Episode]:
-        """The episodes of a training's evaluation."""
+        """Return the episodes of an evaluation during training."""
         size = self.config.evaluation.eval_num_generations
         return await gather(*(self.evaluate_task(task, size) for task in tasks))
 
     async def evaluate_task(self, task: Task, num_generations: int, sample: int = 0) -> Episode:
-        """An episode of an evaluation, a training's or `marl-ray eval`'s, sampled at `eval_temperature` (0: greedy): it
-        does not end early for a good reward, so that every turn is measured on all tasks.
+        """Return an evaluation episode, sampled at `eval_temperature` (0: greedy).
 
-        `sample`, from 0, names one of several independent ones; a training plays the first.
+        It does not end early for a high reward, so that every turn is measured on all tasks. `sample` (from 0) selects
+        one of several independent episodes; training uses the first.
         """
         key = ("eval", sample) if sample else ("eval",)
         return await self.run_episode(task, num_generations, *key, evaluation=True)
@@ -143,10 +141,10 @@ class EpisodeRunner:
         on_node: Callable[[Node], None] = lambda node: None,
         priority: int = 0,
     ) -> Episode:
-        """One episode. `key` names its random streams."""
+        """Run one episode. `key` names its random streams."""
         first_prompts = self.environment.first_prompts(task)
         check_texts(qualified_method_name(self.environment, "first_prompts"), first_prompts, self.config.num_agents)
-        play = _Play(
+        run = _Run(
             task=task,
             first_prompts=first_prompts,
             key=(*key, task.id),
@@ -154,114 +152,121 @@ class EpisodeRunner:
             threshold=None if evaluation else self.config.rollout.early_termination_threshold,
             temperature=self.config.evaluation.eval_temperature if evaluation else None,
             probe=self.config.output.probe_helpers in (("eval", "always") if evaluation else ("always",)),
-            learned=not evaluation,
+            training=not evaluation,
             on_node=on_node,
             priority=priority,
         )
-        root = await self._play_node(play, play.first_prompts, ())
-        return Episode(task, root, sorted(play.stops, key=lambda stop: stop.path))
+        root = await self._run_node(run, run.first_prompts, ())
+        return Episode(task, root, sorted(run.stops, key=lambda stop: stop.path))
 
-    async def _play_node(self, play: _Play, prompts: list[str], path: tuple[int, ...]) -> Node | None:
-        """The node that `path` leads to, with all that is below it; None where it could not be played."""
+    async def _run_node(self, run: _Run, prompts: list[str], path: tuple[int, ...]) -> Node | None:
+        """Return the node at `path` with all nodes below it. Return None if it failed, with a `Stop` in `run.stops`."""
         turn = len(path)
         last = turn + 1 == self.config.rollout.num_turns
-        # Where one joint action a node is expanded, the turn names the node; in a whole tree it takes the path.
-        key = (*play.key, turn, *(path if self.config.rollout.handoff == "all" else ()))
-        said, greedy = await gather(self._ask(play, prompts, key), self._most_likely(play, prompts, key))
-        if said is None:
-            play.stops.append(Stop(path, "prompt_too_long"))
+        # With one expanded joint action per node the turn identifies the node; in a whole tree the path does.
+        key = (*run.key, turn, *(path if self.config.rollout.handoff == "all" else ()))
+        sampled, greedy = await gather(self._sample(run, prompts, key), self._sample_greedy(run, prompts, key))
+        if sampled is None:
+            run.stops.append(Stop(path, "prompt_too_long"))
             return None
-        attempts = [self.environment.attempt(play.task, responses_of(said.completions, i), last) for i in said.indices]
+        attempts = [
+            self.environment.attempt(run.task, responses_of(sampled.completions, i), last) for i in sampled.indices
+        ]
         try:
-            outcomes = await self._verdicts(attempts, play.probe)
-            actions = [self._rewarded(i, outcome) for i, outcome in zip(said.indices, outcomes, strict=True)]
+            outcomes = await self._verdicts(attempts, run.probe)
+            actions = [self._rewarded(i, outcome) for i, outcome in zip(sampled.indices, outcomes, strict=True)]
             node = Node(
-                turn, said.prompts, said.prompt_ids, said.completions, actions, other_prompts=said.other_prompts
+                turn,
+                sampled.prompts,
+                sampled.prompt_ids,
+                sampled.completions,
+                actions,
+                other_prompts=sampled.other_prompts,
             )
-            if play.learned:
-                await self._add_baselines(play.task, node, greedy, last)
+            if run.training:
+                await self._add_baselines(run.task, node, greedy, last)
         except _NoVerdict as lost:
-            play.stops.append(Stop(path, "infra_error", str(lost)))
+            run.stops.append(Stop(path, "infra_error", str(lost)))
             return None
-        play.on_node(node)
+        run.on_node(node)
         rewards = [action.reward for action in actions]
         if last:
             return node
-        if play.threshold is not None and sum(rewards) / len(rewards) > play.threshold:
-            play.stops.append(Stop(path, "early_termination"))
+        if run.threshold is not None and sum(rewards) / len(rewards) > run.threshold:
+            run.stops.append(Stop(path, "early_termination"))
             return node
-        chosen = self.expanded(rewards, random_stream(self.config.seed, *key))
-        await gather(*(self._expand(play, node, g, attempts[g], path) for g in chosen))
+        chosen = self.handoff(rewards, random_stream(self.config.seed, *key))
+        await gather(*(self._expand(run, node, g, attempts[g], path) for g in chosen))
         return node
 
-    async def _ask(self, play: _Play, prompts: list[str], key: tuple[str | int, ...]) -> TurnResult | None:
-        """What the agents answer in this turn; None where a prompt is too long."""
-        environment, task = self.environment, play.task
+    async def _sample(self, run: _Run, prompts: list[str], key: tuple[str | int, ...]) -> TurnResult | None:
+        """Return the completions of this turn, or None if a prompt is too long."""
+        environment, task = self.environment, run.task
         order = environment.order(task)
         check_order(qualified_method_name(environment, "order"), order, self.config.num_agents)
 
-        def ask(agent: int, prompt: str, line: int) -> Awaitable[Generation]:
-            sampling = self._sampling(play, agent, key)
-            if line:
-                seed = stream_seed(sampling.seed, "line", line)
+        def generate(agent: int, prompt: str, branch: int) -> Awaitable[Generation]:
+            sampling = self._sampling(run, agent, key)
+            if branch:
+                seed = stream_seed(sampling.seed, "line", branch)
                 sampling = replace(sampling, num_generations=1, seed=seed)
-            return self.generators[agent].generate(prompt, sampling, play.priority)
+            return self.generators[agent].generate(prompt, sampling, run.priority)
 
-        def prompt_after(agent: int, prompt: str, answers: Mapping[int, str]) -> str:
-            given = environment.prompt_after(task, agent, prompt, answers)
-            check_texts(qualified_method_name(environment, "prompt_after"), [given])
-            return given
+        def prompt_after(agent: int, prompt: str, earlier: Mapping[int, str]) -> str:
+            text = environment.prompt_after(task, agent, prompt, earlier)
+            check_texts(qualified_method_name(environment, "prompt_after"), [text])
+            return text
 
-        return await sample_turn(order, prompts, ask, prompt_after, self.joint_actions)
+        return await sample_turn(order, prompts, generate, prompt_after, self.joint_actions)
 
-    async def _expand(self, play: _Play, node: Node, index: int, attempt: Attempt, path: tuple[int, ...]) -> None:
-        """Go on from one joint action of `node`."""
+    async def _expand(self, run: _Run, node: Node, index: int, attempt: Attempt, path: tuple[int, ...]) -> None:
+        """Run the turn that follows one joint action of `node`."""
         outcome = node.joint_actions[index].outcome
-        heard = await self.transition.next_prompts(play.task, play.first_prompts, attempt, outcome)
-        node.transitions[index] = heard.metrics
-        child = await self._play_node(play, heard.prompts, (*path, index))
+        observations = await self.transition.next_prompts(run.task, run.first_prompts, attempt, outcome)
+        node.transitions[index] = observations.metrics
+        child = await self._run_node(run, observations.prompts, (*path, index))
         if child is not None:
             node.children[index] = child
 
-    async def _most_likely(self, play: _Play, prompts: Sequence[str], key: tuple[str | int, ...]) -> list[Completion]:
-        """Every agent's greedy answer; none where nobody asks for it, or a prompt is too long."""
-        if not (self.greedy and play.learned):
+    async def _sample_greedy(self, run: _Run, prompts: Sequence[str], key: tuple[str | int, ...]) -> list[Completion]:
+        """Return every agent's greedy completion; none if no estimator needs them or a prompt is too long."""
+        if not (self.greedy and run.training):
             return []
         samplings = [
-            replace(self._sampling(play, agent, key), num_generations=1, temperature=0.0, top_p=1.0, top_k=None)
+            replace(self._sampling(run, agent, key), num_generations=1, temperature=0.0, top_p=1.0, top_k=None)
             for agent in range(len(prompts))
         ]
-        asked = zip(self.generators, prompts, samplings, strict=True)
-        generations = await gather(*(g.generate(prompt, how, play.priority) for g, prompt, how in asked))
+        requests = zip(self.generators, prompts, samplings, strict=True)
+        generations = await gather(*(g.generate(prompt, sampling, run.priority) for g, prompt, sampling in requests))
         return [completion for generation in generations for completion in generation.completions]
 
     async def _add_baselines(self, task: Task, node: Node, greedy: Sequence[Completion], last: bool) -> None:
-        """What the agents' estimators look at beside the node's joint actions. Raises _NoVerdict."""
-        replaced = {agent: self._replaced(node, agent) for agent in self.replaced}
-        joint = [texts for of_agent in replaced.values() for texts in of_agent]
+        """Add the rewards that the estimators need beside the node's joint actions. Raises _NoVerdict."""
+        counterfactual = {agent: self._counterfactual_texts(node, agent) for agent in self.counterfactual_agents}
+        joint = [texts for of_agent in counterfactual.values() for texts in of_agent]
         if greedy:
             joint.append(tuple(completion.text for completion in greedy))
         if not joint:
             return
-        distinct = list(dict.fromkeys(joint))  # in joint mode cross many are alike
+        distinct = list(dict.fromkeys(joint))  # in joint mode cross many are equal
         outcomes = await self._verdicts([self.environment.attempt(task, list(texts), last) for texts in distinct])
-        earned = {texts: self._rewarded((), outcome) for texts, outcome in zip(distinct, outcomes, strict=True)}
-        for agent, of_agent in replaced.items():
-            node.counterfactuals[agent] = [earned[texts].rewards[agent] for texts in of_agent]
+        rewarded = {texts: self._rewarded((), outcome) for texts, outcome in zip(distinct, outcomes, strict=True)}
+        for agent, of_agent in counterfactual.items():
+            node.counterfactuals[agent] = [rewarded[texts].rewards[agent] for texts in of_agent]
         if greedy:
-            node.greedy = GreedySample(tuple(greedy), earned[joint[-1]].reward, earned[joint[-1]].rewards)
+            node.greedy = GreedySample(tuple(greedy), rewarded[joint[-1]].reward, rewarded[joint[-1]].rewards)
 
-    def _replaced(self, node: Node, agent: int) -> list[tuple[str, ...]]:
-        """Every joint action's texts with the stand-in for the agent's [J]."""
-        stand_in = ""
+    def _counterfactual_texts(self, node: Node, agent: int) -> list[tuple[str, ...]]:
+        """Return every joint action's texts [J], with the counterfactual action in place of the agent's completion."""
+        replacement = ""
         if self.config.credit.counterfactual == "median":
             returns = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
-            stand_in = node.completions[agent][median_index(returns)].text
+            replacement = node.completions[agent][median_index(returns)].text
         joint = (responses_of(node.completions, action.indices) for action in node.joint_actions)
-        return [(*texts[:agent], stand_in, *texts[agent + 1 :]) for texts in joint]
+        return [(*texts[:agent], replacement, *texts[agent + 1 :]) for texts in joint]
 
     async def _verdicts(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
-        """The outcomes. Raises _NoVerdict where the machinery gave none of one."""
+        """Return the outcomes. Raises _NoVerdict if an execution failed."""
         outcomes = await self.outcomes(attempts, probe)
         failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")
         if failure:
@@ -269,7 +274,7 @@ class EpisodeRunner:
         return outcomes
 
     async def outcomes(self, attempts: Sequence[Attempt], probe: bool = False) -> list[Outcome]:
-        """Each attempt's outcome, from one execution of its program if it has one."""
+        """Return each attempt's outcome, from one execution of its programs."""
         of_attempt = group_reports(attempts, await self._execute(collect_programs(attempts)))
         outcomes = [self.environment.outcome(a, report) for a, report in zip(attempts, of_attempt, strict=True)]
         for outcome in outcomes:
@@ -279,16 +284,16 @@ class EpisodeRunner:
     async def _probe(
         self, attempts: Sequence[Attempt], reports: Sequence[Any], outcomes: Sequence[Outcome]
     ) -> list[Outcome]:
-        """The outcomes with further metrics, from executing each attempt's probes."""
+        """Return the outcomes with further metrics, from executing each attempt's probes."""
         probes = [self.environment.probes(a, report) for a, report in zip(attempts, reports, strict=True)]
-        answers = iter(await self._execute([program for several in probes for program in several]))
-        found = [
-            self.environment.probed(a, report, [next(answers) for _ in several])
-            for a, report, several in zip(attempts, reports, probes, strict=True)
+        results = iter(await self._execute([program for of_attempt in probes for program in of_attempt]))
+        metrics = [
+            self.environment.probed(a, report, [next(results) for _ in of_attempt])
+            for a, report, of_attempt in zip(attempts, reports, probes, strict=True)
         ]
-        for more in found:
-            check_turn_metrics(qualified_method_name(self.environment, "probed"), more)
-        return [replace(o, metrics={**o.metrics, **more}) for o, more in zip(outcomes, found, strict=True)]
+        for new in metrics:
+            check_turn_metrics(qualified_method_name(self.environment, "probed"), new)
+        return [replace(o, metrics={**o.metrics, **new}) for o, new in zip(outcomes, metrics, strict=True)]
 
     async def _execute(self, programs: list[Any]) -> list[Any]:
         reports = await self.environment.execute(programs, self.executor)
@@ -303,12 +308,12 @@ class EpisodeRunner:
         processor = self.config.reward_processor
         return reward * processor.scale_factor + processor.shift if processor.enabled else reward
 
-    def _sampling(self, play: _Play, agent: int, key: tuple[str | int, ...]) -> SamplingSpec:
+    def _sampling(self, run: _Run, agent: int, key: tuple[str | int, ...]) -> SamplingSpec:
         settings = self.config.agents[agent]
         return SamplingSpec(
-            num_generations=play.num_generations,
+            num_generations=run.num_generations,
             max_new_tokens=settings.max_new_tokens,
-            temperature=settings.temperature if play.temperature is None else play.temperature,
+            temperature=settings.temperature if run.temperature is None else run.temperature,
             top_p=settings.top_p,
             top_k=self.config.model.top_k,
             seed=stream_seed(self.config.seed, "sampling", *key, agent),
@@ -316,9 +321,9 @@ class EpisodeRunner:
 
 
 class _NoVerdict(Exception):
-    """The machinery gave none; the text says why."""
+    """An execution gave no verdict. The text is the reason."""
 
 
 def responses_of(groups: Sequence[Sequence[Completion]], indices: Sequence[int]) -> list[str]:
-    """The texts of one joint action."""
+    """Return the texts of one joint action."""
     return [group[index].text for group, index in zip(groups, indices, strict=True)]

@@ -1,11 +1,10 @@
-"""The small strategies."""
+"""Joint modes and handoffs."""
 
 from __future__ import annotations
 
 import random
 
-from marl_ray.rollout.handoff import HANDOFFS
-from marl_ray.rollout.joint_actions import JOINT_MODES
+from marl_ray.rollout.joint_actions import HANDOFFS, JOINT_MODES
 
 
 def test_aligned_pairs_completions_of_one_index() -> None:
@@ -13,13 +12,13 @@ def test_aligned_pairs_completions_of_one_index() -> None:
     assert JOINT_MODES["aligned"]([2]) == [(0,), (1,)]
 
 
-def test_cross_pairs_all_with_all() -> None:
+def test_cross_gives_all_combinations() -> None:
     assert JOINT_MODES["cross"]([2, 2]) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert len(JOINT_MODES["cross"]([3, 3, 3])) == 27
-    assert JOINT_MODES["cross"]([2]) == JOINT_MODES["aligned"]([2]), "one agent alone has nobody to be paired with"
+    assert JOINT_MODES["cross"]([2]) == JOINT_MODES["aligned"]([2]), "with one agent both modes are the same"
 
 
-def test_handoffs() -> None:
+def test_handoffs_select_the_joint_actions_to_expand() -> None:
     rewards = [1.0, 4.0, 4.0, 0.0]
     assert HANDOFFS["best"](rewards, random.Random(0)) == [1]
     assert HANDOFFS["all"](rewards, random.Random(0)) == [0, 1, 2, 3]
