@@ -128,7 +128,7 @@ class UpdateStats:
     logprob_gap: float | None
     """Mean absolute difference between the learner's and the engine's log-probabilities before the update, nats per
     token. About 0 if both have the same weights."""
-    ratios: ImportanceRatioStats | None
+    importance_ratios: ImportanceRatioStats | None
     """Before the update."""
     optimizer_steps: int
     """Optimizer steps taken. A mini-batch without a gradient (all weights 0) takes none."""
@@ -137,7 +137,7 @@ class UpdateStats:
     entropy: float | None = None
     """Mean entropy of the policy at the tokens with a gradient, at the sampling temperature, before the update, nats
     per token."""
-    drift: ClippingStats | None = None
+    clipping: ClippingStats | None = None
     """For losses with a ratio to the policy before the batch."""
     reference_kl: float | None = None
     """KL divergence from the reference policy before the update, nats per token. None without a reference."""
