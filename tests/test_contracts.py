@@ -150,7 +150,7 @@ class Programs(Talk):
         (made(roles=lambda self, task: ["a"]), "roles must be a list with one text for each of 2 agents"),
         (made(roles=lambda self, task: ["a", "a"]), "two roles have one name"),
         (made(first_prompts=lambda self, task: "ab"), "first_prompts must be a list"),
-        (made(order=lambda self, task: [[0]]), "order must give lists that hold each agent from 0 to 1 once"),
+        (made(order=lambda self, task: [[0]]), "order must return lists that contain each agent from 0 to 1 once"),
         (
             made(order=lambda self, task: [[0], [1]], prompt_after=lambda self, *_: NO_TEXT),
             "prompt_after: a text, not 3",

@@ -26,7 +26,7 @@ from marl_ray.environments.code_completion.skeleton import (
     first_line,
     is_stub,
     methods_of,
-    skeleton_of,
+    parse_skeleton,
 )
 from marl_ray.environments.code_generation.extraction import parse
 from marl_ray.sandbox import count_tests
@@ -53,7 +53,7 @@ class ClassEval:
             count_tests(tests, name)
             skeleton = _completed(_skeleton(row, name), methods_of_solution(row), name, tests)
             methods = _to_write(row, skeleton, name)
-            skeleton_of(skeleton, name, tuple(methods), tuple(methods.values()))
+            parse_skeleton(skeleton, name, tuple(methods), tuple(methods.values()))
         except ValueError as error:
             raise UserError(f"task {task_id}: {error}") from None
         fields = {"class_name": name, "tests": tests, "methods": tuple(methods), "lengths": tuple(methods.values())}

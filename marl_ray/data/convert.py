@@ -11,8 +11,7 @@ from typing import Any, Protocol
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.tables import DataRow
-from marl_ray.environments.bug_fix.edits import edit
-from marl_ray.environments.bug_fix.program import buggy_program
+from marl_ray.environments.bug_fix.program import diff_lines, parse_buggy_program
 from marl_ray.environments.code_generation.extraction import parse
 from marl_ray.sandbox import count_tests
 
@@ -77,7 +76,7 @@ class BuggyPrograms:
         for field, program in (("buggy_solution", buggy), ("canonical_solution", reference)):
             if program:
                 _check_program(task, field, program)
-        if reference and not edit(buggy, reference).size:
+        if reference and not diff_lines(buggy, reference).size:
             raise UserError(f"task {task.id}: canonical_solution is the same program as buggy_solution")
         return _checked(replace(task, fields={**task.fields, "buggy": buggy, "reference": reference}))
 
@@ -139,7 +138,7 @@ def _whole(row: DataRow, field: str) -> str:
 
 def _check_program(task: Task, field: str, program: str) -> None:
     try:
-        functions = buggy_program(program).functions
+        functions = parse_buggy_program(program).functions
     except ValueError as error:
         raise UserError(f"task {task.id}: {field} {error}") from None
     entry_point = task.fields["entry_point"]

@@ -1,6 +1,6 @@
-"""What a kind of task means: roles, prompts, how responses join into one attempt, rewards, words of feedback.
+"""Environments: the roles, prompts, rewards and feedback of each kind of task.
 
-`base` has the protocol, each folder one environment.
+`base` defines the protocol, `execution` what environments that run code share, and each folder one environment.
 """
 
 from __future__ import annotations

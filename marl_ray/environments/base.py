@@ -1,8 +1,8 @@
-"""The environment: what a kind of task means, and the one protocol that everything else knows of it.
+"""The environment protocol: everything that the rest of the package knows about a kind of task.
 
-The way of one joint action: `attempt` parses its responses once; where the attempt has a program, the sandbox executes
-it (equal programs once); `outcome` makes reward, levels and metrics of attempt and report; where a turn remains,
-`feedback`, `previous_answers` and `revisions` are what the next prompts are composed of.
+For each joint action, `attempt` parses the responses once. If the attempt has a program, the sandbox executes it (equal
+programs once). `outcome` computes reward, levels and metrics from attempt and report. If another turn follows,
+`feedback`, `previous_answers` and `revisions` are the parts of the next prompts.
 """
 
 from __future__ import annotations
@@ -14,125 +14,135 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 from marl_ray.core.episode import Outcome, Task
 
 if TYPE_CHECKING:
-    from marl_ray.config import Config
+    from marl_ray.config.schema import Config
 
 
 class Attempt(Protocol):
-    """What an environment made of one joint action's texts; its own class knows more."""
+    """The parsed responses of one joint action. Each environment has a class of its own."""
 
     @property
     def program(self) -> Any | None:
-        """What `Environment.execute` takes: by default a `marl_ray.sandbox.Program`, or a tuple of several. None where
-        nothing is to be executed."""
+        """The argument of `Environment.execute`: by default a `marl_ray.sandbox.Program`, or a tuple of programs. None
+        if there is nothing to execute."""
 
 
 A = TypeVar("A", bound=Attempt)
 
 
 class Executor(Protocol):
-    """Runs programs: the sandbox, as those who play episodes know it."""
+    """An object that executes programs, such as the sandbox pool."""
 
     async def execute(self, programs: Sequence[Any]) -> list[Any]: ...
 
 
 class Environment(ABC, Generic[A]):
-    """A kind of task. Lists are one entry an agent, in the order of `roles`.
+    """A kind of task. Lists have one entry per agent, in the order of `roles`.
 
-    Everything is a function of its arguments, and nothing raises on what a response says. `report` is what
-    `execute` made of the attempt's program, by default the sandbox's ExecutionReport; a tuple where that is a tuple of
-    programs, None where there was none to execute.
+    All methods are pure functions and raise on no response text. `report` is the result of `execute` on the attempt's
+    program, by default an `ExecutionReport`: a tuple of reports for a tuple of programs, None for no program.
     """
 
     modes: ClassVar[tuple[str, ...]] = ()
-    """The external modes that `feedback` has words for. `plain` and `expert_edits` need none."""
+    """The external modes that `feedback` supports. `plain` and `expert_edits` need no support."""
 
     def __init__(self, num_agents: int) -> None:
         self.num_agents = num_agents
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """The environment of a run. Raises UserError for settings that it cannot serve."""
+        """Return the environment of a run. Raises UserError for unsupported settings."""
         return cls(config.num_agents)
 
     def check_task(self, task: Task) -> None:
-        """Asked of every task before anything starts. Raises UserError for one that it cannot serve."""
+        """Check a task before the run starts. Raises UserError if the environment does not support the task."""
 
     @abstractmethod
     def roles(self, task: Task) -> list[str]:
-        """What each agent, or its part of the answer, is called in prompts and feedback; no two alike."""
+        """Return the distinct names of the agents, or of their parts of the answer, in prompts and feedback."""
 
     @abstractmethod
     def first_prompts(self, task: Task) -> list[str]:
-        """The first turn's prompts."""
+        """Return the prompts of the first turn."""
 
     def order(self, task: Task) -> list[list[int]]:
-        """Who answers when within a turn: agents by their places in `roles`, those of one list at the same time, those
-        of a later list after them. By default all at the same time."""
+        """Return the order in which agents answer within a turn: agents (indices into `roles`) of one list answer at
+        the same time, agents of later lists afterwards. By default all agents answer at the same time."""
         return [list(range(self.num_agents))]
 
     def prompt_after(self, task: Task, agent: int, prompt: str, answers: Mapping[int, str]) -> str:
-        """The prompt of an agent that answers after others of the same turn: `prompt`, which it would read if all
-        answered at the same time, and `answers`, all of theirs by agent."""
+        """Return the prompt of an agent that answers after other agents of the same turn.
+
+        `prompt` is the agent's prompt without an order; `answers` maps agents to their answers of this turn.
+        """
         roles = self.roles(task)
-        heard = (f"{roles[other]} has answered:\n{answer.strip()}\n\n" for other, answer in sorted(answers.items()))
-        return "".join(heard) + prompt
+        earlier = (f"{roles[other]} has answered:\n{answer.strip()}\n\n" for other, answer in sorted(answers.items()))
+        return "".join(earlier) + prompt
 
     @abstractmethod
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> A:
-        """Parse one joint action. `last`: no turn follows, so that nobody will be told of the tests one by one."""
+        """Parse one joint action. `last`: no turn follows, so single tests appear in no feedback."""
 
     async def execute(self, programs: Sequence[Any], sandbox: Executor) -> list[Any]:
-        """A report on each program of attempts and probes. By default the sandbox's; another for what it cannot
-        execute, as a question to a judge. Whatever it waits for has a deadline."""
+        """Return one report per program of attempts and probes, by default from the sandbox.
+
+        Override this method for programs that no sandbox can execute, such as questions to a judge model. Every wait
+        in it needs a deadline.
+        """
         return await sandbox.execute(programs)
 
     @abstractmethod
     def outcome(self, attempt: A, report: Any) -> Outcome:
-        """The verdict. Levels and metrics have the same names for every joint action."""
+        """Return the verdict. Levels and metrics have the same names for every joint action."""
 
     @abstractmethod
     def feedback(self, attempt: A, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        """What the agent is told of the outcome in this mode, one of `modes`; one fact a line."""
+        """Return the feedback for an agent in a mode of `modes`, one fact per line."""
 
     @abstractmethod
     def previous_answers(self, attempt: A) -> list[str]:
-        """What each agent is shown as its own previous answer."""
+        """Return the text that each agent sees as its own previous answer."""
 
     @abstractmethod
     def revisions(self, task: Task) -> list[str]:
-        """Closing instructions of later turns; each stands alone."""
+        """Return the closing instructions of later prompts. Each is complete by itself."""
 
     def question(self, task: Task, attempt: A) -> str:
-        """What an expert is asked: edits by role, as one JSON object of strings."""
+        """Return the question to an expert, who replies with a JSON object of edits by role."""
         roles, answers = self.roles(task), self.previous_answers(attempt)
-        parts = "\n\n".join(f"{role}:\n{answer}" for role, answer in zip(roles, answers, strict=True))
-        return QUESTION.format(problem=task.prompt.strip(), answers=parts, names=", ".join(roles))
+        return QUESTION.format(
+            problem=task.prompt.strip(), answers=labelled_answers(roles, answers), names=", ".join(roles)
+        )
 
     def probes(self, attempt: A, report: Any) -> list[Any]:
-        """Further programs whose reports say what the parts of this one are worth (`output.probe_helpers`)."""
+        """Return further programs, whose reports show the value of each agent's part (`output.probe_helpers`)."""
         return []
 
     def probed(self, attempt: A, report: Any, reports: Sequence[Any]) -> dict[str, float]:
-        """Metrics from the reports of `probes`."""
+        """Return metrics from the reports of `probes`."""
         return {}
 
 
+def labelled_answers(roles: Sequence[str], answers: Sequence[str]) -> str:
+    """Return all answers in one text, each under its role."""
+    return "\n\n".join(f"{role}:\n{answer}" for role, answer in zip(roles, answers, strict=True))
+
+
 def collect_programs(attempts: Sequence[Attempt]) -> list[Any]:
-    """All programs of these attempts, in order."""
-    return [program for attempt in attempts for program in _several(attempt.program)]
+    """Return all programs of these attempts in order."""
+    return [program for attempt in attempts for program in _as_tuple(attempt.program)]
 
 
 def group_reports(attempts: Sequence[Attempt], reports: Sequence[Any]) -> list[Any]:
-    """What `outcome` is to be given for each attempt, of the reports on `collect_programs` them."""
-    left = iter(reports)
-    found: list[Any] = []
+    """Return the `report` argument of `outcome` for each attempt, from the reports on `collect_programs(attempts)`."""
+    remaining = iter(reports)
+    grouped: list[Any] = []
     for program in (attempt.program for attempt in attempts):
-        of_program = tuple(next(left) for _ in _several(program))
-        found.append(of_program if isinstance(program, tuple) else next(iter(of_program), None))
-    return found
+        own = tuple(next(remaining) for _ in _as_tuple(program))
+        grouped.append(own if isinstance(program, tuple) else next(iter(own), None))
+    return grouped
 
 
-def _several(program: Any) -> tuple[Any, ...]:
+def _as_tuple(program: Any) -> tuple[Any, ...]:
     return program if isinstance(program, tuple) else () if program is None else (program,)
 
 

@@ -66,12 +66,12 @@ def _check_told(who: str, told: Any, agents: int) -> None:
     """One Message per agent, and metrics. Raises TypeError and ValueError."""
     messages, metrics = told if isinstance(told, tuple) and len(told) == 2 else (None, None)
     if not isinstance(messages, list | tuple) or not isinstance(metrics, Mapping):
-        raise TypeError(f"{who} must give a list of messages and a dict of metrics, not {told!r:.80}")
+        raise TypeError(f"{who} must return a list of messages and a dict of metrics, not {told!r:.80}")
     check_row_names(who, "metric", metrics)
     check_count(who, messages, agents)
     for message in messages:
         if not isinstance(message, Message) or not isinstance(message.edit, str):
-            raise TypeError(f"{who} must give a Message per agent, whose edit is a text, not {message!r:.80}")
+            raise TypeError(f"{who} must return a Message per agent, whose edit is a text, not {message!r:.80}")
         check_texts(f"{who} of a message's lines", message.lines)
 
 

@@ -10,7 +10,7 @@ from marl_ray.contracts import check_dataset
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.classeval import CLASSEVAL
-from marl_ray.environments.code_completion.skeleton import skeleton_of
+from marl_ray.environments.code_completion.skeleton import parse_skeleton
 
 SKELETON = '''\
 import os
@@ -103,7 +103,7 @@ def test_a_skeleton_that_does_not_parse_is_put_together_from_its_parts() -> None
         ],
     }
     made = task(**parts)
-    skeleton = skeleton_of(made.prompt, "Pair", made.fields["methods"], made.fields["lengths"])
+    skeleton = parse_skeleton(made.prompt, "Pair", made.fields["methods"], made.fields["lengths"])
     assert [slot.name for slot in skeleton.slots] == ["add", "swap"]
     assert made.prompt.startswith(
         'import re\n\nclass Pair:\n    """\n    Two numbers.\n    """\n    def __init__(self):\n'

@@ -25,12 +25,12 @@ WHO = "own:Environment.method"
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ("ab", "must give a list of texts, not str"),
-        (None, "must give a list of texts, not NoneType"),
-        (iter(["a", "b"]), "must give a list of texts, not list_iterator"),
-        (["a", 3], "must give a list of texts, and one of them is int"),
-        (["a"], "must give one entry per agent, 2, not 1"),
-        (["a", "b", "c"], "must give one entry per agent, 2, not 3"),
+        ("ab", "must return a list of strings, not str"),
+        (None, "must return a list of strings, not NoneType"),
+        (iter(["a", "b"]), "must return a list of strings, not list_iterator"),
+        (["a", 3], "must return a list of strings, but an entry is int"),
+        (["a"], "must return one entry per agent, 2, not 1"),
+        (["a", "b", "c"], "must return one entry per agent, 2, not 3"),
     ],
 )
 def test_texts(given: Any, line: str) -> None:
@@ -42,19 +42,19 @@ def test_texts(given: Any, line: str) -> None:
 @pytest.mark.parametrize(
     ("outcome", "line"),
     [
-        (1.0, "must give an Outcome, not float"),
-        (Outcome(math.nan), "must give a reward that is a finite number, not nan"),
-        (Outcome(-math.inf), "must give a reward that is a finite number, not -inf"),
-        (Outcome(10**400), "must give a reward that is a finite number, not 1000"),
-        (Outcome("1"), "must give a reward that is a finite number, not '1'"),  # type: ignore[arg-type]
-        (Outcome(1.0, rewards=(1.0,)), "must give no rewards or one per agent, 2, not (1.0,)"),
-        (Outcome(1.0, rewards=0.0), "must give no rewards or one per agent, 2, not 0.0"),  # type: ignore[arg-type]
-        (Outcome(1.0, rewards=(1.0, math.nan)), "must give rewards that are finite numbers, not (1.0, nan)"),
-        (Outcome(1.0, metrics={"reward_std": 1.0}), "must not call a metric 'reward_std'"),
-        (Outcome(1.0, metrics={"level/a": 1.0}), "must not call a metric 'level/a'"),
-        (Outcome(1.0, metrics={3: 1.0}), "must name a metric by a text, not 3"),  # type: ignore[dict-item]
-        (Outcome(1.0, counts={"step": 1}), "must not call a count 'step'"),
-        (Outcome(1.0, counts={"agent_0/loss": 1}), "must not call a count 'agent_0/loss'"),
+        (1.0, "must return an Outcome, not float"),
+        (Outcome(math.nan), "must return a reward that is a finite number, not nan"),
+        (Outcome(-math.inf), "must return a reward that is a finite number, not -inf"),
+        (Outcome(10**400), "must return a reward that is a finite number, not 1000"),
+        (Outcome("1"), "must return a reward that is a finite number, not '1'"),  # type: ignore[arg-type]
+        (Outcome(1.0, rewards=(1.0,)), "must return no rewards or one per agent, 2, not (1.0,)"),
+        (Outcome(1.0, rewards=0.0), "must return no rewards or one per agent, 2, not 0.0"),  # type: ignore[arg-type]
+        (Outcome(1.0, rewards=(1.0, math.nan)), "must return rewards that are finite numbers, not (1.0, nan)"),
+        (Outcome(1.0, metrics={"reward_std": 1.0}), "must not use the metric name 'reward_std'"),
+        (Outcome(1.0, metrics={"level/a": 1.0}), "must not use the metric name 'level/a'"),
+        (Outcome(1.0, metrics={3: 1.0}), "must use a string as the name of a metric, not 3"),  # type: ignore[dict-item]
+        (Outcome(1.0, counts={"step": 1}), "must not use the count name 'step'"),
+        (Outcome(1.0, counts={"agent_0/loss": 1}), "must not use the count name 'agent_0/loss'"),
     ],
 )
 def test_outcomes(outcome: Any, line: str) -> None:

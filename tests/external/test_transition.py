@@ -170,12 +170,12 @@ TOLD = Message(("a line",))
 @pytest.mark.parametrize(
     ("told", "line"),
     [
-        ([TOLD, TOLD], "must give a list of messages and a dict of metrics, not [Message("),
-        (("ab", {}), "must give a list of messages and a dict of metrics, not ('ab', {})"),
-        (([TOLD], {}), "must give one entry per agent, 2, not 1"),
-        (([TOLD, "a line"], {}), "must give a Message per agent, whose edit is a text, not 'a line'"),
-        (([TOLD, Message("a line")], {}), "of a message's lines must give a list of texts, not str"),  # type: ignore[arg-type]
-        (([TOLD, TOLD], {"time/mode": 1.0}), "must not call a metric 'time/mode'"),
+        ([TOLD, TOLD], "must return a list of messages and a dict of metrics, not [Message("),
+        (("ab", {}), "must return a list of messages and a dict of metrics, not ('ab', {})"),
+        (([TOLD], {}), "must return one entry per agent, 2, not 1"),
+        (([TOLD, "a line"], {}), "must return a Message per agent, whose edit is a text, not 'a line'"),
+        (([TOLD, Message("a line")], {}), "of a message's lines must return a list of strings, not str"),  # type: ignore[arg-type]
+        (([TOLD, TOLD], {"time/mode": 1.0}), "must not use the metric name 'time/mode'"),
     ],
 )
 def test_a_wrong_answer_of_a_mode_is_named(told: Any, line: str, monkeypatch: pytest.MonkeyPatch) -> None:

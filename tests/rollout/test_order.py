@@ -223,7 +223,7 @@ def test_a_continuation_that_does_not_fit_ends_the_episode() -> None:
 
 @pytest.mark.parametrize("order", [[[0]], [[0, 1], [1]], [[0], [], [1]], [[0], [2]], "01", [0, 1], [["0"], [1]]])
 def test_an_order_that_is_none_is_named(order: Any) -> None:
-    with pytest.raises(ValueError, match=r"Relay\.order must give lists that hold each agent from 0 to 1 once"):
+    with pytest.raises(ValueError, match=r"Relay\.order must return lists that contain each agent from 0 to 1 once"):
         play(order, of=2)
 
 

@@ -229,16 +229,16 @@ def test_an_early_end_is_a_leaf() -> None:
 @pytest.mark.parametrize(
     ("method", "given", "line"),
     [
-        ("first_prompts", "ab", "must give a list of texts, not str"),
-        ("first_prompts", ["Say."], "must give one entry per agent, 2, not 1"),
-        ("outcome", 3.0, "must give an Outcome, not float"),
-        ("outcome", Outcome(float("nan")), "must give a reward that is a finite number"),
-        ("outcome", Outcome(1.0, rewards=(1.0,)), "must give no rewards or one per agent, 2"),
-        ("outcome", Outcome(1.0, counts={"rollout/tokens": 1}), "must not call a count 'rollout/tokens'"),
-        ("probed", {"reward_mean": 1.0}, "must not call a metric 'reward_mean'"),
-        ("feedback", "sum: 3", "must give a list of texts, not str"),
-        ("previous_answers", ["3"], "must give one entry per agent, 2, not 1"),
-        ("revisions", ["Again.", None], "must give a list of texts, and one of them is NoneType"),
+        ("first_prompts", "ab", "must return a list of strings, not str"),
+        ("first_prompts", ["Say."], "must return one entry per agent, 2, not 1"),
+        ("outcome", 3.0, "must return an Outcome, not float"),
+        ("outcome", Outcome(float("nan")), "must return a reward that is a finite number"),
+        ("outcome", Outcome(1.0, rewards=(1.0,)), "must return no rewards or one per agent, 2"),
+        ("outcome", Outcome(1.0, counts={"rollout/tokens": 1}), "must not use the count name 'rollout/tokens'"),
+        ("probed", {"reward_mean": 1.0}, "must not use the metric name 'reward_mean'"),
+        ("feedback", "sum: 3", "must return a list of strings, not str"),
+        ("previous_answers", ["3"], "must return one entry per agent, 2, not 1"),
+        ("revisions", ["Again.", None], "must return a list of strings, but an entry is NoneType"),
     ],
 )
 def test_a_wrong_answer_of_an_environment_is_named(method: str, given: Any, line: str) -> None:

@@ -16,7 +16,7 @@ from marl_ray.config import ExternalConfig
 from marl_ray.core.episode import Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation.attempt import CodeAttempt
-from marl_ray.environments.code_generation.diagnosis import diagnose
+from marl_ray.environments.code_generation.feedback import diagnose
 from marl_ray.external.transition import Transition
 from marl_ray.sandbox import ExecutionReport, Program
 from tools.toy.demonstrations import PERFECT, Role

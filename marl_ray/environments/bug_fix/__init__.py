@@ -1,9 +1,7 @@
-"""Bug fix: a program with a bug is corrected, by an agent that finds the bug and agents that patch it.
+"""Bug fix: one agent diagnoses the bug in a program, the others patch it.
 
-`environment` has the whole in one view: rewards, and who does what. Then, in the order of a response's way: `prompts`
-asks; `attempt` reads a joint action, by `program` (the buggy program and what patches make of it), `bug_report` (the
-diagnosis) and `edits` (which lines a patch changes); `facts` are what feedback may say, and `feedback` puts them into
-words.
+`environment` defines rewards and roles, `prompts` the prompts. `attempt` parses a joint action, with `program` (the buggy
+program, patches and line diffs). `feedback` describes the outcome to the agents.
 """
 
 from __future__ import annotations

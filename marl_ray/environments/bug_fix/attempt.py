@@ -1,39 +1,75 @@
-"""One joint action of bug fixing, read once: the diagnosis, the patches, the patched program and the edit it is."""
+"""A parsed joint action of bug fixing: the diagnosis, the patches, the patched program and its line diff.
+
+A diagnosis is one line of the buggy program and a reason:
+
+    line: 7
+    why: the loop runs over the input instead of the counts
+
+Case and surrounding text do not matter. If a response names several lines, the first one counts. Responses are untrusted
+text, and parsing raises nothing on them.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from marl_ray.core.episode import Task
-from marl_ray.environments.bug_fix.bug_report import BugReport, bug_report
-from marl_ray.environments.bug_fix.edits import Edit, edit
-from marl_ray.environments.bug_fix.program import BuggyProgram, buggy_program, patched, shared_out
-from marl_ray.environments.code_generation.extraction import Contribution, clean, contribution
+from marl_ray.environments.bug_fix.program import (
+    BuggyProgram,
+    LineDiff,
+    apply_patches,
+    assign_functions,
+    diff_lines,
+    parse_buggy_program,
+)
+from marl_ray.environments.code_generation.extraction import ExtractedFunction, extract_function, strip_fence
 from marl_ray.sandbox import Program
+
+LINE = re.compile(r"(?im)^[ \t]*line[ \t]*:[ \t]*(\d{1,9})\b")
+WHY = re.compile(r"(?im)^[ \t]*why[ \t]*:[ \t]*(\S.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class BugReport:
+    """A parsed diagnosis: a line of the program (from 1) and a reason. `problem` is the reason why the diagnosis does
+    not count, empty if it does."""
+
+    line: int = 0
+    why: str = ""
+    problem: str = ""
+
+    @property
+    def in_form(self) -> bool:
+        return not self.problem
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """One patcher's answer: the functions it may change, and those of them that it gave, broken ones included."""
+    """One patcher's answer: the functions that it may change, and those of them in its response, including broken
+    ones."""
 
     names: tuple[str, ...]
-    parts: tuple[Contribution, ...]
+    parts: tuple[ExtractedFunction, ...]
 
     @property
     def given(self) -> bool:
-        """There is a function that it may change."""
+        """Whether the answer contains a function that the patcher may change."""
         return bool(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class RepairAttempt:
-    """`diagnosis` is None where nobody was asked for one; `patches` are one a patcher. `starts` says on which line of
-    the patched program each function starts. `needed` are the lines that the reference changes, 0 where there is none.
+    """A parsed joint action.
 
-    `program` has two: the patched program, and the buggy one, which says what passed before. They are executed under
-    the same conditions, so that a patch that changes nothing fixes nothing, not even where tests run out of time.
+    `diagnosis` is None if no agent diagnoses; `patches` has one entry per patcher. `starts` are the lines of the patched
+    program on which each function starts. `diff` is the change that the patches make, and `needed` the number of lines
+    that the reference changes, 0 without a reference.
+
+    `program` has two entries, the patched program and the buggy one, which shows the tests that passed before. Both are
+    executed under the same conditions, so a patch that changes nothing fixes nothing, even if tests time out.
     """
 
     responses: tuple[str, ...]
@@ -41,31 +77,49 @@ class RepairAttempt:
     diagnosis: BugReport | None
     patches: tuple[Patch, ...]
     starts: Mapping[str, int]
-    edit: Edit
+    diff: LineDiff
     needed: int
     program: tuple[Program, Program]
 
     @property
     def diagnosed(self) -> bool:
-        """The diagnosis names a line that the patch changes."""
-        return self.diagnosis is not None and self.diagnosis.in_form and self.edit.changes(self.diagnosis.line)
+        """Whether the diagnosis names a line that the patches change."""
+        return self.diagnosis is not None and self.diagnosis.in_form and self.diff.changes(self.diagnosis.line)
 
     @property
     def answers(self) -> list[str]:
-        """Each agent's own answer as it was understood; all it wrote where it was not."""
+        """Each agent's parsed answer, or its whole response if nothing could be parsed."""
         patches = zip(self.patches, self.responses[len(self.responses) - len(self.patches) :], strict=True)
-        said = [] if self.diagnosis is None else [_diagnosis(self.diagnosis) or clean(self.responses[0])]
-        return [*said, *("\n\n".join(part.code for part in patch.parts) or clean(text) for patch, text in patches)]
+        diagnosis = [] if self.diagnosis is None else [_as_text(self.diagnosis) or strip_fence(self.responses[0])]
+        codes = ("\n\n".join(part.code for part in patch.parts) or strip_fence(text) for patch, text in patches)
+        return [*diagnosis, *codes]
+
+
+def parse_bug_report(response: str, lines: int) -> BugReport:
+    """Parse the diagnosis of a program with `lines` lines."""
+    text = strip_fence(response)
+    line_match, why_match = LINE.search(text), WHY.search(text)
+    line = int(line_match.group(1)) if line_match else 0
+    why = " ".join(why_match.group(1).split()) if why_match else ""
+    if not text:
+        problem = "empty answer"
+    elif line_match is None:
+        problem = "names no line"
+    elif not 1 <= line <= lines:
+        problem = f"there is no line {line}"
+    else:
+        problem = "" if why else "says no why"
+    return BugReport(line, why, problem)
 
 
 def repair_attempt(task: Task, responses: Sequence[str], diagnoses: bool, visible: int | None) -> RepairAttempt:
-    """The attempt; with `diagnoses` the first response is a diagnosis. `visible`: as in `Program`."""
+    """Parse a joint action; with `diagnoses` the first response is a diagnosis. `visible`: as in `Program`."""
     fields = task.fields
-    buggy = buggy_program(fields["buggy"])
+    buggy = parse_buggy_program(fields["buggy"])
     patching = responses[1:] if diagnoses else responses
-    shares = shared_out(buggy, len(patching))
+    shares = assign_functions(buggy, len(patching))
     patches = tuple(_patch(text, names) for text, names in zip(patching, shares, strict=True))
-    new = patched(buggy, [part for patch in patches for part in patch.parts])
+    new = apply_patches(buggy, [part for patch in patches for part in patch.parts])
     before, after = (
         Program(text + "\n", fields["tests"], fields["entry_point"], prompt=task.prompt, visible=visible)
         for text in (buggy.text, new.text)
@@ -73,26 +127,25 @@ def repair_attempt(task: Task, responses: Sequence[str], diagnoses: bool, visibl
     return RepairAttempt(
         responses=tuple(responses),
         buggy=buggy,
-        diagnosis=bug_report(responses[0], len(buggy.lines)) if diagnoses else None,
+        diagnosis=parse_bug_report(responses[0], len(buggy.lines)) if diagnoses else None,
         patches=patches,
         starts=new.starts,
-        edit=edit(buggy.text, new.text),
-        needed=_needed(buggy.text, fields["reference"]),
+        diff=diff_lines(buggy.text, new.text),
+        needed=_needed_lines(buggy.text, fields["reference"]),
         program=(after, before),
     )
 
 
 @lru_cache(maxsize=1024)
-def _needed(buggy: str, reference: str) -> int:
-    return edit(buggy, reference).size if reference else 0
+def _needed_lines(buggy: str, reference: str) -> int:
+    return diff_lines(buggy, reference).size if reference else 0
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256)  # in joint mode `cross` each response is part of many joint actions of its node
 def _patch(response: str, names: tuple[str, ...]) -> Patch:
-    """In joint mode `cross` a response is in many joint actions of its node."""
-    parts = (contribution(response, name) for name in names)
+    parts = (extract_function(response, name) for name in names)
     return Patch(names, tuple(part for part in parts if part.code))
 
 
-def _diagnosis(report: BugReport) -> str:
+def _as_text(report: BugReport) -> str:
     return f"line: {report.line}\nwhy: {report.why}" if report.in_form else ""

@@ -1,42 +1,144 @@
-"""The words of the feedback modes: `RepairFacts` in, one short line per fact out."""
+"""The feedback of bug fixing: facts about one joint action for one agent, and their wording in each external mode.
+
+The facts include the other agents' answers, which an agent sees only here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from marl_ray.core.episode import Outcome
 from marl_ray.core.text import pluralize
-from marl_ray.environments.bug_fix.edits import Hunk
-from marl_ray.environments.bug_fix.facts import RepairFacts
-from marl_ray.environments.code_generation.feedback import cut, failure, syntax_words
+from marl_ray.environments.bug_fix.attempt import BugReport, RepairAttempt
+from marl_ray.environments.bug_fix.program import Hunk, LineDiff
+from marl_ray.environments.execution import (
+    ExecutionEvidence,
+    SandboxSlice,
+    SyntaxErrorLocation,
+    describe_failure,
+    describe_syntax,
+    locate_syntax_error,
+    shorten,
+    sliced,
+)
+from marl_ray.sandbox import ExecutionReport, TestResult
 
-MOST_HUNKS = 5
-"""Of longer edits the first so many places are told."""
+MAX_HUNKS = 5
+"""Maximum hunks of a diff in feedback."""
 
 
-def level_feedback(facts: RepairFacts) -> list[str]:
-    """Every level in detail, and what the other agents answered: the diagnosis, the changes."""
+@dataclass(frozen=True, slots=True)
+class RepairEvidence:
+    """An outcome's evidence: the report on the patched program, and the indices of the tests that passed before."""
+
+    report: ExecutionReport
+    passed_before: frozenset[int]
+
+    def data(self) -> dict[str, Any]:
+        """Return both as plain data."""
+        return {"report": self.report.to_dict(), "passed_before": sorted(self.passed_before)}
+
+    def lines(self) -> list[str]:
+        """Return the number of passed tests, and a line for each failed test."""
+        first, *failed = ExecutionEvidence(self.report).lines()
+        return [f"{first}, {len(self.passed_before)} before the patch", *failed]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairDiagnosis:
+    """The facts for one agent. `diagnoses`: whether the agent writes the diagnosis.
+
+    `diagnosis` is None if no agent diagnoses; `diagnosed_line` is the text of the line that it names, and `named`
+    whether the patch changes that line. `missing` are the roles whose answer contains no function, `others` the changes
+    of other agents. `tests` are the verdicts in `sandbox_slice` on the patched program, each with whether the test
+    passed before; no other fact depends on other tests.
+    """
+
+    diagnoses: bool
+    diagnosis: BugReport | None
+    diagnosed_line: str
+    named: bool
+    missing: tuple[str, ...]
+    diff: LineDiff
+    needed: int
+    others: tuple[Hunk, ...]
+    syntax: SyntaxErrorLocation | None
+    tests: tuple[tuple[TestResult, bool], ...]
+
+    @property
+    def small(self) -> bool:
+        """Whether the patch changes something, and no more lines than needed if that number is known."""
+        return 0 < self.diff.size <= (self.needed or self.diff.size)
+
+    @property
+    def kept(self) -> list[bool]:
+        """For each test that passed before, whether it still passes."""
+        return [test.status == "pass" for test, before in self.tests if before]
+
+    @property
+    def fixed(self) -> list[bool]:
+        """For each test that did not pass before, whether it passes now."""
+        return [test.status == "pass" for test, before in self.tests if not before]
+
+    @property
+    def all_passed(self) -> bool:
+        """Whether all levels passed, as far as the visible tests, at least one, show."""
+        patched = not self.missing and self.syntax is None and self.small
+        tests = bool(self.tests) and all(self.kept) and all(self.fixed)
+        return patched and tests and (self.diagnosis is None or self.named)
+
+
+def diagnose_repair(
+    attempt: RepairAttempt, outcome: Outcome, roles: Sequence[str], agent: int, sandbox_slice: SandboxSlice
+) -> RepairDiagnosis:
+    """Return the facts for an agent. `roles` are the names of all agents."""
+    assert isinstance(outcome.evidence, RepairEvidence), "an outcome of this environment"
+    report, before = outcome.evidence.report, outcome.evidence.passed_before
+    patching = roles[len(roles) - len(attempt.patches) :]
+    own = agent - (len(roles) - len(patching))
+    names = attempt.patches[own].names if own >= 0 else ()
+    spans = [attempt.buggy.functions[name] for name in names]
+    diagnosis = attempt.diagnosis
+    return RepairDiagnosis(
+        diagnoses=own < 0,
+        diagnosis=diagnosis,
+        diagnosed_line=attempt.buggy.lines[diagnosis.line - 1] if diagnosis is not None and diagnosis.in_form else "",
+        named=attempt.diagnosed,
+        missing=tuple(role for role, patch in zip(patching, attempt.patches, strict=True) if not patch.given),
+        diff=attempt.diff,
+        needed=attempt.needed,
+        others=tuple(hunk for hunk in attempt.diff.hunks if not any(hunk.first in span for span in spans)),
+        syntax=locate_syntax_error(report, attempt.starts.items()),
+        tests=sliced([(test, number in before) for number, test in enumerate(report.tests)], sandbox_slice),
+    )
+
+
+def level_feedback(facts: RepairDiagnosis) -> list[str]:
+    """Return every level in detail, and the other agents' answers: the diagnosis and the changes."""
     lines = _diagnosis(facts)
     lines += [f"{role}: missing (no function that it may change)" for role in facts.missing]
-    lines.append(f"syntax: {syntax_words(facts.syntax)}")
+    lines.append(f"syntax: {describe_syntax(facts.syntax)}")
     if facts.syntax is not None:
         lines.append("tests: not run")
     else:
         lines += _tests(facts, _share)
-        lines += [f"failed: {failure(test)}" for test, _ in facts.tests if test.status != "pass"]
+        lines += [f"failed: {describe_failure(test)}" for test, _ in facts.tests if test.status != "pass"]
     lines.append(f"edit: {_size(facts)}")
-    lines += [f"changed: {_hunk(hunk)}" for hunk in facts.others[:MOST_HUNKS]]
+    lines += [f"changed: {_hunk(hunk)}" for hunk in facts.others[:MAX_HUNKS]]
     return lines
 
 
-def level_passed(facts: RepairFacts) -> list[str]:
-    """Every level as passed or not, without details."""
+def level_passed(facts: RepairDiagnosis) -> list[str]:
+    """Return for every level whether it passed."""
     lines = [f"patch: missing {', '.join(facts.missing)}" if facts.missing else "patch: OK"]
     lines.append(f"syntax: {'correct' if facts.syntax is None else 'incorrect'}")
     if facts.syntax is not None:
         lines.append("tests: not run")
     else:
         lines += _tests(facts, _part)
-    if not facts.edit.size:
+    if not facts.diff.size:
         lines.append("edit: nothing changed")
     elif facts.needed:
         lines.append(f"edit: {'as small as needed' if facts.small else 'larger than needed'}")
@@ -45,13 +147,13 @@ def level_passed(facts: RepairFacts) -> list[str]:
     return lines
 
 
-def passed(facts: RepairFacts) -> list[str]:
-    """One bit."""
+def passed(facts: RepairDiagnosis) -> list[str]:
+    """Return whether all levels passed."""
     return ["All levels passed" if facts.all_passed else "Not all levels passed"]
 
 
-def _diagnosis(facts: RepairFacts) -> list[str]:
-    """To those who patch what the diagnosis is, to its author what became of it."""
+def _diagnosis(facts: RepairDiagnosis) -> list[str]:
+    """Return the diagnosis for a patcher, and its success for its author."""
     report = facts.diagnosis
     if report is None:
         return []
@@ -59,22 +161,22 @@ def _diagnosis(facts: RepairFacts) -> list[str]:
         return [f"diagnosis: missing ({report.problem})"]
     if facts.diagnoses:
         return [f"diagnosis: {_named(facts)}"]
-    return [f"diagnosis: line {report.line} `{cut(facts.diagnosed_line.strip())}`: {cut(report.why)}"]
+    return [f"diagnosis: line {report.line} `{shorten(facts.diagnosed_line.strip())}`: {shorten(report.why)}"]
 
 
-def _named(facts: RepairFacts) -> str:
+def _named(facts: RepairDiagnosis) -> str:
     return "names a line that the patch changes" if facts.named else "names no line that the patch changes"
 
 
-def _size(facts: RepairFacts) -> str:
-    if not facts.edit.size:
+def _size(facts: RepairDiagnosis) -> str:
+    if not facts.diff.size:
         return "nothing changed"
     known = f", {facts.needed} needed" if facts.needed else ""
-    return f"{pluralize(facts.edit.size, 'line')} changed{known}"
+    return f"{pluralize(facts.diff.size, 'line')} changed{known}"
 
 
 def _hunk(hunk: Hunk) -> str:
-    """Where, what, and what it became; of several lines the first, and how many follow."""
+    """Return the place of a change, and its first old and new lines with the number of further lines."""
     one = hunk.first == hunk.last
     if not hunk.old:
         place = f"beside line {hunk.first}" if one else f"between lines {hunk.first} and {hunk.last}"
@@ -85,13 +187,13 @@ def _hunk(hunk: Hunk) -> str:
 
 def _lines(lines: Sequence[str]) -> str:
     more = f" and {pluralize(len(lines) - 1, 'line')} more" if len(lines) > 1 else ""
-    return f"`{cut(lines[0].strip())}`{more}"
+    return f"`{shorten(lines[0].strip())}`{more}"
 
 
-def _tests(facts: RepairFacts, counted_up: Callable[[Sequence[bool]], str]) -> list[str]:
-    """What became of the tests that passed before, and of those that did not, as far as there are any."""
-    kept = [f"tests that passed before: {counted_up(facts.kept)} still pass"] if facts.kept else []
-    return kept + ([f"tests that failed before: {counted_up(facts.fixed)} pass now"] if facts.fixed else [])
+def _tests(facts: RepairDiagnosis, summarise: Callable[[Sequence[bool]], str]) -> list[str]:
+    """Return the shares of tests that still pass and that pass now."""
+    kept = [f"tests that passed before: {summarise(facts.kept)} still pass"] if facts.kept else []
+    return kept + ([f"tests that failed before: {summarise(facts.fixed)} pass now"] if facts.fixed else [])
 
 
 def _share(results: Sequence[bool]) -> str:
@@ -104,9 +206,8 @@ def _part(results: Sequence[bool]) -> str:
     return _share(results) if any(results) else "none"
 
 
-WORDS: dict[str, Callable[[RepairFacts], list[str]]] = {
+FEEDBACK_BY_MODE: dict[str, Callable[[RepairDiagnosis], list[str]]] = {
     "level_feedback": level_feedback,
     "level_passed": level_passed,
     "passed": passed,
 }
-"""By external mode."""

@@ -1,7 +1,10 @@
-"""The buggy program, and what patches make of it.
+"""The buggy program, the program after patches, and the line diff between two programs.
 
-What can be patched are the functions at its top level. A patched function stands where the old one stood; everything
-else stays as it is. Imports that a patch brings along stand above its function, unless the program has them.
+Patches replace functions at the top level of the program; everything else stays unchanged. A patch's imports go above its
+function unless the program has them already.
+
+A diff compares lines exactly, except for blank lines and white space at the ends of lines. Like in a review, a patch that
+reformats code or removes comments is larger than one that does not.
 """
 
 from __future__ import annotations
@@ -9,18 +12,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import lru_cache
 
-from marl_ray.environments.code_generation.extraction import Contribution, parse, source_of
+from marl_ray.environments.code_generation.extraction import ExtractedFunction, parse, source_of
 
 Import = ast.Import | ast.ImportFrom
 
 
 @dataclass(frozen=True, slots=True)
 class BuggyProgram:
-    """A program's text, and of each function at its top level, in their order, the lines it takes, from 1.
+    """A program's text, and the lines (from 1) of each function at its top level.
 
-    `imported` is what its own imports bring, one entry a name.
+    `imported` describes the names that the program's imports bind, one entry per name.
     """
 
     text: str
@@ -34,42 +38,86 @@ class BuggyProgram:
 
 @dataclass(frozen=True, slots=True)
 class PatchedProgram:
-    """The text, and on which line of it each function starts."""
+    """A patched program's text, and the line on which each function starts."""
 
     text: str
     starts: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Hunk:
+    """One hunk of a diff: the lines `old` of the old text became the lines `new`.
+
+    `first` and `last` are the line numbers (from 1) of `old` in the old text, or of the neighbouring lines if lines are
+    only added.
+    """
+
+    first: int
+    last: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of changed lines; a replaced line counts once."""
+        return max(len(self.old), len(self.new))
+
+
+@dataclass(frozen=True, slots=True)
+class LineDiff:
+    """The differences between two texts, in order.
+
+    Example:
+        >>> diff_lines("a = 1\\nb = 2", "a = 1\\nb = 3").size
+        1
+    """
+
+    hunks: tuple[Hunk, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of changed lines."""
+        return sum(hunk.size for hunk in self.hunks)
+
+    def changes(self, line: int) -> bool:
+        """Return whether the diff changes a line of the old text, or adds lines next to it."""
+        return any(hunk.first <= line <= hunk.last for hunk in self.hunks)
+
+
 @lru_cache(maxsize=1024)
-def buggy_program(text: str) -> BuggyProgram:
-    """The program of a task. Raises ValueError, in one line, for what is none."""
+def parse_buggy_program(text: str) -> BuggyProgram:
+    """Parse the program of a task. Raises ValueError if it does not parse."""
     tree = parse(text)
     if tree is None:
         raise ValueError("does not parse")
     functions: dict[str, range] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
-            functions.pop(node.name, None)  # of two definitions the second is in force
+            functions.pop(node.name, None)  # a later definition replaces an earlier one
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             functions[node.name] = range(first, (node.end_lineno or first) + 1)
-    imported = (name for node in tree.body if isinstance(node, Import) for name in _brought(node))
+    imported = (name for node in tree.body if isinstance(node, Import) for name in _imported_names(node))
     return BuggyProgram(text, functions, frozenset(imported))
 
 
-def shared_out(program: BuggyProgram, patchers: int) -> list[tuple[str, ...]]:
-    """The functions that each patcher may change: in their order, dealt one by one."""
+def assign_functions(program: BuggyProgram, patchers: int) -> list[tuple[str, ...]]:
+    """Return the functions that each patcher may change, dealt out round-robin."""
     names = list(program.functions)
     return [tuple(names[patcher::patchers]) for patcher in range(patchers)]
 
 
-def patched(program: BuggyProgram, parts: Sequence[Contribution]) -> PatchedProgram:
-    """The program with these functions in place of its own of the same names."""
+def apply_patches(program: BuggyProgram, parts: Sequence[ExtractedFunction]) -> PatchedProgram:
+    """Return the program with these functions in place of its own functions of the same names."""
     new = {part.name: part for part in parts}
-    future = [line for line in dict.fromkeys(f for part in parts for f in part.future) if not _known(line, program)]
+    future = [
+        line for line in dict.fromkeys(f for part in parts for f in part.future) if not _is_imported(line, program)
+    ]
     old, text, starts, done = program.lines, list(future), {}, 0
     for name, place in program.functions.items():
         text += old[done : place.start - 1]
-        imports, function = _split(new[name], program) if name in new else ([], old[place.start - 1 : place.stop - 1])
+        imports, function = (
+            _split_imports(new[name], program) if name in new else ([], old[place.start - 1 : place.stop - 1])
+        )
         text += imports
         starts[name] = len(text) + 1
         text += function
@@ -78,22 +126,36 @@ def patched(program: BuggyProgram, parts: Sequence[Contribution]) -> PatchedProg
     return PatchedProgram("\n".join(text), starts)
 
 
-def _split(part: Contribution, program: BuggyProgram) -> tuple[list[str], list[str]]:
-    """A patch's imports that the program has not, and its function's lines."""
+def _split_imports(part: ExtractedFunction, program: BuggyProgram) -> tuple[list[str], list[str]]:
+    """Return a patch's imports that the program lacks, and its function's lines."""
     tree = None if part.function is None else parse(part.code)
     if tree is None or not isinstance(tree.body[-1], ast.FunctionDef):
         return [], part.code.split("\n")
     lines = [ast.unparse(node) for node in tree.body[:-1]]
     function = source_of(tree.body[-1], part.code).split("\n")
-    return [line for line in lines if not _known(line, program)], function
+    return [line for line in lines if not _is_imported(line, program)], function
 
 
-def _known(line: str, program: BuggyProgram) -> bool:
-    """Whether the program's own imports bring all that this one does."""
-    return all(_brought(node) <= program.imported for node in ast.parse(line).body if isinstance(node, Import))
+def _is_imported(line: str, program: BuggyProgram) -> bool:
+    """Return whether the program's own imports bind all names of this import."""
+    return all(_imported_names(node) <= program.imported for node in ast.parse(line).body if isinstance(node, Import))
 
 
-def _brought(node: Import) -> set[str]:
-    """What an import brings, one text a name: two imports that bring the same have the same."""
+def _imported_names(node: Import) -> set[str]:
+    """Return one canonical import statement per name that an import binds."""
     module = f"from {'.' * node.level}{node.module or ''} " if isinstance(node, ast.ImportFrom) else ""
     return {f"{module}import {alias.name} as {alias.asname}" for alias in node.names}
+
+
+def diff_lines(old: str, new: str) -> LineDiff:
+    """Return the diff from `old` to `new`."""
+    before = [(number, line.rstrip()) for number, line in enumerate(old.split("\n"), 1) if line.strip()]
+    numbers, lines = [number for number, _ in before], [line for _, line in before]
+    after = [line.rstrip() for line in new.split("\n") if line.strip()]
+    hunks = []
+    for kind, i, end, j, stop in SequenceMatcher(None, lines, after, autojunk=False).get_opcodes():
+        if kind == "equal":
+            continue
+        around = numbers[i:end] or numbers[max(0, i - 1) : i + 1] or [1]
+        hunks.append(Hunk(around[0], around[-1], tuple(lines[i:end]), tuple(after[j:stop])))
+    return LineDiff(tuple(hunks))

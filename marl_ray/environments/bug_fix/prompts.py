@@ -1,12 +1,13 @@
-"""The texts that agents of bug fixing read, first turn and the instruction to revise, and an expert's question.
+"""The prompts of bug fixing: first turn, instructions to revise, and the question to an expert.
 
-The one who diagnoses reads the program with numbered lines, those who patch read it as it is.
+The diagnosing agent reads the program with numbered lines, the patchers without numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from marl_ray.environments.base import labelled_answers
 from marl_ray.environments.bug_fix.program import BuggyProgram
 from marl_ray.environments.code_generation.prompts import listed
 
@@ -30,13 +31,13 @@ answers' names, its values are strings: a short suggestion, or the corrected ans
 
 
 def role_names(diagnoses: bool, patchers: int) -> list[str]:
-    """`diagnosis`, `patch`; where there are several patchers `patch_1`, `patch_2`..."""
+    """Return `diagnosis` and `patch`, or `patch_1`, `patch_2`... for several patchers."""
     patches = ["patch"] if patchers == 1 else [f"patch_{number}" for number in range(1, patchers + 1)]
     return ["diagnosis", *patches] if diagnoses else patches
 
 
 def first_prompts(problem: str, program: BuggyProgram, diagnoses: bool, shares: Sequence[tuple[str, ...]]) -> list[str]:
-    """First-turn prompts, one an agent. `shares`: the functions of each patcher."""
+    """Return the first prompts, one per agent. `shares`: the functions of each patcher."""
     problem = problem.strip("\n")
     prompts = [f"{problem}\n\n{BUG}\n{program.text}\n\n{_patch(own, shares, diagnoses)}\n" for own in shares]
     if diagnoses:
@@ -47,19 +48,23 @@ def first_prompts(problem: str, program: BuggyProgram, diagnoses: bool, shares: 
 
 
 def revisions(diagnoses: bool, shares: Sequence[tuple[str, ...]]) -> list[str]:
-    """Later turns' closing instructions, one an agent."""
+    """Return the closing instructions of later turns, one per agent."""
     patches = [f"Revise your correction of {_named(own)}. {_form(own)}" for own in shares]
     return [f"Revise your diagnosis of the bug. {FORM}", *patches] if diagnoses else patches
 
 
 def question(problem: str, program: BuggyProgram, roles: Sequence[str], answers: Sequence[str]) -> str:
-    """What an expert is asked about a joint action."""
-    said = "\n\n".join(f"{role}:\n{answer}" for role, answer in zip(roles, answers, strict=True))
-    return EXPERT.format(problem=problem.strip(), program=numbered(program), answers=said, names=", ".join(roles))
+    """Return the question to an expert about a joint action."""
+    return EXPERT.format(
+        problem=problem.strip(),
+        program=numbered(program),
+        answers=labelled_answers(roles, answers),
+        names=", ".join(roles),
+    )
 
 
 def numbered(program: BuggyProgram) -> str:
-    """The program, each line with its number."""
+    """Return the program with line numbers."""
     return "\n".join(f"{number}: {line}".rstrip() for number, line in enumerate(program.lines, 1))
 
 

@@ -1,9 +1,7 @@
-"""Code completion: a class whose methods are shared out among agents, written side by side and merged back.
+"""Code completion: agents write disjoint methods of a class, which are merged into one program.
 
-`environment` has the whole in one view: rewards, and who does what. Then, in the order of a response's way:
-`strategies` shares the methods out; `prompts` asks; `extraction` finds methods in a response; `skeleton` merges them
-into the class; `attempt` is a joint action, read; `concerns` says which tests are about which methods; `diagnosis`
-makes facts of these and of the sandbox's report, and `feedback` puts them into words.
+`environment` defines rewards and roles, `strategies` assigns methods to agents, `prompts` asks for them. `attempt` parses a
+joint action, with `extraction` (the methods in a response) and `skeleton` (the class). `feedback` describes the outcome.
 """
 
 from __future__ import annotations

@@ -1,26 +1,26 @@
-"""One joint action of code completion, read once: what each agent brings, and the class that it makes.
+"""A parsed joint action of code completion: the methods in the responses, and the merged class.
 
-Into the class go, of each answer, the agent's own methods, with what these need of it (see `extraction`). A method that
-the skeleton gives stays as it is, and so does one that another agent is to write, whoever wrote it.
+Of each response the class contains the agent's own methods, with the helper methods and imports that they need (see
+`extraction`). Methods that the skeleton defines, and methods assigned to other agents, are ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from marl_ray.core.episode import Task
-from marl_ray.environments.code_completion.extraction import ClassAnswer, answer_of
-from marl_ray.environments.code_completion.skeleton import Skeleton, merged, skeleton_of
-from marl_ray.environments.code_completion.strategies import shares
-from marl_ray.environments.once import Once
+from marl_ray.environments.code_completion.extraction import ClassAnswer, extract_methods
+from marl_ray.environments.code_completion.skeleton import Skeleton, merge_methods, parse_skeleton
+from marl_ray.environments.code_completion.strategies import assign_methods
 from marl_ray.sandbox import Program
 
 
 @dataclass(frozen=True, slots=True)
 class ClassAttempt:
-    """`shares` are the names of each agent's methods; `starts` says on which line of the program each method begins,
-    missing ones and helper methods too."""
+    """A parsed joint action. `shares` are the names of each agent's methods; `starts` are the lines of the program on
+    which methods start, including missing ones and helper methods."""
 
     responses: tuple[str, ...]
     skeleton: Skeleton
@@ -30,7 +30,7 @@ class ClassAttempt:
     program: Program
 
     def problem(self, agent: int, method: str) -> str:
-        """Why a method of the agent's does not count; empty: it is there."""
+        """Return why a method of the agent does not count, empty if it counts."""
         answer = self.answers[agent]
         if method in answer.methods:
             return ""
@@ -40,7 +40,7 @@ class ClassAttempt:
 
     @property
     def valid(self) -> int:
-        """How many methods are there, each by its own agent, and parse."""
+        """Number of methods that parse and come from their own agent."""
         return sum(not self.problem(agent, name) for agent, names in enumerate(self.shares) for name in names)
 
     @property
@@ -50,41 +50,40 @@ class ClassAttempt:
         return tuple(name for name in names if sum(name in answer.methods for answer in self.answers) > 1)
 
     def foreign(self, agent: int) -> tuple[str, ...]:
-        """The methods that the agent wrote and that are another's."""
+        """Return the methods that the agent wrote for another agent."""
         written = self.answers[agent].methods
         return tuple(s.name for s in self.skeleton.slots if s.name in written and s.name not in self.shares[agent])
 
 
-class ClassReader:
-    """Makes attempts, and reads equal texts once, as long as an attempt that holds them is alive."""
+def shares_of(task: Task, strategy: str, num_agents: int) -> tuple[tuple[str, ...], ...]:
+    """Return the names of each agent's methods."""
+    return assign_methods(strategy, _skeleton(task).slots, num_agents)
 
-    def __init__(self, strategy: str, num_agents: int) -> None:
-        self._strategy = strategy
-        self._num_agents = num_agents
-        self._once = Once()
 
-    def shares(self, task: Task) -> tuple[tuple[str, ...], ...]:
-        """The names of each agent's methods."""
-        return shares(self._strategy, _skeleton(task).slots, self._num_agents)
+def class_attempt(
+    task: Task, responses: Sequence[str], shares: tuple[tuple[str, ...], ...], visible: int | None
+) -> ClassAttempt:
+    """Parse a joint action. `visible` are the tests that feedback may mention, as in `Program`."""
+    skeleton = _skeleton(task)
+    answers = tuple(_cached_methods(response, skeleton.class_name) for response in responses)
+    source, starts = _merge(skeleton, shares, answers)
+    program = Program(source, task.fields["tests"], skeleton.class_name, visible=visible)
+    return ClassAttempt(tuple(responses), skeleton, shares, answers, starts, program)
 
-    def attempt(self, task: Task, responses: Sequence[str], visible: int | None) -> ClassAttempt:
-        """The attempt. `visible`: the tests that feedback will tell of, as in `Program`."""
-        skeleton, owned = _skeleton(task), self.shares(task)
-        answers = tuple(self._once(answer_of, response, skeleton.class_name) for response in responses)
-        source, starts = _joined(skeleton, owned, answers)
-        program = Program(source, task.fields["tests"], skeleton.class_name, visible=visible)
-        return ClassAttempt(tuple(responses), skeleton, owned, answers, starts, program)
+
+_cached_methods = lru_cache(maxsize=256)(extract_methods)
+"""In joint mode `cross` each response is part of many joint actions of its node."""
 
 
 def _skeleton(task: Task) -> Skeleton:
     fields = task.fields
-    return skeleton_of(task.prompt, fields["class_name"], fields["methods"], fields["lengths"])
+    return parse_skeleton(task.prompt, fields["class_name"], fields["methods"], fields["lengths"])
 
 
-def _joined(
+def _merge(
     skeleton: Skeleton, owned: Sequence[Sequence[str]], answers: Sequence[ClassAnswer]
 ) -> tuple[str, dict[str, int]]:
-    """The program, and where each method begins in it. Of two helper methods of one name the first is taken."""
+    """Return the program, and the line on which each method starts. The first of two equal helper methods is used."""
     decorators = {slot.name: slot.decorators for slot in skeleton.slots}
     future: dict[str, None] = {}
     imports: dict[str, None] = {}
@@ -97,4 +96,4 @@ def _joined(
         imports |= dict.fromkeys(answer.imports_of(taken.values(), future=False))
         for name, method in taken.items():
             methods.setdefault(name, method.code(skeleton.indent, decorators.get(name, ())))
-    return merged(skeleton, [line for line in future if line not in skeleton.lines], imports, methods)
+    return merge_methods(skeleton, [line for line in future if line not in skeleton.lines], imports, methods)

@@ -1,11 +1,10 @@
-"""From a response to the methods in it, by `ast`: as functions, as members of the class, in text and fences, cut short.
+"""Extraction of methods from a response: functions, class members, fenced code and truncated text.
 
-Of the class's methods every whole definition counts, the last of each name. One that says nothing (a docstring, `pass`)
-is the skeleton repeated, and counts as not written. What a response defines besides, for instance a helper method,
-comes along where a method that is taken mentions it as an attribute; imports where one mentions a name that they bind.
-All else is left out: constants, functions that are no methods, calls.
+Of each method of the class the last complete definition counts. A stub (a docstring, `pass`) repeats the skeleton and does
+not count. Other definitions in the response, such as helper methods, are used if a used method mentions them as an
+attribute, and imports if a used method mentions a name that they bind. Everything else is left out.
 
-Responses are untrusted text. Nothing here runs them, and nothing here raises on them.
+Responses are untrusted text. They are parsed by `ast`, never executed, and raise nothing.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from marl_ray.environments.code_generation.extraction import (
     import_lines,
     indentation,
     is_future,
+    normalise_text,
     parse_or_line,
-    plain,
 )
 
 OPENING = re.compile(r"(?:async[ \t]+)?def[ \t]+(\w+)")
 ENCLOSING = "class _:"
-"""Put before indented text, so that it parses where it stands: text within strings must not be moved."""
+"""A line before indented text that makes the text parse without changing its indentation or strings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A whole definition. `lines` are as they were written, decorators included, at the indentation `indent`.
+    """A complete definition.
 
-    `inside` are the numbers (from 0) of lines that begin within a string. `names` and `attributes` are what it
-    mentions.
+    `lines` are the original lines, including decorators, at the indentation `indent`. `inside` are the indices of lines
+    that begin within a string. `names` and `attributes` are the names and attributes that the method mentions.
     """
 
     name: str
@@ -52,7 +51,7 @@ class Method:
     attributes: frozenset[str]
 
     def code(self, indent: str, decorators: Collection[str] = ()) -> str:
-        """The source at another indentation; with these decorators if it has none of its own."""
+        """Return the source at another indentation, with `decorators` if the method has none."""
         moved = [
             line if number in self.inside or not line.strip() else indent + line.removeprefix(self.indent)
             for number, line in enumerate(self.lines)
@@ -62,14 +61,14 @@ class Method:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ClassAnswer:
-    """One response, read: its whole definitions by name, the names of those that do not parse, its imports."""
+    """One parsed response: its complete definitions by name, the names of broken definitions, and its imports."""
 
     methods: dict[str, Method]
     broken: frozenset[str]
     imports: tuple[ast.Import | ast.ImportFrom, ...]
 
     def with_helpers(self, wanted: Collection[str], members: Collection[str]) -> dict[str, Method]:
-        """The methods of these names, and the further ones that they need; none of the class's other `members`."""
+        """Return the wanted methods and the methods that they need, except for other `members` of the class."""
         taken = {name: method for name, method in self.methods.items() if name in wanted}
         while True:
             mentioned = {name for method in taken.values() for name in method.attributes}
@@ -79,18 +78,18 @@ class ClassAnswer:
             taken |= more
 
     def imports_of(self, methods: Collection[Method], future: bool) -> list[str]:
-        """The imports that bind a name these methods mention; or those `from __future__`."""
+        """Return the imports that bind a name in these methods, or the `from __future__` imports."""
         mentioned = {"*"}.union(*(method.names for method in methods))
         return [ast.unparse(i) for i in self.imports if is_future(i) is future and (future or binds(i) & mentioned)]
 
 
-def answer_of(response: str, class_name: str) -> ClassAnswer:
-    """The methods in a response that was asked for some of a class's.
+def extract_methods(response: str, class_name: str) -> ClassAnswer:
+    """Return the methods in a response to a request for methods of a class.
 
-    Of a text that is no program, what stands on one line with a fence, a backtick or a list mark counts where its
-    lines as they are have no such method.
+    If the text does not parse as a whole, methods on a line with a fence, backtick or list mark count only if the
+    unchanged lines have no method of that name.
     """
-    text = plain(response)
+    text = normalise_text(response)
     lines = text.strip("\n").split("\n")
     tree = _tree(lines, 0, _indent(lines[0]))
     if isinstance(tree, ast.Module):
@@ -102,7 +101,7 @@ def answer_of(response: str, class_name: str) -> ClassAnswer:
 
 
 def _tree(lines: list[str], start: int, indent: str, end: int | None = None) -> ast.Module | int | None:
-    """The tree of some lines; or the index of the line with the error, or None when there is no such line."""
+    """Return the syntax tree of some lines, or the index of the line with the error, or None without such a line."""
     body = lines[start:end]
     found = parse_or_line("\n".join([ENCLOSING, *body] if indent else body))
     if not isinstance(found, int):
@@ -111,7 +110,7 @@ def _tree(lines: list[str], start: int, indent: str, end: int | None = None) -> 
 
 
 def _of_program(tree: ast.Module, lines: list[str], class_name: str) -> ClassAnswer:
-    """Of lines that parse: the members of the class if it is there, else the functions."""
+    """Return the members of the class in a program, or its functions if the class is missing."""
     indent = _indent(lines[0])
     body = _body(tree, indent)
     classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name == class_name]
@@ -123,7 +122,7 @@ def _of_program(tree: ast.Module, lines: list[str], class_name: str) -> ClassAns
 
 
 def _of_lines(lines: list[str]) -> ClassAnswer:
-    """Of lines that are no program: every definition that parses by itself, until MAX_PARSED is used up."""
+    """Return every definition that parses by itself, until MAX_PARSED is used up."""
     methods: dict[str, Method] = {}
     broken: set[str] = set()
     rest: list[str] = []
@@ -154,11 +153,11 @@ def _of_lines(lines: list[str]) -> ClassAnswer:
 
 
 def _definition(lines: list[str], start: int, indent: str, budget: int) -> tuple[FunctionNode | None, int, int]:
-    """The definition that begins at a line (None: it does not parse), where it ends, and what the search cost.
+    """Return the definition that begins at a line (None if it does not parse), its end, and the cost of the search.
 
-    First its block by indentation is tried. Where that does not parse (text in quotes or brackets may stand
-    anywhere), the line of the error and what follows it are cut off until the rest parses. It is whole if more code
-    was left after it, or if what was cut off stands further out than its body.
+    The first attempt is the block by indentation. If it does not parse (text in quotes or brackets may have any
+    indentation), the text is cut before the line of the error until the rest parses. The definition is complete if more
+    code follows it, or if the text after the cut is indented less than its body.
     """
     end = block_end(lines, start, len(indent))
     found = _tree(lines, start, indent, end)
@@ -178,17 +177,17 @@ def _definition(lines: list[str], start: int, indent: str, budget: int) -> tuple
         return None, start, cost
     last = start + (node.end_lineno or node.lineno) - bool(indent)
     is_last = cut and end < len(lines) and not any(line.strip() for line in lines[last:end])
-    whole = not is_last or indentation(lines[end]) < node.body[0].col_offset
-    return (node if whole else None), last, cost
+    complete = not is_last or indentation(lines[end]) < node.body[0].col_offset
+    return (node if complete else None), last, cost
 
 
 def _body(tree: ast.Module, indent: str) -> list[ast.stmt]:
-    """What stands in the text, without what encloses it."""
+    """Return the statements of the text without the enclosing line."""
     return tree.body[0].body if indent and isinstance(tree.body[0], ast.ClassDef) else tree.body
 
 
 def _method(node: FunctionNode, lines: list[str], enclosed: bool) -> Method:
-    """A definition, from the lines of the tree in which it stands (`enclosed`: with one line more before them)."""
+    """Return a definition with its lines (`enclosed`: the tree has one more line before them)."""
     first, last = first_line(node) - enclosed, (node.end_lineno or node.lineno) - enclosed
     strings = [part for part in ast.walk(node) if isinstance(part, ast.Constant | ast.JoinedStr)]
     inside = {n - enclosed - first for part in strings for n in range(part.lineno + 1, (part.end_lineno or 0) + 1)}

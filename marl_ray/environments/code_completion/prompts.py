@@ -1,7 +1,4 @@
-"""The texts that agents of code completion read: first turn, the instruction to revise, and an expert's question.
-
-As in code generation: the problem first, then what to do, short and regular.
-"""
+"""The prompts of code completion: first turn, instructions to revise, and the question to an expert."""
 
 from __future__ import annotations
 
@@ -31,19 +28,19 @@ keys are the programmers' names, its values are strings: a short suggestion, or 
 
 
 def first_prompts(skeleton: str, class_name: str, shares: Sequence[Sequence[str]]) -> list[str]:
-    """First-turn prompts, one an agent: the skeleton, and which methods are the agent's own."""
+    """Return the first prompts, one per agent: the skeleton and the names of the agent's methods."""
     skeleton = skeleton.strip("\n")
     instructions = _instructions("Complete the class `{name}`: write {methods}.", class_name, shares)
     return [f"{skeleton}\n\n{instruction}\n" for instruction in instructions]
 
 
 def revisions(class_name: str, shares: Sequence[Sequence[str]]) -> list[str]:
-    """Later turns' closing instructions, one an agent. Each names the class and the methods, so it stands alone."""
+    """Return the closing instructions of later turns, one per agent."""
     return _instructions("Revise {methods} of the class `{name}`.", class_name, shares)
 
 
 def question(skeleton: str, program: str, roles: Sequence[str], shares: Sequence[Sequence[str]]) -> str:
-    """What an expert is asked about a joint program: an edit of each agent's work."""
+    """Return the question to an expert: an edit of each agent's work in a joint program."""
     lines = [f"{role}: {', '.join(own) or 'nothing'}" for role, own in zip(roles, shares, strict=True)]
     return QUESTION.format(
         skeleton=skeleton.strip(), shares="\n".join(lines), program=program.strip(), names=", ".join(roles)
@@ -68,5 +65,5 @@ def _instruction(task: str, class_name: str, agent: int, shares: Sequence[Sequen
 
 
 def _named(methods: Sequence[str]) -> str:
-    """`the method `a``, `the methods `a` and `b``."""
+    """Return ``the method `a` `` or ``the methods `a` and `b` ``."""
     return f"the method{'s' if len(methods) > 1 else ''} {listed([f'`{name}`' for name in methods])}"

@@ -1,6 +1,6 @@
-"""The class that is to be completed: where its methods stand, and the program that written methods make of it.
+"""The class to complete: the places of its methods, and the program with methods inserted.
 
-Methods are found by `ast` and moved as text, so that comments, decorators and line numbers stay as they were written.
+Methods are found by `ast` and moved as text, which keeps comments, decorators and line breaks.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class MethodSlot:
-    """A method that is to be written, in the lines `first` to `last` of the skeleton (from 1), decorators included.
+    """A method to write, in the lines `first` to `last` of the skeleton (from 1), including decorators.
 
-    `parameters` counts all, `self` or `cls` too. `length` is how many characters it is expected to have. `missing` is
-    what stands there if nobody writes it: it raises NotImplementedError, so that no test passes by it.
+    `parameters` is the number of parameters, including `self` or `cls`, `length` the expected number of characters.
+    `missing` replaces a missing method: it raises NotImplementedError, so that no test passes without the method.
     """
 
     name: str
@@ -34,9 +34,9 @@ class MethodSlot:
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """A module that defines the class, in the lines `first` to `last` (from 1), whose members have this `indent`.
+    """A module that defines the class in the lines `first` to `last` (from 1), with members at the indentation `indent`.
 
-    `slots` are in the order of the lines. `members` are the names of all methods, those that are given too.
+    `slots` are the methods to write in source order, `members` the names of all methods, including defined ones.
     """
 
     class_name: str
@@ -49,8 +49,8 @@ class Skeleton:
 
 
 @functools.lru_cache(maxsize=256)
-def skeleton_of(source: str, class_name: str, methods: tuple[str, ...], lengths: tuple[int, ...]) -> Skeleton:
-    """The skeleton in a source in which these methods are to be written, `lengths` long. Raises ValueError."""
+def parse_skeleton(source: str, class_name: str, methods: tuple[str, ...], lengths: tuple[int, ...]) -> Skeleton:
+    """Parse a skeleton with these methods to write, of these expected lengths. Raises ValueError."""
     node = class_in(source, class_name)
     lines = source.split("\n")
     members = methods_of(node)
@@ -73,11 +73,14 @@ def skeleton_of(source: str, class_name: str, methods: tuple[str, ...], lengths:
     )
 
 
-def merged(
+def merge_methods(
     skeleton: Skeleton, future: Iterable[str], imports: Iterable[str], methods: Mapping[str, str]
 ) -> tuple[str, dict[str, int]]:
-    """The program: `methods`, indented as members, in their slots, those that have none at the end of the class;
-    `imports` before it, `future` first. The second part says on which line each method begins, a missing one too."""
+    """Return the program, and the line on which each method starts.
+
+    `methods`, indented as members, go into their slots, or to the end of the class if they have none. `future` imports
+    go first, other `imports` before the class.
+    """
     lines = [*future, *skeleton.lines[: skeleton.first - 1], *imports]
     starts = {}
     done = skeleton.first - 1
@@ -95,7 +98,7 @@ def merged(
 
 
 def class_in(source: str, class_name: str) -> ast.ClassDef:
-    """The class that a module defines. Raises ValueError."""
+    """Return the class in a module. Raises ValueError unless the module defines the class exactly once."""
     tree = parse(source)
     if tree is None:
         raise ValueError("the skeleton does not parse")
@@ -106,14 +109,14 @@ def class_in(source: str, class_name: str) -> ast.ClassDef:
 
 
 def methods_of(node: ast.ClassDef) -> list[FunctionNode]:
-    """The methods in a class's own body."""
+    """Return the methods in a class's own body."""
     return [member for member in node.body if isinstance(member, FunctionNode)]
 
 
 def is_stub(method: FunctionNode) -> bool:
-    """Whether a method of a skeleton is to be written: it has a docstring at most, or says so.
+    """Return whether a method is a stub: at most a docstring, `pass`, or `raise NotImplementedError`.
 
-    `pass` says so too, but in a constructor, where it may well be all there is to do.
+    A constructor with only `pass` is no stub, because there may be nothing to do.
     """
     body = without_docstring(method.body)
     if not body:
@@ -123,7 +126,7 @@ def is_stub(method: FunctionNode) -> bool:
 
 
 def first_line(node: FunctionNode | ast.ClassDef) -> int:
-    """The line on which a definition begins, decorators included."""
+    """Return the first line of a definition, including decorators."""
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 

@@ -1,6 +1,6 @@
-"""Strategies: who writes which methods of a class. Each gives the agent (from 0) of every method, in the class's order.
+"""Strategies that assign the methods of a class to agents. Each returns one agent (from 0) per method, in source order.
 
-They look at the class alone, so that a task is shared out in the same way in every episode.
+A strategy depends only on the class, so the assignment of a task is the same in every episode.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ Strategy = Callable[[Sequence[MethodSlot], int], list[int]]
 
 
 def param_count(slots: Sequence[MethodSlot], num_agents: int) -> list[int]:
-    """By number of parameters, `self` or `cls` counted: those with one go to the first agent, those with two to the
-    second, and so on; the last agent takes all that have more.
+    """Assign methods by number of parameters, including `self` or `cls`: one parameter to the first agent, two to the
+    second, and so on, with all larger numbers to the last agent.
 
-    CoMLRL's way with two agents. An agent may get nothing: then it is told so.
+    This is CoMLRL's strategy for two agents. An agent without methods is told so.
     """
     return [min(max(1, slot.parameters), num_agents) - 1 for slot in slots]
 
 
 def round_robin(slots: Sequence[MethodSlot], num_agents: int) -> list[int]:
-    """In turns, in the order of the class."""
+    """Assign methods round-robin, in source order."""
     return [number % num_agents for number in range(len(slots))]
 
 
 def balanced(slots: Sequence[MethodSlot], num_agents: int) -> list[int]:
-    """By expected length: the longest first, each to the agent with least to write so far.
+    """Assign methods by expected length, longest first, each to the agent with the least to write so far.
 
-    Graham's LPT rule (SIAM J. Appl. Math. 17, 1969): the longest share is at most 4/3 of the best possible.
+    Graham's LPT rule (SIAM J. Appl. Math. 17, 1969): the longest share is at most 4/3 of the optimum.
     """
     load = [0] * num_agents
     agents = [0] * len(slots)
@@ -40,11 +40,11 @@ def balanced(slots: Sequence[MethodSlot], num_agents: int) -> list[int]:
 
 
 STRATEGIES: dict[str, Strategy] = {"param_count": param_count, "round_robin": round_robin, "balanced": balanced}
-"""By the value of `code_completion.strategy`."""
+"""The strategies by their name in `code_completion.strategy`."""
 
 
-def shares(strategy: str, slots: Sequence[MethodSlot], num_agents: int) -> tuple[tuple[str, ...], ...]:
-    """The names of each agent's methods, in the class's order."""
+def assign_methods(strategy: str, slots: Sequence[MethodSlot], num_agents: int) -> tuple[tuple[str, ...], ...]:
+    """Return the names of each agent's methods, in source order."""
     agents = STRATEGIES[strategy](slots, num_agents)
     return tuple(
         tuple(slot.name for slot, owner in zip(slots, agents, strict=True) if owner == agent)

@@ -1,9 +1,7 @@
-"""Code generation: helpers and a main function, written side by side and joined into one program.
+"""Code generation: helper functions and a main function, written by different agents and joined into one program.
 
-`environment` has the whole in one view: rewards, and who does what. Then, in the order of a response's way:
-`prompts` asks; `attempt` reads a joint action, by `extraction` (the code in a response) and `usage` (how main uses the
-helpers); `evidence` keeps the
-sandbox's report; `diagnosis` makes facts of both, and `feedback` puts them into words.
+`environment` defines rewards and roles, `prompts` the prompts. `attempt` parses a joint action, with `extraction` (the
+function in a response) and `usage` (how main uses the helpers). `feedback` describes the outcome to the agents.
 """
 
 from __future__ import annotations

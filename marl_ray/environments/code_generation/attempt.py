@@ -1,9 +1,9 @@
-"""One joint action of code generation, read once: what each response brings, the joint program, the use of helpers.
+"""A parsed joint action of code generation: the functions in the responses, the joint program, the use of helpers.
 
-The joint program is, in this order: the problem's imports and finished definitions, each helper, main; of each
-answer only the function that was asked for, with the imports it mentions (see `extraction`). A function that mentions
-`math` finds it, imported by an agent or not, as in CoMLRL's programs. Nothing else is added, but for tasks whose
-program is a script, which reads standard input and prints: there main is called at the end.
+The joint program consists of the problem's imports and complete definitions, each helper, and main. Of each response it
+contains only the requested function and the imports that the function mentions (see `extraction`). `math` is always
+available, as in CoMLRL's programs. A task with `script` reads standard input and prints; its program ends with a call of
+main.
 """
 
 from __future__ import annotations
@@ -12,36 +12,42 @@ import ast
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from marl_ray.core.episode import Task
-from marl_ray.environments.code_generation.extraction import Contribution, contribution, preamble
+from marl_ray.environments.code_generation.extraction import ExtractedFunction, extract_function, extract_preamble
 from marl_ray.environments.code_generation.usage import HelperUse, helper_use
-from marl_ray.environments.once import Once
 from marl_ray.sandbox import Program
 
+CACHED_RESPONSES = 256
+"""Parsed responses in memory. In joint mode `cross` each response is part of many joint actions of its node."""
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """One response, read. `use` is what main makes of the helpers; of a helper, nothing."""
+    """One parsed response. `use` is main's use of the helpers, empty for a helper."""
 
-    part: Contribution
+    part: ExtractedFunction
     use: HelperUse
 
 
 @dataclass(frozen=True, slots=True)
 class CodeAttempt:
-    """`answers` are one an agent, main's last; `starts` says on which line of the program each one's code starts
-    (0 when it contributes none); `given` is what the problem itself brings; `call` is how a script ends."""
+    """A parsed joint action. Lists have one entry per agent, main's last.
+
+    `starts` are the lines of the program on which each agent's code starts (0 if the agent contributes none), `given` is
+    the problem's own code, and `call` the end of a script.
+    """
 
     responses: tuple[str, ...]
-    given: Contribution
+    given: ExtractedFunction
     answers: tuple[Answer, ...]
     starts: tuple[int, ...]
     program: Program
     call: str = ""
 
     @property
-    def parts(self) -> list[Contribution]:
+    def parts(self) -> list[ExtractedFunction]:
         return [answer.part for answer in self.answers]
 
     @property
@@ -49,55 +55,49 @@ class CodeAttempt:
         """How main uses the helpers."""
         return self.answers[-1].use
 
-    def changed(self, change: str) -> Program:
-        """The joint program with a statement more, before anything is called."""
-        source = f"{self.program.source.removesuffix(self.call)}\n\n{change}\n{self.call}"
+    def with_statement(self, statement: str) -> Program:
+        """Return the joint program with one more statement after all definitions."""
+        source = f"{self.program.source.removesuffix(self.call)}\n\n{statement}\n{self.call}"
         return replace(self.program, source=source, visible=None)
 
 
-class CodeReader:
-    """Makes attempts, and reads equal texts once, as long as an attempt that holds them is alive."""
-
-    def __init__(self) -> None:
-        self._once = Once()
-
-    def attempt(
-        self, task: Task, responses: Sequence[str], helpers: tuple[str, ...], visible: int | None
-    ) -> CodeAttempt:
-        """The attempt. `visible`: the tests that feedback will tell of, as in `Program`."""
-        entry_point = task.fields["entry_point"]
-        names = (*helpers, entry_point)
-        usable = (*((),) * len(helpers), helpers)
-        script = is_script(task)
-        given = self._once(preamble, task.prompt, frozenset(names))
-        read = [_answer] * len(helpers) + [_printing_answer if script else _answer]
-        answers = tuple(self._once(*texts) for texts in zip(read, responses, names, usable, strict=True))
-        source, starts = _joined(given, [answer.part for answer in answers])
-        call = f"\n\n{entry_point}()\n" if script else ""
-        program = Program(source + call, task.fields["tests"], entry_point, prompt=task.prompt, visible=visible)
-        return CodeAttempt(tuple(responses), given, answers, starts, program, call)
+def code_attempt(task: Task, responses: Sequence[str], helpers: tuple[str, ...], visible: int | None) -> CodeAttempt:
+    """Parse a joint action. `visible` are the tests that feedback may mention, as in `Program`."""
+    entry_point, script = task.fields["entry_point"], is_script(task)
+    given = _preamble(task.prompt, frozenset((*helpers, entry_point)))
+    answers = [_helper_answer(response, name) for response, name in zip(responses[:-1], helpers, strict=True)]
+    answers.append(_main_answer(responses[-1], entry_point, helpers, script))
+    source, starts = _join(given, [answer.part for answer in answers])
+    call = f"\n\n{entry_point}()\n" if script else ""
+    program = Program(source + call, task.fields["tests"], entry_point, prompt=task.prompt, visible=visible)
+    return CodeAttempt(tuple(responses), given, tuple(answers), starts, program, call)
 
 
 def is_script(task: Task) -> bool:
-    """Whether its program reads standard input and prints, so that main takes and returns nothing."""
+    """Return whether the task's program reads standard input and prints, so main has no parameters and no result."""
     return bool(task.fields.get("script"))
 
 
-def _answer(response: str, name: str, helpers: tuple[str, ...]) -> Answer:
-    part = contribution(response, name)
-    return Answer(part, helper_use(part, helpers) if helpers else HelperUse())
+@lru_cache(CACHED_RESPONSES)
+def _preamble(prompt: str, leave_out: frozenset[str]) -> ExtractedFunction:
+    return extract_preamble(prompt, leave_out)
 
 
-def _printing_answer(response: str, name: str, helpers: tuple[str, ...]) -> Answer:
-    """One response that is asked for a function which prints what another would return."""
-    part = contribution(response, name)
-    if part.exists:
+@lru_cache(CACHED_RESPONSES)
+def _helper_answer(response: str, name: str) -> Answer:
+    return Answer(extract_function(response, name), HelperUse())
+
+
+@lru_cache(CACHED_RESPONSES)
+def _main_answer(response: str, name: str, helpers: tuple[str, ...], script: bool) -> Answer:
+    part = extract_function(response, name)
+    if script and part.exists:
         part = replace(part, problem="")
-    return Answer(part, helper_use(_returning(part), helpers) if helpers else HelperUse())
+    return Answer(part, helper_use(_with_return(part) if script else part, helpers) if helpers else HelperUse())
 
 
-def _returning(part: Contribution) -> Contribution:
-    """The same with `return x` for a `print(x)` at the end, so that the use of helpers means what it always means."""
+def _with_return(part: ExtractedFunction) -> ExtractedFunction:
+    """Return the function with a final `print(x)` replaced by `return x`, for the analysis of helper use."""
     if part.function is None:
         return part
     *before, last = part.function.body
@@ -109,8 +109,8 @@ def _returning(part: Contribution) -> Contribution:
     return part
 
 
-def _joined(given: Contribution, parts: Sequence[Contribution]) -> tuple[str, tuple[int, ...]]:
-    """The joint program and where each part starts in it."""
+def _join(given: ExtractedFunction, parts: Sequence[ExtractedFunction]) -> tuple[str, tuple[int, ...]]:
+    """Return the joint program, and the line on which each part starts."""
     future = dict.fromkeys(line for part in (given, *parts) for line in part.future)
     math = any(part.mentions("math") for part in parts) and not any("math" in part.imported for part in parts)
     source = "\n".join([*future, *["import math"] * math, *[given.code] * bool(given.code)])

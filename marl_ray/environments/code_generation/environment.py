@@ -1,20 +1,19 @@
-"""Code generation, for HumanEval, CoopHumanEval, MBPP, the toy set, APPS and LiveCodeBench. All agents but the last
-write a helper (`aux`; `aux_1`, `aux_2`... when there are several), the last writes the entry point and may call them.
+"""Code generation, for HumanEval, CoopHumanEval, MBPP, the toy sets, APPS and LiveCodeBench. The last agent writes the
+entry point (main); every other agent writes a helper that main may call (`aux`; `aux_1`, `aux_2`... for several).
 
-Reward, the same for all agents, at most 4.0 (2.1 for a single agent, which has no helper levels):
+Reward, shared by all agents, at most 4.0 (2.1 for a single agent, which has no helper levels):
 
-1. 0.4 helper defined and returns a value; 0.6 entry point defined and returns a value, else stop here.
-2. 0.5 the joint program compiles, else stop.
-3. the share of tests passed.
-4. only if a test passed, for a helper that exists: 0.5 main calls it, 1.0 more if main is not a thin wrapper,
-   less 0.5 if main throws a result away. `marl_ray.environments.code_generation.usage` says what these words mean.
+1. 0.4 if the helper is defined and returns a value; 0.6 if the entry point is, else the levels below count 0.
+2. 0.5 if the joint program compiles, else the levels below count 0.
+3. The share of passed tests.
+4. If a test passed, for each helper that exists: 0.5 if main calls it, 1.0 more if main is not a thin wrapper, less 0.5
+   if main discards a result. `marl_ray.environments.code_generation.usage` defines these terms.
 
-A helper exists when the joint program defines it, with or without a `return`: one that changes a list in place, or
-prints, earns the bonus of being called, though not the 0.4 of level 1. With several helpers each one's part of
-levels 1 and 4 counts in equal shares.
+A helper exists if the joint program defines it, with or without a `return`: a helper that changes a list in place or
+prints earns the bonus of level 4, but not the 0.4 of level 1. Several helpers share levels 1 and 4 equally.
 
-Where the task's program is a script (APPS, LiveCodeBench), main reads standard input and prints. It is defined without
-a value that it returns, and what its last statement prints stands for that value.
+If the task's program is a script (APPS, LiveCodeBench), main reads standard input and prints. It needs no return value,
+and the value that its last statement prints counts as its result.
 """
 
 from __future__ import annotations
@@ -26,11 +25,16 @@ from typing import TYPE_CHECKING, Self
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.environments.base import Environment
 from marl_ray.environments.code_generation import prompts
-from marl_ray.environments.code_generation.attempt import CodeAttempt, CodeReader, is_script
-from marl_ray.environments.code_generation.diagnosis import SandboxSlice, diagnose
-from marl_ray.environments.code_generation.evidence import Executed, counts_of, report_of
-from marl_ray.environments.code_generation.extraction import clean
-from marl_ray.environments.code_generation.feedback import WORDS
+from marl_ray.environments.code_generation.attempt import CodeAttempt, code_attempt, is_script
+from marl_ray.environments.code_generation.extraction import strip_fence
+from marl_ray.environments.code_generation.feedback import FEEDBACK_BY_MODE, diagnose
+from marl_ray.environments.execution import (
+    ExecutionEvidence,
+    SandboxSlice,
+    execution_counts,
+    report_of,
+    visible_tests,
+)
 from marl_ray.sandbox import ExecutionReport, Program
 
 if TYPE_CHECKING:
@@ -41,14 +45,14 @@ AUX_CALLED, NOT_THIN, MISUSED = 0.5, 1.0, 0.5
 
 
 class CodeGeneration(Environment[CodeAttempt]):
-    """See the module. Tasks have the fields `entry_point`, a function's name, and `tests` (see `Program.tests`); with
-    `script` the tests are pairs of standard input and output.
+    """Code generation; see the module for rewards.
 
-    `num_agents` 1 is a single agent, without helpers. `count_untrusted`: see `SandboxConfig`; `sandbox_slice`, the
-    tests that feedback may tell of: see `ExternalConfig`.
+    Tasks have the fields `entry_point` (a function name) and `tests` (see `Program.tests`); with `script`, the tests are
+    pairs of standard input and output. `count_untrusted`: see `SandboxConfig`. `sandbox_slice`: the tests that feedback
+    may mention, see `ExternalConfig`.
     """
 
-    modes = tuple(WORDS)
+    modes = tuple(FEEDBACK_BY_MODE)
 
     def __init__(self, num_agents: int, count_untrusted: bool = True, sandbox_slice: SandboxSlice = 1) -> None:
         super().__init__(num_agents)
@@ -56,14 +60,13 @@ class CodeGeneration(Environment[CodeAttempt]):
         self.max_reward = 4.0 if self.helpers else MAIN_DEFINED + SYNTAX_OK + TESTS
         self._count_untrusted = count_untrusted
         self._slice = sandbox_slice
-        self._reader = CodeReader()
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
         return cls(config.num_agents, config.sandbox.count_untrusted, config.external.sandbox_slice)
 
     def roles(self, task: Task) -> list[str]:
-        """The function each agent writes, main's last."""
+        """Return the name of each agent's function, main's last."""
         return [*self.helpers, task.fields["entry_point"]]
 
     def first_prompts(self, task: Task) -> list[str]:
@@ -73,13 +76,12 @@ class CodeGeneration(Environment[CodeAttempt]):
         return prompts.revisions(task.fields["entry_point"], self.helpers, is_script(task))
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> CodeAttempt:
-        visible = None if last or self._slice == "all" else self._slice
-        return self._reader.attempt(task, responses, self.helpers, visible)
+        return code_attempt(task, responses, self.helpers, visible_tests(self._slice, last))
 
     def outcome(self, attempt: CodeAttempt, report: ExecutionReport) -> Outcome:
-        """Reward by levels, from the attempt and the one execution of its program."""
+        """Return the reward by levels, from the attempt and the report on its program."""
         if report.infra_error:
-            return Outcome(0.0, evidence=Executed(report), failure=report.infra_error)
+            return Outcome(0.0, evidence=ExecutionEvidence(report), failure=report.infra_error)
         *helpers, main = attempt.parts
         use = attempt.use
         runs = main.defined and report.syntax_error is None
@@ -107,42 +109,41 @@ class CodeGeneration(Environment[CodeAttempt]):
             metrics["aux_called"] = share * len(called)
             metrics["thin_wrapper"] = float(use.thin_wrapper)
             metrics["aux_misused"] = share * len(misused)
-        return Outcome(math.fsum(levels.values()), levels, metrics, counts_of(report), evidence=Executed(report))
+        return Outcome(
+            math.fsum(levels.values()), levels, metrics, execution_counts(report), evidence=ExecutionEvidence(report)
+        )
 
     def feedback(self, attempt: CodeAttempt, outcome: Outcome, mode: str, agent: int) -> list[str]:
-        return WORDS[mode](diagnose(attempt, report_of(outcome), self._slice), agent)
+        return FEEDBACK_BY_MODE[mode](diagnose(attempt, report_of(outcome), self._slice), agent)
 
     def previous_answers(self, attempt: CodeAttempt) -> list[str]:
-        """Each agent's own function as it stands in the joint program; all it wrote where there is none."""
-        both = zip(attempt.parts, attempt.responses, strict=True)
-        return [part.code or clean(response) for part, response in both]
+        """Return each agent's code in the joint program, or the whole response if it contributes none."""
+        pairs = zip(attempt.parts, attempt.responses, strict=True)
+        return [part.code or strip_fence(response) for part, response in pairs]
 
     def question(self, task: Task, attempt: CodeAttempt) -> str:
         return prompts.question(task.prompt, attempt.program.source, self.roles(task))
 
     def probes(self, attempt: CodeAttempt, report: ExecutionReport) -> list[Program]:
-        """Programs that show what the helpers in use are worth; none for a program that passes no test.
-
-        For each helper that main calls two: the joint program where the helper returns None, and the one where the
-        helper stands in main's place.
-        """
+        """Return two programs for each helper that main calls: the joint program with the helper returning None, and
+        with the helper in place of main. A program that passes no test has no probes."""
         *helpers, main = attempt.parts
         if not report.passed:
             return []
         names = [helper.name for helper in helpers if helper.exists and helper.name in attempt.use.called]
         return [
-            attempt.changed(change)
+            attempt.with_statement(statement)
             for name in names
-            for change in (f"def {name}(*args, **kwargs):\n    return None", f"{main.name} = {name}")
+            for statement in (f"def {name}(*args, **kwargs):\n    return None", f"{main.name} = {name}")
         ]
 
     def probed(
         self, attempt: CodeAttempt, report: ExecutionReport, reports: Sequence[ExecutionReport]
     ) -> dict[str, float]:
-        """Metrics from the reports of `probes`, each the mean over helpers.
+        """Return the mean over helpers of two metrics, 0 for a helper that main does not call.
 
-        `helper_needed`: without it a test no longer passes. `helper_suffices`: it passes as much alone, so that
-        main adds nothing. Both are 0 for a helper that is not in use.
+        `helper_needed`: without the helper a test no longer passes. `helper_suffices`: the helper alone passes the same
+        tests, so main adds nothing.
         """
         if not self.helpers:
             return {}
@@ -153,5 +154,5 @@ class CodeGeneration(Environment[CodeAttempt]):
 
 
 def _passing(report: ExecutionReport) -> frozenset[int]:
-    """Which tests pass, by their place."""
+    """Return the indices of the tests that pass."""
     return frozenset(i for i, test in enumerate(report.tests) if test.status == "pass")

@@ -1,21 +1,18 @@
-"""From a response to the code it contributes: the function that was asked for, and its imports, by `ast`.
+"""Extraction of the requested function, with its imports, from a response.
 
-Only that function enters the joint program. The prompts ask for it alone, so other functions, classes, constants
-and calls beside it are left out; a function that needs them fails its tests. Of the response's imports those
-come along that bind a name the function mentions. Text around it, markdown fences, list items and indentation
-are seen through.
+Only that function enters the joint program: other functions, classes, constants and calls in the response are left out,
+and a function that needs them fails its tests. The response's imports are kept if the function mentions a name that they
+bind. Surrounding text, markdown fences, list items and indentation are ignored.
 
-Where a response defines the function more than once, the best definition is taken, the last among equals:
+If a response defines the function more than once, the best definition is used, the last one among equals:
 
-1. whole, and returns a value;
-2. broken, but with a beginning that parses and returns a value already (what a token limit leaves): that beginning;
-3. whole, without returning a value;
-4. broken: its lines go into the program as they are, so that the program's syntax error is its author's own.
+1. complete, and returns a value;
+2. truncated by the token limit, but its beginning parses and returns a value: that beginning;
+3. complete, without returning a value;
+4. broken: its lines enter the program unchanged, so the syntax error counts for its author.
 
-A response without such a definition brings nothing into the program.
-
-Responses are untrusted text. Nothing here runs them, and nothing here raises on them: what is too long is
-cut, and what cannot be parsed, or is nested too deeply, counts as not parsing.
+Responses are untrusted text. They are parsed by `ast`, never executed, and raise nothing: long responses are cut, and text
+that is nested too deeply counts as not parsing.
 """
 
 from __future__ import annotations
@@ -28,31 +25,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 MAX_CHARS = 32_000
-"""Longer responses are cut. Some 8,000 tokens, far above any function."""
+"""Maximum characters of a response that are read, about 8,000 tokens."""
 MAX_DEPTH = 200
-"""Syntax trees nested deeper than this count as not parsing, so that recursion over a tree is safe."""
+"""Maximum depth of a syntax tree, so that recursion over a tree is safe. Deeper text counts as not parsing."""
 MAX_PARSED = 8 * MAX_CHARS
-"""How many characters are parsed in search of one function, each attempt counted as PARSE_COST more."""
+"""Maximum characters parsed in search of one function. Each attempt costs PARSE_COST more."""
 PARSE_COST = 100
 MAX_IMPORTS = 64
-"""How many import lines of a text that is no program are looked at, and how many lines one of them may take."""
+"""Maximum import statements read from text that does not parse, and maximum lines of one of them."""
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-WHOLE, BEGINNING, WITHOUT_VALUE, BROKEN = 3, 2, 1, 0
-"""How good a definition is; see the module."""
+COMPLETE, BEGINNING, WITHOUT_VALUE, BROKEN = 3, 2, 1, 0
+"""Grades of a definition; see the module."""
 
 FENCE = re.compile(r"(?:`+|~~~+)[ \t]*(?:[Pp]ython\d?\b|py\b)?[ \t]*")
 LIST_MARK = re.compile(r"(?m)^[ \t]*(?:[-*+>]|\d{1,3}[.)])[ \t]+(?=(?:def|from|import|@)\b)")
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class Contribution:
-    """What one response brings to the joint program.
+@dataclass(frozen=True, slots=True)
+class ExtractedFunction:
+    """One response's contribution to the joint program.
 
-    `code` is its imports and its function; or a broken definition as it was written; or nothing. `function` is
-    the tree of what `code` defines, None when that is broken or missing. `future` are its `from __future__`
-    imports, which have to stand first in the program. `imported` are the names its other imports bind.
-    `problem` is empty when the function is there and returns a value.
+    `code` are the imports and the function, a broken definition unchanged, or nothing. `function` is the syntax tree of
+    the function, None if it is broken or missing. `future` are the `from __future__` imports, which go first in the
+    program. `imported` are the names that the other imports bind. `problem` is empty if the function is there and
+    returns a value.
     """
 
     name: str
@@ -64,22 +61,22 @@ class Contribution:
 
     @property
     def defined(self) -> bool:
-        """The function is there and returns a value."""
+        """Whether the function is there and returns a value."""
         return not self.problem
 
     @property
     def exists(self) -> bool:
-        """The function is there."""
+        """Whether the function is there."""
         return self.function is not None
 
     def mentions(self, name: str) -> bool:
-        """Whether the function reads or binds a variable of that name."""
+        """Return whether the function reads or binds a variable of that name."""
         return self.function is not None and name in _mentioned(self.function)
 
 
 @dataclass(frozen=True, slots=True)
 class _Definition:
-    """One definition of the function: how good, its lines, its tree (None: broken), and the imports around it."""
+    """One definition of the function: its grade, lines, syntax tree (None if broken), and the imports around it."""
 
     grade: int
     source: str
@@ -87,31 +84,30 @@ class _Definition:
     imports: tuple[ast.Import | ast.ImportFrom, ...] = ()
 
 
-def contribution(response: str, name: str) -> Contribution:
-    """The contribution of a response that was asked for the function `name`."""
-    if not clean(response):
-        return Contribution(name, problem="empty answer")
-    best = _best_definition(plain(response), name)
+def extract_function(response: str, name: str) -> ExtractedFunction:
+    """Return the contribution of a response to a request for the function `name`."""
+    if not strip_fence(response):
+        return ExtractedFunction(name, problem="empty answer")
+    best = _best_definition(normalise_text(response), name)
     if best is None:
-        return Contribution(name, problem="no function of that name")
+        return ExtractedFunction(name, problem="no function of that name")
     if best.function is None:
-        return Contribution(name, code=best.source, problem="does not parse")
+        return ExtractedFunction(name, code=best.source, problem="does not parse")
     mentioned = _mentioned(best.function)
     future = tuple(ast.unparse(node) for node in best.imports if is_future(node))
     imports = [node for node in best.imports if not is_future(node) and binds(node) & (mentioned | {"*"})]
     code = "\n".join([*dict.fromkeys(ast.unparse(node) for node in imports), best.source])
     bound = frozenset(name for node in imports for name in binds(node))
     problem = "no return value" if best.grade == WITHOUT_VALUE else ""
-    return Contribution(name, code, future, best.function, bound, problem)
+    return ExtractedFunction(name, code, future, best.function, bound, problem)
 
 
-def preamble(prompt: str, leave_out: frozenset[str]) -> Contribution:
-    """What a problem's own text gives to the joint program: its imports and its complete definitions.
+def extract_preamble(prompt: str, leave_out: frozenset[str]) -> ExtractedFunction:
+    """Return the imports and the complete definitions in a problem's text, which a solution may use.
 
-    Some problems come with finished functions or constants that a solution may use. Functions of the names in
-    `leave_out` (those the agents write) and mere stubs are not taken.
+    Stubs and the functions in `leave_out`, which the agents write, are omitted.
     """
-    text = clean(prompt)
+    text = strip_fence(prompt)
     tree = parse(text)
     body = list(import_lines(text.split("\n"))) if tree is None else tree.body
     future: list[str] = []
@@ -124,12 +120,12 @@ def preamble(prompt: str, leave_out: frozenset[str]) -> Contribution:
                 pieces.append(source_of(node, text))
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             pieces.append(ast.unparse(node))
-    return Contribution("", "\n".join(pieces), tuple(future))
+    return ExtractedFunction("", "\n".join(pieces), tuple(future))
 
 
-def clean(response: str) -> str:
-    """The text without a surrounding markdown fence, with plain newlines, encodable as UTF-8, without NUL."""
-    text = plain(response).strip()
+def strip_fence(response: str) -> str:
+    """Return the normalised text without a surrounding markdown fence."""
+    text = normalise_text(response).strip()
     fence, *lines = text.split("\n")
     if fence.startswith("```") and "(" not in fence:
         if lines and lines[-1].strip() == "```":
@@ -139,18 +135,18 @@ def clean(response: str) -> str:
 
 
 def parse(text: str) -> ast.Module | None:
-    """The text's syntax tree; None when it does not parse or is nested too deeply to look at."""
+    """Return the text's syntax tree, None if it does not parse or is nested too deeply."""
     tree = parse_or_line(text)
     return tree if isinstance(tree, ast.Module) else None
 
 
 def returns_value(function: ast.FunctionDef) -> bool:
-    """Whether the function's own body, nested functions aside, has a `return` with an expression."""
+    """Return whether the function's body, without nested functions, has a `return` with an expression."""
     return any(isinstance(node, ast.Return) and node.value is not None for node in own_nodes(function.body))
 
 
 def own_nodes(nodes: list[ast.stmt] | list[ast.AST]) -> Iterator[ast.AST]:
-    """All nodes below `nodes`, each nested scope (function, class, lambda) given but not entered."""
+    """Yield all nodes below `nodes`. Nested scopes (functions, classes, lambdas) are yielded but not entered."""
     stack: list[ast.AST] = list(nodes)
     while stack:
         node = stack.pop()
@@ -160,7 +156,7 @@ def own_nodes(nodes: list[ast.stmt] | list[ast.AST]) -> Iterator[ast.AST]:
 
 
 def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements that do something: no docstring or other bare constant, no `pass`."""
+    """Return the statements other than bare constants, such as docstrings, and `pass`."""
     return [
         node
         for node in body
@@ -169,19 +165,19 @@ def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def source_of(node: ast.FunctionDef | ast.ClassDef, text: str) -> str:
-    """The node's lines in `text`, decorators included."""
+    """Return the node's lines in `text`, including decorators."""
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     return "\n".join(text.split("\n")[first - 1 : node.end_lineno])
 
 
-def plain(response: str) -> str:
-    """The text, cut to MAX_CHARS, with plain newlines, encodable as UTF-8, without NUL."""
+def normalise_text(response: str) -> str:
+    """Return the text, cut to MAX_CHARS, with `\\n` newlines, encodable as UTF-8 and without NUL."""
     text = response[:MAX_CHARS].replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def parse_or_line(text: str) -> ast.Module | int | None:
-    """The tree, or the line of the error, or None when there is no such line."""
+    """Return the syntax tree, or the line of the syntax error, or None if the error has no line."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -203,19 +199,19 @@ def _depth_is_bounded(tree: ast.AST) -> bool:
 
 
 def _best_definition(text: str, name: str) -> _Definition | None:
-    """The best definition in the text: of the text as one program if it is one, else of its lines.
+    """Return the best definition in the text, which is read as one program if it parses, else line by line.
 
-    What stands on one line with a fence, a backtick or a list mark is only looked for where the lines have no
-    whole function. Prose quotes half a definition often, so that only whole ones are taken from there.
+    Definitions on a line with a fence, backtick or list mark are considered only if the lines have no complete
+    function, and only if they are complete, because prose often quotes half a definition.
     """
     program = textwrap.dedent(text).strip()
     tree = parse(program)
     if tree is not None:
         return _of_program(tree, program, name)
     best = _of_lines(text.split("\n"), name)
-    if best is None or best.grade != WHOLE:
+    if best is None or best.grade != COMPLETE:
         loose = _of_lines(FENCE.sub("\n", LIST_MARK.sub("", text)).split("\n"), name)
-        if loose is not None and loose.grade == WHOLE:
+        if loose is not None and loose.grade == COMPLETE:
             return loose
     return best
 
@@ -227,20 +223,20 @@ def _of_program(tree: ast.Module, text: str, name: str) -> _Definition | None:
     function = max(reversed(functions), key=returns_value)
     imports = tuple(node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
     return _Definition(
-        WHOLE if returns_value(function) else WITHOUT_VALUE, source_of(function, text), function, imports
+        COMPLETE if returns_value(function) else WITHOUT_VALUE, source_of(function, text), function, imports
     )
 
 
 def _of_lines(lines: list[str], name: str) -> _Definition | None:
-    """The best definition in lines that are no program: the last first, until one is whole or MAX_PARSED is
-    used up."""
+    """Return the best definition in lines that do not parse. The search runs backwards until a definition is complete
+    or MAX_PARSED is used up."""
     best, level, cost = None, "", 0
     for start, indent in reversed(list(_starts(lines, name))):
         definition, parsed = _definition(lines, start, indent, name)
         cost += parsed
         if best is None or definition.grade > best.grade:
             best, level = definition, indent
-        if best.grade == WHOLE or cost > MAX_PARSED:
+        if best.grade == COMPLETE or cost > MAX_PARSED:
             break
     if best is None:
         return None
@@ -249,8 +245,8 @@ def _of_lines(lines: list[str], name: str) -> _Definition | None:
 
 
 def _starts(lines: list[str], name: str) -> Iterator[tuple[int, str]]:
-    """Index and indentation of each line that begins the function, decorators included; no methods, no inner
-    functions."""
+    """Yield index and indentation of each line that begins the function, decorators included. Methods and nested
+    functions do not count."""
     opening = re.compile(rf"def[ \t]+{re.escape(name)}\b")
     above: list[tuple[int, str]] = []
     decorated: int | None = None
@@ -272,10 +268,10 @@ def _starts(lines: list[str], name: str) -> Iterator[tuple[int, str]]:
 
 
 def _definition(lines: list[str], start: int, indent: str, name: str) -> tuple[_Definition, int]:
-    """The definition that begins at a line, and what the search for it cost.
+    """Return the definition that begins at a line, and the cost of the search.
 
-    First its block by indentation is tried. Where that does not parse (text in quotes or brackets may stand
-    anywhere), the line of the error and what follows it are cut off until the rest parses.
+    The first attempt is the block by indentation. If it does not parse (text in quotes or brackets may have any
+    indentation), the text is cut before the line of the error until the rest parses.
     """
     end = block_end(lines, start, len(indent))
     own = "\n".join(line.removeprefix(indent) for line in lines[start:end]).rstrip()
@@ -296,13 +292,13 @@ def _definition(lines: list[str], start: int, indent: str, name: str) -> tuple[_
             inside = indentation(rest[cut]) > 0
             del rest[cut:]
     definition = None if tree is None else _of_program(tree, text, name)
-    if definition is None or (inside and definition.grade != WHOLE):
+    if definition is None or (inside and definition.grade != COMPLETE):
         return _Definition(BROKEN, own), cost
     return (replace(definition, grade=BEGINNING) if inside else definition), cost
 
 
 def block_end(lines: list[str], start: int, width: int) -> int:
-    """Where the block that begins at a line of that indentation ends, judged by indentation."""
+    """Return the end of the block, by indentation, that begins at a line with an indentation of `width`."""
     head = True
     for index in range(start, len(lines)):
         code = lines[index].lstrip(" \t")
@@ -314,12 +310,12 @@ def block_end(lines: list[str], start: int, width: int) -> int:
 
 
 def indentation(line: str) -> int:
-    """How many characters of white space a line begins with."""
+    """Return the number of characters of leading white space."""
     return len(line) - len(line.lstrip(" \t"))
 
 
 def import_lines(lines: list[str]) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Imports that stand on lines of their own in text that does not parse; the first MAX_IMPORTS."""
+    """Yield the first MAX_IMPORTS imports on lines of their own in text that does not parse."""
     begun = [index for index, line in enumerate(lines) if line.startswith(("import ", "from "))]
     for index in begun[:MAX_IMPORTS]:
         line = lines[index]
@@ -334,10 +330,10 @@ def _mentioned(function: ast.FunctionDef) -> set[str]:
 
 
 def binds(node: ast.Import | ast.ImportFrom) -> set[str]:
-    """The names that an import binds; `*` for all of a module."""
+    """Return the names that an import binds, `*` for a star import."""
     return {alias.asname or alias.name.split(".")[0] for alias in node.names}
 
 
 def is_future(node: ast.Import | ast.ImportFrom) -> bool:
-    """Whether it is a `from __future__` import, which has to stand first in a program."""
+    """Return whether a statement is a `from __future__` import, which goes first in a program."""
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"

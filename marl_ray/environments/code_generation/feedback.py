@@ -1,35 +1,102 @@
-"""The words of the feedback modes: a `Diagnosis` in, one short line per fact out.
+"""The feedback of code generation: facts about one joint action, and their wording in each external mode.
 
-Like the prompts, these texts are what a bundled policy was trained on: a golden test holds them.
+The bundled policies were trained on these exact texts, which a golden test fixes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from marl_ray.environments.code_generation.diagnosis import Diagnosis, SyntaxProblem
-from marl_ray.sandbox import TestResult
+from marl_ray.environments.code_generation.attempt import CodeAttempt
+from marl_ray.environments.execution import (
+    SandboxSlice,
+    SyntaxErrorLocation,
+    describe_failure,
+    describe_syntax,
+    locate_syntax_error,
+    sliced,
+)
+from marl_ray.sandbox import ExecutionReport, TestResult
 
-LINE_CHARS = 100
-"""A test's source, and its error with message, are each cut to this."""
+
+@dataclass(frozen=True, slots=True)
+class FunctionStatus:
+    """One agent's function. `problem` is the reason why it does not count, empty if it is there and returns a value."""
+
+    name: str
+    problem: str = ""
+
+    @property
+    def found(self) -> bool:
+        return not self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The facts that feedback may contain about one joint action.
+
+    `functions` has one status per agent, main's last. `tests` are the verdicts in `sandbox_slice`. The last three
+    fields describe main: helpers that it does not call, whether it only wraps a helper, and whether it discards a
+    helper's result.
+    """
+
+    functions: tuple[FunctionStatus, ...]
+    syntax: SyntaxErrorLocation | None
+    tests: tuple[TestResult, ...]
+    not_called: tuple[str, ...] = ()
+    thin_wrapper: bool = False
+    aux_misused: bool = False
+
+    @property
+    def main(self) -> FunctionStatus:
+        return self.functions[-1]
+
+    @property
+    def helpers(self) -> tuple[FunctionStatus, ...]:
+        return self.functions[:-1]
+
+    @property
+    def passed(self) -> int:
+        """Number of visible tests that passed."""
+        return sum(test.status == "pass" for test in self.tests)
+
+    @property
+    def all_passed(self) -> bool:
+        """The program compiles, main counts, and all visible tests, at least one, passed."""
+        return self.syntax is None and self.main.found and 0 < len(self.tests) == self.passed
+
+
+def diagnose(attempt: CodeAttempt, report: ExecutionReport, sandbox_slice: SandboxSlice) -> Diagnosis:
+    """Return the facts about a joint action, with the tests in the slice."""
+    *helpers, _ = parts = attempt.parts
+    starts = [(part.name, start) for part, start in zip(parts, attempt.starts, strict=True) if start]
+    return Diagnosis(
+        functions=tuple(FunctionStatus(part.name, part.problem) for part in parts),
+        syntax=locate_syntax_error(report, starts),
+        tests=sliced(report.tests, sandbox_slice),
+        not_called=tuple(helper.name for helper in helpers if helper.name not in attempt.use.called),
+        thin_wrapper=attempt.use.thin_wrapper,
+        aux_misused=bool(attempt.use.misused),
+    )
 
 
 def level_feedback(diagnosis: Diagnosis, agent: int) -> list[str]:
-    """Every level in detail; main (the last agent) also hears how it uses the helpers."""
+    """Return every level in detail; for main (the last agent) also its use of the helpers."""
     lines = [f"{status.name}: {_status(status.problem)}" for status in diagnosis.functions]
-    lines.append(f"syntax: {syntax_words(diagnosis.syntax)}")
+    lines.append(f"syntax: {describe_syntax(diagnosis.syntax)}")
     if diagnosis.syntax is not None:
         lines.append("tests: not run")
     else:
         lines.append(f"tests: {diagnosis.passed} of {len(diagnosis.tests)} passed")
-        lines += [f"failed: {failure(test)}" for test in diagnosis.tests if test.status != "pass"]
+        lines += [f"failed: {describe_failure(test)}" for test in diagnosis.tests if test.status != "pass"]
     if agent == len(diagnosis.functions) - 1:
-        lines += _aux_use(diagnosis)
+        lines += _helper_use(diagnosis)
     return lines
 
 
 def level_passed(diagnosis: Diagnosis, agent: int) -> list[str]:
-    """Every level as passed or not, without details; the same for all agents."""
+    """Return for every level whether it passed, the same for all agents."""
     missing = [status.name for status in diagnosis.functions if not status.found]
     lines = [f"implementation: {'missing ' + ', '.join(missing) if missing else 'OK'}"]
     lines.append(f"syntax: {'correct' if diagnosis.syntax is None else 'incorrect'}")
@@ -40,11 +107,11 @@ def level_passed(diagnosis: Diagnosis, agent: int) -> list[str]:
         lines.append("tests: passed none")
     else:
         lines.append("tests: passed all" if passed == total else f"tests: passed {passed} of {total}")
-    return lines + _aux_use(diagnosis)
+    return lines + _helper_use(diagnosis)
 
 
 def passed(diagnosis: Diagnosis, agent: int) -> list[str]:
-    """One bit."""
+    """Return whether all levels passed."""
     return ["All levels passed" if diagnosis.all_passed else "Not all levels passed"]
 
 
@@ -52,26 +119,8 @@ def _status(problem: str) -> str:
     return f"missing ({problem})" if problem else "found"
 
 
-def syntax_words(error: SyntaxProblem | None) -> str:
-    """Whether the joint program compiles, and where it does not."""
-    if error is None:
-        return "OK"
-    where = f" in {error.function}" if error.function else ""
-    line = "" if error.line is None else f" line {error.line}"
-    column = "" if error.column is None else f" column {error.column}"
-    return f"error{where}{line}{column}: {cut(error.message)}"
-
-
-def failure(test: TestResult) -> str:
-    """A test that did not pass, and why."""
-    error = test.error_type or test.status
-    if test.message:
-        error = f"{error}: {test.message}"
-    return f"{cut(test.source)} -> {cut(error)}"
-
-
-def _aux_use(diagnosis: Diagnosis) -> list[str]:
-    """How main uses the helpers; nothing to say without helpers or without main."""
+def _helper_use(diagnosis: Diagnosis) -> list[str]:
+    """Return how main uses the helpers; nothing without helpers or without main."""
     if not diagnosis.helpers or not diagnosis.main.found:
         return []
     faults = [f"{name} not called" for name in diagnosis.not_called]
@@ -82,15 +131,8 @@ def _aux_use(diagnosis: Diagnosis) -> list[str]:
     return [f"aux use: {', '.join(faults) if faults else 'OK'}"]
 
 
-def cut(text: str) -> str:
-    """On one line, at most LINE_CHARS characters."""
-    text = " ".join(text.split())
-    return text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 3] + "..."
-
-
-WORDS: dict[str, Callable[[Diagnosis, int], list[str]]] = {
+FEEDBACK_BY_MODE: dict[str, Callable[[Diagnosis, int], list[str]]] = {
     "level_feedback": level_feedback,
     "level_passed": level_passed,
     "passed": passed,
 }
-"""By external mode."""

@@ -1,8 +1,7 @@
-"""The texts that agents of code generation read, first turn and the instruction to revise, and an expert's question.
+"""The prompts of code generation: first turn, instructions to revise, and the question to an expert.
 
-Short and regular, because tiny policies read them too: the problem first, then what to do. A bundled policy
-is trained on these exact texts, so a change of wording is a change of that policy's world (a golden test
-holds them).
+The prompts are short and regular, because tiny policies read them too: first the problem, then the instruction. The
+bundled policies were trained on these exact texts, which a golden test fixes.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ name, its value is a string: a short suggestion, or the corrected function."""
 
 
 def helper_names(num_agents: int) -> tuple[str, ...]:
-    """The helpers' functions, one for every agent but the last: `()`, `("aux",)`, `("aux_1", "aux_2")`..."""
+    """Return the helpers' names, one per agent except the last: `()`, `("aux",)`, `("aux_1", "aux_2")`..."""
     if num_agents < 1:
         raise ValueError(f"num_agents must be at least 1, not {num_agents}")
     if num_agents == 2:
@@ -48,7 +47,7 @@ def helper_names(num_agents: int) -> tuple[str, ...]:
 
 
 def first_prompts(problem: str, entry_point: str, helpers: Sequence[str], script: bool = False) -> list[str]:
-    """First-turn prompts, one per agent: each helper's, then main's. `script`: main reads standard input and prints."""
+    """Return the first prompts, main's last. `script`: main reads standard input and prints."""
     problem = problem.strip("\n")
     printing = f" {PRINTING.format(name=entry_point)}" if script else ""
     instructions = [f"{_first_helper(helper, entry_point, helpers)}{printing}" for helper in helpers]
@@ -57,7 +56,7 @@ def first_prompts(problem: str, entry_point: str, helpers: Sequence[str], script
 
 
 def revisions(entry_point: str, helpers: Sequence[str], script: bool = False) -> list[str]:
-    """Later turns' closing instructions, one per agent. Each names the function, so it stands alone."""
+    """Return the closing instructions of later turns, one per agent."""
     printing = f" {PRINTING.format(name=entry_point)}" if script else ""
     lines = [f"Revise your helper function `{helper}`, which `{entry_point}` may call." for helper in helpers]
     lines.append(f"Revise your function `{entry_point}`.{_permission(helpers)}{printing}")
@@ -65,7 +64,7 @@ def revisions(entry_point: str, helpers: Sequence[str], script: bool = False) ->
 
 
 def question(problem: str, program: str, names: Sequence[str]) -> str:
-    """What an expert is asked about a joint program: an edit for each of the functions."""
+    """Return the question to an expert: an edit for each function of a joint program."""
     request = ONE if len(names) == 1 else SEVERAL
     return request.format(problem=problem.strip(), program=program.strip(), names=", ".join(names))
 
@@ -96,5 +95,5 @@ def _permission(helpers: Sequence[str]) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Return `a`, `a and b`, or `a, b and c`."""
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from marl_ray.environments.code_generation.extraction import Contribution
+from marl_ray.environments.code_generation.extraction import ExtractedFunction
 
 Binding = tuple[ast.AST, bool]
 """The value that a name is bound to; with False the name is bound to something computed from that value."""
@@ -51,7 +51,7 @@ class HelperUse:
     thin_wrapper: bool = False
 
 
-def helper_use(main: Contribution, helpers: Collection[str]) -> HelperUse:
+def helper_use(main: ExtractedFunction, helpers: Collection[str]) -> HelperUse:
     """Return how main uses the helpers; no use if main is missing."""
     if main.function is None:
         return HelperUse()

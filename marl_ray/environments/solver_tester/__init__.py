@@ -1,8 +1,7 @@
-"""A solver and a test writer: who writes the tests has read the solution, and both earn by what the tests find.
+"""Solver and testers: testers read the solution and write tests of it, and both sides earn from what the tests find.
 
-`environment` has the whole in one view: rewards, and who does what. Then, in the order of a response's way: `prompts`
-asks; `attempt` reads a joint action, by `written` (the tests in a response) and code generation's reading of a
-solution; `findings` are what came of it, and `feedback` puts them into words.
+`environment` defines rewards and roles, `prompts` the prompts. `attempt` parses a joint action. `feedback` has the verdicts
+on the written tests, and describes the outcome to the agents.
 """
 
 from __future__ import annotations

@@ -1,22 +1,35 @@
-"""One joint action of solver and test writers, read once, and what of it is executed."""
+"""A parsed joint action of solver and testers: the solution, the written tests, and the programs to execute.
+
+A written test has the form `assert f(...) == ...` with literals in place of the dots. The sandbox's judge evaluates tests
+itself, so no model output may reach it unchanged: each test is rebuilt from its literals, as one call of the tested
+function and one comparison. Everything else in a response is ignored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from marl_ray.core.episode import Task
-from marl_ray.environments.code_generation.attempt import CodeAttempt, CodeReader
-from marl_ray.environments.code_generation.extraction import Contribution, clean
-from marl_ray.environments.solver_tester.written import written_tests
+from marl_ray.environments.code_generation.attempt import CodeAttempt, code_attempt
+from marl_ray.environments.code_generation.extraction import ExtractedFunction, parse, strip_fence
 from marl_ray.sandbox import Program
+
+MAX_TESTS = 8
+"""Maximum tests of one response; further tests are ignored."""
+MAX_TEST_CHARS = 500
+"""Maximum characters of a test; longer tests are ignored."""
+MAX_LINES = 200
+"""Maximum lines read of a response that does not parse as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class SolutionAttempt:
-    """`written` are the tests of each writer. `program` has several: the solution against the problem's own tests, then
-    for each writer with tests two, the solution and the reference against these. No two writers share an execution, and
-    nothing of the problem's tests is in one with a writer's.
+    """A parsed joint action. `written` are the tests of each tester.
+
+    The first entry of `program` is the solution with the problem's tests. For each tester with tests, two further
+    programs follow: the solution and the reference with that tester's tests. Executions never mix tests of two origins.
     """
 
     responses: tuple[str, ...]
@@ -25,21 +38,22 @@ class SolutionAttempt:
     program: tuple[Program, ...]
 
     @property
-    def part(self) -> Contribution:
+    def part(self) -> ExtractedFunction:
         """The solver's function."""
         return self.solution.parts[0]
 
     @property
     def answers(self) -> list[str]:
-        """Each agent's own answer as it was understood; all it wrote where it was not."""
-        tests = ["\n".join(own) or clean(text) for own, text in zip(self.written, self.responses, strict=False)]
-        return [*tests, self.part.code or clean(self.responses[-1])]
+        """Each agent's parsed answer, or its whole response if nothing could be parsed."""
+        tests = ["\n".join(own) or strip_fence(text) for own, text in zip(self.written, self.responses, strict=False)]
+        return [*tests, self.part.code or strip_fence(self.responses[-1])]
 
 
-def solution_attempt(reader: CodeReader, task: Task, responses: Sequence[str], visible: int | None) -> SolutionAttempt:
-    """The attempt; the last response is the solver's. `visible`: as in `Program`, of the problem's own tests."""
+def solution_attempt(task: Task, responses: Sequence[str], visible: int | None) -> SolutionAttempt:
+    """Parse a joint action, in which the last response is the solver's. `visible`: as in `Program`, for the problem's
+    tests."""
     function, reference = task.fields["entry_point"], task.fields["reference"]
-    solution = reader.attempt(task, responses[-1:], (), visible)
+    solution = code_attempt(task, responses[-1:], (), visible)
     written = tuple(written_tests(text, function) for text in responses[:-1])
     both = (
         Program(source, tests, function, prompt=task.prompt, form="asserts")
@@ -48,3 +62,61 @@ def solution_attempt(reader: CodeReader, task: Task, responses: Sequence[str], v
         for source in (solution.program.source, reference)
     )
     return SolutionAttempt(tuple(responses), solution, written, (solution.program, *both))
+
+
+def written_tests(response: str, function: str) -> tuple[str, ...]:
+    """Return the distinct tests of `function` in a response, one line each, in order.
+
+    Example:
+        >>> written_tests("Here you are:\\nassert f( 1 )==2, 'off by one'", "f")
+        ('assert f(1) == 2',)
+    """
+    found: dict[str, None] = {}
+    for node in _asserts(strip_fence(response)):
+        test = _canonical_test(node.test, function)
+        if test and len(test) <= MAX_TEST_CHARS:
+            found[test] = None
+        if len(found) == MAX_TESTS:
+            break
+    return tuple(found)
+
+
+def _asserts(text: str) -> Iterator[ast.Assert]:
+    """Yield all asserts of a program, or the asserts on lines of their own if the text does not parse."""
+    tree = parse(text)
+    if tree is not None:
+        yield from sorted((node for node in ast.walk(tree) if isinstance(node, ast.Assert)), key=lambda n: n.lineno)
+        return
+    for line in text.split("\n")[:MAX_LINES]:
+        alone = parse(line.strip()) if line.lstrip().startswith("assert") else None
+        yield from (node for node in (alone.body if alone else []) if isinstance(node, ast.Assert))
+
+
+def _canonical_test(test: ast.expr, function: str) -> str:
+    """Return the test in canonical form, or an empty string for any other form."""
+    match test:
+        case ast.Compare(left=ast.Call(func=ast.Name(id=name)) as call, ops=[ast.Eq()], comparators=[expected]):
+            values = [*call.args, *(keyword.value for keyword in call.keywords), expected]
+            named = all(keyword.arg for keyword in call.keywords)
+            return _canonical(test) if name == function and named and all(map(_is_literal, values)) else ""
+    return ""
+
+
+def _canonical(test: ast.expr) -> str:
+    """Return the canonical source of a test, or an empty string if it does not compile: a repeated keyword parses but
+    does not compile, and the decimal form of a long hexadecimal integer exceeds a limit."""
+    try:
+        text = f"assert {ast.unparse(test)}"
+        compile(text, "<test>", "exec")
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return ""
+    return text
+
+
+def _is_literal(node: ast.expr) -> bool:
+    """Return whether an expression is a literal value."""
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # for example {[]: 1}
+        return False
+    return True

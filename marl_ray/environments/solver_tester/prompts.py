@@ -1,13 +1,14 @@
-"""The texts that solver and test writers read, first turn and the instruction to revise."""
+"""The prompts of solver and testers: first turn, instructions to revise, and the question to an expert."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from marl_ray.environments.base import labelled_answers
 from marl_ray.environments.code_generation.prompts import CODE_ONLY
 
-WANTED = 3
-"""Tests that a writer is asked for."""
+TESTS_PER_WRITER = 3
+"""Number of tests that each tester is asked for."""
 FORM = """\
 One test a line, in this form, with plain values, and nothing else:
 assert {function}(...) == ..."""
@@ -30,31 +31,30 @@ Suggest an edit for each of these: {names}. Reply with one JSON object and nothi
 values are strings: a short suggestion, or the corrected text."""
 
 
-def role_names(writers: int) -> list[str]:
-    """`tests`, or `tests_1`, `tests_2`... of several writers; then `solution`."""
-    names = [f"tests_{number}" for number in range(1, writers + 1)] if writers > 1 else ["tests"] * writers
+def role_names(testers: int) -> list[str]:
+    """Return `tests`, or `tests_1`, `tests_2`... for several testers, then `solution`."""
+    names = [f"tests_{number}" for number in range(1, testers + 1)] if testers > 1 else ["tests"] * testers
     return [*names, "solution"]
 
 
-def first_prompts(problem: str, function: str, writers: int) -> list[str]:
-    """First-turn prompts, the solver's last."""
-    instructions = [*[WRITE.format(function=function, form=FORM.format(function=function))] * writers]
+def first_prompts(problem: str, function: str, testers: int) -> list[str]:
+    """Return the first prompts, the solver's last."""
+    instructions = [*[WRITE.format(function=function, form=FORM.format(function=function))] * testers]
     instructions.append(f"Write the function `{function}`. {CODE_ONLY}")
     return [f"{problem.strip(chr(10))}\n\n{instruction}\n" for instruction in instructions]
 
 
-def revisions(function: str, writers: int) -> list[str]:
-    """Later turns' closing instructions."""
+def revisions(function: str, testers: int) -> list[str]:
+    """Return the closing instructions of later turns."""
     tests = REVISE.format(function=function, form=FORM.format(function=function))
-    return [*[tests] * writers, f"Revise your function `{function}`. {CODE_ONLY}"]
+    return [*[tests] * testers, f"Revise your function `{function}`. {CODE_ONLY}"]
 
 
 def with_solution(solution: str, prompt: str) -> str:
-    """A test writer's prompt, which is asked when there is a solution."""
+    """Return a tester's prompt with the solution that it tests."""
     return f"Another agent's solution:\n{solution.strip() or '(empty)'}\n\n{prompt}"
 
 
 def question(problem: str, roles: Sequence[str], answers: Sequence[str]) -> str:
-    """What an expert is asked about a joint action."""
-    said = "\n\n".join(f"{role}:\n{answer}" for role, answer in zip(roles, answers, strict=True))
-    return EXPERT.format(problem=problem.strip(), answers=said, names=", ".join(roles))
+    """Return the question to an expert about a joint action."""
+    return EXPERT.format(problem=problem.strip(), answers=labelled_answers(roles, answers), names=", ".join(roles))

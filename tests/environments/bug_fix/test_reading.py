@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from marl_ray.environments.bug_fix.bug_report import BugReport, bug_report
-from marl_ray.environments.bug_fix.edits import Hunk, edit
-from marl_ray.environments.bug_fix.program import buggy_program, patched, shared_out
-from marl_ray.environments.code_generation.extraction import contribution
+from marl_ray.environments.bug_fix.attempt import BugReport, parse_bug_report
+from marl_ray.environments.bug_fix.program import Hunk, apply_patches, assign_functions, diff_lines, parse_buggy_program
+from marl_ray.environments.code_generation.extraction import extract_function
 
 TEXT = """\
 import math
@@ -47,7 +46,7 @@ class Box:
     ],
 )
 def test_a_diagnosis_has_a_form(response: str, read: BugReport) -> None:
-    assert bug_report(response, lines=12) == read
+    assert parse_bug_report(response, lines=12) == read
     assert read.in_form == (not read.problem)
 
 
@@ -66,34 +65,34 @@ def test_a_diagnosis_has_a_form(response: str, read: BugReport) -> None:
     ],
 )
 def test_changed_lines(new: str, hunks: tuple[Hunk, ...]) -> None:
-    found = edit("a\nb\n\nc\nd", new)
+    found = diff_lines("a\nb\n\nc\nd", new)
     assert found.hunks == hunks
     assert found.size == sum(max(len(hunk.old), len(hunk.new)) for hunk in hunks)
 
 
 def test_a_line_is_changed_or_has_a_new_neighbour() -> None:
-    found = edit("a\nb\n\nc\nd", "a\nb\nx\nc\ne")
+    found = diff_lines("a\nb\n\nc\nd", "a\nb\nx\nc\ne")
     assert [line for line in range(1, 7) if found.changes(line)] == [2, 3, 4, 5]
 
 
 def test_functions_are_those_at_the_top_level() -> None:
-    program = buggy_program(TEXT)
+    program = parse_buggy_program(TEXT)
     assert program.functions == {"first": range(7, 9), "second": range(11, 14)}
-    assert shared_out(program, 1) == [("first", "second")]
-    assert shared_out(program, 2) == [("first",), ("second",)]
-    assert shared_out(program, 3) == [("first",), ("second",), ()]
-    twice = buggy_program("def f(x): return 1\ndef g(x): return 2\ndef f(x): return 3")
+    assert assign_functions(program, 1) == [("first", "second")]
+    assert assign_functions(program, 2) == [("first",), ("second",)]
+    assert assign_functions(program, 3) == [("first",), ("second",), ()]
+    twice = parse_buggy_program("def f(x): return 1\ndef g(x): return 2\ndef f(x): return 3")
     assert twice.functions == {"g": range(2, 3), "f": range(3, 4)}
     with pytest.raises(ValueError, match="does not parse"):
-        buggy_program("def f(:")
+        parse_buggy_program("def f(:")
 
 
 def test_a_patched_function_stands_where_the_old_one_stood() -> None:
-    program = buggy_program(TEXT)
-    new = patched(program, [contribution("@staticmethod\ndef second(x):\n    return LIMIT", "second")])
+    program = parse_buggy_program(TEXT)
+    new = apply_patches(program, [extract_function("@staticmethod\ndef second(x):\n    return LIMIT", "second")])
     assert new.text == TEXT.replace("first(x) + LIMIT", "LIMIT")
     assert new.starts == {"first": 7, "second": 11}
-    assert patched(program, []).text == TEXT
+    assert apply_patches(program, []).text == TEXT
 
 
 def test_imports_come_along_unless_they_are_there() -> None:
@@ -101,7 +100,7 @@ def test_imports_come_along_unless_they_are_there() -> None:
         "from __future__ import annotations\nimport math, os\nfrom typing import List\nimport re\n\n"
         "def first(x: List):\n    return math.ceil(x) if os.sep else re"
     )
-    new = patched(buggy_program(TEXT), [contribution(answer, "first")])
+    new = apply_patches(parse_buggy_program(TEXT), [extract_function(answer, "first")])
     assert new.text.split("\n")[0] == "from __future__ import annotations"
     assert new.text.count("typing") == 1
     place = new.text.split("\n")[7:12]
@@ -117,5 +116,5 @@ def test_imports_come_along_unless_they_are_there() -> None:
 
 
 def test_a_broken_function_goes_in_as_it_is() -> None:
-    new = patched(buggy_program(TEXT), [contribution("def first(x):\n    return (x", "first")])
+    new = apply_patches(parse_buggy_program(TEXT), [extract_function("def first(x):\n    return (x", "first")])
     assert new.text == TEXT.replace("math.floor(x)", "(x")

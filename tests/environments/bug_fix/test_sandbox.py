@@ -11,7 +11,7 @@ from marl_ray.data.convert import BUG_FIX
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.base import collect_programs, group_reports
 from marl_ray.environments.bug_fix import BugFix, BugFixPatchers
-from marl_ray.environments.bug_fix.edits import edit
+from marl_ray.environments.bug_fix.program import diff_lines
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings
 from tests.sandbox.datasets import DATA
 
@@ -43,7 +43,7 @@ def test_the_fixes_of_quixbugs_earn_everything_and_its_bugs_do_not(sandbox: Sand
     for task in tasks:
         environment.check_task(task)
         program, reference = task.fields["buggy"], task.fields["reference"]
-        line = edit(program, reference).hunks[0].first
+        line = diff_lines(program, reference).hunks[0].first
         fixed.append((task, [f"line: {line}\nwhy: it is wrong", reference]))
         buggy.append((task, [f"line: {line}\nwhy: it is wrong", program]))
     found = outcomes(sandbox, environment, fixed + buggy)

@@ -8,12 +8,12 @@ import pytest
 
 from marl_ray.core.episode import Task
 from marl_ray.environments.code_completion import CodeCompletion
-from marl_ray.environments.code_completion.extraction import answer_of
+from marl_ray.environments.code_completion.extraction import extract_methods
 from tests.environments.code_completion.helpers import POP, PUSH, REPLACE, ROOT, SKELETON, TASK
 
 
 def found(response: str) -> set[str]:
-    return set(answer_of(response, "Stack").methods)
+    return set(extract_methods(response, "Stack").methods)
 
 
 def indented(text: str, by: str = "    ") -> str:
@@ -62,12 +62,12 @@ def test_methods_are_found(response: str) -> None:
     ],
 )
 def test_what_is_no_method_or_a_broken_one(response: str, methods: set[str], broken: set[str]) -> None:
-    answer = answer_of(response, "Stack")
+    answer = extract_methods(response, "Stack")
     assert (set(answer.methods), answer.broken) == (methods, broken)
 
 
 def test_the_last_of_several_definitions_is_taken() -> None:
-    answer = answer_of(f"{POP}\n\ndef pop(self):\n    return 2", "Stack")
+    answer = extract_methods(f"{POP}\n\ndef pop(self):\n    return 2", "Stack")
     assert "return 2" in answer.methods["pop"].code("    ")
 
 

@@ -10,9 +10,9 @@ from marl_ray.contracts import check_dataset, check_environment
 from marl_ray.core.episode import Outcome, Task
 from marl_ray.data.classeval import CLASSEVAL, methods_of_solution
 from marl_ray.environments.code_completion import CodeCompletion
-from marl_ray.environments.code_completion.attempt import ClassReader
-from marl_ray.environments.code_completion.diagnosis import diagnose
-from marl_ray.environments.code_generation.evidence import report_of
+from marl_ray.environments.code_completion.attempt import shares_of
+from marl_ray.environments.code_completion.feedback import diagnose
+from marl_ray.environments.execution import report_of
 from marl_ray.sandbox import Sandbox, SandboxSettings
 from marl_ray.sandbox.inside.isolation import landlock
 from tests.environments.code_completion.helpers import POP, RIGHT, ROOT, TASK
@@ -35,7 +35,7 @@ def classes() -> list[tuple[Task, dict[str, str]]]:
 
 def answers(task: Task, solution: dict[str, str], strategy: str, num_agents: int) -> list[str]:
     """What each agent writes if it knows the reference."""
-    shares = ClassReader(strategy, num_agents).shares(task)
+    shares = shares_of(task, strategy, num_agents)
     return ["\n\n".join(solution[name] for name in own) or "pass" for own in shares]
 
 

@@ -1,4 +1,4 @@
-"""Who writes which methods."""
+"""Strategies that assign methods to agents."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from marl_ray.environments.code_completion.skeleton import MethodSlot, skeleton_of
-from marl_ray.environments.code_completion.strategies import STRATEGIES, balanced, shares
+from marl_ray.environments.code_completion.skeleton import MethodSlot, parse_skeleton
+from marl_ray.environments.code_completion.strategies import STRATEGIES, assign_methods, balanced
 from tests.environments.code_completion.helpers import METHODS, SHARES, SKELETON, TASK
 
 
@@ -29,19 +29,21 @@ def slots(*lengths: int) -> list[MethodSlot]:
         ("balanced", 5, (("replace",), ("root",), ("push",), ("pop",), ())),
     ],
 )
-def test_shares(strategy: str, num_agents: int, expected: tuple[tuple[str, ...], ...]) -> None:
-    skeleton = skeleton_of(SKELETON, "Stack", METHODS, TASK.fields["lengths"])
-    assert shares(strategy, skeleton.slots, num_agents) == expected
+def test_each_strategy_assigns_the_expected_methods(
+    strategy: str, num_agents: int, expected: tuple[tuple[str, ...], ...]
+) -> None:
+    skeleton = parse_skeleton(SKELETON, "Stack", METHODS, TASK.fields["lengths"])
+    assert assign_methods(strategy, skeleton.slots, num_agents) == expected
 
 
-def test_every_method_has_one_writer() -> None:
+def test_every_method_has_one_agent() -> None:
     for strategy, num_agents in product(STRATEGIES, range(1, 6)):
         agents = STRATEGIES[strategy](slots(5, 9, 2, 7, 7, 1), num_agents)
         assert len(agents) == 6
         assert set(agents) <= set(range(num_agents))
 
 
-def test_balanced_is_near_the_best_there_is() -> None:
+def test_balanced_is_within_its_bound_of_the_optimum() -> None:
     lengths = (31, 5, 17, 17, 9, 23, 2)
     best = min(
         max(sum(length for length, owner in zip(lengths, owners, strict=True) if owner == agent) for agent in range(3))
@@ -52,8 +54,8 @@ def test_balanced_is_near_the_best_there_is() -> None:
     assert max(load) <= 4 / 3 * best
 
 
-def test_parameters_of_every_kind_count() -> None:
+def test_all_kinds_of_parameters_count() -> None:
     source = "class C:\n    def f(self, a, /, b, *c, d, **e): ...\n    @staticmethod\n    def g(): ...\n"
-    skeleton = skeleton_of(source, "C", ("f", "g"), (1, 1))
+    skeleton = parse_skeleton(source, "C", ("f", "g"), (1, 1))
     assert [slot.parameters for slot in skeleton.slots] == [6, 0]
-    assert shares("param_count", skeleton.slots, 2) == (("g",), ("f",))
+    assert assign_methods("param_count", skeleton.slots, 2) == (("g",), ("f",))

@@ -1,4 +1,4 @@
-"""Responses are read once, and what was read is kept as long as somebody holds it."""
+"""Each response is parsed once, however many joint actions contain it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ REPORT = ExecutionReport((TestResult("pass", None, None, None, "assert f(1)"),),
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each text was read."""
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The number of calls of each parsing function, starting with empty caches."""
     counts: Counter[str] = Counter()
 
-    def counted(name: str) -> None:
-        real = getattr(module, name)
+    def count_calls(name: str) -> None:
+        original = getattr(module, name)
 
-        def read(*arguments: Any) -> Any:
+        def counting(*arguments: Any) -> Any:
             counts[name] += 1
-            return real(*arguments)
+            return original(*arguments)
 
-        monkeypatch.setattr(module, name, read)
+        monkeypatch.setattr(module, name, counting)
 
-    for name in ("contribution", "helper_use", "preamble"):
-        counted(name)
+    for name in ("extract_function", "helper_use", "extract_preamble"):
+        count_calls(name)
+    for cached in (module._preamble, module._helper_answer, module._main_answer):
+        cached.cache_clear()
     return counts
 
 
-def test_an_attempt_reads_each_response_once(reads: Counter[str]) -> None:
+def test_an_attempt_parses_each_response_once(calls: Counter[str]) -> None:
     environment = CodeGeneration(3)
     responses = ["def aux_1(x):\n    return x", "def aux_2(x):\n    return x", "def f(x):\n    return aux_1(x) + 1"]
     attempt = environment.attempt(TASK, responses, last=False)
@@ -46,26 +48,19 @@ def test_an_attempt_reads_each_response_once(reads: Counter[str]) -> None:
     environment.previous_answers(attempt)
     environment.question(TASK, attempt)
     assert len(environment.probes(attempt, REPORT)) == 2
-    assert reads == {"contribution": 3, "helper_use": 1, "preamble": 1}
+    assert calls == {"extract_function": 3, "helper_use": 1, "extract_preamble": 1}
 
 
-def test_a_response_in_many_joint_actions_is_read_once(reads: Counter[str]) -> None:
+def test_a_response_in_many_joint_actions_is_parsed_once(calls: Counter[str]) -> None:
     environment = CodeGeneration(2)
     helpers = [f"def aux(x):\n    return x + {n}" for n in range(3)]
     mains = [f"def f(x):\n    return aux(x) + {n}" for n in range(3)]
     cross = [environment.attempt(TASK, both, last=True) for both in itertools.product(helpers, mains)]
     assert len({attempt.program.source for attempt in cross}) == 9
-    assert reads == {"contribution": 6, "helper_use": 3, "preamble": 1}
-    # Nothing outlives the attempts that hold it.
-    del cross[1:]
-    environment.attempt(TASK, [helpers[0], mains[0]], last=True)
-    assert reads["contribution"] == 6
-    cross.clear()
-    environment.attempt(TASK, [helpers[0], mains[0]], last=True)
-    assert reads == {"contribution": 8, "helper_use": 4, "preamble": 2}
+    assert calls == {"extract_function": 6, "helper_use": 3, "extract_preamble": 1}
 
 
-def test_a_main_that_is_called_like_a_helper_is_main() -> None:
+def test_an_entry_point_with_the_name_of_the_helper_is_main() -> None:
     task = Task("t", "Do.", {"entry_point": "aux", "tests": ("assert aux(1)",)})
     text = "def aux(x):\n    return aux(x) + 1"
     attempt = CodeGeneration(2).attempt(task, [text, text], last=True)

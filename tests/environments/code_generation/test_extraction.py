@@ -10,7 +10,7 @@ import pytest
 
 from marl_ray.core.episode import Task
 from marl_ray.environments.code_generation import CodeGeneration
-from marl_ray.environments.code_generation.extraction import MAX_CHARS, clean, contribution, preamble
+from marl_ray.environments.code_generation.extraction import MAX_CHARS, extract_function, extract_preamble, strip_fence
 from marl_ray.sandbox import Program
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "humaneval.jsonl"
@@ -92,7 +92,7 @@ CHATTY = [
     ],
 )
 def test_the_function_is_found(response: str) -> None:
-    found = contribution(response, "f")
+    found = extract_function(response, "f")
     assert (found.code, found.problem) == (GOOD, "")
 
 
@@ -115,27 +115,27 @@ def test_the_function_is_found(response: str) -> None:
     ],
 )
 def test_the_function_is_found_as_it_was_written(response: str, code: str) -> None:
-    found = contribution(response, "f")
+    found = extract_function(response, "f")
     assert (found.code, found.problem) == (code, "")
 
 
 def test_imports_and_decorators_come_along() -> None:
     function = "@c\ndef f(x):\n    return math.pi"
     imports = "import math, re\nfrom functools import cache as c\nimport os"
-    found = contribution(f"{imports}\n\n{function}\nK = 1", "f")
+    found = extract_function(f"{imports}\n\n{function}\nK = 1", "f")
     assert found.code == "import math, re\nfrom functools import cache as c\n" + function
     assert found.imported == {"math", "re", "c"}
-    broken = contribution(
+    broken = extract_function(
         f"Use this:\nimport math\nfrom functools import (\n    cache as c,\n)\nfrom the start\n{function}", "f"
     )
     assert broken.code == "import math\nfrom functools import cache as c\n" + function
-    indented = contribution(
+    indented = extract_function(
         "1. First:\n    import math\n    from functools import cache as c\n"
         "    @c\n    def f(x):\n        return math.pi",
         "f",
     )
     assert indented.code == broken.code
-    assert contribution(f"import no_such_module\n{GOOD}", "f").code == GOOD
+    assert extract_function(f"import no_such_module\n{GOOD}", "f").code == GOOD
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_imports_and_decorators_come_along() -> None:
     ["LIMIT = 3", "def other(x):\n    return x", "class Other:\n    pass", "print(f(1))", "def aux(x):\n    return 2"],
 )
 def test_only_the_function_enters_the_program(beside: str) -> None:
-    assert contribution(f"{beside}\n\n{GOOD}", "f").code == GOOD
-    assert contribution(f"{GOOD}\n\n{beside}\n\nThat is all.", "f").code == GOOD
+    assert extract_function(f"{beside}\n\n{GOOD}", "f").code == GOOD
+    assert extract_function(f"{GOOD}\n\n{beside}\n\nThat is all.", "f").code == GOOD
 
 
 @pytest.mark.parametrize(
@@ -174,12 +174,12 @@ def test_only_the_function_enters_the_program(beside: str) -> None:
     ],
 )
 def test_why_a_function_does_not_count(response: str, problem: str) -> None:
-    assert contribution(response, "f").problem == problem
+    assert extract_function(response, "f").problem == problem
 
 
 def test_a_broken_definition_brings_its_own_lines() -> None:
-    assert contribution("```\ndef f(x)\n    return x\n```", "f").code == "def f(x)\n    return x"
-    found = contribution(
+    assert extract_function("```\ndef f(x)\n    return x\n```", "f").code == "def f(x)\n    return x"
+    found = extract_function(
         "Sure:\n```python\nimport math\n\ndef f(x)\n    return x\n\nprint(f(1))\n```\nIt is fast.", "f"
     )
     assert (found.code, found.problem, found.function) == ("def f(x)\n    return x", "does not parse", None)
@@ -189,14 +189,14 @@ def test_a_broken_definition_brings_its_own_lines() -> None:
     "response", ["I cannot do this.", "```python\ndef g(x):\n    return (x\n```", "x = (", '"""', "```"]
 )
 def test_an_answer_without_the_function_brings_nothing(response: str) -> None:
-    found = contribution(response, "f")
+    found = extract_function(response, "f")
     assert (found.code, found.defined) == ("", False)
 
 
 def test_a_function_cut_off_by_the_token_limit_keeps_what_parses() -> None:
-    found = contribution("def f(x):\n    if x:\n        return 1\n    y = [1, 2,\n         3", "f")
+    found = extract_function("def f(x):\n    if x:\n        return 1\n    y = [1, 2,\n         3", "f")
     assert (found.code, found.problem) == ("def f(x):\n    if x:\n        return 1", "")
-    found = contribution("def f(x):\n    for i in x:\n        total = [1, 2,\n         3", "f")
+    found = extract_function("def f(x):\n    for i in x:\n        total = [1, 2,\n         3", "f")
     assert (found.code.split("\n")[-1], found.problem) == ("         3", "does not parse")
 
 
@@ -224,7 +224,7 @@ def test_the_best_definition_is_taken_and_the_last_of_equals(first: str, second:
     for one, two in ((first, second), (second, first)):
         text = f"Try this:\n```python\n{one}\n```\nOr better:\n```python\n{two}\n```\nThat's all."
         if (one, two) == (first, second) or one.split("\n")[1][:8] != two.split("\n")[1][:8]:
-            assert contribution(text, "f").code.split("\n")[-1].strip() == line
+            assert extract_function(text, "f").code.split("\n")[-1].strip() == line
 
 
 def test_joint_program() -> None:
@@ -263,10 +263,10 @@ def test_a_problem_gives_its_finished_definitions() -> None:
         "import math\nLIMIT = 3\n\ndef given(x):\n    '''Given.'''\n    return x\n\n"
         "def stub(x):\n    '''To do.'''\n\ndef f(x):\n    '''The one.'''\n    ...\n"
     )
-    assert preamble(prompt, frozenset(["f", "aux"])).code == (
+    assert extract_preamble(prompt, frozenset(["f", "aux"])).code == (
         "import math\nLIMIT = 3\ndef given(x):\n    '''Given.'''\n    return x"
     )
-    assert preamble("Find it.\nimport re\nfrom the list, quickly", frozenset()).code == "import re"
+    assert extract_preamble("Find it.\nimport re\nfrom the list, quickly", frozenset()).code == "import re"
 
 
 def test_a_syntax_error_that_only_the_compiler_sees_is_in_the_program() -> None:
@@ -281,7 +281,7 @@ def test_the_solutions_of_humaneval_are_whole() -> None:
     for line in DATA.read_text().splitlines():
         row = json.loads(line)
         solution = row["prompt"] + row["canonical_solution"]
-        found = contribution(f"Here it is:\n```python\n{solution}\n```\nDone.", row["entry_point"])
+        found = extract_function(f"Here it is:\n```python\n{solution}\n```\nDone.", row["entry_point"])
         assert found.defined, row["task_id"]
         assert found.code.rstrip().split("\n")[-1] in solution.rstrip().split("\n")[-1], row["task_id"]
         task = Task(row["task_id"], row["prompt"], {"entry_point": row["entry_point"], "tests": row["test"]})
@@ -289,4 +289,4 @@ def test_the_solutions_of_humaneval_are_whole() -> None:
 
 
 def test_clean_cuts_what_is_too_long() -> None:
-    assert len(clean("x" * 1_000_000)) == MAX_CHARS
+    assert len(strip_fence("x" * 1_000_000)) == MAX_CHARS

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from marl_ray.environments.code_generation import feedback
-from marl_ray.environments.code_generation.diagnosis import Diagnosis, FunctionStatus, SyntaxProblem
+from marl_ray.environments.code_generation.feedback import Diagnosis, FunctionStatus
 from marl_ray.environments.code_generation.prompts import first_prompts, question, revisions
+from marl_ray.environments.execution import SyntaxErrorLocation
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def test_level_feedback_when_all_is_found() -> None:
 def test_level_feedback_of_faults() -> None:
     broken = Diagnosis(
         (FunctionStatus("aux", "no return value"), FunctionStatus("grow", "does not parse")),
-        SyntaxProblem("grow", 2, 13, "invalid syntax"),
+        SyntaxErrorLocation("grow", 2, 13, "invalid syntax"),
         (WRONG,),
     )
     assert feedback.level_feedback(broken, 1) == [
@@ -125,7 +126,7 @@ def test_level_passed() -> None:
         "tests: passed all",
         "aux use: aux not called",
     ]
-    error = SyntaxProblem(None, None, None, "too deep")
+    error = SyntaxErrorLocation(None, None, None, "too deep")
     assert feedback.level_passed(Diagnosis(FOUND, error, (WRONG,)), 1)[1:3] == [
         "syntax: incorrect",
         "tests: not run",

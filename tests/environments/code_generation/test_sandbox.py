@@ -12,7 +12,7 @@ from marl_ray.core.episode import Outcome, Task
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation.attempt import CodeAttempt
-from marl_ray.environments.code_generation.diagnosis import diagnose
+from marl_ray.environments.code_generation.feedback import diagnose
 from marl_ray.sandbox import Sandbox
 
 HUMANEVAL = Path(__file__).parents[4] / "shared" / "data" / "humaneval.jsonl"

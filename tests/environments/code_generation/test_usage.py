@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from marl_ray.environments.code_generation.extraction import contribution
+from marl_ray.environments.code_generation.extraction import extract_function
 from marl_ray.environments.code_generation.usage import HelperUse, helper_use
 
 
 def usage_of(body: str, head: str = "def f(x, xs=()):", before: str = "") -> HelperUse:
     code = before + head + "\n" + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
-    main = contribution(code, "f")
+    main = extract_function(code, "f")
     assert main.function is not None, code
     return helper_use(main, ["aux"])
 
@@ -306,7 +306,7 @@ def test_disguised_wrappers_that_count_as_work(body: str) -> None:
 
 
 def test_a_missing_main_uses_nothing() -> None:
-    assert helper_use(contribution("x = 1", "f"), ["aux"]) == HelperUse()
+    assert helper_use(extract_function("x = 1", "f"), ["aux"]) == HelperUse()
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_a_missing_main_uses_nothing() -> None:
     ],
 )
 def test_the_analysis_is_fast_on_hostile_functions(main: str) -> None:
-    found = contribution(main, "f")
+    found = extract_function(main, "f")
     assert found.function is not None
     started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     helper_use(found, ["aux"])

@@ -7,7 +7,7 @@ import textwrap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.environments.code_generation.extraction import contribution
+from marl_ray.environments.code_generation.extraction import extract_function
 from marl_ray.environments.code_generation.usage import helper_use
 
 
@@ -70,7 +70,7 @@ BLOCKS = st.recursive(SIMPLE.map(lambda line: [line]), blocks, max_leaves=8)
 def test_the_analysis_agrees_with_execution(body: list[str]) -> None:
     """Every helper call that happens is found, and the result of a misused call changes no outcome."""
     code = "def f(x):\n    y = z = 0\n    g = int\n" + textwrap.indent("\n".join([*body, "return y"]), "    ")
-    main = contribution(code, "f")
+    main = extract_function(code, "f")
     assert main.code == code
     use = helper_use(main, ["aux"])
     outcomes = []

@@ -12,9 +12,8 @@ from marl_ray.core.errors import UserError
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments.base import collect_programs, group_reports
 from marl_ray.environments.solver_tester import SolverTester
-from marl_ray.environments.solver_tester.attempt import SolutionAttempt
-from marl_ray.environments.solver_tester.prompts import WANTED
-from marl_ray.environments.solver_tester.written import written_tests
+from marl_ray.environments.solver_tester.attempt import SolutionAttempt, written_tests
+from marl_ray.environments.solver_tester.prompts import TESTS_PER_WRITER
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings
 from tests.sandbox.datasets import DATA
 
@@ -144,7 +143,7 @@ def test_references_and_tests_of_public_problems_earn_the_most(sandbox: Sandbox,
         text = "\n".join(tests) if isinstance(tests, tuple) else tests.replace("candidate(", f"{function}(")
         body = ast.parse(task.fields["reference"]).body
         alone = sum(not isinstance(node, ast.Import | ast.ImportFrom) for node in body) == 1
-        if not alone or len(written_tests(text, function)) < WANTED:
+        if not alone or len(written_tests(text, function)) < TESTS_PER_WRITER:
             continue
         _, _, outcome = played(sandbox, text, task.fields["reference"], task=task)
         assert outcome.reward == pytest.approx(3.5), (task.id, outcome.levels, outcome.evidence)

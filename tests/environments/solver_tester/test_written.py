@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marl_ray.contracts import STRANGE
-from marl_ray.environments.solver_tester.written import MOST_TESTS, written_tests
+from marl_ray.environments.solver_tester.attempt import MAX_TESTS, written_tests
 
 FENCED = "Here are the tests:\n```python\nassert f(1) == 2\nassert f(x=[1, 2], y=-3) == {'a': (None, True)}\n```\n"
 
@@ -63,7 +63,7 @@ def test_nothing_else_is(test: str) -> None:
 
 def test_there_is_an_end_to_them() -> None:
     many = "\n".join(f"assert f({n}) == {n}" for n in range(100))
-    assert written_tests(many, "f") == tuple(f"assert f({n}) == {n}" for n in range(MOST_TESTS))
-    assert written_tests(f"Well:\n{many}", "f") == tuple(f"assert f({n}) == {n}" for n in range(MOST_TESTS))
+    assert written_tests(many, "f") == tuple(f"assert f({n}) == {n}" for n in range(MAX_TESTS))
+    assert written_tests(f"Well:\n{many}", "f") == tuple(f"assert f({n}) == {n}" for n in range(MAX_TESTS))
     for response in STRANGE:
         assert written_tests(response, "f") == ()
