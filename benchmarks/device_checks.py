@@ -112,7 +112,7 @@ def training(machine: Machine) -> Numbers:
     from marl_ray.config import load
     from marl_ray.core.errors import UserError
     from marl_ray.launch.run import train
-    from marl_ray.telemetry.jsonl_sink import read_rows
+    from marl_ray.telemetry.sinks import read_rows
 
     share = {"resources.generator.gpus": 0.5, "resources.generator.gpu_memory_utilization": 0.4}
     with tempfile.TemporaryDirectory() as folder:

@@ -30,7 +30,7 @@ from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import learner_arguments, wire_dtype
 from marl_ray.models.names import resolve_model
 from marl_ray.telemetry.metrics import MetricRow
-from marl_ray.telemetry.startup_timer import StartupTimer
+from marl_ray.telemetry.timing import StartupTimer
 
 logger = logging.getLogger(__name__)
 

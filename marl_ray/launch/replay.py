@@ -27,7 +27,7 @@ from marl_ray.storage.checkpoints import Checkpoints, state_of, step_of
 from marl_ray.storage.history import StoredHistory
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.jsonl_sink import is_evaluation, read_rows
+from marl_ray.telemetry.sinks import is_evaluation, read_rows
 
 ROUNDING = 1e-5
 """Relative differences up to here are another machine's, or another number of threads."""

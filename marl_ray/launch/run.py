@@ -27,7 +27,7 @@ from marl_ray.storage.resume import ResumeState, RunIsDone, SavedRun, same_learn
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.storage.run_lock import held
 from marl_ray.telemetry import logs
-from marl_ray.telemetry.startup_timer import StartupTimer
+from marl_ray.telemetry.timing import StartupTimer
 from marl_ray.trainer.context import RunInputs
 
 logger = logging.getLogger(__name__)

@@ -30,8 +30,7 @@ from marl_ray.models.names import check_model, describe_prompts, resolve_model
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.storage.resume import SavedRun, check_resume
 from marl_ray.storage.run_folder import RunFolder, new_folder
-from marl_ray.telemetry.tensorboard import require_tensorboard
-from marl_ray.telemetry.wandb import require_wandb
+from marl_ray.telemetry.trackers import require_trackers
 from marl_ray.trainer.context import RunInputs
 
 logger = logging.getLogger(__name__)
@@ -48,8 +47,7 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
     for agent in config.agents:
         if agent.estimator not in ESTIMATORS.entries:  # those of the package are there, and import torch
             ESTIMATORS.get(agent.estimator)
-    require_wandb(config)
-    require_tensorboard(config)
+    require_trackers(config)
     require_peft(config.lora)
     require_optimizer(config.optimizer)
     check_sandbox(config)

@@ -19,11 +19,9 @@ from marl_ray.storage.history import StoredHistory
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.console_sink import ConsoleSink
-from marl_ray.telemetry.jsonl_sink import JsonlSink
-from marl_ray.telemetry.sinks import MetricStream, Sink
-from marl_ray.telemetry.startup_timer import StartupTimer
-from marl_ray.telemetry.tensorboard import TensorBoardSink
-from marl_ray.telemetry.wandb import WandbSink
+from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink
+from marl_ray.telemetry.timing import StartupTimer
+from marl_ray.telemetry.trackers import TensorBoardSink, WandbSink
 from marl_ray.trainer.context import RunInputs
 from marl_ray.trainer.loop import Trainer
 

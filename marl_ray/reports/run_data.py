@@ -17,7 +17,7 @@ from marl_ray.reports.run_summary import read_metrics
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.episode_records import EpisodeRecord
-from marl_ray.telemetry.jsonl_sink import read_rows
+from marl_ray.telemetry.sinks import read_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from marl_ray.reports.diagnostics import describe_device_memory, describe_wait_t
 from marl_ray.reports.episode_text import write_episode_texts
 from marl_ray.reports.returns_plot import plot_run
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.jsonl_sink import read_rows
+from marl_ray.telemetry.sinks import read_rows
 
 MAX_SAMPLE_EPISODES = 8
 

@@ -14,7 +14,7 @@ from marl_ray.config.parsing import read_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainerState
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.jsonl_sink import is_evaluation, read_rows
+from marl_ray.telemetry.sinks import is_evaluation, read_rows
 
 
 class RunIsDone(UserError):

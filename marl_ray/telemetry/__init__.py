@@ -1,1 +1,1 @@
-"""What a run says of itself: rows of numbers, and one stream of them to files, console and trackers."""
+"""Metrics, episode records and logs of a run, and the sinks that write them."""

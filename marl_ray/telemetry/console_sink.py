@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: one aligned line a step, and a progress bar on a terminal."""
+"""Console output of a training run: one aligned line per step, and a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from marl_ray.telemetry.metrics import MetricRow
 
 logger = logging.getLogger(__name__)
 
-PACE = 20
-"""The steps whose pace tells how long the rest will take: those of now, as answers get longer or shorter."""
+ETA_WINDOW = 20
+"""Most recent steps that the remaining time is estimated from, as completions get longer or shorter."""
 
 
 class ConsoleSink:
-    """The sink for people: every `every`-th step and the last. Writes to standard error, so that standard output
-    stays free."""
+    """Logs every `every`-th step, the last step and every evaluation, on standard error."""
 
     def __init__(self, total_steps: int, done: int, policies: Sequence[PolicyId], num_turns: int, every: int) -> None:
         self.total = total_steps
         self.policies = policies
         self.num_turns = num_turns
         self.every = every
-        self.ends: deque[float] = deque([now()], maxlen=PACE + 1)
-        """When the last steps ended."""
+        self.ends: deque[float] = deque([now()], maxlen=ETA_WINDOW + 1)
+        """End times of the most recent steps."""
         self.with_tests: bool | None = None
-        """Whether the environment tells who passed all tests; None before the first row."""
+        """Whether the environment reports `all_passed`; None before the first row."""
         self.bar = tqdm(
             total=total_steps,
             initial=done,
@@ -45,15 +44,13 @@ class ConsoleSink:
         )
 
     def row(self, row: MetricRow, name: str) -> None:
-        """Print an evaluation's line; advance the bar at a step, and print its line where it is its turn. What the
-        columns mean comes before the first."""
+        """Log the row's line; the first one follows a line that explains the columns."""
         if self.with_tests is None:
             self.with_tests = any(key.endswith("/all_passed") for key in row)
             passed = "pass: share with all tests passed in the last turn; " if self.with_tests else ""
-            whose = (
-                ", ".join(map(str, self.policies)) if any(len(p.agents) > 1 for p in self.policies) else "each agent"
-            )
-            logger.info(f"reward: mean of each turn; {passed}loss: of {whose}")
+            shared = any(len(policy.agents) > 1 for policy in self.policies)
+            owners = ", ".join(map(str, self.policies)) if shared else "each agent"
+            logger.info(f"reward: mean of each turn; {passed}loss: of {owners}")
         if name:
             logger.info(self._evaluation(row, name))
             return
@@ -64,15 +61,15 @@ class ConsoleSink:
             logger.info(self._step(row, step))
 
     def episodes(self, step: int, kind: str, records: Sequence[EpisodeRecord]) -> None:
-        """None are shown."""
+        """Do nothing: episodes are not shown."""
 
     def close(self) -> None:
-        """Remove the bar."""
+        """Remove the progress bar."""
         self.bar.close()
 
     def _step(self, row: MetricRow, step: int) -> str:
         rewards = " ".join(_number(row, f"turn_{t + 1}/reward_mean") for t in range(self.num_turns))
-        # Adding 0 makes a zero of what is rounded to a negative one.
+        # Adding 0.0 turns a rounded -0.0 into 0.0.
         losses = " ".join(
             f"{round(float(row.get(f'{policy.key}/loss', 0.0)), 4) + 0.0:+8.4f}" for policy in self.policies
         )
@@ -91,7 +88,7 @@ class ConsoleSink:
         return f"eval {name:>12} | reward {rewards} {passed}| {row['time/eval']:.1f} s"
 
     def _passed(self, row: MetricRow, prefix: str, title: str) -> str:
-        """The column of the last turn's share with all tests passed; nothing where no row has one."""
+        """Return the column of the last turn's `all_passed`; empty if the environment does not report it."""
         if not self.with_tests:
             return ""
         return f"| {title} {_share(row, f'{prefix}turn_{self.num_turns}/all_passed')} "

@@ -1,4 +1,4 @@
-"""Episodes as plain data: what episodes.jsonl and the batch log keep of them."""
+"""Episodes as plain data, for episodes.jsonl and the batch log."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ EpisodeRecord = dict[str, Any]
 
 
 def episode_record(episode: Episode) -> EpisodeRecord:
-    """An episode as plain data: the nodes with every prompt and response, every joint action's reward and what the
-    environment keeps of its verdict, and where and why the tree ended before its last turn."""
+    """Return an episode as plain data; docs/reference/metrics.md describes the keys."""
     return {
         "task": episode.task.id,
         "stops": [_stop(stop) for stop in episode.stops],
@@ -26,9 +25,7 @@ def _stop(stop: Stop) -> dict[str, Any]:
 
 
 def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
-    """`turn` counts from 1. `expanded` are the joint actions that were handed on, also where the next turn's prompt was
-    then too long to be played. `other_prompts` are there if agents answered one after another: what each read for its
-    last responses, which are not of its group."""
+    # `expanded` includes joint actions whose next prompt was too long.
     record: dict[str, Any] = {
         "turn": node.turn + 1,
         "path": list(path),
@@ -48,7 +45,6 @@ def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
 
 
 def _joint_action(action: JointAction) -> dict[str, Any]:
-    """`rewards` are there if an agent's own is not the joint one."""
     outcome = action.outcome
     data: dict[str, Any] = {
         "indices": list(action.indices),

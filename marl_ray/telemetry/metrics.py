@@ -1,8 +1,8 @@
-"""From trees to numbers, pure functions. Names never change; turns count from 1 in them, agents from 0.
+"""Metric rows from episodes and updates. docs/reference/metrics.md lists the metrics; their names never change.
 
-A turn's numbers are means over all nodes of that turn, over all episodes. A branch that was good enough to end early
-counts in the turns it did not play with its last node, as often as it would have had nodes there, so that a turn's
-numbers speak of all tasks, not of the unsolved ones; `ended_early` is the share of such nodes.
+In names turns count from 1 and agents from 0. Turn metrics are means over all nodes of that turn in all episodes. A
+branch that ended early counts in later turns with its last node, as often as it would have had nodes there, so that
+turn metrics cover all tasks and not only the unsolved ones; `ended_early` is the share of such nodes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ MetricRow = dict[str, float | int | str]
 def rollout_row(
     config: Config, episodes: Sequence[Episode], batches: Sequence[Batch], seconds: float, executions: int
 ) -> MetricRow:
-    """What is known of a step when its rollout is over: `batches` are one an agent, `executions` those of the sandbox,
-    and `seconds` the rollout's."""
+    """Return the metrics of a finished rollout.
+
+    `batches` has one batch per agent, `seconds` is the duration of the rollout, `executions` the number of programs
+    that the sandbox ran.
+    """
     row = episode_metrics(episodes, config.credit.discount, config.rollout.num_turns, config.rollout.handoff == "all")
     for agent, batch in enumerate(batches):
         row |= staleness_metrics(agent, batch)
@@ -40,23 +43,23 @@ def step_row(
     state: TrainerState,
     rollout: MetricRow,
     updates: Mapping[PolicyId, UpdateStats],
-    deliveries: Mapping[PolicyId, WeightSyncResult],
+    syncs: Mapping[PolicyId, WeightSyncResult],
     times: MetricRow,
 ) -> MetricRow:
-    """One training step, all done, which led to `state`: its rollout's row, the policies' `updates`, what became of
-    their weights, and what `marl_ray.telemetry.timeline` says of it."""
+    """Return the row of a complete training step: `rollout` (see `rollout_row`), the update and weight synchronisation
+    of each policy, and the `times` of `Timeline`. `state` is the state after the step."""
     row: MetricRow = {"step": state.step, "env_steps": state.env_steps, **rollout}
     for policy, stats in updates.items():
         row |= update_metrics(policy, stats, state.step)
-        if policy in deliveries:
-            row |= weight_sync_metrics(policy, deliveries[policy])
+        if policy in syncs:
+            row |= weight_sync_metrics(policy, syncs[policy])
     return row | times
 
 
 def evaluation_row(
     config: Config, state: TrainerState, episodes: Sequence[Episode], seconds: Mapping[str, float]
 ) -> MetricRow:
-    """One evaluation at `state`; `seconds` has eval."""
+    """Return the row of an evaluation at `state`; `seconds["eval"]` is its duration."""
     metrics = episode_metrics(
         episodes, config.credit.discount, config.rollout.num_turns, config.rollout.handoff == "all"
     )
@@ -70,18 +73,18 @@ def evaluation_row(
 
 
 def joint_samples(episodes: Sequence[Episode]) -> int:
-    """The unit of env_steps: joint actions that were sampled, of every node of every tree, greedy ones too."""
+    """Return the number of sampled joint actions in all nodes, greedy ones included: the unit of `env_steps`."""
     return sum(len(node.joint_actions) + (node.greedy is not None) for node in _nodes(episodes))
 
 
 def count_stops(episodes: Sequence[Episode], reason: str) -> int:
-    """How many branches ended for this reason; a chain has one at most."""
+    """Return the number of branches that ended for `reason`; a chain has at most one."""
     return sum(stop.reason == reason for episode in episodes for stop in episode.stops)
 
 
 def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int, whole: bool = False) -> MetricRow:
-    """For each turn that was played: rewards, expected returns, the environment's metrics and levels; then the
-    transitions' metrics, as expert/failures, means over all of them. `whole`: trees are grown whole (handoff `all`)."""
+    """Return the rewards, expected returns, environment metrics and levels of each turn, then the means of the
+    transitions' metrics (`expert/failures`). `whole` means that every joint action is expanded (handoff `all`)."""
     row: MetricRow = {}
     for turn, nodes in sorted(nodes_by_turn(episodes, num_turns, whole).items()):
         name = f"turn_{turn + 1}"
@@ -104,8 +107,10 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
 
 
 def nodes_by_turn(episodes: Sequence[Episode], num_turns: int, whole: bool) -> dict[int, list[Node]]:
-    """The nodes that count in each turn (from 0): those that were played, and last nodes of branches that ended
-    early before. Episodes in their order, a tree's nodes parents first."""
+    """Return the nodes that count in each turn (from 0): its own, and the last nodes of branches that ended early.
+
+    Nodes are in the order of the episodes, parents before children.
+    """
     by_turn: dict[int, list[Node]] = defaultdict(list)
     for episode in episodes:
         early = {stop.path for stop in episode.stops if stop.reason == "early_termination"}
@@ -117,8 +122,10 @@ def nodes_by_turn(episodes: Sequence[Episode], num_turns: int, whole: bool) -> d
 
 
 def expected_return(node: Node, discount: float) -> float:
-    """Mean reward of the node's joint actions + discount * mean of its children's expected returns; a leaf's is its
-    mean reward. Returns that learners rank siblings by are the credit's, not these."""
+    """Return the mean reward of the node's joint actions plus the discounted mean of its children's expected returns.
+
+    Advantages are computed from the returns of `marl_ray.credit`, not from this value.
+    """
     mean = statistics.fmean(a.reward for a in node.joint_actions)
     if not node.children:
         return mean
@@ -126,7 +133,7 @@ def expected_return(node: Node, discount: float) -> float:
 
 
 def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> MetricRow:
-    """Tokens, lengths, what was left out, and the sums of what outcomes count."""
+    """Return token counts, lengths, early ends, and the sums of the outcomes' counts."""
     completions = [c for node in _nodes(episodes) for group in node.every_completion for c in group]
     tokens = sum(len(c.token_ids) for c in completions)
     row: MetricRow = {
@@ -140,7 +147,7 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> MetricRow:
         "rollout/early_terminations": count_stops(episodes, "early_termination"),
         "sandbox/infra_errors": count_stops(episodes, "infra_error"),
     }
-    counts: dict[str, int] = {"sandbox/untrusted": 0, "sandbox/timeouts": 0}  # in every row, whatever was played
+    counts: dict[str, int] = {"sandbox/untrusted": 0, "sandbox/timeouts": 0}  # in every row
     for node in _nodes(episodes):
         for action in node.joint_actions:
             for key, count in action.outcome.counts.items():
@@ -149,7 +156,7 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> MetricRow:
 
 
 def update_metrics(policy: PolicyId, stats: UpdateStats, version: int) -> MetricRow:
-    """One policy's part of a step's row; what was not computed is left out."""
+    """Return the metrics of one policy's update; statistics that were not computed are left out."""
     name = policy.key
     row: MetricRow = {
         f"{name}/loss": stats.loss,
@@ -183,17 +190,17 @@ def update_metrics(policy: PolicyId, stats: UpdateStats, version: int) -> Metric
     return row
 
 
-def weight_sync_metrics(policy: PolicyId, delivery: WeightSyncResult) -> MetricRow:
-    """What was sent of a policy's weights, and how many of them had changed, where somebody looked."""
-    row: MetricRow = {f"{policy.key}/sent_bytes": delivery.sent_bytes}
-    if delivery.changed is not None:
-        row[f"{policy.key}/changed_share"] = delivery.changed
+def weight_sync_metrics(policy: PolicyId, sync: WeightSyncResult) -> MetricRow:
+    """Return the size of a policy's weight update and, if it was measured, the share of values that changed."""
+    row: MetricRow = {f"{policy.key}/sent_bytes": sync.sent_bytes}
+    if sync.changed is not None:
+        row[f"{policy.key}/changed_share"] = sync.changed
     return row
 
 
 def staleness_metrics(agent: int, batch: Batch) -> MetricRow:
-    """How many versions behind the batch's the weights were that produced its tokens: the mean over tokens, and the
-    most. Nothing for a batch without tokens."""
+    """Return the mean (over tokens) and maximum number of versions that the sampling weights were behind the batch's
+    version; nothing for a batch without tokens."""
     spans = [
         (batch.step - version, tokens)
         for mini_batch in batch.mini_batches
@@ -209,7 +216,7 @@ def staleness_metrics(agent: int, batch: Batch) -> MetricRow:
 
 
 def _own_rewards(turn: str, actions: Sequence[JointAction]) -> MetricRow:
-    """Each agent's mean reward, if the environment gives the agents rewards of their own."""
+    """Return each agent's mean reward if the environment gives each agent a reward of its own."""
     if not any(action.outcome.rewards for action in actions):
         return {}
     per_agent = zip(*(action.rewards for action in actions), strict=True)
@@ -217,29 +224,29 @@ def _own_rewards(turn: str, actions: Sequence[JointAction]) -> MetricRow:
 
 
 def _baseline_rewards(turn: str, nodes: Sequence[Node]) -> MetricRow:
-    """What baselines were worth, where estimators have some: the mean reward of greedy joint samples, and for agents
-    with counterfactuals the mean of what their answers added to their own reward."""
+    """Return the mean reward of greedy joint samples, and per agent with counterfactuals the mean difference between
+    its reward and its counterfactual reward."""
     row: MetricRow = {}
     greedy = [node.greedy.reward for node in nodes if node.greedy is not None]
     if greedy:
         row[f"{turn}/greedy_reward_mean"] = statistics.fmean(greedy)
     for agent in sorted({agent for node in nodes for agent in node.counterfactuals}):
-        added = [
-            action.rewards[agent] - without
+        differences = [
+            action.rewards[agent] - counterfactual
             for node in nodes
-            for action, without in zip(node.joint_actions, node.counterfactuals.get(agent, ()), strict=False)
+            for action, counterfactual in zip(node.joint_actions, node.counterfactuals.get(agent, ()), strict=False)
         ]
-        row[f"agent_{agent}/{turn}/difference_mean"] = statistics.fmean(added)
+        row[f"agent_{agent}/{turn}/difference_mean"] = statistics.fmean(differences)
     return row
 
 
 def _means(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each key over those that have it, in the order in which keys first appear."""
+    """Return the mean of each key over the mappings that have it, in order of first appearance."""
     values: dict[str, list[float]] = {}
     for mapping in mappings:
         for key, value in mapping.items():
             values.setdefault(key, []).append(value)
-    return {key: statistics.fmean(found) for key, found in values.items()}
+    return {key: statistics.fmean(numbers) for key, numbers in values.items()}
 
 
 def _nodes(episodes: Sequence[Episode]) -> list[Node]:

@@ -10,7 +10,7 @@ from marl_ray.core.concurrency import Condition
 from marl_ray.core.episode import Task
 from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
-from marl_ray.telemetry.timeline import Timeline
+from marl_ray.telemetry.timing import Timeline
 from marl_ray.trainer.health import HealthMonitor
 from marl_ray.trainer.scheduling import SchedulingGate
 

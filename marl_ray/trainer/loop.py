@@ -42,7 +42,7 @@ from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.sinks import MetricStream
-from marl_ray.telemetry.timeline import Timeline
+from marl_ray.telemetry.timing import Timeline
 from marl_ray.trainer.batch_producer import BatchProducer, Log
 from marl_ray.trainer.context import LoopContext, RunInputs
 from marl_ray.trainer.health import HealthMonitor

@@ -20,8 +20,8 @@ from marl_ray.learning.arguments import local_learner_arguments
 from marl_ray.learning.learner import Learner
 from marl_ray.storage.batch_log import LoggedStep
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.jsonl_sink import JsonlSink
 from marl_ray.telemetry.metrics import update_metrics
+from marl_ray.telemetry.sinks import JsonlSink
 from tests.credit.trees import episode, random_tree
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"

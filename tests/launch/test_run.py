@@ -23,7 +23,7 @@ from marl_ray.launch import run
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.storage.run_lock import held
-from marl_ray.telemetry.startup_timer import StartupTimer
+from marl_ray.telemetry.timing import StartupTimer
 from tests.storage.logged_batches import synthetic
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"

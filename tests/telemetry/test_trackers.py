@@ -1,4 +1,4 @@
-"""TensorBoard's files, read by TensorBoard."""
+"""Event files of the TensorBoard sink, read with TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from marl_ray.core.errors import UserError
-from marl_ray.telemetry import tensorboard
-from marl_ray.telemetry.tensorboard import TensorBoardSink, require_tensorboard
+from marl_ray.telemetry import trackers
+from marl_ray.telemetry.trackers import TensorBoardSink, require_trackers
 from tests.factories import make_config
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """(step, value) of each tag."""
+    """Return the (step, value) pairs of each tag."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(folder)).Reload()
-    return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    events = EventAccumulator(str(folder)).Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def test_rows_become_scalars_and_a_resumed_run_has_what_it_kept(tmp_path: Path) -> None:
+def test_rows_become_scalars_and_resuming_rewrites_the_kept_rows(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     folder, metrics = tmp_path / "tensorboard", tmp_path / "metrics.jsonl"
     first = TensorBoardSink(folder, metrics)
@@ -39,10 +39,10 @@ def test_rows_become_scalars_and_a_resumed_run_has_what_it_kept(tmp_path: Path) 
     assert scalars(folder) == {"turn_1/reward_mean": [(1, 1.5), (2, 3.5)], "env_steps": [(1, 8.0), (2, 16.0)]}
 
 
-def test_the_package_is_asked_for_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)
+def test_a_missing_package_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
     config = make_config(num_turns=2)
-    require_tensorboard(config)
+    require_trackers(config)
     wanted = replace(config, output=replace(config.output, tensorboard=True))
     with pytest.raises(UserError, match=r"^output.tensorboard is set but .* missing: pip install tensorboard$"):
-        require_tensorboard(wanted)
+        require_trackers(wanted)
