@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from marl_ray.data.convert import DatasetType
-    from marl_ray.data.tables import DataRow
+    from marl_ray.data.loading import DataRow
     from marl_ray.external.modes import Mode
 
 Execute = Callable[[list[Any]], list[Any]]

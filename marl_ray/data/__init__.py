@@ -1,7 +1,7 @@
 """Datasets: bundled, in local files, or on the hub.
 
-`loading` makes tasks of a name and a split; `tables` finds the rows; `convert`, `classeval`, `references` and `scripts`
-have the types, which say how a row becomes a task.
+`loading` loads rows and tasks by name and split. `convert`, `classeval` and `scripts` define the dataset types, which
+convert rows to tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DATASETS = Registry(
         "bug_fix": "marl_ray.data.convert:BUG_FIX",
         "apps": "marl_ray.data.scripts:APPS",
         "livecodebench": "marl_ray.data.scripts:LIVECODEBENCH",
-        "solver_tester": "marl_ray.data.references:SOLVER_TESTER",
+        "solver_tester": "marl_ray.data.convert:SOLVER_TESTER",
     },
     needs="task",
 )
@@ -41,10 +41,10 @@ _TYPE_BY_NAME = {
 
 
 def infer_type(name: str) -> str:
-    """The type that a hub id, file name or bundled name speaks of. Raises UserError when it speaks of none."""
+    """Return the type that a hub id, file name or bundled name contains. Raises UserError if it contains none."""
     for text in (name.replace("\\", "/").rsplit("/", 1)[-1].lower(), name.lower()):
         for part, dataset_type in _TYPE_BY_NAME.items():
             if part in text:
                 return dataset_type
     available = ", ".join(DATASETS.entries)
-    raise UserError(f"dataset.type cannot be told from the name {name!r}: set it (available: {available})")
+    raise UserError(f"cannot infer dataset.type from the name {name!r}: set it (available: {available})")

@@ -1,11 +1,11 @@
 """ClassEval's rows (FudanSELab/ClassEval; Du et al., "ClassEval: A Manually-Crafted Benchmark for Evaluating LLMs on
 Class-level Code Generation", 2023), from the hub or a local file: a class to complete, and its unittest classes.
 
-The data set's own slips are mended here, so that a task can be solved as it is told:
+Errors of the dataset are repaired, so that every task can be solved from its text:
 
-- a skeleton whose imports are not those of its solution gets these (field import_statement);
-- a skeleton that does not parse is put together from the row's other fields, open docstrings closed;
-- a method that the tests call and the skeleton does not have is given, from the solution.
+- A skeleton gets the imports of its solution (field import_statement).
+- A skeleton that does not parse is rebuilt from the row's other fields, with open docstrings closed.
+- A method that the tests call and the skeleton lacks is copied from the solution.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.convert import id_of, lines_of, text_of
-from marl_ray.data.tables import DataRow
+from marl_ray.data.loading import DataRow
 from marl_ray.environments.code_completion.skeleton import (
     FunctionNode,
     class_in,
@@ -34,8 +34,8 @@ from marl_ray.sandbox import count_tests
 
 @dataclass(frozen=True, slots=True)
 class ClassEval:
-    """Rows with the fields class_name, skeleton and test; import_statement, methods_info and solution_code, which
-    ClassEval has too, may be left out. Without methods_info the methods to write are those without a body."""
+    """Rows with the fields class_name, skeleton and test. ClassEval's fields import_statement, methods_info and
+    solution_code are optional. Without methods_info, the methods without a body are to be written."""
 
     environment: str = "code_completion"
 
@@ -64,7 +64,7 @@ CLASSEVAL = ClassEval()
 
 
 def _skeleton(row: DataRow, name: str) -> str:
-    """The skeleton with the row's imports. What does not parse is left for `class_in` to name."""
+    """Return the skeleton with the row's imports. A skeleton that does not parse is returned for `class_in` to reject."""
     source = text_of(row, "skeleton")
     tree = parse(source)
     if tree is None:
@@ -81,7 +81,7 @@ def _skeleton(row: DataRow, name: str) -> str:
 
 
 def _from_parts(row: DataRow, name: str) -> str:
-    """A skeleton from class_description, class_constructor and the descriptions of methods_info."""
+    """Return a skeleton from class_description, class_constructor and the descriptions in methods_info."""
     _, _, constructor = text_of(row, "class_constructor").partition("\n")
     parts = [f"class {name}:", text_of(row, "class_description").rstrip(), constructor.rstrip()]
     for info in _methods_info(row):
@@ -93,18 +93,18 @@ def _from_parts(row: DataRow, name: str) -> str:
 
 
 def _completed(skeleton: str, solution: Mapping[str, str], name: str, tests: str) -> str:
-    """The skeleton with those methods of the solution that the tests call and it does not have."""
+    """Return the skeleton with the solution's methods that the tests call and the skeleton lacks."""
     node = class_in(skeleton, name)
-    there = {method.name for method in methods_of(node)}
+    existing = {method.name for method in methods_of(node)}
     called = {part.attr for part in ast.walk(ast.parse(tests)) if isinstance(part, ast.Attribute)}
-    given = [code for method, code in solution.items() if method in called - there]
+    given = [code for method, code in solution.items() if method in called - existing]
     lines = skeleton.split("\n")
     lines[node.end_lineno : node.end_lineno] = [line for code in given for line in ["", *code.split("\n")]]
     return "\n".join(lines)
 
 
 def methods_of_solution(row: DataRow) -> dict[str, str]:
-    """The sources of the reference's methods by name; none where there is no reference."""
+    """Return the sources of the reference's methods by name, empty without a reference."""
     source, name = text_of(row, "solution_code"), text_of(row, "class_name")
     if parse(source) is None or f"class {name}" not in source:
         return {}
@@ -112,8 +112,8 @@ def methods_of_solution(row: DataRow) -> dict[str, str]:
 
 
 def _to_write(row: DataRow, skeleton: str, name: str) -> dict[str, int]:
-    """The methods to write, and how long each is expected to be, in characters: as the reference's, if there is one,
-    else as what the skeleton says of it."""
+    """Return the methods to write with their expected lengths in characters: the length in the reference, or else in the
+    skeleton."""
     solution = methods_of_solution(row)
     named = {text_of(info, "method_name") for info in _methods_info(row)}
     members = methods_of(class_in(skeleton, name))
@@ -130,5 +130,5 @@ def _methods_info(row: DataRow) -> list[Mapping[str, Any]]:
 
 
 def _source(method: FunctionNode, source: str) -> str:
-    """The lines of a definition, decorators included."""
+    """Return the lines of a definition, including decorators."""
     return "\n".join(source.split("\n")[first_line(method) - 1 : method.end_lineno])

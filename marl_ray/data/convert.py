@@ -1,4 +1,4 @@
-"""Dataset types: from a dataset's row to a `Task`, checked here once and nowhere else."""
+"""Dataset types, which check the rows of a dataset and convert them to tasks."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, Protocol
 
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.data.tables import DataRow
+from marl_ray.data.loading import DataRow
 from marl_ray.environments.bug_fix.program import diff_lines, parse_buggy_program
 from marl_ray.environments.code_generation.extraction import parse
 from marl_ray.sandbox import count_tests
 
 
 class DatasetType(Protocol):
-    """How rows become tasks."""
+    """A conversion of rows to tasks."""
 
     @property
     def environment(self) -> str:
-        """The environment of such tasks, unless the config names another: a registered name, or `module:Attr`."""
+        """The default environment of the tasks: a registered name, or `module:Attr`."""
 
     def task(self, row: DataRow, number: int) -> Task:
-        """The task of a row, the `number`-th (from 0) of its split. Raises UserError that names the task."""
+        """Return the task of row `number` (from 0) of a split. Raises UserError with the task's id for an invalid row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class HumanEval:
 
 @dataclass(frozen=True, slots=True)
 class Mbpp:
-    """Rows with MBPP's own fields (text, code, test_list, test_setup_code; `prompt` and `test_imports` in its
-    sanitized version), or with those of HumanEval."""
+    """Rows with MBPP's fields (text, code, test_list, test_setup_code; `prompt` and `test_imports` in its sanitized
+    version), or with HumanEval's fields."""
 
     environment: str = "code_generation"
 
@@ -58,10 +58,10 @@ MBPP = Mbpp()
 
 @dataclass(frozen=True, slots=True)
 class BuggyPrograms:
-    """Rows with HumanEval's fields, `buggy_solution`, and, where it is known, `canonical_solution`, as of QuixBugs.
+    """Rows with HumanEval's fields, `buggy_solution` and optionally `canonical_solution`, such as QuixBugs.
 
-    Both are whole programs; where the row has a `declaration` they are what follows it. That and the fields `import`
-    and `test_setup`, which stand before declaration and test, are HumanEvalPack's.
+    Both solutions are complete programs, or the continuation of `declaration` if the row has one. HumanEvalPack also has
+    `import` (code before the declaration) and `test_setup` (code before the test).
     """
 
     environment: str = "bug_fix"
@@ -70,7 +70,7 @@ class BuggyPrograms:
         """See `DatasetType`."""
         setup, test = text_of(row, "test_setup"), text_of(row, "test")
         task = _from_humaneval({**row, "test": f"{setup}\n{test}"} if setup and test else row, "bug_fix", number)
-        buggy, reference = _whole(row, "buggy_solution"), _whole(row, "canonical_solution")
+        buggy, reference = _program(row, "buggy_solution"), _program(row, "canonical_solution")
         if not buggy:
             raise UserError(f"task {task.id} has no buggy program (field buggy_solution)")
         for field, program in (("buggy_solution", buggy), ("canonical_solution", reference)):
@@ -82,6 +82,25 @@ class BuggyPrograms:
 
 
 BUG_FIX = BuggyPrograms()
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceRows:
+    """Rows with a reference solution as part of the task, for a solver and testers.
+
+    Rows have HumanEval's fields with `canonical_solution` (the continuation of the prompt, or a program), or MBPP's fields
+    with `code` (a program).
+    """
+
+    environment: str = "solver_tester"
+
+    def task(self, row: DataRow, number: int) -> Task:
+        """See `DatasetType`."""
+        task = MBPP.task(row, number)  # accepts HumanEval's fields too
+        return replace(task, fields={**task.fields, "reference": _reference(row, task)})
+
+
+SOLVER_TESTER = ReferenceRows()
 
 
 def _checked(task: Task) -> Task:
@@ -127,8 +146,8 @@ def _from_mbpp(row: DataRow, number: int) -> Task:
     return Task(task_id, prompt, {"entry_point": function.name, "tests": tests})
 
 
-def _whole(row: DataRow, field: str) -> str:
-    """A program, without blank lines around it, so that lines are counted from its first; empty where there is none."""
+def _program(row: DataRow, field: str) -> str:
+    """Return a program without surrounding blank lines, so line numbers start at its first line; empty if missing."""
     body = text_of(row, field)
     above = (
         [text.rstrip("\n") for text in (text_of(row, "import"), text_of(row, "declaration")) if text] if body else []
@@ -146,12 +165,24 @@ def _check_program(task: Task, field: str, program: str) -> None:
         raise UserError(f"task {task.id}: {field} has no function {entry_point}, its entry point")
 
 
+def _reference(row: DataRow, task: Task) -> str:
+    body, entry_point = text_of(row, "canonical_solution"), task.fields["entry_point"]
+    programs = [f"{text_of(row, 'prompt')}{body}", body] if body else [text_of(row, "code")]
+    if not any(programs):
+        raise UserError(f"task {task.id} has no reference solution (field canonical_solution, or code)")
+    for program in programs:
+        tree = parse(program)
+        if tree is not None and any(isinstance(n, ast.FunctionDef) and n.name == entry_point for n in tree.body):
+            return program
+    raise UserError(f"task {task.id}: its reference solution has no function {entry_point}, its entry point")
+
+
 def _tested_function(code: str, tests: tuple[str, ...]) -> ast.FunctionDef | None:
-    """The function of `code` that most of the tests call; the outermost call of the first test decides ties."""
+    """Return the function of `code` that most tests call. The outermost call of the first test breaks ties."""
     functions = {node.name: node for node in _statements(code) if isinstance(node, ast.FunctionDef)}
     calls: Counter[str] = Counter()
     for test in tests:
-        # Breadth first: what is called outside comes before its arguments.
+        # Breadth first, so an outer call comes before its arguments.
         nodes = [node for statement in _statements(test) for node in ast.walk(statement)]
         names = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
         calls.update(list(dict.fromkeys(name for name in names if name in functions)))
@@ -164,19 +195,19 @@ def _statements(code: str) -> list[ast.stmt]:
 
 
 def id_of(row: DataRow, dataset_type: str, number: int) -> str:
-    """The row's task_id, or its place in the split."""
+    """Return the row's task_id, or its index in the split."""
     value = row.get("task_id")
     return f"{dataset_type}/row {number}" if value is None or value == "" else str(value)
 
 
 def text_of(row: DataRow, field: str) -> str:
-    """A field's text with plain newlines; empty when it is not there or not text."""
+    """Return a field's text with `\\n` newlines, empty if it is missing or not a string."""
     value: Any = row.get(field)
     return value.replace("\r\n", "\n") if isinstance(value, str) and value.strip() else ""
 
 
 def lines_of(row: DataRow, field: str) -> tuple[str, ...]:
-    """A field that is a list of texts, blank ones left out; empty when it is not there."""
+    """Return the non-blank strings of a list field, empty if it is missing."""
     value: Any = row.get(field)
     items = value if isinstance(value, list | tuple) else []
     return tuple(item.replace("\r\n", "\n").strip() for item in items if isinstance(item, str) and item.strip())

@@ -1,26 +1,178 @@
-"""From a dataset's name and split to tasks."""
+"""Loading of rows and tasks by dataset name and split: bundled with the package, from a local file, or from the hub.
+
+A split is a name with an optional slice, as in `datasets`: `test`, `test[33:163]`, `test[:16]`, `test[-10:]`, `test[:10%]`,
+or several of them joined by `+`. A configuration of a hub dataset follows its id: `bigcode/humanevalpack:python`.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
+from marl_ray.core.files import expand_home
 from marl_ray.data import DATASETS, infer_type
-from marl_ray.data.convert import DatasetType
-from marl_ray.data.tables import load_rows
+from marl_ray.models.names import is_hub_id
+
+if TYPE_CHECKING:
+    from marl_ray.data.convert import DatasetType
+
+DataRow = Mapping[str, Any]
+
+LOCAL_SUFFIXES = (".jsonl", ".parquet")
+OTHER_SUFFIXES = (".json", ".csv", ".tsv", ".txt", ".gz", ".zip", ".arrow")
+"""Suffixes of files, which no hub id has."""
+BUNDLED = ("bundled:toy", "bundled:toy-hard")
+
+_SPLIT = re.compile(r"(?P<name>[\w.-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 
 
 def load_tasks(name: str, split: str, dataset_type: str | None = None) -> list[Task]:
-    """The tasks of a split, in the dataset's order.
+    """Return the tasks of a split in the dataset's order.
 
-    `name` is a hub id, the path of a .jsonl or .parquet file (whose one split is `test` and answers to `train`
-    too), `bundled:toy` or `bundled:toy-hard`. `split` may hold a slice: `test[33:163]`. Every row is checked by its
-    type, and has an id of its own. Raises UserError.
+    `name` is a hub id, the path of a .jsonl or .parquet file (with the single split `test`, also called `train`),
+    `bundled:toy` or `bundled:toy-hard`. `split` may contain slices. The dataset type checks every row, and task ids
+    must be unique. Raises UserError.
     """
-    kind: DatasetType = DATASETS.get(infer_type(name) if dataset_type is None else dataset_type)
-    tasks = [kind.task(row, number) for number, row in enumerate(load_rows(name, split))]
+    converter: DatasetType = DATASETS.get(infer_type(name) if dataset_type is None else dataset_type)
+    tasks = [converter.task(row, number) for number, row in enumerate(load_rows(name, split))]
     seen: dict[str, int] = {}
     for number, task in enumerate(tasks):
         if task.id in seen:
             raise UserError(f"dataset {name}: rows {seen[task.id]} and {number} of {split!r} are both {task.id}")
         seen[task.id] = number
     return tasks
+
+
+def load_rows(name: str, split: str) -> list[DataRow]:
+    """Return the rows of a split (with slices). Raises UserError if the dataset, split or rows do not exist."""
+    splits: Mapping[str, Sequence[DataRow]]
+    if name.startswith("bundled:"):
+        splits = _bundled(name)
+    elif name.endswith(LOCAL_SUFFIXES):
+        rows = _local(expand_home(name))
+        splits = {"test": rows, "train": rows}
+    else:
+        splits = _hub(name)
+    check_dataset_name(name, [split])
+    rows = [row for part in split.split("+") for row in _select(name, splits, part.strip())]
+    if not rows:
+        raise UserError(f"dataset {name}: split {split!r} holds no rows")
+    return rows
+
+
+def needs_download(name: str) -> bool:
+    """Return whether the dataset is on the hub."""
+    return not name.startswith("bundled:") and not name.endswith(LOCAL_SUFFIXES) and not Path(name).is_dir()
+
+
+def check_dataset_name(name: str, splits: Sequence[str]) -> None:
+    """Check the format of a dataset name and its splits without reading data. Raises UserError."""
+    for split in splits:
+        for part in split.split("+"):
+            if _SPLIT.fullmatch(part.strip()) is None:
+                raise UserError(f"split {part.strip()!r} is not of the form 'test', 'test[16:]' or 'test[:10%]'")
+    if not needs_download(name):
+        return
+    if name.startswith(("/", "./", "../", "~")) or name.endswith(OTHER_SUFFIXES) or Path(name).is_file():
+        raise UserError(f"dataset {name} is not a data file: data files end in {' or '.join(LOCAL_SUFFIXES)}")
+    if not is_hub_id(name.partition(":")[0]):
+        raise UserError(f"dataset {name!r} is neither a data file nor a hub id (owner/name)")
+
+
+def read_jsonl(path: Path, what: str = "data file") -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a .jsonl file with their line numbers (from 1), skipping blank lines.
+
+    `what` names the file in errors. Raises UserError for a line without a JSON object, and OSError.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line.decode())
+                json.dumps(row, ensure_ascii=False).encode()  # rejects lone surrogates such as \ud800
+            except UnicodeEncodeError as error:
+                surrogate = error.object[error.start : error.end]
+                raise UserError(f"{what} {path}, line {number}: {surrogate!r} is half of a character") from None
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{what} {path}, line {number}: not JSON ({one_line(error, 100)})") from None
+            if not isinstance(row, dict):
+                raise UserError(f"{what} {path}, line {number}: not a JSON object")
+            yield number, row
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """Return type and message of an exception on one line."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _select(name: str, splits: Mapping[str, Sequence[DataRow]], split: str) -> list[DataRow]:
+    match = _SPLIT.fullmatch(split)
+    assert match is not None, "call check_dataset_name first"
+    if match["name"] not in splits:
+        available = ", ".join(splits) or "none"
+        raise UserError(f"dataset {name} has no split {match['name']!r}; its splits: {available}")
+    rows = splits[match["name"]]
+    start = _bound(match["start"], 0, len(rows), name, split)
+    stop = _bound(match["stop"], len(rows), len(rows), name, split)
+    # Slicing a hub dataset returns columns, so rows are taken one by one.
+    return [rows[index] for index in range(start, stop)]
+
+
+def _bound(text: str | None, default: int, size: int, name: str, split: str) -> int:
+    if text is None:
+        return default
+    bound = round(size * int(text[:-1]) / 100) if text.endswith("%") else int(text)
+    if abs(bound) > size:
+        raise UserError(f"dataset {name}: split {split!r} reaches beyond its {size} rows")
+    return bound + size if bound < 0 else bound
+
+
+def _bundled(name: str) -> dict[str, list[DataRow]]:
+    from marl_ray.toy import HARD_TASKS_PATH, TASKS_PATH
+
+    if name not in BUNDLED:
+        raise UserError(f"there is no dataset {name!r}; bundled with the package: {', '.join(BUNDLED)}")
+    splits: dict[str, list[DataRow]] = {}
+    for row in _local(TASKS_PATH if name == BUNDLED[0] else HARD_TASKS_PATH):
+        splits.setdefault(str(row.get("split")), []).append(row)
+    return splits
+
+
+def _local(path: Path) -> list[DataRow]:
+    if not path.is_file():
+        folder = path.parent
+        files = sorted(file.name for file in folder.glob("*") if file.suffix in LOCAL_SUFFIXES)
+        hint = f"; data files in {folder}: {', '.join(files[:20]) or 'none'}" if folder.is_dir() else ""
+        raise UserError(f"data file {path} does not exist{hint}")
+    try:
+        return _parquet(path) if path.suffix == ".parquet" else [row for _, row in read_jsonl(path)]
+    except OSError as error:
+        raise UserError(f"data file {path} cannot be read: {one_line(error)}") from None
+
+
+def _parquet(path: Path) -> list[DataRow]:
+    import pyarrow.parquet  # installed with `datasets`, whose own reader would write a cache
+
+    try:
+        rows: list[DataRow] = pyarrow.parquet.read_table(path).to_pylist()
+    except pyarrow.ArrowException as error:
+        raise UserError(f"data file {path} is not Parquet: {one_line(error, 150)}") from None
+    return rows
+
+
+def _hub(name: str) -> Mapping[str, Sequence[DataRow]]:
+    import datasets
+
+    try:
+        splits = datasets.load_dataset(*name.split(":", 1))
+    except Exception as error:  # the hub client's errors have no common base class
+        hint = f"; a local file ends in {' or '.join(LOCAL_SUFFIXES)}"
+        raise UserError(f"dataset {name} cannot be loaded from the hub: {one_line(error)}{hint}") from None
+    return dict(splits)

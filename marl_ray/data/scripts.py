@@ -1,9 +1,8 @@
 """Rows of problems whose programs read standard input and print: APPS (Hendrycks et al., "Measuring Coding Challenge
 Competence With APPS", 2021) and LiveCodeBench (Jain et al., 2024).
 
-Tests are pairs of input and output. Where a row has public and private ones the public come first, so that the first
-tests are those of `external.sandbox_slice`. Problems that ask for a function instead (`fn_name`, `functional`) are
-refused.
+Tests are pairs of input and output. Public tests precede private ones, so the public tests are the first ones of
+`external.sandbox_slice`. Problems that ask for a function (`fn_name`, `functional`) are rejected.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from typing import Any
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.convert import text_of
-from marl_ray.data.tables import DataRow
+from marl_ray.data.loading import DataRow
 from marl_ray.sandbox import StdioCase, stdio_tests
 
 MAIN = "main"
-"""The function that reads and prints."""
+"""The entry point, which reads the input and prints the output."""
 FUNCTION = "asks for a function, not for a program that reads standard input: leave it out of the split"
-MOST_BYTES = 1 << 28
-"""Of private tests when they are unpacked."""
+MAX_BYTES = 1 << 28
+"""Maximum bytes of decompressed private tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,8 @@ class Apps:
 
 @dataclass(frozen=True, slots=True)
 class LiveCodeBench:
-    """Rows with the fields question_id, question_content, public_test_cases and private_test_cases, each a list of
-    `{"input", "output", "testtype"}` as JSON; the private ones packed, as the hub's are, or not, or missing."""
+    """Rows with the fields question_id, question_content, public_test_cases and private_test_cases, both JSON lists of
+    `{"input", "output", "testtype"}`. Private tests may be packed as on the hub, or missing."""
 
     environment: str = "code_generation"
 
@@ -85,7 +84,7 @@ def _task(task_id: str, question: str, field: str, pairs: Sequence[tuple[Any, An
 
 
 def _text(value: Any, task_id: str) -> str:
-    """An input or output; APPS has some as lists of lines."""
+    """Return an input or output, which some rows of APPS have as a list of lines."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
     if not isinstance(value, str):
@@ -94,7 +93,7 @@ def _text(value: Any, task_id: str) -> str:
 
 
 def _id_of(row: DataRow, fields: Sequence[str], dataset: str, number: int) -> str:
-    """The row's task_id, or one of these fields after the data set's name, or its place in the split."""
+    """Return the row's task_id, or the dataset's name with the first of these fields or the index in the split."""
     if row.get("task_id") not in (None, ""):
         return str(row["task_id"])
     own = next((row[field] for field in fields if row.get(field) not in (None, "")), f"row {number}")
@@ -102,7 +101,7 @@ def _id_of(row: DataRow, fields: Sequence[str], dataset: str, number: int) -> st
 
 
 def _json(value: Any, task_id: str, field: str) -> Any:
-    """A field that is JSON's text, or the value itself."""
+    """Return the value of a JSON field, which may be parsed already."""
     if not isinstance(value, str):
         return value
     try:
@@ -112,23 +111,23 @@ def _json(value: Any, task_id: str, field: str) -> Any:
 
 
 def _unpacked(value: Any, task_id: str, field: str) -> Any:
-    """The field as it is, or what LiveCodeBench has packed: JSON's text, pickled, compressed, in base 64."""
+    """Return the field, unpacked if it is LiveCodeBench's base64 of compressed pickled JSON text."""
     if not isinstance(value, str) or value.lstrip()[:1] in ("[", "{", ""):
         return value
     try:
         packed = zlib.decompressobj()
-        data = packed.decompress(base64.b64decode(value, validate=True), MOST_BYTES)
-        return value if packed.unconsumed_tail else _OnlyText(io.BytesIO(data)).load()
+        data = packed.decompress(base64.b64decode(value, validate=True), MAX_BYTES)
+        return value if packed.unconsumed_tail else _TextUnpickler(io.BytesIO(data)).load()
     except (zlib.error, pickle.UnpicklingError, EOFError, *_NOT_PACKED):
         raise UserError(f"task {task_id}: {field} is neither JSON nor packed as LiveCodeBench's is") from None
 
 
 _NOT_PACKED = (binascii.Error, ValueError, LookupError, TypeError, AttributeError)
-"""What else decoding of anything raises."""
+"""Further errors that decoding invalid data raises."""
 
 
-class _OnlyText(pickle.Unpickler):
-    """A text needs no classes and no functions; whatever does is no text, and nothing of it is called."""
+class _TextUnpickler(pickle.Unpickler):
+    """An unpickler of plain text, which rejects every class and function without calling it."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name}")

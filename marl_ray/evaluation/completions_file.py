@@ -16,8 +16,7 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import pluralize
-from marl_ray.data.loading import load_tasks
-from marl_ray.data.tables import load_rows, numbered
+from marl_ray.data.loading import load_rows, load_tasks, read_jsonl
 
 KEYS = ("task_id", "completions", "turn")
 FILE = "completions file"
@@ -46,7 +45,7 @@ def read_completions(path: Path, tasks: Mapping[str, Task]) -> list[JointRespons
     found: list[JointResponse] = []
     faults: list[str] = []
     try:
-        for number, row in numbered(path, FILE):
+        for number, row in read_jsonl(path, FILE):
             try:
                 found.append(_joint(number, row, tasks))
             except UserError as error:

@@ -19,8 +19,7 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
 from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
-from marl_ray.data.loading import load_tasks
-from marl_ray.data.tables import check_dataset_name, needs_download
+from marl_ray.data.loading import check_dataset_name, load_tasks, needs_download
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition

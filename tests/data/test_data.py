@@ -242,7 +242,7 @@ def test_infer_type() -> None:
     assert infer_type("FudanSELab/ClassEval") == "classeval"
     assert infer_type("bigcode/humanevalpack:python") == "bug_fix"
     assert infer_type("quixbugs.jsonl") == "bug_fix"
-    with pytest.raises(UserError, match=r"dataset\.type cannot be told from the name 'some/thing'"):
+    with pytest.raises(UserError, match=r"cannot infer dataset\.type from the name 'some/thing'"):
         infer_type("some/thing")
 
 

@@ -114,7 +114,7 @@ def test_the_upload_is_the_package_and_the_configs(tmp_path: Path) -> None:
     from ray._private.runtime_env.packaging import create_package
 
     wanted = ["marl_ray/trainer/loop.py", "marl_ray/toy/base/model.safetensors", "configs/a.yaml", "setup.py"]
-    wanted += ["marl_ray/data/tables.py", "marl_ray/launch/run.py", "marl_ray/sandbox/owner.py", "deploy/submit.sh"]
+    wanted += ["marl_ray/data/loading.py", "marl_ray/launch/run.py", "marl_ray/sandbox/owner.py", "deploy/submit.sh"]
     wanted += ["docs/examples/ratio.yaml", "docs/examples/ratio.py"]
     unwanted = [".git/config", ".venv/lib/torch.so", "runs/a/metrics.jsonl", "shared/data/x.parquet", "tests/test_x.py"]
     unwanted += [".mypy_cache/x", ".hypothesis/x", "marl_ray.egg-info/PKG-INFO", "build/lib/x.py"]
