@@ -1,1 +1,1 @@
-"""The command line, one file a command. What `--help` needs is light: commands import what they do when they do it."""
+"""Command line with one module per command. Commands import heavy packages only when they run, so `--help` is fast."""

@@ -1,4 +1,4 @@
-"""The flags of `train` and `plan`, and the config that they ask for."""
+"""Flags of `train` and `plan`, and the config they select."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_ray.cli.parser import Parser
+from marl_ray.cli.parser import Parser, add_overrides
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import did_you_mean
 
@@ -24,24 +24,22 @@ EXAMPLES = """examples:
   {prog} --config configs/quickstart.yaml --override {section}.num_turns=1 output.run_name=one
   {prog} --resume runs/one --override {section}.max_steps=40
 
-marl-ray explain {section} lists the settings that --override takes."""
+marl-ray explain {section} lists the settings for --override."""
 
 
 def algorithm(name: str) -> str:
-    """The name as an argument's type."""
+    """Convert an argument to the name of an algorithm."""
     if name not in ALGORITHMS:
         near = did_you_mean(name, ALGORITHMS) or f": there are {' and '.join(ALGORITHMS)}"
         raise argparse.ArgumentTypeError(f"unknown algorithm {name}{near}")
     return name
 
 
-def add_settings(parser: Parser) -> None:
-    """The flags."""
+def add_config_flags(parser: Parser) -> None:
+    """Add the flags that select and change a config."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file")
-    parser.add_argument(
-        "--override", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as section.key=value"
-    )
-    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with this run from its last logged step")
+    add_overrides(parser)
+    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="resume this run after its last logged step")
     parser.add_argument("--model_name", metavar="NAME", help="same as --override model_name=NAME")
     parser.add_argument("--num_epochs", type=int, metavar="N", help="same as num_train_epochs")
     parser.add_argument("--num_turns", type=int, metavar="N", help="same as num_turns")
@@ -50,8 +48,8 @@ def add_settings(parser: Parser) -> None:
     )
 
 
-def read(name: str, options: argparse.Namespace) -> tuple[Config, SavedRun | None]:
-    """The config that the command line asks for, and the run that it goes on with. Raises UserError."""
+def read_config(name: str, options: argparse.Namespace) -> tuple[Config, SavedRun | None]:
+    """Return the config, and the run to resume or None. Raises UserError."""
     from marl_ray.config import load, parse_overrides
     from marl_ray.launch.run_checks import existing_run
     from marl_ray.storage.resume import SavedRun
@@ -64,15 +62,15 @@ def read(name: str, options: argparse.Namespace) -> tuple[Config, SavedRun | Non
     }
     flags = {key: value for key, value in flags.items() if value is not None}
     overrides = {key: value for key, value in parse_overrides(options.override).items() if key not in flags}
-    overrides |= flags  # last, so that a flag beats an override
+    overrides |= flags  # last, so that flags take precedence over overrides
     if options.resume is None:
         if options.config is None:
             raise UserError("no config: give --config FILE, or --resume RUN_DIR")
         config = load(options.config, name, overrides, logger.info)
         return config, existing_run(config) if config.output.resume == "auto" else None
     if options.config is not None:
-        raise UserError("--resume reads the run's own config.yaml: leave --config away, use --override")
+        raise UserError("--resume uses the config.yaml of the run: leave out --config and use --override")
     saved = SavedRun.read(options.resume)
     if saved.algorithm != name:
-        raise UserError(f"{options.resume} is a run of {saved.algorithm}: resume it with that, not {name}")
+        raise UserError(f"{options.resume} is a {saved.algorithm} run: resume it with {saved.algorithm}, not {name}")
     return saved.config(overrides, logger.info), saved

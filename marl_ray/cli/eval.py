@@ -1,4 +1,4 @@
-"""`marl-ray eval`: pass@k, returns and levels of policies on a split, with intervals."""
+"""`marl-ray eval`: estimate pass@k, returns and levels of models on a split, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_ray.cli.parser import Parser, add_quiet, exit_code_of
-from marl_ray.cli.score import positive
+from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, exit_code_of, positive
 from marl_ray.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,55 +27,52 @@ EPILOG = """examples:
   marl-ray eval --model runs/one --protocol single --override magrpo.eval_temperature=0
 
 protocols:
-  parallel    all agents answer at the same time, as trained
+  parallel    all agents answer at the same time, as in training
   single      the last agent alone, with the prompts of a single agent
-  sequential  agents answer one after another and read what those before them have answered
-  discussion  all answer, read what the others have answered, and answer once more
+  sequential  agents answer one after another; each reads the earlier answers
+  discussion  all agents answer, read the other answers, and answer again
 
-docs/how-to/evaluate.md says what is estimated, and how."""
+docs/how-to/evaluate.md describes the estimates."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command. Returns the exit code."""
+    """Run the command and return its exit code."""
     parser = Parser(
         prog="marl-ray eval",
-        description="Play models on a split, as training's evaluations do, and estimate pass@k, mean return and\n"
-        "levels a turn, with intervals; several models are compared task by task.",
+        description="Run models on a split, like the evaluations of a training run, and estimate pass@k, mean return\n"
+        "and levels per turn, with confidence intervals. Several models are compared task by task.",
         epilog=EPILOG,
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; if not given, that of the first run")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; default: the config of the first run")
     parser.add_argument(
         "--model",
         action="append",
         required=True,
         metavar="MODEL",
-        help="base (the config's models), a run's folder, or a checkpoint's; repeat to compare",
+        help="base (the config's models), a run folder or a checkpoint folder; repeat to compare",
     )
-    parser.add_argument("--split", metavar="SPLIT", help="if not given, the tasks of training's evaluations")
-    parser.add_argument("--samples", type=positive, metavar="N", help="episodes a task; if not given, the largest k")
-    parser.add_argument("--k", type=numbers, default=[1], metavar="K,...", help="of pass@k; 1 if not given")
-    parser.add_argument("--protocol", default="parallel", metavar="NAME", help="see below; parallel if not given")
-    parser.add_argument("--swap", action="store_true", help="models in each other's places: every combination")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="if not given, a new folder below evaluations/")
-    parser.add_argument("--episodes", action="store_true", help="write every episode, with all texts")
-    parser.add_argument(
-        "--override", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as section.key=value"
-    )
-    add_quiet(parser)
+    parser.add_argument("--split", metavar="SPLIT", help="default: the evaluation tasks of the config")
+    parser.add_argument("--samples", type=positive, metavar="N", help="episodes per task; default: the largest k")
+    parser.add_argument("--k", type=numbers, default=[1], metavar="K,...", help="k of pass@k; default: 1")
+    parser.add_argument("--protocol", default="parallel", metavar="NAME", help="see below; default: parallel")
+    parser.add_argument("--swap", action="store_true", help="evaluate every combination of the models' agents")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="default: a new folder below evaluations/")
+    parser.add_argument("--episodes", action="store_true", help="write every episode with all texts")
+    add_overrides(parser)
+    add_verbosity(parser)
     options = parser.parse_args(argv)
     return exit_code_of(lambda: _eval(options))
 
 
 def numbers(text: str) -> list[int]:
-    """`1,5` as an argument's type."""
+    """Convert an argument such as `1,5` to sorted numbers."""
     return sorted({positive(part.strip()) for part in text.split(",")})
 
 
 def _eval(options: argparse.Namespace) -> None:
     from marl_ray.evaluation.evaluate import EvaluationRequest, run
-    from marl_ray.telemetry import logs
 
-    logs.configure(logging.WARNING if options.quiet else logging.INFO)
+    configure_logging(options)
     config = load_config(options)
     stamp = f"{config.dataset.type.replace(':', '.')}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     request = EvaluationRequest(
@@ -94,7 +90,7 @@ def _eval(options: argparse.Namespace) -> None:
 
 
 def load_config(options: argparse.Namespace) -> Config:
-    """The file's, or the first run's, to be played a sample at a time. Raises UserError."""
+    """Return the config of --config, or of the first run among the models. Raises UserError."""
     from marl_ray.config import ALGORITHMS, from_tree, parse_overrides
     from marl_ray.config.parsing import read_yaml
     from marl_ray.evaluation.model_sources import BASE, run_folder_of

@@ -1,4 +1,4 @@
-"""`marl-ray COMMAND`: finds the command's file."""
+"""`marl-ray COMMAND`: dispatch to the module of a command."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from marl_ray.core.text import did_you_mean
 
 COMMANDS = {
     "train": "train the agents",
-    "plan": "check a config, show it resolved with its arithmetic, and start nothing",
-    "eval": "estimate pass@k, returns and levels of models on a split, and compare them",
-    "score": "score completions from a file, without any model",
-    "report": "a page of a run, or of several beside each other",
-    "scale": "give an agent more or fewer generators while its run goes on",
-    "replay": "learn from a run's batch log again, and compare with what was recorded",
-    "explain": "what a setting means, its type and default; or the settings of a section",
-    "sandbox": "run programs in the sandbox, or ask what it can do here",
+    "plan": "check a config, print it resolved, and estimate memory, placement and time",
+    "eval": "estimate pass@k, returns and levels of models on a split, and compare models",
+    "score": "reward the completions in a file, without a model",
+    "report": "write an HTML report of one or several runs",
+    "scale": "change the number of generators of an agent while its run is in progress",
+    "replay": "repeat the updates of a run from its batch log and compare the metrics",
+    "explain": "show the type, default and description of settings, or the JSON Schema",
+    "sandbox": "run programs in the sandbox, or check its isolation on this machine",
 }
-"""Each is `main(arguments) -> exit code` in the module of its name."""
+"""Summary by command. The module of a command has `main(arguments) -> exit code`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The console script `marl-ray`. Returns the exit code."""
+    """Run the console script `marl-ray` and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(
         prog="marl-ray",
@@ -32,20 +32,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Train cooperating language models on code tasks.",
         epilog="commands:\n"
         + "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
-        + "\n\nmarl-ray COMMAND --help says more of one.",
+        + "\n\nmarl-ray COMMAND --help shows the flags of a command.",
     )
     if "--version" in arguments[:1]:
-        from marl_ray.core.installed_versions import (
-            version_line,
-        )  # reads what is installed, which other commands need not wait for
+        from marl_ray.core.installed_versions import version_line  # slow: it reads the metadata of all packages
 
         print(version_line())
         return 0
-    parser.add_argument("--version", action="store_true", help="show the versions of this, torch, vllm and ray")
+    parser.add_argument("--version", action="store_true", help="show the versions of marl-ray, torch, vllm and ray")
     if not arguments or arguments[0].startswith("-"):
         parser.parse_args(arguments)
         parser.error(f"give a command: {', '.join(COMMANDS)}")
     command, *rest = arguments
     if command not in COMMANDS:
         parser.error(f"unknown command {command}{did_you_mean(command, COMMANDS)}")
-    return importlib.import_module(f"marl_ray.cli.{command}").main(rest)
+    module = "marl_ray.sandbox.__main__" if command == "sandbox" else f"marl_ray.cli.{command}"
+    return importlib.import_module(module).main(rest)

@@ -1,8 +1,9 @@
-"""What all commands share: how mistakes are said, and with which exit code."""
+"""Argument parser, flags and exit codes that commands share."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,42 +13,45 @@ from marl_ray.core.errors import Terminated, UserError
 from marl_ray.core.text import did_you_mean
 
 FAILED, MISUSED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
-OLDEST = (3, 11)
-"""Python, as in setup.py."""
-NEEDED = (
+MIN_PYTHON = (3, 11)
+"""As in setup.py."""
+REQUIRED_MODULES = (
     "torch",
     "transformers",
     "numpy",
     "ray",
     "datasets",
     "yaml",
+    "pydantic",
+    "jinja2",
+    "safetensors",
     "matplotlib",
     "openai",
     "anthropic",
     "httpx2",
     "tqdm",
 )
-"""Modules of setup.py's requirements."""
+"""Modules of the requirements in setup.py."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A mistake is one line, and names the flag that was most likely meant."""
+    """Argument parser that reports a mistake in one line and suggests the nearest flag."""
 
     def __init__(self, **settings: Any) -> None:
-        self._flags: list[str] = []
+        self.flags: list[str] = []
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:  # type: ignore[override]
-        self._flags += [name for name in names if name.startswith("--")]
+        self.flags += [name for name in names if name.startswith("--")]
         return super().add_argument(*names, **settings)
 
     def parse_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
-        """The options. Ends the program with code 2 for what it does not know."""
+        """Return the options. Exits with code 2 for an unknown argument."""
         options, unknown = self.parse_known_args(args)
         if unknown:
             flag = unknown[0].partition("=")[0]
-            what = "flag" if flag.startswith("-") else "argument"
-            self.error(f"unknown {what} {flag}{did_you_mean(flag, self._flags)}")
+            kind = "flag" if flag.startswith("-") else "argument"
+            self.error(f"unknown {kind} {flag}{did_you_mean(flag, self.flags)}")
         return options
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
@@ -55,22 +59,46 @@ class Parser(argparse.ArgumentParser):
         super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(MISUSED, f"error: {message} (--help shows what there is)\n")
+        self.exit(MISUSED, f"error: {message} (see --help)\n")
 
 
-def add_quiet(parser: Parser) -> None:
-    """The flag `--quiet`."""
-    parser.add_argument("--quiet", action="store_true", help="say nothing but warnings and errors")
+def add_overrides(parser: Parser) -> None:
+    """Add the flag `--override`."""
+    parser.add_argument(
+        "--override", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as section.key=value"
+    )
+
+
+def add_verbosity(parser: Parser) -> None:
+    """Add the flags `--quiet` and `--verbose`, which `configure_logging` reads."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--quiet", action="store_true", help="print only warnings and errors")
+    group.add_argument("--verbose", action="store_true", help="print debug messages too")
+    parser.flags += ["--quiet", "--verbose"]
+
+
+def configure_logging(options: argparse.Namespace) -> None:
+    """Print log records on standard error from the level that the flags select."""
+    from marl_ray.telemetry import logs
+
+    logs.configure(logging.WARNING if options.quiet else logging.DEBUG if options.verbose else logging.INFO)
+
+
+def positive(text: str) -> int:
+    """Convert an argument to a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 def exit_code_of(command: Callable[[], None]) -> int:
-    """Run a command and return its exit code: 0, also when nobody reads on (`| head`); 1 for a UserError, in one line;
-    130 when Ctrl-C stopped it, 143 when SIGTERM did.
+    """Run a command and return its exit code.
 
-    Any other exception is a bug and goes through: Python shows its traceback and ends with 1.
+    0 on success, also if the reader of standard output has gone (`| head`); 1 for a UserError, which is printed in one
+    line; 130 after Ctrl-C; 143 after SIGTERM. Any other exception is a bug and propagates with its traceback.
     """
-    if sys.version_info < OLDEST:
-        print(_wrong_python(f"is older than {OLDEST[0]}.{OLDEST[1]}"), file=sys.stderr)
+    if sys.version_info < MIN_PYTHON:
+        print(_wrong_python(f"is older than {MIN_PYTHON[0]}.{MIN_PYTHON[1]}"), file=sys.stderr)
         return FAILED
     try:
         command()
@@ -78,7 +106,7 @@ def exit_code_of(command: Callable[[], None]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return FAILED
     except ModuleNotFoundError as error:
-        if error.name not in NEEDED:
+        if error.name not in REQUIRED_MODULES:
             raise
         print(_wrong_python(f"has no module {error.name}"), file=sys.stderr)
         return FAILED
@@ -93,17 +121,16 @@ def exit_code_of(command: Callable[[], None]) -> int:
 
 
 def flush() -> None:
-    """Write out what was printed, whether or not somebody still reads it."""
+    """Flush standard output, and discard the rest if its reader has gone."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
 
 
-def _wrong_python(why: str) -> str:
-    """What to say where the Python that runs is not the one that the package was installed for."""
+def _wrong_python(problem: str) -> str:
     version = ".".join(map(str, sys.version_info[:3]))
     return (
-        f"error: {sys.executable} (Python {version}) {why}: run .venv/bin/python, which install.sh makes (source "
-        ".venv/bin/activate), or install the package for this one"
+        f"error: {sys.executable} (Python {version}) {problem}: use .venv/bin/python, which install.sh creates (source "
+        ".venv/bin/activate), or install the package for this Python"
     )

@@ -1,4 +1,4 @@
-"""`marl-ray plan ALGORITHM`: all that can be said and checked before anything is started."""
+"""`marl-ray plan ALGORITHM`: check a config and estimate memory, placement and time without starting anything."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marl_ray.cli.config_flags import EXAMPLES, add_settings, algorithm, read
+from marl_ray.cli.config_flags import EXAMPLES, add_config_flags, algorithm, read_config
 from marl_ray.cli.parser import Parser, exit_code_of
+from marl_ray.core.errors import UserError
 
 if TYPE_CHECKING:
     from marl_ray.cluster.hardware import NodeSpec
@@ -17,32 +18,33 @@ if TYPE_CHECKING:
     from marl_ray.storage.resume import SavedRun
     from marl_ray.trainer.context import RunInputs
 
-PROMPTS = 32
-"""Tasks whose prompts are counted."""
+PROMPT_SAMPLES = 32
+"""Number of tasks from which the typical length of a prompt is measured."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command. Returns the exit code: 1 where the run does not fit."""
+    """Run the command and return its exit code: 1 if the run does not fit."""
     parser = Parser(
         prog="marl-ray plan",
-        description="Check a config and start nothing. The resolved config goes to standard output; to standard error\n"
-        "its arithmetic, the memory of each actor, where it goes, and how long a step may take.",
+        description="Check a config without starting anything. Prints the resolved config on standard output, and on\n"
+        "standard error the number of samples and updates, the memory and placement of each actor, and an\n"
+        "estimate of the time per step.",
         epilog=EXAMPLES.format(prog="marl-ray plan magrpo", section="magrpo"),
     )
     parser.add_argument("algorithm", type=algorithm, help="magrpo, or grpo for a single agent")
     parser.add_argument(
         "--cluster",
         metavar="NODES",
-        help="what to plan for: NODESxGPUSxTYPE, as 2x8xH100-80GB, or a YAML file; without it the cluster that "
-        "RAY_ADDRESS names, or this machine",
+        help="cluster to plan for: NODESxGPUSxTYPE such as 2x8xH100-80GB, or a YAML file; default: the cluster at "
+        "RAY_ADDRESS, or this machine",
     )
-    add_settings(parser)
+    add_config_flags(parser)
     options = parser.parse_args(argv)
-    return exit_code_of(lambda: _plan(*read(options.algorithm, options), options.cluster))
+    return exit_code_of(lambda: _plan(*read_config(options.algorithm, options), options.cluster))
 
 
-def show(config: Config, saved: SavedRun | None) -> RunInputs | None:
-    """Check and print. None where the run is done. Raises UserError."""
+def print_dry_run(config: Config, saved: SavedRun | None) -> RunInputs | None:
+    """Check the config and print it with its budget. Return None if the run is complete. Raises UserError."""
     from marl_ray.cluster.placement_plan import describe_demands
     from marl_ray.config import to_yaml
     from marl_ray.config.budget import describe_budget
@@ -50,40 +52,37 @@ def show(config: Config, saved: SavedRun | None) -> RunInputs | None:
     from marl_ray.storage.resume import RunIsDone
 
     try:
-        problem = check(config, saved, dry=True)
+        inputs = check(config, saved, dry=True)
     except RunIsDone as done:
         if config.output.resume == "never":
             raise
         sys.stderr.write(f"{done}\n")
         return None
-    facts = [describe_budget(config, len(problem.train_tasks) or None), *problem.prompt_notes, describe_demands(config)]
+    notes = [describe_budget(config, len(inputs.train_tasks) or None), *inputs.prompt_notes, describe_demands(config)]
     sys.stdout.write(to_yaml(config))
-    sys.stderr.write("\n".join(facts) + "\n")
-    return problem
+    sys.stderr.write("\n".join(notes) + "\n")
+    return inputs
 
 
 def _plan(config: Config, saved: SavedRun | None, cluster: str | None) -> None:
-    """Also say what it takes. Raises UserError for what does not fit."""
     from marl_ray.cluster.capacity_plan import plan_capacity
     from marl_ray.cluster.capacity_report import report_lines, shortage_message
     from marl_ray.cluster.hardware import parse_cluster
-    from marl_ray.core.errors import UserError
 
-    machines = parse_cluster(cluster) if cluster else None
-    problem = show(config, saved)
-    if problem is None:
+    nodes = parse_cluster(cluster) if cluster else None
+    inputs = print_dry_run(config, saved)
+    if inputs is None:
         return
-    machines = machines or _machines()
-    models = _models(config, problem)
-    found = plan_capacity(config, models, machines)
-    for line in report_lines(config, models, found):
+    models = _models(config, inputs)
+    capacity = plan_capacity(config, models, nodes or _available_nodes())
+    for line in report_lines(config, models, capacity):
         sys.stderr.write(line + "\n")
-    if short := shortage_message(config, models, found):
-        raise UserError(short)
+    if shortage := shortage_message(config, models, capacity):
+        raise UserError(shortage)
 
 
-def _machines() -> list[NodeSpec]:
-    """Of the cluster that RAY_ADDRESS names, which is asked and left again, or this one."""
+def _available_nodes() -> list[NodeSpec]:
+    """Return the nodes of the cluster at RAY_ADDRESS, or this machine."""
     from marl_ray.cluster.hardware import cluster_nodes, local_node
     from marl_ray.cluster.ray_connection import cluster_address, connect, disconnect
 
@@ -96,33 +95,33 @@ def _machines() -> list[NodeSpec]:
         disconnect()
 
 
-def _models(config: Config, problem: RunInputs) -> dict[str, ModelInfo]:
-    """By name; those that cannot be read are said and left out."""
+def _models(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:
+    """Return the models by name. A model whose config cannot be read is reported and omitted."""
     from marl_ray.cluster.memory_estimate import ModelInfo, read_model_config
-    from marl_ray.core.errors import UserError
 
     trust = config.model.model_kwargs.trust_remote_code
     models = {}
     for name in dict.fromkeys(agent.name for agent in config.agents):
         try:
-            settings = read_model_config(name, trust, fetch=True)
+            model_config = read_model_config(name, trust, fetch=True)
         except UserError as error:
             sys.stderr.write(f"{error}\n")
             continue
-        models[name] = ModelInfo(settings, trust, **_prompt(config, problem, name))
+        models[name] = ModelInfo(model_config, trust, **_prompt_length(config, inputs, name))
     return models
 
 
-def _prompt(config: Config, problem: RunInputs, name: str) -> dict[str, int]:
-    """Tokens of a typical first prompt, where tasks and tokenizer are here."""
+def _prompt_length(config: Config, inputs: RunInputs, name: str) -> dict[str, int]:
+    """Return the median length of first prompts in tokens, if tasks and tokenizer are on this machine."""
     from statistics import median
 
     from marl_ray.models.names import resolve_model
     from marl_ray.models.tokenization import load_tokenizer
 
-    place = resolve_model(name, fetch=False)
-    if not problem.train_tasks or not Path(place).is_dir():
+    folder = resolve_model(name, fetch=False)
+    if not inputs.train_tasks or not Path(folder).is_dir():
         return {}
-    tokenizer = load_tokenizer(place, config.model)
-    texts = [text for task in problem.train_tasks[:PROMPTS] for text in problem.environment.first_prompts(task)]
+    tokenizer = load_tokenizer(folder, config.model)
+    tasks = inputs.train_tasks[:PROMPT_SAMPLES]
+    texts = [text for task in tasks for text in inputs.environment.first_prompts(task)]
     return {"prompt": round(median(len(ids) for ids in tokenizer(texts).input_ids))}

@@ -1,4 +1,4 @@
-"""`marl-ray replay RUN_DIR`."""
+"""`marl-ray replay RUN_DIR`: repeat the updates of a run and compare them with the recorded metrics."""
 
 from __future__ import annotations
 
@@ -19,35 +19,40 @@ Steps = tuple[int | None, int | None]
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command. Returns the exit code."""
+    """Run the command and return its exit code."""
     parser = Parser(
         prog="marl-ray replay",
-        description="Learn again from a run's checkpoints and batch log, without Ray, engines and sandbox, and print\n"
-        "each step's numbers beside those of metrics.jsonl. Fails if they differ by more than rounding; what\n"
-        "was not recorded cannot differ.",
+        description="Repeat the updates of a run from its checkpoints and batch log, without Ray, engines or sandbox,\n"
+        "and print the metrics of each step next to those in metrics.jsonl. Fails if they differ by more than\n"
+        "rounding. Steps without recorded metrics are not compared.",
         epilog="examples:\n  marl-ray replay runs/one\n  marl-ray replay runs/one --agent 1 --steps 40:60\n\n"
-        "Steps 40:60 are those that led from step 40 to step 60. The log has what the last checkpoint does not cover,\n"
-        "and all of a run with output.keep_batches: true.",
+        "Steps 40:60 lead from step 40 to step 60. The log has the batches since the last checkpoint, or all batches of\n"
+        "a run with output.keep_batches: true.",
     )
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's folder")
-    parser.add_argument("--agent", type=int, metavar="N", help="one agent's policy, agents from 0; if not given, all")
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="run folder")
+    parser.add_argument(
+        "--agent",
+        type=int,
+        metavar="N",
+        help="replay only the policy of this agent, counted from 0; default: all policies",
+    )
     parser.add_argument(
         "--steps",
         type=steps,
         default=(None, None),
         metavar="FROM:TO",
-        help="if not given, as many as the log allows, or up to its end",
+        help="default: all steps in the log",
     )
     options = parser.parse_args(argv)
     return exit_code_of(lambda: _replay(options.run_dir, options.agent, options.steps))
 
 
 def steps(text: str) -> Steps:
-    """`40:60`, `40:` or `:60` as an argument's type."""
-    found = re.fullmatch(r"(\d*):(\d*)", text)
-    if not found:
+    """Convert an argument such as `40:60`, `40:` or `:60` to a range of steps."""
+    match = re.fullmatch(r"(\d*):(\d*)", text)
+    if not match:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form FROM:TO, as in 40:60")
-    first, last = (int(number) if number else None for number in found.groups())
+    first, last = (int(number) if number else None for number in match.groups())
     return first, last
 
 
@@ -58,36 +63,36 @@ def _replay(run_dir: Path, agent: int | None, steps: Steps) -> None:
     saved = SavedRun.read(run_dir)
     folder, config = saved.folder, saved.config()
     if agent is not None and agent not in range(config.num_agents):
-        raise UserError(f"{folder} has agents 0 to {config.num_agents - 1}: --agent {agent} is none of them")
-    way = ReplayRange.through(folder, *steps)
+        raise UserError(f"{folder} has agents 0 to {config.num_agents - 1}: --agent {agent} does not exist")
+    replay_range = ReplayRange.through(folder, *steps)
     largest = 0.0
     for policy in config.policies if agent is None else [config.policy_of(agent)]:
         print(
             f"{policy.introduction}, from "
-            + (f"checkpoint {way.checkpoint.name}" if way.checkpoint else "its base model")
+            + (f"checkpoint {replay_range.checkpoint.name}" if replay_range.checkpoint else "its base model")
         )
         print(_header())
-        shown = []
-        for step in replay(folder, saved, policy, way):
+        steps_of_policy = []
+        for step in replay(folder, saved, policy, replay_range):
             print(_line(step), flush=True)
-            shown.append(step)
-        worst = max(step.difference for step in shown)
-        print(f"{policy}: {_verdict(shown, worst)}")
+            steps_of_policy.append(step)
+        worst = max(step.difference for step in steps_of_policy)
+        print(f"{policy}: {_verdict(steps_of_policy, worst)}")
         largest = max(largest, worst)
     if largest > ROUNDING:
         raise UserError(
-            f"{folder} was not learned like this: the numbers differ by {largest:.1e}, which is more than rounding "
-            f"({ROUNDING:.0e}): another machine's kind, version of the package, or config"
+            f"{folder} cannot be reproduced: metrics differ by {largest:.1e}, more than rounding ({ROUNDING:.0e}). The "
+            "run used another kind of machine, version of the package, or config"
         )
 
 
-def _verdict(shown: Sequence[ReplayedStep], worst: float) -> str:
-    """On one policy's steps, which differ by `worst` at most."""
-    recorded = sum(step.recorded is not None for step in shown)
+def _verdict(steps: Sequence[ReplayedStep], worst: float) -> str:
+    """Return the summary of one policy, whose metrics differ by at most `worst`."""
+    recorded = sum(step.recorded is not None for step in steps)
     if not recorded:
-        return f"learned from {pluralize(len(shown), 'step')} again; nothing was recorded to compare with"
-    what = f"they differ by {worst:.1e} at most" if worst else "they agree to the bit"
-    return f"{recorded} of {pluralize(len(shown), 'step')} were recorded; {what}"
+        return f"{pluralize(len(steps), 'step')} replayed; no recorded metrics to compare with"
+    difference = f"metrics differ by at most {worst:.1e}" if worst else "metrics are bit-identical"
+    return f"{recorded} of {pluralize(len(steps), 'step')} have recorded metrics; {difference}"
 
 
 def _header() -> str:

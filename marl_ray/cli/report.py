@@ -1,4 +1,4 @@
-"""`marl-ray report RUN_DIR ...`."""
+"""`marl-ray report RUN_DIR ...`: write an HTML report of one or several runs."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ EPILOG = """examples:
   marl-ray report runs/one runs/two --output two.html
   marl-ray report runs/one --episodes 50
 
-docs/how-to/report.md says what is on the page."""
+docs/how-to/report.md describes the page."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command. Returns the exit code."""
+    """Run the command and return its exit code."""
     parser = Parser(
         prog="marl-ray report",
-        description="Write a page of a run, which may still go on: one HTML file with curves, episodes, warnings,\n"
-        "config and machine, that loads nothing. Several runs are compared. Prints the mean rewards at each\n"
-        "evaluation and at the last step, and draws the plot of each run again.",
+        description="Write one self-contained HTML page about a run: curves, episodes, warnings, config and machine.\n"
+        "The run may still be in progress. Several runs are compared. Also prints the mean rewards at each\n"
+        "evaluation and at the last step, and updates the plot of each run.",
         epilog=EPILOG,
     )
-    parser.add_argument("run_dir", type=Path, nargs="+", metavar="RUN_DIR", help="the run's folder; several compare")
+    parser.add_argument("run_dir", type=Path, nargs="+", metavar="RUN_DIR", help="run folder; several are compared")
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="if not given, report.html in the run's folder; needed for several"
+        "--output", type=Path, metavar="FILE", help="default: report.html in the run folder; required for several runs"
     )
     parser.add_argument(
         "--episodes",
         type=int,
         default=10,
         metavar="N",
-        help="of the best, worst and last each; 10 if not given",
+        help="number of best, worst and last episodes each; default: 10",
     )
     options = parser.parse_args(argv)
     return exit_code_of(lambda: _report(options))
@@ -51,9 +51,9 @@ def _report(options: argparse.Namespace) -> None:
 
     folders = [RunFolder(path) for path in options.run_dir]
     if options.episodes < 0:
-        raise UserError("--episodes counts from 0")
+        raise UserError("--episodes should be at least 0")
     if len(folders) > 1 and options.output is None:
-        raise UserError("a page of several runs needs a place: give --output FILE")
+        raise UserError("a page of several runs needs --output FILE")
     for folder in folders:
         rows = read_metrics(folder)
         if len(folders) > 1:

@@ -1,4 +1,4 @@
-"""`marl-ray scale RUN_DIR`."""
+"""`marl-ray scale RUN_DIR`: change the number of generators of a running run."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 from marl_ray.cli.parser import Parser, exit_code_of
 
 SLACK_S = 120.0
-"""For the run to see the request, and for weights to arrive."""
+"""Time in seconds for the run to read the request and to send weights to new generators."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command. Returns the exit code."""
+    """Run the command and return its exit code."""
     parser = Parser(
         prog="marl-ray scale",
-        description="Give an agent more or fewer generators while its run goes on, here or elsewhere: the run folder\n"
-        "is all that this command and the run share. Returns when all of them serve. A resumed run starts with the\n"
-        "number of its config again: resources.generator.replicas, or that of agents.N.generator.",
+        description="Change the number of generators of an agent while the run is in progress, on this machine or\n"
+        "another one that shares the run folder. Returns when all generators serve. A resumed run starts with the\n"
+        "number in its config: resources.generator.replicas, or the same key of agents.N.",
         epilog="example:\n  marl-ray scale runs/one --agent 1 --replicas 3",
     )
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's folder")
-    parser.add_argument("--agent", type=int, required=True, metavar="N", help="which, from 0")
-    parser.add_argument("--replicas", type=int, required=True, metavar="N", help="how many generators it is to have")
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="run folder")
+    parser.add_argument("--agent", type=int, required=True, metavar="N", help="number of the agent, from 0")
+    parser.add_argument("--replicas", type=int, required=True, metavar="N", help="new number of generators")
     options = parser.parse_args(argv)
     return exit_code_of(lambda: _scale(options.run_dir, options.agent, options.replicas))
 

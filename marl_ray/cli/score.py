@@ -1,4 +1,4 @@
-"""`marl-ray score`: completions in, rewards out, without any model."""
+"""`marl-ray score`: reward the completions in a file, without a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, add_quiet, exit_code_of
+from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, exit_code_of, positive
 from marl_ray.core.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -20,48 +20,33 @@ EPILOG = """examples:
   marl-ray score --type toy --dataset bundled:toy --split eval --completions mine.jsonl \\
       --override sandbox.test_timeout_s=2 external.sandbox_slice=all
 
-a line of the completions file, here of two agents:
+a line of the completions file, for two agents:
   {"task_id": "HumanEval/0", "completions": ["def aux(x): ...", "def main(x): ..."]}
 
 a line of the output, in the same order:
   {"task_id": "HumanEval/0", "reward": 4.0, "levels": {"main": 0.6, ...}, "metrics": {...}, "report": {...}}
 
-docs/how-to/evaluate.md says more."""
+See docs/how-to/evaluate.md."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command. Returns the exit code."""
+    """Run the command and return its exit code."""
     parser = Parser(
         prog="marl-ray score",
-        description="Score completions without any model: parsed, executed and rewarded as in training. Writes one\n"
-        "JSON line for each line of the file. There are as many agents as a line has completions.",
+        description="Score completions without a model. Completions are parsed, executed and rewarded as in training.\n"
+        "Prints one JSON line per line of the file. The number of agents is the number of completions per line.",
         epilog=EPILOG,
     )
-    parser.add_argument(
-        "--type", required=True, metavar="TYPE", help="dataset.type: what the tasks are, and so rewards"
-    )
-    parser.add_argument(
-        "--dataset", required=True, metavar="FILE", help="the tasks: a .jsonl or .parquet file, or hub id"
-    )
-    parser.add_argument("--split", default="test", metavar="SPLIT", help="of the dataset; a file's is test (default)")
+    parser.add_argument("--type", required=True, metavar="TYPE", help="dataset.type, which determines the rewards")
+    parser.add_argument("--dataset", required=True, metavar="FILE", help="tasks: a .jsonl or .parquet file, or hub id")
+    parser.add_argument("--split", default="test", metavar="SPLIT", help="default: test, the split of a file")
     parser.add_argument("--completions", required=True, type=Path, metavar="FILE", help="a .jsonl file of completions")
-    parser.add_argument("--feedback", metavar="MODE", help="add the next prompts that this external.mode would give")
-    parser.add_argument(
-        "--workers", type=positive, metavar="N", help="sandboxes side by side; if not given, one a core"
-    )
-    parser.add_argument(
-        "--override", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as section.key=value"
-    )
-    add_quiet(parser)
+    parser.add_argument("--feedback", metavar="MODE", help="add the next prompts of this external.mode")
+    parser.add_argument("--workers", type=positive, metavar="N", help="parallel sandboxes; default: one per core")
+    add_overrides(parser)
+    add_verbosity(parser)
     options = parser.parse_args(argv)
     return exit_code_of(lambda: _score(options))
-
-
-def positive(text: str) -> int:
-    """A whole number from 1 as an argument's type."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return int(text)
 
 
 def _score(options: argparse.Namespace) -> None:
@@ -74,7 +59,7 @@ def _score(options: argparse.Namespace) -> None:
     from marl_ray.evaluation.local_sandbox_pool import LocalSandboxPool
     from marl_ray.telemetry import logs
 
-    logs.configure(logging.WARNING if options.quiet else logging.INFO)
+    configure_logging(options)
     DATASETS.check(options.type)
     tasks = tasks_by_id(options.dataset, options.split, options.type)
     joints = read_completions(options.completions, tasks)
@@ -82,7 +67,7 @@ def _score(options: argparse.Namespace) -> None:
     workers = min(options.workers or os.cpu_count() or 1, len(joints))
 
     async def score() -> tuple[list[float], int]:
-        """Print all lines; the rewards, and how many lines got no verdict."""
+        """Print all lines and return their rewards and the number of lines without a verdict."""
         rewards, failures = [], 0
         with tqdm(
             total=len(joints), unit="line", disable=logs.progress_bar_disabled(), dynamic_ncols=True, leave=False
@@ -103,6 +88,6 @@ def _score(options: argparse.Namespace) -> None:
         logger.info(sandboxes.describe())
         rewards, failures = asyncio.run(score())
     if rewards:
-        logger.info(f"{len(rewards)} scored, mean reward {sum(rewards) / len(rewards):.4f}")
+        logger.info(f"{len(rewards)} lines scored, mean reward {sum(rewards) / len(rewards):.4f}")
     if failures:
-        raise UserError(f"{failures} of {len(joints)} lines got no verdict: their `failure` says why")
+        raise UserError(f"{failures} of {len(joints)} lines have no verdict: see `failure` in these lines")

@@ -1,17 +1,16 @@
-"""`marl-ray train ALGORITHM`, and the modules train_magrpo and train_grpo."""
+"""`marl-ray train ALGORITHM`, also used by `train_magrpo` and `train_grpo`."""
 
 from __future__ import annotations
 
 import argparse
-import logging
 from collections.abc import Sequence
 
-from marl_ray.cli.config_flags import EXAMPLES, add_settings, algorithm, read
-from marl_ray.cli.parser import Parser, add_quiet, exit_code_of
+from marl_ray.cli.config_flags import EXAMPLES, add_config_flags, algorithm, read_config
+from marl_ray.cli.parser import Parser, add_verbosity, configure_logging, exit_code_of
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command. Returns the exit code."""
+    """Run the command and return its exit code."""
     parser = Parser(
         prog="marl-ray train",
         description="Train the agents of a YAML config.",
@@ -22,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def train_main(name: str, argv: Sequence[str] | None = None) -> int:
-    """`python -m marl_ray.train_magrpo` and `train_grpo`. Returns the exit code."""
+    """Run `python -m marl_ray.train_magrpo` or `train_grpo` and return the exit code."""
     prog = f"python -m marl_ray.train_{name}"
     parser = Parser(
         prog=prog,
@@ -34,23 +33,21 @@ def train_main(name: str, argv: Sequence[str] | None = None) -> int:
 
 
 def _main(parser: Parser, argv: Sequence[str] | None) -> int:
-    add_settings(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved config and start nothing")
-    add_quiet(parser)
+    add_config_flags(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved config and exit")
+    add_verbosity(parser)
     options = parser.parse_args(argv)
     return exit_code_of(lambda: _train(options))
 
 
 def _train(options: argparse.Namespace) -> None:
 
-    from marl_ray.telemetry import logs
-
-    logs.configure(logging.WARNING if options.quiet else logging.INFO)
-    config, saved = read(options.algorithm, options)
+    configure_logging(options)
+    config, saved = read_config(options.algorithm, options)
     if options.dry_run:
-        from marl_ray.cli.plan import show
+        from marl_ray.cli.plan import print_dry_run
 
-        show(config, saved)
+        print_dry_run(config, saved)
     else:
         from marl_ray.launch.run import train
 

@@ -18,7 +18,7 @@ class TrainingBudget:
     groups_per_step: int
     """Groups per agent and step."""
     joint_samples_per_step: int
-    """Sampled joint actions per step, including those that no loss uses."""
+    """Joint actions sampled per step, whether or not a loss uses them."""
     optimizer_steps_per_step: int
 
     @property
@@ -47,7 +47,7 @@ def samples_greedily(config: Config) -> bool:
 
 
 def nodes_per_episode(config: Config) -> int:
-    """Return the number of nodes of an episode: one per turn, or those of a complete tree with handoff all."""
+    """Return the number of nodes of an episode: one per turn, or a complete tree with handoff all."""
     children = joint_actions_per_node(config) if config.rollout.handoff == "all" else 1
     return sum(children**turn for turn in range(config.rollout.num_turns))
 

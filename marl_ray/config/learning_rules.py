@@ -26,7 +26,7 @@ DIFFER_WITHIN_POLICY = {"policy", "top_p", "max_new_tokens", "estimator"}
 
 
 def _ends_branches_early(config: Config) -> bool:
-    """Return whether branches of a tree may end early; their returns have fewer turns than those of other branches."""
+    """Return whether branches of a tree may end early, with returns of fewer turns than other branches."""
     rollout = config.rollout
     return rollout.handoff == "all" and rollout.early_termination_threshold is not None and rollout.num_turns > 1
 

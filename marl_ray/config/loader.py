@@ -224,7 +224,7 @@ def _convert_agent(entry: Flat, number: int, algorithm: str) -> Flat:
 
 
 def _agent(run: Flat, own: Sequence[Flat], number: int, algorithm: str) -> AgentConfig:
-    """Return one agent. In order of precedence: its own settings, those of its policy's first agent, the run's."""
+    """Return one agent. Precedence: its own settings, settings of its policy's first agent, the run's settings."""
     keys, known = agent_keys(algorithm), settings(algorithm)
     given = tuple(own[number])
     policy = shared_policy(own[number].get("policy", run[keys["policy"]]), number)

@@ -59,7 +59,7 @@ class AgentDefaults(Section):
     policy: NonNegativeInt | None = None
     """Number of an earlier agent whose policy (weights) this agent shares. null, or the agent's own number: a policy of
     its own. Agents with one policy share one learner, one group of generators and one update from all their groups.
-    Settings that such an agent omits are those of the first agent of the policy. 0 for the run: all agents share one
+    Settings that such an agent omits are taken from the first agent of the policy. 0 for the run: all agents share one
     policy."""
 
 

@@ -201,7 +201,7 @@ class CodeCompletionConfig(Section):
 
     strategy: Literal["param_count", "round_robin", "balanced"] = "param_count"
     """Assignment of methods to agents. param_count: methods with one parameter (`self` counts) go to the first agent,
-    those with two to the second, and all others to the last; round_robin: in turn; balanced: similar amounts of code
+    methods with two to the second, and all others to the last; round_robin: in turn; balanced: similar amounts of code
     per agent."""
 
 

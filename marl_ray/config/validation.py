@@ -175,7 +175,7 @@ def _turn_problems(config: Config) -> Iterator[str]:
 
 
 def _size_problems(config: Config) -> Iterator[str]:
-    """All trees of a step stay in memory until the update, and every joint sample is executed."""
+    """Check the size of a step, whose trees stay in memory until the update."""
     rollout, section = config.rollout, config.algorithm
     groups = max_prompts_per_step(config, rollout.rollout_buffer_size) * nodes_per_episode(config)
     completions = groups * rollout.num_generations * config.num_agents

@@ -1,7 +1,9 @@
-"""Commands and flags: help without what the work needs, and mistakes in one line."""
+"""Commands and flags: light --help, one-line errors and exit codes."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +14,15 @@ from marl_ray.cli.main import COMMANDS, main
 from marl_ray.cli.parser import exit_code_of
 from marl_ray.cli.train import train_main
 from marl_ray.core.errors import UserError
+from tests.factories import QUICKSTART
 
-HEAVY = ("torch", "ray", "vllm", "transformers", "matplotlib", "datasets", "yaml", "numpy")
+HEAVY = ("torch", "ray", "vllm", "transformers", "matplotlib", "datasets", "yaml", "numpy", "pydantic")
 IMPORTED = "import sys; from marl_ray.cli.main import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
 IMPORTED += "print('imported:', *sorted(sys.modules))"
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
-def test_help_is_light(command: list[str]) -> None:
+def test_help_imports_no_heavy_packages(command: list[str]) -> None:
     arguments = [sys.executable, "-c", IMPORTED, *command, "--help"]
     text = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True).stdout
     shown, _, imported = text.partition("imported: ")
@@ -35,7 +38,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ([], "give a command: train, plan, eval, score, report, scale, replay, explain, sandbox"),
         (["trian"], "unknown command trian: did you mean train?"),
@@ -54,16 +57,16 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["explain", "seed", "--algoritm", "grpo"], "unknown flag --algoritm: did you mean --algorithm?"),
     ],
 )
-def test_a_wrong_word_is_one_line_and_exit_code_2(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_argument_is_a_one_line_error_with_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")
-    assert says in err
-    assert err.endswith("(--help shows what there is)\n")
+    assert message in err
+    assert err.endswith("(see --help)\n")
     assert err.count("\n") == 1
 
 
@@ -75,35 +78,53 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
         raise KeyboardInterrupt
 
     def bug() -> None:
-        raise ValueError("no user's fault")
+        raise ValueError("a bug")
 
     assert (exit_code_of(mistake), exit_code_of(stopped), exit_code_of(lambda: None)) == (1, 130, 0)
     assert capsys.readouterr() == ("", "error: one thing\n")
-    with pytest.raises(ValueError, match="no user's fault"):
+    with pytest.raises(ValueError, match="a bug"):
         exit_code_of(bug)
 
 
-def test_a_run_needs_a_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_train_and_plan_need_a_config_or_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert train_main("magrpo", []) == 1
     assert "give --config FILE, or --resume RUN_DIR" in capsys.readouterr().err
     assert main(["plan", "grpo", "--config", "a.yaml", "--resume", str(tmp_path)]) == 1
-    assert "leave --config away" in capsys.readouterr().err
+    assert "leave out --config" in capsys.readouterr().err
     assert main(["plan", "grpo", "--resume", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path} is no run folder: it has no config.yaml\n"
 
 
-def test_a_report_of_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_report_needs_a_run_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["report", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path} is not a run folder: metrics.jsonl is missing\n"
 
 
-def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_settings_and_sections(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "grpo.num_turns"]) == 0
     assert capsys.readouterr().out.startswith("grpo.num_turns: a whole number")
     assert main(["explain"]) == 0
-    assert "sandbox: How model-written programs are run." in capsys.readouterr().out.splitlines()
+    assert "sandbox: Execution of programs written by models." in capsys.readouterr().out.splitlines()
     assert main(["explain", "magrpo"]) == 0
-    assert "\nmagrpo.num_turns [1]: Turns of an episode.\n" in capsys.readouterr().out
+    assert "\nmagrpo.num_turns [1]: Turns per episode.\n" in capsys.readouterr().out
+    assert main(["explain", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["properties"]["seed"]["default"] == 42
     assert main(["explain", "num_turns", "--algorithm", "grpo"]) == 1
     out, err = capsys.readouterr()
     assert (out, err) == ("", "error: unknown setting 'num_turns': did you mean 'grpo.num_turns'?\n")
+
+
+@pytest.mark.parametrize(
+    ("agent", "replicas", "message"),
+    [
+        ("2", "3", "there is no agent 2: this run has agents 0 to 1"),
+        ("1", "0", "0 replicas: an agent has 1 to 10000 generators"),
+        ("1", "3", "is not being run: only a run that goes on can be scaled"),
+    ],
+)
+def test_an_impossible_scale_request_is_rejected_at_once(
+    agent: str, replicas: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(QUICKSTART, tmp_path / "config.yaml")
+    assert main(["scale", str(tmp_path), "--agent", agent, "--replicas", replicas]) == 1
+    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The dry run: the resolved config on stdout, arithmetic and mistakes on stderr, nothing started or downloaded."""
+"""The dry run: the resolved config on stdout, the budget and errors on stderr, nothing started or downloaded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import yaml
 from marl_ray.cli.train import train_main
 from marl_ray.config import from_tree, load, to_tree, to_yaml
 from marl_ray.launch.run_checks import check
+from tests.factories import ROOT
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = ROOT / "configs"
 NO_WANDB = pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")
 
 
@@ -27,7 +28,7 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
     assert printed["model"]["name"] == "Qwen/Qwen2.5-Coder-7B"
     assert printed["magrpo"]["num_train_epochs"] == 10
     assert printed["magrpo"]["turn_gradient_weights"] == [1.2, 0.8]
-    assert "8 tasks x 2 turns = 16 groups an agent; x 4 generations = 64 joint samples" in err
+    assert "8 tasks x 2 turns = 16 groups per agent; x 4 generations = 64 joint samples" in err
     assert "without GPUs CPU 2 (2 x generator with CPU 0.5" in err
     assert "with GPUs CPU 2 GPU 4 (" in err
     assert to_tree(from_tree(printed, "magrpo")) == printed
@@ -61,7 +62,7 @@ def test_dry_run_prints_only_the_config_on_stdout(capsys: pytest.CaptureFixture[
         ("resources.generator.tensor_parallel=2 resources.learner.gpus=0", "both above 0 or both to 0"),
     ],
 )
-def test_a_dry_run_checks_what_needs_no_download(
+def test_a_dry_run_makes_all_checks_without_downloads(
     override: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DEEPSEEK_API_KEY", raising=False)
@@ -75,14 +76,14 @@ def test_a_dry_run_checks_what_needs_no_download(
     assert err.count("\n") == 1
 
 
-def test_a_hub_dataset_is_checked_by_its_form_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_name_and_split_of_a_hub_dataset_are_checked_by_form(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--config", str(CONFIGS / "mt_magrpo_he_config.yaml"), "--dry-run", "--override"]
     assert train_main("magrpo", [*arguments, "dataset.eval_split=test[:32"]) == 1
     assert "split 'test[:32' is not of the form" in capsys.readouterr().err
     assert train_main("magrpo", [*arguments, "dataset.eval_split=test[:10%]"]) == 0
 
 
-def test_a_dry_run_of_a_resumed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_checks_a_resumed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.yaml").write_text(to_yaml(load(CONFIGS / "quickstart.yaml", "magrpo")))
     arguments = ["--resume", str(tmp_path), "--dry-run", "--override"]
     for override, name in (
@@ -93,12 +94,14 @@ def test_a_dry_run_of_a_resumed_run(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert train_main("magrpo", [*arguments, override]) == 1
         assert f"a resumed run keeps its {name}" in capsys.readouterr().err
     assert train_main("grpo", [*arguments, "seed=1"]) == 1
-    assert "is a run of magrpo: resume it with that, not grpo" in capsys.readouterr().err
+    assert "is a magrpo run: resume it with magrpo, not grpo" in capsys.readouterr().err
     assert train_main("magrpo", [*arguments, "magrpo.max_steps=1"]) == 0
     assert "1 step, at most 128 joint samples" in capsys.readouterr().err
 
 
-def test_a_dry_run_names_the_expert(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_prints_the_expert_without_its_key(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DEEPSEEK_API_KEY", "very-secret")
     arguments = ["--config", str(CONFIGS / "mt_magrpo_he_config.yaml"), "--dry-run", "--override"]
     assert train_main("magrpo", [*arguments, "external.mode=expert_edits", "external.expert_model=deepseek-coder"]) == 0
@@ -107,7 +110,7 @@ def test_a_dry_run_names_the_expert(capsys: pytest.CaptureFixture[str], monkeypa
     assert "very-secret" not in out + err
 
 
-def test_an_error_is_one_line_and_not_zero(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--config", str(CONFIGS / "magrpo_he_config.yaml"), "--override", "magrpo.num_turnz=2", "--dry-run"]
     assert train_main("magrpo", arguments) == 1
     out, err = capsys.readouterr()
@@ -115,24 +118,24 @@ def test_an_error_is_one_line_and_not_zero(capsys: pytest.CaptureFixture[str]) -
     assert err.strip() == "error: unknown setting 'magrpo.num_turnz': did you mean 'magrpo.num_turns'?"
 
 
-def test_an_evaluation_on_tasks_that_are_trained_on_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    said = {}
+def test_an_overlap_of_evaluation_and_training_tasks_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    messages = {}
     for split in ("eval", "train[3:8]"):
         check(load(CONFIGS / "quickstart.yaml", "magrpo", {"dataset.eval_split": split}))
         captured = capsys.readouterr()
-        said[split] = captured.out + captured.err
-    assert "held-out" not in said["eval"]
-    assert "5 tasks of train[3:8] are in train too" in said["train[3:8]"]
+        messages[split] = captured.out + captured.err
+    assert "held-out" not in messages["eval"]
+    assert "5 tasks of train[3:8] are in train too" in messages["train[3:8]"]
 
 
-def test_an_order_within_a_turn_is_said_and_rules_trees_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sequential_agents_are_reported_and_exclude_trees(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--config", str(CONFIGS / "toy_solver_tester.yaml"), "--dry-run"]
     assert train_main("magrpo", arguments) == 0
     assert "agents answer one after another, in 2 stages: a node has up to 2 times" in capsys.readouterr().err
-    for override, says in (
+    for override, message in (
         ("magrpo.handoff=all", "magrpo.handoff all is for agents that answer at the same time"),
         ("magrpo.estimator=remax", "estimator remax looks at answers in place of those given"),
         ("magrpo.critic=maac", "agents answer one after another: set it to iac"),
     ):
         assert train_main("magrpo", [*arguments, "--override", override, "magrpo.num_turns=1"]) == 1
-        assert says in capsys.readouterr().err
+        assert message in capsys.readouterr().err

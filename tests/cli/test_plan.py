@@ -1,4 +1,4 @@
-"""What `marl-ray plan` says beyond the dry run: memory, places and time, and its exit code."""
+"""`marl-ray plan`: memory, placement, time and exit code."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from marl_ray.cli.main import main
+from tests.factories import QUICKSTART
 
-QUICKSTART = str(Path(__file__).parents[2] / "configs" / "quickstart.yaml")
 
-
-def test_a_run_that_fits_is_planned_part_by_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_fits_is_planned_actor_by_actor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes = tmp_path / "nodes.yaml"
     nodes.write_text("nodes: [{cpus: 1.5, memory_gib: 8}, {cpus: 1, memory_gib: 8}]")
-    assert main(["plan", "magrpo", "--config", QUICKSTART, "--cluster", str(nodes)]) == 0
+    assert main(["plan", "magrpo", "--config", str(QUICKSTART), "--cluster", str(nodes)]) == 0
     out, err = capsys.readouterr()
     assert "optimizer: adamw" in out
     table = {line[:24].strip(): line for line in err.splitlines() if line.startswith("  ")}
@@ -28,17 +27,17 @@ def test_a_run_that_fits_is_planned_part_by_part(tmp_path: Path, capsys: pytest.
     assert "assumed: prompts of 80 tokens" in err
 
 
-def test_a_cluster_that_nobody_understands_is_refused_before_anything_is_read(
+def test_an_invalid_cluster_is_rejected_before_the_config_is_read(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["plan", "magrpo", "--config", QUICKSTART, "--cluster", "8xH100"]) == 1
+    assert main(["plan", "magrpo", "--config", str(QUICKSTART), "--cluster", "8xH100"]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "error: --cluster 8xH100 is neither NODESxDEVICESxTYPE, as 2x8xH100-80GB, nor a .yaml file\n"
 
 
-def test_cores_that_are_missing_end_it_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_cores_are_an_error_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes = tmp_path / "nodes.yaml"
     nodes.write_text("nodes: [{cpus: 1, memory_gib: 8}]")
-    assert main(["plan", "magrpo", "--config", QUICKSTART, "--cluster", str(nodes)]) == 1
+    assert main(["plan", "magrpo", "--config", str(QUICKSTART), "--cluster", str(nodes)]) == 1
     assert "error: the cluster cannot place this run: asked for CPU 2" in capsys.readouterr().err.splitlines()[-1]

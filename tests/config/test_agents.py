@@ -11,11 +11,7 @@ import yaml
 from marl_ray.config import Config, from_tree, load, parse_overrides, to_tree, to_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import PolicyId
-
-
-def tree(agents: Any = None, **sections: Any) -> dict[str, Any]:
-    base = {"model": {"name": "m"}, "dataset": {"name": "toy"}, "agents": agents}
-    return base | {key: {**base.get(key, {}), **value} for key, value in sections.items()}
+from tests.config.helpers import config_tree
 
 
 def values(config: Config, field: str) -> list[Any]:
@@ -27,14 +23,14 @@ def saved(tmp_path: Path) -> Path:
     """Return the saved config of a run in which agent 1 sets its own learning rate."""
     agents = ["a", {"learning_rate": 1e-4, "resources": {"learner": {"gpus": 0.5}}}, {}]
     path = tmp_path / "config.yaml"
-    path.write_text(to_yaml(from_tree(tree(agents, magrpo={"learning_rate": 3e-5}), "magrpo")))
+    path.write_text(to_yaml(from_tree(config_tree(agents, magrpo={"learning_rate": 3e-5}), "magrpo")))
     return path
 
 
 def test_at_least_one_agent_must_have_a_learning_rate() -> None:
-    assert values(from_tree(tree([{"learning_rate": 0}, {}]), "magrpo"), "learning_rate") == [0, 2e-5]
+    assert values(from_tree(config_tree([{"learning_rate": 0}, {}]), "magrpo"), "learning_rate") == [0, 2e-5]
     with pytest.raises(UserError, match=r"^magrpo.learning_rate is 0 for every agent"):
-        from_tree(tree([{"learning_rate": 0}] * 2), "magrpo")
+        from_tree(config_tree([{"learning_rate": 0}] * 2), "magrpo")
 
 
 def test_an_agent_inherits_omitted_settings_from_the_run() -> None:
@@ -53,7 +49,8 @@ def test_an_agent_inherits_omitted_settings_from_the_run() -> None:
         {},
     ]
     config = from_tree(
-        tree(agents, magrpo={"learning_rate": 3e-5, "temperature": 0.7}, resources={"generator": {"cpus": 2}}), "magrpo"
+        config_tree(agents, magrpo={"learning_rate": 3e-5, "temperature": 0.7}, resources={"generator": {"cpus": 2}}),
+        "magrpo",
     )
     assert config.num_agents == 3
     assert values(config, "name") == ["a", "b", "m"]
@@ -69,7 +66,7 @@ def test_an_agent_inherits_omitted_settings_from_the_run() -> None:
 
 def test_null_inherits_from_the_run_unless_null_is_a_value_of_the_setting() -> None:
     agents = [{"learning_rate": None, "resources": {"learner": {"gpus": None}}}, {}]
-    config = from_tree(tree(agents, resources={"learner": {"gpus": 1}}), "magrpo")
+    config = from_tree(config_tree(agents, resources={"learner": {"gpus": 1}}), "magrpo")
     assert values(config, "learning_rate") == [2e-5, 2e-5]
     assert [a.learner.gpus for a in config.agents] == [None, 1.0]
     assert from_tree(to_tree(config), "magrpo") == config
@@ -79,13 +76,13 @@ def test_a_saved_agent_contains_only_its_own_settings(saved: Path) -> None:
     kept = yaml.safe_load(saved.read_text())
     assert kept["agents"] == ["a", {"learning_rate": 1e-4, "resources": {"learner": {"gpus": 0.5}}}, {}]
     assert (kept["model"]["name"], kept["magrpo"]["learning_rate"]) == ("m", 3e-5)
-    assert to_tree(from_tree(tree([{}, {"temperature": 0.8}]), "magrpo"))["agents"] == [{}, {"temperature": 0.8}]
-    assert to_tree(from_tree(tree([{}, {"learning_rate": None}]), "magrpo"))["agents"] is None
+    assert to_tree(from_tree(config_tree([{}, {"temperature": 0.8}]), "magrpo"))["agents"] == [{}, {"temperature": 0.8}]
+    assert to_tree(from_tree(config_tree([{}, {"learning_rate": None}]), "magrpo"))["agents"] is None
 
 
 def test_a_resumed_run_keeps_settings_of_an_agent_that_equal_the_runs(tmp_path: Path) -> None:
     agents = ["m", {"learning_rate": 1e-4}, {"learning_rate": 5e-5}, {"resources": {"learner": {"gpus": None}}}]
-    given = tree(agents, magrpo={"learning_rate": 1e-4})
+    given = config_tree(agents, magrpo={"learning_rate": 1e-4})
     path = tmp_path / "config.yaml"
     path.write_text(to_yaml(from_tree(given, "magrpo")))
     overrides = {"magrpo.learning_rate": 9e-4, "model.name": "other", "resources.learner.gpus": 1}
@@ -121,7 +118,7 @@ def test_overrides(saved: Path, overrides: list[str], names: list[str], rates: l
 
 def test_an_override_of_one_agent_works_without_a_list_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump(tree(magrpo={"num_agents": 3})))
+    path.write_text(yaml.safe_dump(config_tree(magrpo={"num_agents": 3})))
     config = load(path, "magrpo", parse_overrides(["agents.2.resources={generator: {replicas: 2}}"]))
     assert [agent.generator.replicas for agent in config.agents] == [1, 1, 2]
     with pytest.raises(UserError, match=r"^agents\.3\.top_p: there are 3 agents, from 0$"):
@@ -219,12 +216,12 @@ def test_an_override_of_one_agent_works_without_a_list_in_the_file(tmp_path: Pat
 )
 def test_an_error_names_the_agent(agents: Any, sections: dict, says: str) -> None:
     with pytest.raises(UserError) as error:
-        from_tree(tree(agents, **sections), "magrpo")
+        from_tree(config_tree(agents, **sections), "magrpo")
     assert says in str(error.value)
 
 
 def test_grpo_accepts_an_entry_for_its_one_agent() -> None:
-    config = from_tree(tree([{"top_p": 0.5}], grpo={"learning_rate": 1e-3}), "grpo")
+    config = from_tree(config_tree([{"top_p": 0.5}], grpo={"learning_rate": 1e-3}), "grpo")
     assert (values(config, "top_p"), values(config, "learning_rate"), values(config, "estimator")) == (
         [0.5],
         [1e-3],
@@ -234,7 +231,7 @@ def test_grpo_accepts_an_entry_for_its_one_agent() -> None:
 
 def test_agents_can_share_a_policy() -> None:
     agents = [{"name": "a", "learning_rate": 1e-4, "policy": 0}, "b", {"policy": 0, "max_new_tokens": 64}]
-    config = from_tree(tree(agents), "magrpo")
+    config = from_tree(config_tree(agents), "magrpo")
     assert config.policies == (PolicyId((0, 2)), PolicyId((1,)))
     assert list(map(str, config.policies)) == ["policy 0", "agent 1"]
     assert [config.policy_of(agent).key for agent in range(3)] == ["policy_0", "agent_1", "policy_0"]
@@ -249,11 +246,11 @@ def test_agents_can_share_a_policy() -> None:
 
 
 def test_all_agents_can_share_one_policy_and_single_agents_can_opt_out() -> None:
-    assert from_tree(tree(), "magrpo").policies == (PolicyId((0,)), PolicyId((1,)))
-    all_agents = from_tree(tree(magrpo={"num_agents": 3, "policy": 0}), "magrpo")
+    assert from_tree(config_tree(), "magrpo").policies == (PolicyId((0,)), PolicyId((1,)))
+    all_agents = from_tree(config_tree(magrpo={"num_agents": 3, "policy": 0}), "magrpo")
     assert all_agents.policies == (PolicyId((0, 1, 2)),)
-    assert from_tree(tree(), "magrpo", {"agents.1.policy": 0}).policies == (PolicyId((0, 1)),)
-    own = from_tree(tree([{}, {}, {"policy": None}], magrpo={"policy": 0}), "magrpo")
+    assert from_tree(config_tree(), "magrpo", {"agents.1.policy": 0}).policies == (PolicyId((0, 1)),)
+    own = from_tree(config_tree([{}, {}, {"policy": None}], magrpo={"policy": 0}), "magrpo")
     assert own.policies == (PolicyId((0, 1)), PolicyId((2,)))
     assert from_tree(to_tree(own), "magrpo") == own
 
@@ -278,5 +275,5 @@ def test_all_agents_can_share_one_policy_and_single_agents_can_opt_out() -> None
 )
 def test_agents_with_different_settings_cannot_share_a_policy(agents: list[Any], says: str) -> None:
     with pytest.raises(UserError) as caught:
-        from_tree(tree(agents), "magrpo")
+        from_tree(config_tree(agents), "magrpo")
     assert says in str(caught.value)

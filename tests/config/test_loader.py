@@ -13,20 +13,15 @@ from marl_ray.config import Config, from_tree, load, parse_overrides, to_tree, t
 from marl_ray.config.budget import training_budget
 from marl_ray.config.parsing import parse_value
 from marl_ray.core.errors import UserError
+from tests.config.helpers import config_tree
+from tests.factories import ROOT
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = ROOT / "configs"
 EXPERIMENTS = [
     f"{mt}{algo}_{data}_config" for mt in ("", "mt_") for algo in ("grpo", "magrpo") for data in ("he", "che", "mbpp")
 ]
 
 PARITY = sorted(path.stem for path in (CONFIGS / "parity").glob("*.yaml"))
-
-
-def tree(**sections: object) -> dict:
-    base: dict = {"model": {"name": "m"}, "dataset": {"name": "humaneval.jsonl"}}
-    for name, value in sections.items():
-        base[name] = {**base.get(name, {}), **value} if isinstance(value, dict) else value
-    return base
 
 
 def names(config: Config) -> list[str]:
@@ -139,12 +134,12 @@ def test_importance_auto_depends_on_the_sampler(overrides: list[str], importance
 
 
 def test_aliases_are_resolved() -> None:
-    config = from_tree(tree(magrpo={"agent_learning_rate": "3e-5", "temperature": 0.6, "top_p": 0.6}), "magrpo")
+    config = from_tree(config_tree(magrpo={"agent_learning_rate": "3e-5", "temperature": 0.6, "top_p": 0.6}), "magrpo")
     assert config.agents[0].learning_rate == 3e-5
     assert (config.agents[0].temperature, config.agents[0].top_p) == (0.6, 0.6)
     assert config.agents[0].estimator == "magrpo"
     assert config.num_agents == 2
-    assert from_tree(tree(agents=["a", "b", "c"]), "magrpo").num_agents == 3
+    assert from_tree(config_tree(agents=["a", "b", "c"]), "magrpo").num_agents == 3
 
 
 @pytest.mark.parametrize(
@@ -188,9 +183,9 @@ def test_values_are_converted_leniently(override: str, read: str, value: object)
 @pytest.mark.parametrize("key", ["kl_coef", "beta", "use_kl_loss", "reference_devices", "ref_model"])
 def test_kl_settings_of_other_libraries_name_ours(key: str) -> None:
     with pytest.raises(UserError, match=rf"^unknown setting 'magrpo\.{key}': .* is set by reference_kl_coef"):
-        from_tree(tree(magrpo={key: 0.01}), "magrpo")
+        from_tree(config_tree(magrpo={key: 0.01}), "magrpo")
     for disabled in (0, 0.0, None, False):
-        from_tree(tree(magrpo={key: disabled}), "magrpo")
+        from_tree(config_tree(magrpo={key: disabled}), "magrpo")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +202,7 @@ def test_kl_settings_of_other_libraries_name_ours(key: str) -> None:
     ],
 )
 def test_the_kl_switch_of_comlrl_sets_the_coefficient(section: dict, overrides: dict, coefficient: float) -> None:
-    config = from_tree(tree(magrpo=section), "magrpo", overrides)
+    config = from_tree(config_tree(magrpo=section), "magrpo", overrides)
     assert [agent.reference_kl_coef for agent in config.agents] == [coefficient] * 2
 
 
@@ -242,7 +237,7 @@ def test_an_override_of_num_turns_truncates_turn_weights_with_a_note() -> None:
 
 def test_an_override_takes_precedence_over_an_alias_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    given = tree(
+    given = config_tree(
         model_name="file", magrpo={"temperature": 0.8, "external_original_prompt": False}, agents=["x", "y", "z"]
     )
     path.write_text(yaml.safe_dump(given))
@@ -267,7 +262,7 @@ def test_an_override_takes_precedence_over_an_alias_in_the_file(tmp_path: Path) 
     ],
 )
 def test_a_key_and_its_alias_may_both_be_given_with_equal_values(sections: dict, read: str, value: object) -> None:
-    found = to_tree(from_tree(tree(**sections), "magrpo"))
+    found = to_tree(from_tree(config_tree(**sections), "magrpo"))
     for part in read.split("."):
         found = found[part]
     assert found == value
@@ -283,7 +278,7 @@ def test_a_key_and_its_alias_may_both_be_given_with_equal_values(sections: dict,
 )
 def test_a_key_and_its_alias_with_different_values_are_rejected(sections: dict) -> None:
     with pytest.raises(UserError, match="are the same setting and differ: give one of them"):
-        from_tree(tree(**sections), "magrpo")
+        from_tree(config_tree(**sections), "magrpo")
 
 
 def test_loading_a_config_imports_no_heavy_packages() -> None:
@@ -297,14 +292,14 @@ def test_loading_a_config_imports_no_heavy_packages() -> None:
 
 
 def test_grpo_has_one_agent() -> None:
-    assert from_tree(tree(), "grpo").num_agents == 1
+    assert from_tree(config_tree(), "grpo").num_agents == 1
     with pytest.raises(UserError, match="grpo trains one agent"):
-        from_tree(tree(grpo={"num_agents": 2}), "grpo")
+        from_tree(config_tree(grpo={"num_agents": 2}), "grpo")
 
 
 def test_a_config_of_the_other_algorithm_names_its_entry_point(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump(tree(grpo={"num_turns": 1})))
+    path.write_text(yaml.safe_dump(config_tree(grpo={"num_turns": 1})))
     with pytest.raises(UserError, match=r"train_grpo"):
         load(path, "magrpo")
 

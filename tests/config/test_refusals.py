@@ -10,7 +10,7 @@ import yaml
 from marl_ray.config import from_tree, load
 from marl_ray.config.parsing import parse_value
 from marl_ray.core.errors import UserError
-from tests.config.test_loader import tree
+from tests.config.helpers import config_tree
 
 EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
 
@@ -193,11 +193,8 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
     ],
 )
 def test_an_invalid_config_is_rejected_in_one_line(sections: dict, message: str) -> None:
-    given = tree(**sections)
-    if sections.get("model") == "x":
-        given["model"] = "x"
     with pytest.raises(UserError) as error:
-        from_tree(given, "magrpo")
+        from_tree(config_tree(**sections), "magrpo")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -209,19 +206,21 @@ def test_early_termination_is_allowed_if_siblings_end_together(
     turns: int, handoff: str, threshold: float | None
 ) -> None:
     given = {"num_turns": turns, "handoff": handoff, "early_termination_threshold": threshold}
-    rollout = from_tree(tree(magrpo=given), "magrpo").rollout
+    rollout = from_tree(config_tree(magrpo=given), "magrpo").rollout
     assert (rollout.num_turns, rollout.handoff, rollout.early_termination_threshold) == (turns, handoff, threshold)
 
 
 @pytest.mark.parametrize("turns", [1, 2])
 def test_a_critic_works_with_groups_of_one(turns: int) -> None:
     given = {"critic": "iac", "num_turns": turns, "handoff": "all", "num_generations": 1}
-    credit = from_tree(tree(magrpo=given), "magrpo").credit
+    credit = from_tree(config_tree(magrpo=given), "magrpo").credit
     assert (credit.critic, credit.critic_target) == ("iac", "td")
 
 
 def test_the_largest_numbers_of_turns_and_agents_are_accepted() -> None:
-    config = from_tree(tree(magrpo={"num_turns": 100, "num_agents": 100}, output={"run_name": "n" * 255}), "magrpo")
+    config = from_tree(
+        config_tree(magrpo={"num_turns": 100, "num_agents": 100}, output={"run_name": "n" * 255}), "magrpo"
+    )
     assert (config.rollout.num_turns, config.num_agents) == (100, 100)
 
 
@@ -250,6 +249,6 @@ def test_invalid_yaml_is_a_one_line_error_with_its_position(text: str, message: 
 
 def test_yaml_anchors_and_merge_keys_work(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump(tree()) + "agents: [&a {top_p: 0.5}, *a, {<<: *a, name: b}]\n")
+    path.write_text(yaml.safe_dump(config_tree()) + "agents: [&a {top_p: 0.5}, *a, {<<: *a, name: b}]\n")
     config = load(path, "magrpo")
     assert [(agent.name, agent.top_p) for agent in config.agents] == [("m", 0.5), ("m", 0.5), ("b", 0.5)]

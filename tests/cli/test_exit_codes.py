@@ -1,4 +1,4 @@
-"""What is around a command: another Python, a reader that goes away, a signal."""
+"""Commands in unusual circumstances: another Python, a closed pipe, a signal."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.cli.parser import NEEDED, exit_code_of
+from marl_ray.cli.parser import REQUIRED_MODULES, exit_code_of
 from marl_ray.core.errors import Terminated
+from tests.factories import ROOT
 
-ROOT = Path(__file__).parents[2]
 CONFIG = str(ROOT / "configs" / "quickstart.yaml")
 
 
@@ -26,7 +26,7 @@ CONFIG = str(ROOT / "configs" / "quickstart.yaml")
     ],
     ids=["module", "command", "script"],
 )
-def test_a_python_without_the_packages_is_named(entry: list[str], tmp_path: Path) -> None:
+def test_a_python_without_the_packages_is_reported(entry: list[str], tmp_path: Path) -> None:
     variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": str(ROOT)}
     bare = [sys.executable, "-S", *entry]  # without site-packages
     ended = subprocess.run(bare, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -34,19 +34,19 @@ def test_a_python_without_the_packages_is_named(entry: list[str], tmp_path: Path
     assert ended.stdout == ""
     assert ended.stderr.startswith(f"error: {sys.executable} (Python ")
     assert ended.stderr.count("\n") == 1
-    assert ": run .venv/bin/python, which install.sh makes" in ended.stderr
-    assert ended.stderr.split(" has no module ")[1].split(":")[0] in NEEDED
+    assert ": use .venv/bin/python, which install.sh creates" in ended.stderr
+    assert ended.stderr.split(" has no module ")[1].split(":")[0] in REQUIRED_MODULES
 
 
-def test_every_requirement_is_one_of_the_modules_that_are_named() -> None:
-    """By the names that they are imported as."""
+def test_required_modules_are_the_requirements_of_setup() -> None:
+    """Compare by import names."""
     listed = re.search(r"^RUNTIME = \[(.*?)^\]", (ROOT / "setup.py").read_text(), re.DOTALL | re.MULTILINE)
     assert listed is not None
     packages = re.findall(r'"([\w-]+)', listed[1])
-    assert sorted(NEEDED) == sorted("yaml" if name == "pyyaml" else name for name in packages)
+    assert sorted(REQUIRED_MODULES) == sorted("yaml" if name == "pyyaml" else name for name in packages)
 
 
-def test_a_module_that_only_a_plugin_needs_is_its_own_affair() -> None:
+def test_a_missing_module_of_a_plugin_propagates() -> None:
     def plugin() -> None:
         import no_such_module  # noqa: F401
 
@@ -65,7 +65,7 @@ def test_a_module_that_only_a_plugin_needs_is_its_own_affair() -> None:
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
+def test_a_closed_pipe_is_no_error(command: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -79,7 +79,7 @@ def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("stopped", "code"), [(KeyboardInterrupt(), 130), (Terminated(), 143)])
-def test_a_stopped_command_says_by_what(stopped: BaseException, code: int) -> None:
+def test_a_stopped_command_has_the_exit_code_of_its_signal(stopped: BaseException, code: int) -> None:
     def command() -> None:
         raise stopped
 
