@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import marl_ray
 from marl_ray.cli.main import main
 from marl_ray.cli.train import train_main
 from marl_ray.core import installed_versions as versions
@@ -43,7 +44,7 @@ def test_version_names_the_packages_that_affect_results(
 ) -> None:
     assert main(["--version"]) == 0
     line = capsys.readouterr().out
-    assert line.startswith(f"marl-ray {version('marl-ray')} (python {platform.python_version()}, torch ")
+    assert line.startswith(f"marl-ray {marl_ray.__version__} (python {platform.python_version()}, torch ")
     assert f"ray {version('ray')}" in line
     monkeypatch.setattr(versions, "PACKAGES", ("ray", "not-there"))
     assert versions.version_line().endswith(", not-there missing)")

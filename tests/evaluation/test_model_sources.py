@@ -201,4 +201,4 @@ def test_an_evaluation_needs_a_config(capsys: pytest.CaptureFixture[str]) -> Non
     assert "no config: give --config FILE, or the --model of a run" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["eval", "--model", "base", "--k", "1,x"])
-    assert "--k: 'x' is not a whole number from 1" in capsys.readouterr().err
+    assert "--k: 'x' is not a whole number of at least 1" in capsys.readouterr().err

@@ -90,9 +90,9 @@ def test_all_that_was_recorded_agrees_to_the_bit(folder: RunFolder, capsys: pyte
     assert err == ""
     assert [line for line in lines if line.startswith("agent")] == [
         "agent 0, from its base model",
-        "agent 0: 5 of 5 steps were recorded; they agree to the bit",
+        "agent 0: 5 of 5 steps have recorded metrics; metrics are bit-identical",
         "agent 1, from its base model",
-        "agent 1: 5 of 5 steps were recorded; they agree to the bit",
+        "agent 1: 5 of 5 steps have recorded metrics; metrics are bit-identical",
     ]
     table = lines[1 : 2 + STEPS]
     assert len({len(line) for line in table}) == 1, "aligned"
@@ -115,7 +115,7 @@ def test_some_steps_of_one_agent(folder: RunFolder, capsys: pytest.CaptureFixtur
         first, _, *lines, last = capsys.readouterr().out.splitlines()
         assert first == begins
         assert [int(line.split()[0]) for line in lines] == shown
-        assert last.endswith(" were recorded; they agree to the bit")
+        assert last.endswith(" have recorded metrics; metrics are bit-identical")
 
 
 def test_what_was_not_learned_like_this_fails(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,9 +127,11 @@ def test_what_was_not_learned_like_this_fails(folder: RunFolder, capsys: pytest.
             folder.metrics.write_text(json.dumps(changed) + "\n")
             assert main(["replay", str(folder), "--agent", "0", "--steps", "3:5"]) == code
             out, err = capsys.readouterr()
-            assert out.splitlines()[-1] == f"agent 0: 1 of 2 steps were recorded; they differ by {change:.1e} at most"
+            assert out.splitlines()[-1] == (
+                f"agent 0: 1 of 2 steps have recorded metrics; metrics differ by at most {change:.1e}"
+            )
             assert out.splitlines()[2].split().count("-") == 4, "step 4 was not recorded"
-            assert err.startswith(f"error: {folder} was not learned like this: the numbers differ by") == (code == 1)
+            assert err.startswith(f"error: {folder} cannot be reproduced: metrics differ by") == (code == 1)
     finally:
         folder.metrics.write_text(whole)
 
@@ -141,13 +143,13 @@ def test_what_was_not_recorded_is_not_said_to_agree(
     (copy / "metrics.jsonl").unlink()
     assert main(["replay", str(copy), "--agent", "0", "--steps", "3:5"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == "agent 0: learned from 2 steps again; nothing was recorded to compare with"
+    assert last == "agent 0: 2 steps replayed; no recorded metrics to compare with"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--agent", "2"], "has agents 0 to 1: --agent 2 is none of them"),
+        (["--agent", "2"], "has agents 0 to 1: --agent 2 does not exist"),
         (["--steps", "3:3"], "--steps 3:3 is no step: give FROM:TO with FROM below TO"),
         (["--steps", ":0"], "--steps 0:0 is no step"),
         (["--steps", "2:7"], "has batches up to step 5 only: --steps cannot go on to 7"),
