@@ -1,4 +1,4 @@
-"""The benchmarks' modules, for tests that run a short form of them; `benchmarks` is not an installed package."""
+"""Benchmark modules for tests that run them in short form; `benchmarks` is not an installed package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong programs made from right ones, one small change each, and their verdicts by plain execution."""
+"""Mutants of correct programs with one small change each, and their verdicts by direct execution."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    """The fields of a node that can be changed, and to what."""
+    """Yield the fields of a node that can be changed, with their new values."""
     if isinstance(node, ast.Compare):
         yield "ops", [SWAPS.get(type(node.ops[0]), ast.Eq)(), *node.ops[1:]]
     elif isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in SWAPS:
@@ -50,7 +50,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
 
 
 def mutants(source: str, entry_point: str, count: int, seed: int) -> list[str]:
-    """Up to `count` different mutants of a program, drawn from all single changes in its entry point."""
+    """Return up to `count` different mutants of a program, sampled from all single changes in its entry point."""
     tree = ast.parse(source)
     places = []
     entry = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == entry_point)
@@ -133,9 +133,10 @@ for line in sys.stdin:
 def direct_verdicts(
     programs: list[tuple[str, str, str]], limit_cpu_s: float
 ) -> list[tuple[list[bool], list[float]] | None]:
-    """For (program, tests, entry point): which tests pass without any sandbox, and every statement's CPU seconds.
+    """Run programs (program, tests, entry point) without a sandbox.
 
-    After a test that runs out of time all further ones count as not passed. None where the process died.
+    Returns for each program which tests pass and the CPU seconds of every statement, or None if the process died. After
+    a test that runs out of time all further tests count as not passed.
     """
     requests = "".join(json.dumps([*program, limit_cpu_s]) + "\n" for program in programs)
     done = subprocess.run(

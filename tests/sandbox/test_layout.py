@@ -1,4 +1,4 @@
-"""The folder of a file says which process runs it: who imports whom, and that a name means one thing."""
+"""The folder of a file tells which process runs it: permitted imports per folder, and unique class names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUTSIDE = sorted([*ROOT.glob("*.py"), *(ROOT / "host").glob("*.py")])
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """How many levels up, and which module, of every import in a file."""
+    """Yield level and module of every import in a file."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             yield from ((node.level, node.module or item.name) for item in node.names)
@@ -39,7 +39,7 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", INSIDE, ids=name_of)
-def test_what_runs_inside_imports_the_standard_library_and_what_its_process_may(path: Path) -> None:
+def test_isolated_code_imports_the_standard_library_and_permitted_folders_only(path: Path) -> None:
     folder = path.parent.name
     for level, module in imports(path):
         first = module.partition(".")[0]
@@ -53,7 +53,7 @@ def test_what_runs_inside_imports_the_standard_library_and_what_its_process_may(
 
 
 @pytest.mark.parametrize("path", OUTSIDE, ids=name_of)
-def test_the_owner_imports_nothing_of_the_rest_and_nothing_that_belongs_to_a_process_inside(path: Path) -> None:
+def test_host_code_imports_neither_the_rest_of_the_package_nor_isolated_processes(path: Path) -> None:
     for level, module in imports(path):
         assert level == 0, f"{module}: relative imports are for inside the wall"
         if module.partition(".")[0] != "marl_ray":

@@ -1,10 +1,9 @@
-"""Guards against getting slow. The figures and the targets themselves are benchmarks/sandbox_throughput.py's.
+"""Lower bounds on the sandbox's speed; benchmarks/sandbox_throughput.py measures the figures and has the targets.
 
-Every round measures all ways one after the other, and what is looked at are medians of ratios within rounds, so that a
-busy machine slows both sides. The bounds are far from the figures of docs/explanation/sandbox.md, as processors and their
-neighbours differ: a program took 3.5 to 8 times a fork, and the library did 1.8 to 4 times a fresh interpreter's
-programs. What they find is a way that is lost: an interpreter started for every program, or a trip through Ray for
-each one.
+Every round measures all methods in turn, and the test compares medians of ratios within rounds, so that a busy machine
+slows both sides. The bounds are far below the figures of docs/explanation/sandbox.md, since processors and their load
+differ: a program took 3.5 to 8 times as long as a fork, and the library ran 1.8 to 4 times as many programs as fresh
+interpreters did. The bounds detect a lost optimisation: an interpreter started per program, or a Ray call per program.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ RAY_VS_LIBRARY = 0.5
 LATENCY_VS_FORK = 20.0
 
 
-def test_speed_of_library_and_ray_workers() -> None:
+def test_library_and_ray_workers_are_not_slower_than_the_bounds() -> None:
     ray = pytest.importorskip("ray")
     from marl_ray.actors.sandbox_pool import SandboxPool
     from marl_ray.cluster.ray_private import init_on_localhost
@@ -51,7 +50,7 @@ def test_speed_of_library_and_ray_workers() -> None:
     if ray.is_initialized():
         ray.shutdown()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_worker_niceness", "0")  # else Ray's workers stand back behind all others on a busy machine
+        patch.setenv("RAY_worker_niceness", "0")  # else Ray's workers have the lowest priority on a busy machine
         init_on_localhost(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
         try:
             figures = asyncio.run(scenario())

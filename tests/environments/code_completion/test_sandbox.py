@@ -16,8 +16,7 @@ from marl_ray.environments.execution import report_of
 from marl_ray.sandbox import Sandbox, SandboxSettings
 from marl_ray.sandbox.inside.isolation import landlock
 from tests.environments.code_completion.helpers import POP, RIGHT, ROOT, TASK
-from tests.sandbox.datasets import load
-from tests.sandbox.test_datasets import CLASSEVAL_FAILING, CLASSEVAL_WITH_FILES
+from tests.sandbox.datasets import CLASSEVAL_FAILING, CLASSEVAL_WITH_FILES, load
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Honest programs at the boundaries of the sandbox, each with its tests, in one module per class."""
+"""Honest programs that exercise the boundaries of the sandbox, each with its tests; one module per group."""
 
 from __future__ import annotations
 

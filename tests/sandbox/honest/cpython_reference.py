@@ -1,8 +1,9 @@
-"""What plain CPython says of a program and its tests: a script, run in a process of its own.
+"""Reference verdicts of plain CPython: a script that runs in a process of its own.
 
-`cpython_reference.py JOB` with the path of a JSON file (see `HonestProgram.job`) beside which it may write. It prints a JSON list of
-verdicts: "pass", "fail", "skipped" or "error:" and the exception's name. Asserts and unittest run in the module's own
-names, as after `from solution import *`; a script runs as `python solution.py`.
+Usage: `cpython_reference.py JOB`, with the path of a JSON file (see `HonestProgram.job`) in a writable folder. The
+script prints a JSON list of verdicts: "pass", "fail", "skipped" or "error:" and the exception's name. Asserts and
+unittest classes run in the module's own namespace, as after `from solution import *`; a script runs as `python
+solution.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 
 def _error(error: BaseException) -> str:
-    """A failed assertion of the test is a failure; any other exception, and one of the program's, an error."""
+    """Return "fail" for a failed assertion of the test, and "error:NAME" for any other exception."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, AssertionError) and not frames[-1].filename.endswith("solution.py"):
         return "fail"

@@ -1,18 +1,18 @@
 """Tests of honest programs whose verdict differs from plain CPython's, and why.
 
-docs/explanation/sandbox.md tells the same reasons; a difference that is mended is to be taken out of both.
+docs/explanation/sandbox.md gives the same reasons. Remove a fixed difference from both.
 """
 
 from __future__ import annotations
 
 KNOWN_DIFFERENCES: dict[str, dict[str, tuple[int, ...]]] = {
-    "two processes have two states: output, contexts, builtins and names that a test sets stay the test's own": {
+    "state of two processes: output, contexts, builtins and names that a test sets are not shared with the program": {
         "effects/prints": (1,),
         "globals/tests_set_a_name": (1,),
         "state/decimal_context_is_set": (1,),
         "state/builtins_are_changed": (0,),
     },
-    "an object of the program's process is not combined with plain data where its word would be the verdict": {
+    "an object of the program is not combined with plain data where the program would decide the verdict": {
         "standard_types/simple_namespace": (1,),
         "standard_types/array_and_views": (1,),
         "standard_types/paths_and_uuids": (1,),
@@ -20,19 +20,19 @@ KNOWN_DIFFERENCES: dict[str, dict[str, tuple[int, ...]]] = {
         "subclasses/of_int": (2,),
         "subclasses/user_dict": (1,),
     },
-    "a stand-in is not the object: what looks inside it (dataclasses, inspect) or hands views on sees the stand-in": {
+    "a proxy is not the object: code that inspects it (dataclasses, inspect) or passes views sees the proxy": {
         "generators/takes_a_generator": (3,),
         "standard_types/dataclass": (4,),
         "functions/signatures": (4,),
     },
-    "exceptions: StopIteration and groups are not raised in a test; the program's `__exit__` does not see a test's": {
+    "exceptions: tests get no StopIteration and no groups; the program's `__exit__` gets no exception of a test": {
         "errors/stop_iteration": (0,),
         "errors/groups": (0, 1),
         "classes/context_manager": (1,),
     },
-    "a guest has no files: neither its own source nor temporary ones": {
+    "a guest has no files: neither its own source nor temporary files": {
         "library/own_source": (0,),
         "library/temporary_file": (0,),
     },
 }
-"""By reason and program, the numbers of its tests."""
+"""Numbers of the differing tests, by reason and program."""

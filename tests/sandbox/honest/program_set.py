@@ -1,4 +1,4 @@
-"""What an honest program is, and how the modules of the set write theirs down."""
+"""Honest programs and sets of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marl_ray.sandbox.inside.suites.parser import parse_tests
 
 @dataclass(frozen=True)
 class HonestProgram:
-    """A program that a person might hand in, and tests that plain CPython can judge."""
+    """A plausible program without hostile intent, and tests that plain CPython can evaluate."""
 
     name: str
     group: str
@@ -22,11 +22,11 @@ class HonestProgram:
     entry_point: str = "f"
 
     def program(self) -> Program:
-        """What the sandbox is given."""
+        """Return the program for the sandbox."""
         return Program(self.source, self.tests, self.entry_point, form=self.form)  # type: ignore[arg-type]
 
     def job(self) -> dict[str, Any]:
-        """What `cpython_reference.py` is given: the program and its single tests."""
+        """Return the input of `cpython_reference.py`: the program and its single tests."""
         cases = parse_tests(self.tests, self.entry_point, self.form).cases  # type: ignore[arg-type]
         return {
             "program": self.source,
@@ -40,31 +40,31 @@ class HonestProgram:
 
 @dataclass
 class ProgramSet:
-    """The programs of one class; the methods add one each, named after the class."""
+    """Programs of one group. Each method adds one program."""
 
     group: str
     programs: list[HonestProgram] = field(default_factory=list)
 
     def asserts(self, name: str, source: str, *tests: str, entry: str = "f") -> None:
-        """Assert lines, as in MBPP; each string is one test."""
-        self._add(name, source, tuple(_plain(test) for test in tests), "asserts", entry)
+        """Add a program with assert lines, as in MBPP; each string is one test."""
+        self._add(name, source, tuple(_dedent(test) for test in tests), "asserts", entry)
 
     def check(self, name: str, source: str, body: str, entry: str = "f") -> None:
-        """The body of `check(candidate)`, as in HumanEval; each assert is one test."""
-        self._add(name, source, "def check(candidate):\n" + textwrap.indent(_plain(body), "    "), "check", entry)
+        """Add a program with the body of `check(candidate)`, as in HumanEval; each assert is one test."""
+        self._add(name, source, "def check(candidate):\n" + textwrap.indent(_dedent(body), "    "), "check", entry)
 
     def unittest(self, name: str, source: str, body: str, entry: str = "C") -> None:
-        """The body of a `unittest.TestCase`, as in ClassEval; each method is one test."""
-        tests = "import unittest\n\nclass Tests(unittest.TestCase):\n" + textwrap.indent(_plain(body), "    ")
+        """Add a program with the body of a `unittest.TestCase`, as in ClassEval; each method is one test."""
+        tests = "import unittest\n\nclass Tests(unittest.TestCase):\n" + textwrap.indent(_dedent(body), "    ")
         self._add(name, source, tests, "unittest", entry)
 
     def stdio(self, name: str, source: str, *pairs: tuple[str, str]) -> None:
-        """Pairs of standard input and the output wanted; each is one test."""
+        """Add a program with pairs of standard input and expected output; each pair is one test."""
         self._add(name, source, stdio_tests([StdioCase(*pair) for pair in pairs]), "stdio", "")
 
     def _add(self, name: str, source: str, tests: str | tuple[str, ...], form: str, entry: str) -> None:
-        self.programs.append(HonestProgram(f"{self.group}/{name}", self.group, _plain(source), tests, form, entry))
+        self.programs.append(HonestProgram(f"{self.group}/{name}", self.group, _dedent(source), tests, form, entry))
 
 
-def _plain(text: str) -> str:
+def _dedent(text: str) -> str:
     return textwrap.dedent(text).strip("\n") + "\n"

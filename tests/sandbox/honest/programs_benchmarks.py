@@ -1,4 +1,4 @@
-"""Tasks in the manner of MBPP, HumanEval and ClassEval."""
+"""Tasks in the style of MBPP, HumanEval and ClassEval."""
 
 from tests.sandbox.honest.program_set import ProgramSet
 

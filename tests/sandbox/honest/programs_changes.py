@@ -1,4 +1,4 @@
-"""Arguments changed in place, objects shared, and names of the module that change."""
+"""Arguments changed in place, shared objects, and module globals that change."""
 
 from tests.sandbox.honest.program_set import ProgramSet
 

@@ -1,4 +1,4 @@
-"""Programs made of classes, used by asserts."""
+"""Programs that define classes, tested by asserts."""
 
 from tests.sandbox.honest.program_set import ProgramSet
 

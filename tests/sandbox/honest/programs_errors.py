@@ -1,4 +1,4 @@
-"""Exceptions: their types, arguments, texts and causes."""
+"""Exceptions: types, arguments, messages and causes."""
 
 from tests.sandbox.honest.program_set import ProgramSet
 

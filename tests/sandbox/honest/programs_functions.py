@@ -1,4 +1,4 @@
-"""Functions that return functions, take functions, remember; coroutines."""
+"""Functions that return functions, take functions or keep state; coroutines."""
 
 from tests.sandbox.honest.program_set import ProgramSet
 

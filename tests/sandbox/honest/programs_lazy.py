@@ -1,4 +1,4 @@
-"""Generators and other iterators, and when things happen."""
+"""Generators and other iterators, and the order of side effects."""
 
 from tests.sandbox.honest.program_set import ProgramSet
 

@@ -1,4 +1,4 @@
-"""Modules and codecs of the standard library, threads, and state that one problem could leave to the next."""
+"""Standard library modules and codecs, threads, and state that could leak from one problem to the next."""
 
 from tests.sandbox.honest.program_set import ProgramSet
 

@@ -1,4 +1,4 @@
-"""Values of the standard library's types, and of subclasses of the builtin ones."""
+"""Values of standard library types, and of subclasses of builtin types."""
 
 from tests.sandbox.honest.program_set import ProgramSet
 

@@ -1,4 +1,4 @@
-"""Plain values: numbers, texts, bytes, sets, dates; large and deep ones."""
+"""Plain values: numbers, texts, bytes, sets and dates; large and deep values."""
 
 from tests.sandbox.honest.program_set import ProgramSet
 

@@ -13,7 +13,7 @@ import pytest
 from marl_ray.sandbox import Limits, Program, Sandbox, SandboxSettings, SandboxUnavailable
 from marl_ray.sandbox.inside.isolation import landlock
 from tests.sandbox import datasets
-from tests.sandbox.test_datasets import CLASSEVAL_WITH_FILES, not_passed, run
+from tests.sandbox.datasets import CLASSEVAL_WITH_FILES, failures, run_solutions
 
 LEVELS = {"process+landlock": "process", "bwrap": "bwrap"}
 MIB = 4
@@ -249,4 +249,4 @@ def test_levels_that_cannot_shut_a_program_up_in_a_folder_are_refused() -> None:
 def test_classes_that_write_files_pass(scratch: Sandbox) -> None:
     classes = {task: program for task, program in datasets.classeval().items() if task in CLASSEVAL_WITH_FILES}
     assert len(classes) == 8
-    assert not_passed(run(scratch, classes)) == {}
+    assert failures(run_solutions(scratch, classes)) == {}

@@ -1,22 +1,12 @@
-"""Passes that nobody earned: ways in which a program could once be told "pass" without the answer."""
+"""Regression tests: ways in which a program once got "pass" without the answer."""
 
 # ruff: noqa: E501 (lines of the programs)
 from __future__ import annotations
 
 import pytest
 
-from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox
-
-SHORT = Limits(test_cpu_s=2.0, test_wall_s=2.0, program_wall_s=10.0)
-
-
-def run(sandbox: Sandbox, source: str, *tests: str, name: str = "f", prompt: str = "") -> ExecutionReport:
-    return sandbox.run(Program(source, tests, name, prompt=prompt, limits=SHORT))
-
-
-def statuses(report: ExecutionReport) -> list[str]:
-    return [test.status for test in report.tests]
-
+from marl_ray.sandbox import Sandbox
+from tests.sandbox.helpers import run_asserts, statuses
 
 # --- objects of a guest that is gone ---
 
@@ -35,7 +25,7 @@ def statuses(report: ExecutionReport) -> list[str]:
 @pytest.mark.parametrize(
     "use", ["s.value == 1", "s.get() == 1", "len(s) == 1", "str(s) == 's'", "list(s) == [1]", "f(s) == 1"]
 )
-def test_objects_of_a_dead_guest_pass_nothing(sandbox: Sandbox, end: str, use: str) -> None:
+def test_objects_of_a_dead_guest_pass_no_test(sandbox: Sandbox, end: str, use: str) -> None:
     source = (
         "class S:\n    value = 1\n    def get(self): return 1\n    def __len__(self): return 1\n"
         "    def __iter__(self): return iter([1])\n    def __str__(self): return 's'\n"
@@ -47,8 +37,8 @@ def test_objects_of_a_dead_guest_pass_nothing(sandbox: Sandbox, end: str, use: s
         f"assert {use}",
         f"try:\n    assert {use}\nexcept:\n    pass",
     )
-    report = run(sandbox, source, *tests)
-    if "SystemExit" in end:  # an exception like any other: the guest lives on
+    report = run_asserts(sandbox, source, *tests)
+    if "SystemExit" in end:  # an ordinary exception: the guest survives
         assert statuses(report)[:2] == ["pass", "error"]
         return
     assert statuses(report)[0] == "pass"
@@ -74,7 +64,7 @@ def test_objects_of_a_dead_guest_pass_nothing(sandbox: Sandbox, end: str, use: s
         "deep(61)",
     ],
 )
-def test_no_answer_moves_the_tests_into_the_guest(sandbox: Sandbox, answer: str) -> None:
+def test_no_answer_of_the_program_moves_a_test_into_the_guest(sandbox: Sandbox, answer: str) -> None:
     source = (
         "def deep(n):\n    x = ()\n    for _ in range(n): x = (x,)\n    return x\n"
         "import sys\ndef f(x):\n    frame = sys._getframe()\n    while frame:\n"
@@ -82,12 +72,12 @@ def test_no_answer_moves_the_tests_into_the_guest(sandbox: Sandbox, answer: str)
         f"        frame = frame.f_back\n    return {answer} if x == 1 else True\n"
     )
     tests = ("y = f(1)\nassert f([y]) == 'never'", "assert f(f(1)) == 'never'", "assert f(2) == 'never'")
-    report = run(sandbox, source, *tests)
+    report = run_asserts(sandbox, source, *tests)
     assert report.passed == 0
     assert report.trusted
 
 
-def test_one_test_that_needs_the_guest_leaves_the_others_trusted(sandbox: Sandbox) -> None:
+def test_one_test_in_the_guest_leaves_the_others_trusted(sandbox: Sandbox) -> None:
     source = "def f(g, x=2): return g(x) if callable(g) else g\n"
     tests = (
         "def double(x): return 2 * x\nassert f(double) == 4",
@@ -96,33 +86,33 @@ def test_one_test_that_needs_the_guest_leaves_the_others_trusted(sandbox: Sandbo
         "assert f(abs, -3) == 3",
         "assert f(double(4)) == 8",
     )
-    report = run(sandbox, source, *tests)
+    report = run_asserts(sandbox, source, *tests)
     assert statuses(report) == ["pass"] * 5
     assert [test.trusted for test in report.tests] == [False, True, False, True, True]
     assert not report.trusted
     assert report.trusted_passed == 3
 
 
-def test_what_is_forged_in_the_guest_stays_there(sandbox: Sandbox) -> None:
+def test_forgeries_in_the_guest_do_not_reach_tests_in_the_judge(sandbox: Sandbox) -> None:
     source = (
         "import builtins, sys\ndef f(x):\n    frame = sys._getframe()\n    while frame:\n"
         "        frame.f_globals['exec'] = lambda *a: None\n        frame = frame.f_back\n    return 'forged'\n"
     )
-    report = run(
+    report = run_asserts(
         sandbox, source, "assert f(lambda: 1) == 1", "assert f(1) == 1", "assert f(lambda: 2) == 2", "assert f(2) == 2"
     )
     assert [(t.status, t.trusted) for t in report.tests if t.trusted] == [("fail", True)] * 2
     assert [test.trusted for test in report.tests] == [False, True, False, True]
 
 
-def test_tests_that_share_what_only_the_guest_has_run_there_together(sandbox: Sandbox) -> None:
+def test_tests_that_share_a_value_of_the_guest_all_run_in_the_guest(sandbox: Sandbox) -> None:
     source = "def f(g): return [g(1)] if callable(g) else g\n"
-    report = run(sandbox, source, "x = f(lambda n: n)\nassert x == [1]", "assert f(x) == [1]")
+    report = run_asserts(sandbox, source, "x = f(lambda n: n)\nassert x == [1]", "assert f(x) == [1]")
     assert statuses(report) == ["pass", "pass"]
     assert [test.trusted for test in report.tests] == [False, False]
 
 
-# --- what belongs to the tests ---
+# --- names and questions ---
 
 
 @pytest.mark.parametrize(
@@ -142,16 +132,19 @@ def test_tests_that_share_what_only_the_guest_has_run_there_together(sandbox: Sa
         ),
     ],
 )
-def test_names_of_the_standard_library_are_the_tests_own(sandbox: Sandbox, lie: str, test: str) -> None:
-    assert run(sandbox, f"{lie}\ndef f(x): return 0\n", test).passed == 0
+def test_program_cannot_redefine_standard_library_names_of_tests(sandbox: Sandbox, lie: str, test: str) -> None:
+    assert run_asserts(sandbox, f"{lie}\ndef f(x): return 0\n", test).passed == 0
 
 
-def test_a_module_may_be_used_without_import(sandbox: Sandbox) -> None:
+def test_tests_can_use_modules_without_import(sandbox: Sandbox) -> None:
     tests = ("assert math.isclose(f(1), 1.0)", "assert f(sys.maxsize) == sys.maxsize", "assert isclose(f(2), 2)")
-    assert run(sandbox, "import math, sys\nfrom math import *\ndef f(x): return x\n", *tests).passed == 3
+    assert run_asserts(sandbox, "import math, sys\nfrom math import *\ndef f(x): return x\n", *tests).passed == 3
     assert (
-        run(
-            sandbox, "class math:\n    def __init__(self, x): self.pi = x\n", "assert math(3).pi == 3", name="math"
+        run_asserts(
+            sandbox,
+            "class math:\n    def __init__(self, x): self.pi = x\n",
+            "assert math(3).pi == 3",
+            entry_point="math",
         ).passed
         == 1
     )
@@ -170,16 +163,16 @@ def test_a_module_may_be_used_without_import(sandbox: Sandbox) -> None:
         ("__hash__", "assert hash(x) == 1 and hash(x) == 2"),
     ],
 )
-def test_a_question_is_answered_once(sandbox: Sandbox, method: str, test: str) -> None:
+def test_questions_are_sent_once_per_state(sandbox: Sandbox, method: str, test: str) -> None:
     kind = {"__float__": "float", "__str__": "str", "__repr__": "str", "__bool__": "(2).__eq__"}.get(method, "int")
     source = f"class T:\n    n = 0\n    def {method}(self):\n        T.n += 1\n        return {kind}(T.n)\ndef f(): return T()\n"
-    assert run(sandbox, source, f"x = f()\n{test}").passed == 0
+    assert run_asserts(sandbox, source, f"x = f()\n{test}").passed == 0
 
 
-def test_an_answer_may_change_after_a_call(sandbox: Sandbox) -> None:
+def test_answers_may_change_after_a_call(sandbox: Sandbox) -> None:
     source = "class T:\n    n = 0\n    def add(self): self.n += 1\n    def __len__(self): return self.n\ndef f(): return T()\n"
     assert (
-        run(
+        run_asserts(
             sandbox, source, "x = f()\nassert len(x) == 0\nx.add()\nassert len(x) == 1\nx.n = 7\nassert len(x) == 7"
         ).passed
         == 1
@@ -212,12 +205,12 @@ def test_an_answer_may_change_after_a_call(sandbox: Sandbox) -> None:
         "x = f.E()\nassert list(map(hash, [x])) == [x]",
     ],
 )
-def test_nothing_passes_by_what_a_handle_is(sandbox: Sandbox, test: str) -> None:
+def test_properties_of_proxies_pass_no_test(sandbox: Sandbox, test: str) -> None:
     source = (
         "class T: pass\nclass S(str): pass\nclass E:\n    def __eq__(self, other): return True\n    __lt__ = __ne__ = __eq__\n"
         "    def __hash__(self): return hash(5)\ndef f(x): return x\nf.T, f.S, f.E = T, S, E\n"
     )
-    assert run(sandbox, source, test).passed == 0
+    assert run_asserts(sandbox, source, test).passed == 0
 
 
 @pytest.mark.parametrize(
@@ -234,21 +227,21 @@ def test_nothing_passes_by_what_a_handle_is(sandbox: Sandbox, test: str) -> None
         "assert isinstance(f(iter('ab')), object)",
     ],
 )
-def test_what_is_the_same_is_the_same(sandbox: Sandbox, test: str) -> None:
+def test_identity_and_types_are_as_in_one_process(sandbox: Sandbox, test: str) -> None:
     source = "class T: pass\nclass S(str): pass\ndef f(x): return x\nf.T, f.S = T, S\n"
-    assert run(sandbox, source, test).passed == 1
+    assert run_asserts(sandbox, source, test).passed == 1
 
 
-def test_the_program_is_asked_about_its_objects_only_where_it_is_on_both_sides(sandbox: Sandbox) -> None:
+def test_program_compares_its_objects_only_with_each_other(sandbox: Sandbox) -> None:
     source = "class P:\n    def __init__(self, x): self.x = x\n    def __eq__(self, other): return self.x == other.x\ndef f(x): return P(x)\n"
     tests = ("assert f(1) == P(1)", "assert f(1) == P(2)", "assert [f(1)] == [P(1)]", "a = [1]\nassert f(1) == a")
     tests += ("assert max(f(1), f(2), key=hash)", "assert (lambda a, b: a == b)(f(1), f(1))")
-    report = run(sandbox, source, *tests)
+    report = run_asserts(sandbox, source, *tests)
     assert statuses(report) == ["pass", "fail", "pass", "error", "error", "error"]
     assert [test.trusted for test in report.tests] == [False, False, False, True, True, True]
 
 
-def test_operators_on_instances_that_the_test_makes(sandbox: Sandbox) -> None:
+def test_operators_on_instances_made_by_the_test_ask_the_program(sandbox: Sandbox) -> None:
     source = (
         "class Vec:\n    def __init__(self, x): self.x = x\n    def __mul__(self, n): return Vec(self.x * n)\n"
         "    __rmul__ = __mul__\n    def __contains__(self, x): return x == self.x\n    def __sub__(self, x): return 0\n"
@@ -259,9 +252,11 @@ def test_operators_on_instances_that_the_test_makes(sandbox: Sandbox) -> None:
         "assert (3 * Vec(2)).x == 6",
         "v = Vec(2)\nv *= 2\nassert 4 in v and 5 not in v",
     )
-    made = run(sandbox, source, *tests)
+    made = run_asserts(sandbox, source, *tests)
     assert [(test.status, test.trusted) for test in made.tests] == [("pass", False)] * 3
-    given = run(sandbox, source, "assert (f(2) * 3).x == 6", "assert abs(f(2) - 3.5) < 1e-9", "assert 2 in f(2)")
+    given = run_asserts(
+        sandbox, source, "assert (f(2) * 3).x == 6", "assert abs(f(2) - 3.5) < 1e-9", "assert 2 in f(2)"
+    )
     assert statuses(given) == ["error"] * 3
 
 
@@ -293,18 +288,20 @@ def test_operators_on_instances_that_the_test_makes(sandbox: Sandbox) -> None:
         ("for x in [1]:\n    ok = f(x) == f(2)\nassert g() == 1", "if ok:\n    y = 1\nassert y == 1"),
     ],
 )
-def test_what_an_untrusted_test_hands_on_is_not_trusted(sandbox: Sandbox, tests: tuple[str, ...]) -> None:
+def test_tests_that_read_variables_of_an_untrusted_test_are_not_trusted(
+    sandbox: Sandbox, tests: tuple[str, ...]
+) -> None:
     source = (
         "class P:\n    def __init__(self, x): pass\n    def __eq__(self, o): return True\n"
         "    def __sub__(self, o): return 0.0\ndef f(x): return P(x)\n"
         "def g(x=None):\n    if x == 'end':\n        import os\n        os._exit(0)\n    return 1\n"
     )
-    # Variables of the same name that are the test's own, constants and functions do no harm.
+    # A test's own variables of the same name, constants and functions stay trusted.
     own = (
         "import json\none = 1\ndef add(x): return x + one\nok = g()\nassert add(ok) == 2",
         "ok = [x for x in [g()]]\nassert ok == [one]",
     )
-    report = run(sandbox, source, own[0], *tests, own[1], "assert add(g()) == 2 and json")
+    report = run_asserts(sandbox, source, own[0], *tests, own[1], "assert add(g()) == 2 and json")
     assert statuses(report)[-3:] == ["pass"] * 3, report.tests
     assert [test.trusted for test in report.tests][-3:] == [False, True, True], report.tests
     assert report.tests[0].trusted
@@ -341,11 +338,11 @@ SELF = (
         "k = K(3)\nassert abs(f(k) - 1024.0) < 1e-5",
     ],
 )
-def test_what_functions_return_is_no_instance_that_the_test_makes(sandbox: Sandbox, test: str) -> None:
-    """Whatever the program returns there: the instance itself, say."""
-    report = run(sandbox, SELF, test, "assert S().seen == [1024.0]", name="S")
+def test_results_of_functions_are_not_instances_made_by_the_test(sandbox: Sandbox, test: str) -> None:
+    """Return an instance from a method: the program must not be asked about its operators."""
+    report = run_asserts(sandbox, SELF, test, "assert S().seen == [1024.0]", entry_point="S")
     assert [test.status == "pass" for test in report.tests] == [False, False], report.tests
-    assert report.trusted, "it was not asked"
+    assert report.trusted, "the program was not asked"
 
 
 @pytest.mark.parametrize(
@@ -363,16 +360,16 @@ def test_what_functions_return_is_no_instance_that_the_test_makes(sandbox: Sandb
         "assert 3 in S() and not 3 not in S()",
     ],
 )
-def test_what_counts_as_an_instance_that_the_test_makes(sandbox: Sandbox, test: str) -> None:
-    report = run(sandbox, SELF, test, name="S")
+def test_expressions_that_are_instances_made_by_the_test(sandbox: Sandbox, test: str) -> None:
+    report = run_asserts(sandbox, SELF, test, entry_point="S")
     assert [(test.status, test.trusted) for test in report.tests] == [("pass", False)], report.tests
 
 
-def test_random_numbers_of_tests_are_not_those_of_programs(sandbox: Sandbox) -> None:
-    """The program draws what the test would draw next if both had started from one seed."""
+def test_tests_and_programs_draw_different_random_numbers(sandbox: Sandbox) -> None:
+    """Let the program draw the numbers that the test would draw next from a shared seed."""
     source = "import random\ndef f():\n    return [random.random() for _ in range(5)]\n"
     test = "import random\nx = [random.random() for _ in range(5)]\nassert f() == x"
-    assert run(sandbox, source, test).passed == 0
+    assert run_asserts(sandbox, source, test).passed == 0
     again = "import random\nassert f(random.random()) == 0"
-    messages = {run(sandbox, "def f(x): return x\n", again).tests[0].message for _ in range(2)}
-    assert len(messages) == 1, "what tests draw depends on the tests alone"
+    messages = {run_asserts(sandbox, "def f(x): return x\n", again).tests[0].message for _ in range(2)}
+    assert len(messages) == 1, "random numbers depend on the tests alone"

@@ -1,4 +1,4 @@
-"""The judge against guests that speak garbage: it never crashes, never waits past its deadline, never says pass."""
+"""Fuzzing of the judge with malformed answers: no crash, no wait beyond the deadline, no pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from marl_ray.sandbox.inside.protocol import frames
 from marl_ray.sandbox.inside.protocol.frames import GuestLimits
 from marl_ray.sandbox.inside.protocol.references import ALL_METHODS
 from marl_ray.sandbox.inside.suites.parser import parse_tests
-from tests.sandbox.protocol.test_fuzz_codec import wires
+from tests.sandbox.strategies import wires
 
 WANTED = "WANT-3f9c0d1e"
 LIMITS = Limits(test_cpu_s=60.0, test_wall_s=0.12, program_wall_s=1.0, max_timeouts=1, max_crashes=2)
@@ -57,7 +57,7 @@ references = st.builds(
     lambda number, name, mask, own_hash: {"h": [number, name, mask, own_hash]},
     *(numbers, st.text(max_size=3), masks, st.none() | st.integers(-2, 2) | st.just(1 << 64)),
 )
-"""Of the right shape, so that tests get stand-ins and ask them; the same ones come again and again."""
+"""Well-formed references, so that tests get proxies and send questions; numbers repeat often."""
 answers = st.one_of(wires, references, references, st.builds(lambda number: {"@": number}, numbers))
 values = st.one_of(
     answers,
@@ -77,7 +77,7 @@ details = (
     ).map(list)
 )
 builtin_names = st.lists(st.sampled_from(dir(builtins)) | wires, max_size=3)
-honest_looking = st.one_of(
+plausible = st.one_of(
     st.builds(lambda value: ["ok", value], wires),
     st.builds(lambda value, after: ["ok", value, after], values, changes),
     st.builds(lambda value: ["ok", value, None], values),
@@ -89,11 +89,11 @@ honest_looking = st.one_of(
     st.builds(lambda *a: ["syntax", *a], wires, wires, wires),
     st.builds(lambda kind, rest: [kind, *rest], st.sampled_from(["ok", "raise", "syntax", "pass", ""]), parts),
 )
-replies = st.lists(st.one_of(honest_looking, honest_looking, parts, st.binary(max_size=60)), max_size=7)
+replies = st.lists(st.one_of(plausible, plausible, parts, st.binary(max_size=60)), max_size=7)
 
 
 class GarbageZygote:
-    """Stands for a zygote; its guests answer what hypothesis has thought of, then hang up or fall silent."""
+    """Fake zygote whose guests send the answers of a script, then close the connection or stay silent."""
 
     def __init__(self, script: list[Reply], load: bool, silent: bool) -> None:
         self.script, self.load, self.silent = list(script), load, silent
@@ -135,7 +135,7 @@ class GarbageZygote:
 
 @pytest.fixture(scope="module")
 def timer() -> Iterator[DeadlineTimer]:
-    """The judge's timer, in this process; pytest's own handler comes back afterwards."""
+    """The judge's timer in this process; restores the previous signal handler."""
     before = signal.getsignal(signal.SIGALRM)
     yield DeadlineTimer()
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -148,18 +148,18 @@ def verdicts(timer: DeadlineTimer, script: list[Reply], tests: Any, form: Any, l
     request = SuiteRequest("source", None, suite, LIMITS, None)
     started = time.monotonic()
     with timer.running():
-        findings = SuiteRunner(zygote, timer, request, started).run()  # type: ignore[arg-type]
+        result = SuiteRunner(zygote, timer, request, started).run()  # type: ignore[arg-type]
     for connection in zygote.open:
         connection.close()
     assert time.monotonic() - started < LIMITS.program_wall_s + 4.0, "the judge waited past its deadline"
-    assert len(findings.verdicts) == len(suite.cases)
-    json.dumps([verdict.to_dict() for verdict in findings.verdicts]).encode("ascii")
-    return [verdict.status for verdict in findings.verdicts]
+    assert len(result.verdicts) == len(suite.cases)
+    json.dumps([verdict.to_dict() for verdict in result.verdicts]).encode("ascii")
+    return [verdict.status for verdict in result.verdicts]
 
 
 @settings(max_examples=300, deadline=None)
 @given(script=replies, test=st.sampled_from(TESTS), load=st.booleans())
-def test_no_garbage_makes_the_judge_say_pass(timer: DeadlineTimer, script: list[Reply], test: str, load: bool) -> None:
+def test_malformed_answers_never_pass(timer: DeadlineTimer, script: list[Reply], test: str, load: bool) -> None:
     statuses = verdicts(timer, script, (test, test), "asserts", load, silent=False)
     assert "pass" not in statuses
     assert set(statuses) <= {"fail", "error", "crash", "timeout", "skipped"}
@@ -167,21 +167,21 @@ def test_no_garbage_makes_the_judge_say_pass(timer: DeadlineTimer, script: list[
 
 @settings(max_examples=15, deadline=None)
 @given(script=replies, test=st.sampled_from(TESTS))
-def test_silence_ends_at_the_deadline(timer: DeadlineTimer, script: list[Reply], test: str) -> None:
+def test_silent_guests_end_at_the_deadline(timer: DeadlineTimer, script: list[Reply], test: str) -> None:
     assert "pass" not in verdicts(timer, script, (test,), "asserts", load=True, silent=True)
 
 
 @settings(max_examples=100, deadline=None)
 @given(script=replies)
-def test_garbage_instead_of_a_script_run_is_no_output(timer: DeadlineTimer, script: list[Reply]) -> None:
+def test_malformed_answers_to_a_script_request_never_pass(timer: DeadlineTimer, script: list[Reply]) -> None:
     tests = (json.dumps({"stdin": "", "stdout": WANTED}),)
     assert "pass" not in verdicts(timer, script, tests, "stdio", load=False, silent=False)
 
 
 @settings(max_examples=100, deadline=None)
 @given(script=replies)
-def test_garbage_from_tests_in_the_guest_gives_a_verdict(timer: DeadlineTimer, script: list[Reply]) -> None:
-    """There a guest can say pass (the report is marked as not trusted), but not make the judge fail."""
+def test_malformed_answers_to_unittest_requests_give_verdicts(timer: DeadlineTimer, script: list[Reply]) -> None:
+    """Send garbage for tests in the guest, which may pass (the report is untrusted) but not crash the judge."""
     tests = "import unittest\nclass A(unittest.TestCase):\n    def test_a(self): pass\n    def test_b(self): pass\n"
     statuses = verdicts(timer, script, tests, "unittest", load=True, silent=False)
     assert set(statuses) <= {"pass", "fail", "error", "crash", "timeout", "skipped"}
@@ -201,8 +201,8 @@ def f(x):
 
 @settings(max_examples=120, deadline=None)
 @given(data=st.binary(min_size=1, max_size=3000) | st.binary(min_size=1, max_size=20), early=st.booleans())
-def test_real_guests_that_write_garbage(sandbox: Sandbox, data: bytes, early: bool) -> None:
-    """The same through all the real processes: bytes on the guest's descriptor, while loading or in a call."""
+def test_real_guests_that_write_garbage_fail(sandbox: Sandbox, data: bytes, early: bool) -> None:
+    """Write bytes to a real guest's descriptor, while loading or in a call."""
     source = GARBAGE_SOURCE.format(data=data, early="" if early else "if 0: ")
     limits = Limits(test_cpu_s=1.0, test_wall_s=0.3, program_wall_s=1.0, max_timeouts=1, max_crashes=1)
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""When a script's output is right."""
+"""Comparison of a script's output with the expected output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from marl_ray.sandbox.inside.judge.output_comparison import first_difference, ou
 
 
 @pytest.mark.parametrize(
-    ("got", "wanted"),
+    ("actual", "expected"),
     [
         ("3\n", "3"),
         ("\n  3 \r\n\n", "3\n"),
@@ -24,12 +24,12 @@ from marl_ray.sandbox.inside.judge.output_comparison import first_difference, ou
         ("9" * 5000, "9" * 5000),
     ],
 )
-def test_right(got: str, wanted: str) -> None:
-    assert outputs_match(split_lines(got), split_lines(wanted))
+def test_output_matches(actual: str, expected: str) -> None:
+    assert outputs_match(split_lines(actual), split_lines(expected))
 
 
 @pytest.mark.parametrize(
-    ("got", "wanted"),
+    ("actual", "expected"),
     [
         ("", "3"),
         ("3\n3", "3"),
@@ -53,10 +53,10 @@ def test_right(got: str, wanted: str) -> None:
         ("9" * 5000 + ".0", "9" * 5000),
     ],
 )
-def test_wrong(got: str, wanted: str) -> None:
-    assert not outputs_match(split_lines(got), split_lines(wanted))
-    assert first_difference(split_lines(got), split_lines(wanted))
+def test_output_does_not_match(actual: str, expected: str) -> None:
+    assert not outputs_match(split_lines(actual), split_lines(expected))
+    assert first_difference(split_lines(actual), split_lines(expected))
 
 
-def test_the_first_line_that_differs_is_named() -> None:
+def test_first_different_line_is_reported() -> None:
     assert first_difference(split_lines("1.0\n2"), split_lines("1\n3")) == "line 2: got '2', expected '3'"

@@ -1,4 +1,4 @@
-"""What a report says: statuses, messages, lines, output, limits, and which verdicts can be trusted."""
+"""Reports: statuses, messages, lines, output, limits and trust."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from dataclasses import replace
 import pytest
 
 from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox, count_tests
+from tests.sandbox.helpers import statuses
 
 SHORT = Limits(test_cpu_s=0.3, test_wall_s=0.8, program_wall_s=3.0, max_timeouts=2, max_crashes=1)
 
 
-def statuses(report: ExecutionReport) -> list[str]:
-    return [test.status for test in report.tests]
-
-
-def test_every_assert_gets_its_verdict(sandbox: Sandbox) -> None:
+def test_every_assert_gets_its_own_verdict(sandbox: Sandbox) -> None:
     source = "def f(x):\n    if x == 3:\n        raise KeyError('three')\n    return x + 1\n"
     tests = "def check(candidate):\n" + "".join(
         f"    assert candidate({x}) == {want}\n" for x, want in [(1, 2), (2, 9), (3, 4), (4, 5)]
@@ -33,13 +30,13 @@ def test_every_assert_gets_its_verdict(sandbox: Sandbox) -> None:
     assert report.isolation == sandbox.level
 
 
-def test_long_values_are_cut_in_messages(sandbox: Sandbox) -> None:
+def test_long_values_are_truncated_in_messages(sandbox: Sandbox) -> None:
     report = sandbox.run(Program("def f(): return 'y' * 100000", ("assert f() == 'n' * 100000",), "f"))
     assert statuses(report) == ["fail"]
     assert 0 < len(report.tests[0].message or "") < 2000
 
 
-def test_assertion_inside_the_program_is_an_error_of_the_program(sandbox: Sandbox) -> None:
+def test_failed_assertion_of_the_program_is_an_error_with_its_line(sandbox: Sandbox) -> None:
     report = sandbox.run(Program("def f(x):\n    assert x > 5\n    return x", ("assert f(1) == 1",), "f"))
     assert report.passed == 0
     assert report.tests[0].error_type == "AssertionError"
@@ -50,7 +47,7 @@ def test_assertion_inside_the_program_is_an_error_of_the_program(sandbox: Sandbo
     ("source", "line"),
     [("def f(x):\n    return (x +\n", 2), ("def f(x):\nreturn x\n", 2), ("x = 1\ny = = 2\n", 2), ("f = 'abc\n", 1)],
 )
-def test_syntax_errors_are_located(sandbox: Sandbox, source: str, line: int) -> None:
+def test_syntax_errors_have_line_and_column(sandbox: Sandbox, source: str, line: int) -> None:
     report = sandbox.run(Program(source, ("assert f(1) == 1", "assert f(2) == 2"), "f"))
     assert report.syntax_error is not None
     assert report.syntax_error.message
@@ -61,7 +58,7 @@ def test_syntax_errors_are_located(sandbox: Sandbox, source: str, line: int) -> 
     assert (in_guest.syntax_error, in_guest.tests) == (report.syntax_error, report.tests)
 
 
-def test_programs_that_do_not_compile_come_back_in_their_places(sandbox: Sandbox) -> None:
+def test_programs_that_do_not_compile_keep_their_place_in_a_batch(sandbox: Sandbox) -> None:
     test = ("assert f(1) == 1",)
     good, bad = "def f(x): return x\n", "def f(x): return\n)"
     sources = [bad, good, bad, bad, f"{good}#", bad, f"{good}##", bad, bad]
@@ -70,7 +67,7 @@ def test_programs_that_do_not_compile_come_back_in_their_places(sandbox: Sandbox
     assert [r.passed for r in reports] == [source != bad for source in sources]
 
 
-def test_error_at_import_and_missing_entry_point(sandbox: Sandbox) -> None:
+def test_failed_import_and_missing_entry_point_are_errors(sandbox: Sandbox) -> None:
     broken = sandbox.run(Program("import nowhere_to_be_found\n", ("assert f(1) == 1",), "f"))
     assert statuses(broken) == ["error"]
     assert broken.tests[0].error_type == "ModuleNotFoundError"
@@ -80,7 +77,7 @@ def test_error_at_import_and_missing_entry_point(sandbox: Sandbox) -> None:
     assert "f" in (missing.tests[0].message or "")
 
 
-def test_timeouts_use_up_the_program(sandbox: Sandbox) -> None:
+def test_tests_after_the_last_permitted_timeout_are_skipped(sandbox: Sandbox) -> None:
     source = "import time\ndef f(x):\n    if x == 'sleep': time.sleep(60)\n    while x == 'spin': pass\n    return x\n"
     tests = tuple(f"assert f({x!r}) == {x!r}" for x in ("a", "sleep", "b", "spin", "c"))
     patient = replace(SHORT, test_wall_s=2.0, program_wall_s=10.0)  # the CPU limit comes first on busy machines too
@@ -90,13 +87,13 @@ def test_timeouts_use_up_the_program(sandbox: Sandbox) -> None:
     assert report.wall_s >= 0.8
 
 
-def test_crashes_use_up_the_program(sandbox: Sandbox) -> None:
+def test_tests_after_the_last_permitted_crash_are_skipped(sandbox: Sandbox) -> None:
     source = "import os\ndef f(x):\n    if x == 2: os._exit(0)\n    return x\n"
     report = sandbox.run(Program(source, tuple(f"assert f({x}) == {x}" for x in (1, 2, 3)), "f", limits=SHORT))
     assert statuses(report) == ["pass", "crash", "skipped"]
 
 
-def test_program_wall_limit_skips_the_rest(sandbox: Sandbox) -> None:
+def test_tests_after_the_program_wall_limit_are_skipped(sandbox: Sandbox) -> None:
     limits = Limits(test_cpu_s=5.0, test_wall_s=5.0, program_wall_s=0.5)
     source = "import time\ndef f(x):\n    time.sleep(0.3)\n    return x\n"
     report = sandbox.run(Program(source, tuple(f"assert f({x}) == {x}" for x in range(6)), "f", limits=limits))
@@ -105,7 +102,7 @@ def test_program_wall_limit_skips_the_rest(sandbox: Sandbox) -> None:
     assert report.wall_s < 3.0
 
 
-def test_memory_limit(sandbox: Sandbox) -> None:
+def test_memory_limit_raises_memory_error(sandbox: Sandbox) -> None:
     source = "def f(n):\n    return len(bytearray(n << 20))\n"
     tests = ("assert f(16) == 16 << 20", "assert f(400) == 400 << 20")
     report = sandbox.run(Program(source, tests, "f", limits=Limits(memory_mb=128)))
@@ -113,7 +110,7 @@ def test_memory_limit(sandbox: Sandbox) -> None:
     assert report.tests[1].error_type == "MemoryError"
 
 
-def test_output_is_captured_and_cut(sandbox: Sandbox) -> None:
+def test_output_is_captured_up_to_its_limit(sandbox: Sandbox) -> None:
     limits = Limits(max_output_bytes=1000)
     source = (
         "import sys\nprint('at import')\ndef f(x):\n    print('called', x)\n"
@@ -129,7 +126,7 @@ def test_output_is_captured_and_cut(sandbox: Sandbox) -> None:
     assert len(many.stdout) <= 1000
 
 
-def test_reply_limit(sandbox: Sandbox) -> None:
+def test_result_above_the_reply_limit_is_an_error(sandbox: Sandbox) -> None:
     program = Program("def f(n): return 'x' * n", ("assert len(f(10)) == 10", "assert len(f(5000)) == 5000"), "f")
     report = sandbox.run(Program(program.source, program.tests, "f", limits=Limits(max_reply_bytes=4096)))
     assert statuses(report) == ["pass", "error"]
@@ -152,7 +149,7 @@ def test_arguments_are_changed_in_place(sandbox: Sandbox) -> None:
     assert sandbox.run(Program(source, tests, "f")).passed == 1
 
 
-def test_objects_of_the_program_can_be_used(sandbox: Sandbox) -> None:
+def test_tests_can_use_objects_of_the_program(sandbox: Sandbox) -> None:
     source = (
         "class Stack:\n    limit = 3\n    def __init__(self, *items): self.items = list(items)\n"
         "    def push(self, x): self.items.append(x); return self\n    def pop(self): return self.items.pop()\n"
@@ -169,7 +166,7 @@ def test_objects_of_the_program_can_be_used(sandbox: Sandbox) -> None:
     report = sandbox.run(Program(source, tests, "Stack"))
     assert statuses(report) == ["pass"] * 4 + ["fail"]
     assert [test.trusted for test in report.tests] == [True] * 4 + [False], (
-        "equality of its objects is the program's word"
+        "the program decides the equality of its objects"
     )
 
 
@@ -182,7 +179,7 @@ def test_helpers_of_the_prompt_run_in_the_judge(sandbox: Sandbox) -> None:
     assert sandbox.run(Program(lies, tests, "f", prompt=prompt)).passed == 0
 
 
-def test_stdio_form(sandbox: Sandbox) -> None:
+def test_stdio_form_compares_output(sandbox: Sandbox) -> None:
     source = "n = int(input())\nprint(sum(int(input()) for _ in range(n)))\n"
     tests = ('{"stdin": "2\\n3\\n4\\n", "stdout": "7\\n"}', '{"stdin": "1\\n5\\n", "stdout": "6"}')
     report = sandbox.run(Program(source, tests, "", form="stdio"))
@@ -190,14 +187,14 @@ def test_stdio_form(sandbox: Sandbox) -> None:
     assert report.trusted is True
 
 
-def test_stdin_is_given(sandbox: Sandbox) -> None:
+def test_program_reads_its_stdin(sandbox: Sandbox) -> None:
     program = Program(
         "import sys\ntext = sys.stdin.read()\ndef f(): return text\n", ("assert f() == 'typed'",), "f", stdin="typed"
     )
     assert sandbox.run(program).passed == 1
 
 
-def test_unittest_form_is_not_trusted(sandbox: Sandbox) -> None:
+def test_unittest_verdicts_are_not_trusted(sandbox: Sandbox) -> None:
     tests = (
         "import unittest\nclass A(unittest.TestCase):\n    def setUp(self): self.c = C()\n"
         "    def test_one(self): self.assertEqual(self.c.one(), 1)\n"
@@ -209,13 +206,13 @@ def test_unittest_form_is_not_trusted(sandbox: Sandbox) -> None:
     assert report.trusted is False
 
 
-def test_tests_that_hand_functions_to_the_program_are_not_trusted(sandbox: Sandbox) -> None:
+def test_tests_that_pass_functions_to_the_program_are_not_trusted(sandbox: Sandbox) -> None:
     report = sandbox.run(Program("def f(g): return g(2)\n", ("assert f(lambda x: x + 1) == 3",), "f"))
     assert statuses(report) == ["pass"]
     assert report.trusted is False
 
 
-def test_batches_keep_their_order(sandbox: Sandbox) -> None:
+def test_reports_of_a_batch_are_in_order(sandbox: Sandbox) -> None:
     programs = [Program(f"def f(): return {n}", (f"assert f() == {n % 7}",), "f") for n in range(30)]
     reports = sandbox.run_batch(programs)
     assert [report.passed for report in reports] == [int(n == n % 7) for n in range(30)]
@@ -228,7 +225,7 @@ def test_counting_tests_needs_no_sandbox() -> None:
         count_tests("def check(c):\n    pass\n", "f")
 
 
-def test_reports_survive_json(sandbox: Sandbox) -> None:
+def test_reports_round_trip_through_json(sandbox: Sandbox) -> None:
     report = sandbox.run(
         Program("def f(x):\n    print('é')\n    return x", ("assert f(1) == 2", "assert f(1) == 1"), "f")
     )
@@ -246,18 +243,18 @@ def test_reports_survive_json(sandbox: Sandbox) -> None:
     }
 
 
-def test_what_cannot_be_prevented(sandbox: Sandbox) -> None:
-    """Known limits, as docs/explanation/sandbox.md tells them; should one of these fail, the documentation is to be changed."""
+def test_documented_limits_of_the_sandbox(sandbox: Sandbox) -> None:
+    """Check the limits that docs/explanation/sandbox.md documents; if one of them is gone, change the documentation."""
     hard_coded = "def f(x): return {1: 'one', 2: 'two'}[x]\n"
     report = sandbox.run(Program(hard_coded, ("assert f(1) == 'one'", "assert f(2) == 'two'"), "f"))
     assert (report.passed, report.trusted) == (2, True)
-    # A method that a test calls on an object is the program's: it may answer what it likes.
+    # A test that calls a method of the program's object accepts any answer of the program.
     agreeing = "class T:\n    def __getattr__(self, name): return lambda *a: True\ndef f(): return T()\n"
     report = sandbox.run(Program(agreeing, ("assert f().startswith('secret')", "assert f() == 'secret'"), "f"))
     assert statuses(report) == ["pass", "fail"]
 
 
-def test_strange_tests_and_prompts_do_not_stop_the_sandbox(sandbox: Sandbox) -> None:
+def test_invalid_tests_and_prompts_do_not_stop_the_sandbox(sandbox: Sandbox) -> None:
     prompt = "def helper():\n    nonlocal x\n    return 1\n\ndef f(x):\n    pass\n"
     report = sandbox.run(Program("def f(x): return x\n", ("assert f(1) == 1",), "f", prompt=prompt))
     assert report.passed == 1
@@ -269,12 +266,12 @@ def test_strange_tests_and_prompts_do_not_stop_the_sandbox(sandbox: Sandbox) -> 
     assert sandbox.run(Program("def f(x): return x\n", ("assert f(1) == 1",), "f")).passed == 1
 
 
-def test_constants_of_the_program_can_be_compared(sandbox: Sandbox) -> None:
+def test_tests_can_compare_constants_of_the_program(sandbox: Sandbox) -> None:
     report = sandbox.run(Program("LIMIT = 3\ndef f(): return LIMIT\n", ("assert LIMIT == 3", "assert LIMIT == 4"), "f"))
     assert statuses(report) == ["pass", "fail"]
 
 
-def test_unittest_messages_of_several_lines(sandbox: Sandbox) -> None:
+def test_unittest_messages_keep_several_lines(sandbox: Sandbox) -> None:
     tests = (
         "import unittest\nclass A(unittest.TestCase):\n    maxDiff = None\n"
         "    def test_dict(self): self.assertEqual(f(), {'a': 'x' * 80})\n"
@@ -293,14 +290,14 @@ def test_unittest_messages_of_several_lines(sandbox: Sandbox) -> None:
     ],
     ids=["deep", "finally", "long"],
 )
-def test_what_is_dear_to_compile_is_left_to_the_guest(sandbox: Sandbox, more: str) -> None:
+def test_programs_that_are_expensive_to_compile_are_compiled_by_their_guest(sandbox: Sandbox, more: str) -> None:
     restarts = sandbox.restarts
     report = sandbox.run(Program(f"def f(x): return x\n{more}", ("assert f(1) == 1",), "f"))
     assert sandbox.restarts == restarts, "the judge did not survive it"
     assert statuses(report) == (["error"] if "finally" in more else ["pass"])
 
 
-def test_messages_do_not_depend_on_what_objects_say(sandbox: Sandbox) -> None:
+def test_messages_do_not_call_methods_of_the_program(sandbox: Sandbox) -> None:
     source = (
         "class T:\n    def __str__(self): raise KeyError('no')\n    __repr__ = __str__\n"
         "class L(list):\n    def __repr__(self): raise KeyError('no')\ndef f(x): return T() if x else L([1, 2])\n"
@@ -314,8 +311,8 @@ def test_messages_do_not_depend_on_what_objects_say(sandbox: Sandbox) -> None:
     assert sandbox.restarts == restarts, "the judge did not survive it"
 
 
-def test_tests_leave_nothing_in_the_judge(sandbox: Sandbox) -> None:
-    """What the tests of one problem change is as before for the next, the judge's own timer included."""
+def test_changes_of_one_problems_tests_do_not_reach_the_next_problem(sandbox: Sandbox) -> None:
+    """Change interpreter state, including the judge's own timer, and look for it in the next problem's tests."""
     changes = (
         "import decimal\ndecimal.getcontext().prec = 3",
         "import sys\nsys.setrecursionlimit(500)\nsys.set_int_max_str_digits(700)\nsys.path.append('x')",
@@ -325,7 +322,7 @@ def test_tests_leave_nothing_in_the_judge(sandbox: Sandbox) -> None:
     )
     tests = tuple(f"{change}\nassert f(1) == 1" for change in changes)
     assert sandbox.run(Program("def f(x): return x\n", tests, "f")).passed == 5
-    looks = (
+    checks = (
         "import decimal\nassert f(1) == 1 and decimal.getcontext().prec == 28",
         "import sys\nassert f(1) == 1 and sys.getrecursionlimit() > 1000 and len(str(10**900)) == 901\n"
         "assert 'x' not in sys.path",
@@ -333,7 +330,7 @@ def test_tests_leave_nothing_in_the_judge(sandbox: Sandbox) -> None:
         "import warnings, builtins\nwarnings.warn('seen')\nassert not hasattr(builtins, 'extra') and f(1) == 1",
         "import collections\nassert f(1) == 1 and collections.Counter('a')",
     )
-    report = sandbox.run(Program("def f(x): return x\n", looks, "f"))
+    report = sandbox.run(Program("def f(x): return x\n", checks, "f"))
     assert statuses(report) == ["pass"] * 5, report
     endless = Program("def f(x):\n    while True: pass\n", ("assert f(1) == 1",), "f", limits=SHORT)
     restarts = sandbox.restarts

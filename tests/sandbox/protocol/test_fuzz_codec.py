@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from marl_ray.sandbox.inside.protocol.decoding import decode
 from marl_ray.sandbox.inside.protocol.encoding import MAX_DEPTH, CodecContext, ProtocolError, UnsupportedValue, encode
 from marl_ray.sandbox.inside.zygote.zygote import RECURSION
+from tests.sandbox.strategies import wires
 
 FUZZ = settings(max_examples=400, deadline=None)
 PLAIN = (
@@ -65,22 +66,6 @@ values = st.recursive(
         st.binary(max_size=20).map(bytearray),
     ),
     max_leaves=20,
-)
-
-TAGS = ["i", "t", "s", "z", "d", "C", "O", "f", "b", "B", "c", "r", "D", "F", "dt", "da", "ti", "td", "q", "N", "S"]
-TAGS += ["sl", "e", "x", "n", "h", "@"]
-odd_texts = st.sampled_from(
-    ["", "0x", "-0xff", "1e999999999", "NaN", "sNaN", "Infinity", "zz", "9" * 5000, "0x" + "f" * 30000, "2020-01-01"]
-)
-wires = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | odd_texts,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4),
-        st.builds(lambda tag, payload: {tag: payload}, st.sampled_from(TAGS), inner),
-        st.builds(lambda tag, items: {tag: items}, st.sampled_from(TAGS), st.lists(inner, max_size=3)),
-        st.dictionaries(st.sampled_from(TAGS) | st.text(max_size=3), inner, max_size=3),
-    ),
-    max_leaves=15,
 )
 
 

@@ -1,4 +1,4 @@
-"""Syntax trees from many threads."""
+"""Parsing of tests in many threads."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from marl_ray.sandbox import count_tests
 
 @pytest.fixture
 def switching() -> Iterator[None]:
-    """Threads change wherever the garbage collector runs, so in the middle of a conversion too."""
+    """Switch threads whenever the garbage collector runs, so also during a conversion of a syntax tree."""
     thresholds = gc.get_threshold()
 
-    def elsewhere(phase: str, info: dict[str, int]) -> None:
+    def yield_thread(phase: str, info: dict[str, int]) -> None:
         time.sleep(0)
 
-    gc.callbacks.append(elsewhere)
+    gc.callbacks.append(yield_thread)
     gc.set_threshold(50)
     yield
-    gc.callbacks.remove(elsewhere)
+    gc.callbacks.remove(yield_thread)
     gc.set_threshold(*thresholds)
 
 
-def test_threads_may_parse_at_the_same_time(switching: None) -> None:
+def test_threads_can_parse_concurrently(switching: None) -> None:
     body = "[" + ", ".join(f"({n} + {n}) * -{n}" for n in range(60)) + "]"
     suites = [(f"assert f({number}) == {body}",) * 8 for number in range(24)]
     with ThreadPoolExecutor(8) as threads:

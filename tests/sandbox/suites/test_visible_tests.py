@@ -1,22 +1,23 @@
-"""Tests that feedback tells of are run first, apart from the others."""
+"""Visible tests, which feedback shows, run first and separately from hidden tests."""
 
 from __future__ import annotations
 
 import pytest
 
-from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox
+from marl_ray.sandbox import Limits, Program, Sandbox
 from marl_ray.sandbox.inside.suites.visible_tests import split_suite
 from tests.sandbox.datasets import humaneval, load
+from tests.sandbox.helpers import statuses
 
 SHORT = Limits(test_cpu_s=0.3, test_wall_s=2.0, program_wall_s=8.0, max_timeouts=1, max_crashes=1)
 
-TELL_TALE = """
+REVEALS_INPUTS = """
 seen = []
 def f(x):
     seen.append(x)
     raise ValueError(f"seen {seen}")
 """
-STUCK_AT_FIRST = """
+LOOPS_ON_ONE = """
 def f(x):
     while x == 1:
         pass
@@ -24,13 +25,9 @@ def f(x):
 """
 
 
-def statuses(report: ExecutionReport) -> list[str]:
-    return [test.status for test in report.tests]
-
-
 @pytest.mark.parametrize("form", ["asserts", "check", "guest", "unittest"])
 @pytest.mark.parametrize("visible", [-1, -2, 1, 2])
-def test_a_program_with_state_cannot_tell_of_hidden_tests(sandbox: Sandbox, form: str, visible: int) -> None:
+def test_program_with_state_cannot_reveal_hidden_tests(sandbox: Sandbox, form: str, visible: int) -> None:
     asserts = [f"assert f('input{number}') == 0" for number in range(4)]
     tests: str | tuple[str, ...] = tuple(asserts)
     if form == "check":
@@ -41,14 +38,14 @@ def test_a_program_with_state_cannot_tell_of_hidden_tests(sandbox: Sandbox, form
     elif form == "unittest":
         methods = (f"    def test_{number}(self): {line}\n" for number, line in enumerate(asserts))
         tests = "import unittest\nclass A(unittest.TestCase):\n" + "".join(methods)
-    source = TELL_TALE.replace("seen.append(x)", "seen.append(x() if callable(x) else x)")
+    source = REVEALS_INPUTS.replace("seen.append(x)", "seen.append(x() if callable(x) else x)")
     report = sandbox.run(Program(source, tests, "f", visible=visible))
     shown = range(4)[:visible] if visible > 0 else range(4)[visible:]
     told = " ".join(report.tests[number].message or "" for number in shown)
     assert [number for number in range(4) if f"input{number}" in told] == list(shown)
     assert [
         f"input{number}" in test.source or f"test_{number}" in test.source for number, test in enumerate(report.tests)
-    ] == [True] * 4, "verdicts come in the tests' order"
+    ] == [True] * 4, "verdicts are in the tests' order"
 
 
 UNITS = """
@@ -69,7 +66,7 @@ class B(unittest.TestCase):
 class C(A):
     def test_fifth(self): self.test_first()
 """
-LOOKS_AROUND = """
+SEARCHES_MEMORY = """
 import gc, types
 def f(x):
     found = [o.co_consts for o in gc.get_objects() if isinstance(o, types.CodeType)]
@@ -81,28 +78,30 @@ def f(x):
 
 
 @pytest.mark.parametrize("visible", [1, -1])
-def test_the_source_of_hidden_unittest_methods_is_not_in_the_guest(sandbox: Sandbox, visible: int) -> None:
+def test_guest_does_not_contain_the_source_of_hidden_unittest_methods(sandbox: Sandbox, visible: int) -> None:
     tests = UNITS.replace('self.helped("hidden base")', "self.helped(self.one)") if visible == 1 else UNITS
-    report = sandbox.run(Program(LOOKS_AROUND, tests, "f", visible=visible))
+    report = sandbox.run(Program(SEARCHES_MEMORY, tests, "f", visible=visible))
     shown = report.tests[0 if visible == 1 else -1]
     assert (shown.source, shown.status) == ("Base.test_base" if visible == 1 else "C.test_fifth", "pass"), shown.message
-    assert report.passed < report.total, "what it looks for is there in the other part"
+    assert report.passed < report.total, "the program finds the hidden tests in the other part"
     report = sandbox.run(Program("def f(x): return x\n", tests, "f", visible=visible))
     assert report.passed == report.total == 11
 
 
-def test_hidden_tests_do_not_use_up_what_visible_ones_need(sandbox: Sandbox) -> None:
+def test_hidden_tests_do_not_use_up_the_budget_of_visible_tests(sandbox: Sandbox) -> None:
     tests = tuple(f"assert f({number}) == {number}" for number in (1, 1, 2, 3))
-    before = sandbox.run(Program(STUCK_AT_FIRST, tests, "f", limits=SHORT))
+    before = sandbox.run(Program(LOOPS_ON_ONE, tests, "f", limits=SHORT))
     assert statuses(before) == ["timeout", "skipped", "skipped", "skipped"]
-    report = sandbox.run(Program(STUCK_AT_FIRST, tests, "f", limits=SHORT, visible=-1))
+    report = sandbox.run(Program(LOOPS_ON_ONE, tests, "f", limits=SHORT, visible=-1))
     assert statuses(report) == ["timeout", "skipped", "skipped", "pass"]
-    report = sandbox.run(Program(STUCK_AT_FIRST, (*tests[2:], *tests[:2]), "f", limits=SHORT, visible=-1))
-    assert statuses(report) == ["pass", "pass", "timeout", "timeout"], "nor the other way round"
+    report = sandbox.run(Program(LOOPS_ON_ONE, (*tests[2:], *tests[:2]), "f", limits=SHORT, visible=-1))
+    assert statuses(report) == ["pass", "pass", "timeout", "timeout"], (
+        "visible tests do not use up the budget of hidden tests"
+    )
 
 
-def test_both_parts_have_what_they_share(sandbox: Sandbox) -> None:
-    """Imports, helpers, constants and variables, and the changes to them, stand as if all had run in order."""
+def test_shared_definitions_and_variables_exist_in_both_parts(sandbox: Sandbox) -> None:
+    """Check imports, helpers, constants and variables, and changes to them, as if all tests had run in order."""
     source = "def f(xs, x):\n    xs.append(x)\n    return xs\n"
     tests = (
         "def check(candidate):\n    from math import floor\n    def total(xs):\n        return floor(sum(xs))\n"
@@ -118,7 +117,7 @@ def test_both_parts_have_what_they_share(sandbox: Sandbox) -> None:
         assert statuses(report) == ["fail", "fail", "fail", "fail", "pass"], visible
 
 
-def test_only_what_is_needed_is_borrowed() -> None:
+def test_parts_contain_only_needed_statements_of_other_tests() -> None:
     tests = (
         "def check(candidate):\n    import math\n    xs = [1]\n    assert candidate(xs) == 'hidden1'\n"
         "    ys = candidate('hidden2')\n    for x in ys:\n        assert candidate(x) == 'hidden3'\n"
@@ -134,7 +133,7 @@ def test_only_what_is_needed_is_borrowed() -> None:
     ]
 
 
-def test_the_slice_is_a_part_of_the_program() -> None:
+def test_visible_is_part_of_a_programs_key_and_json() -> None:
     program = Program("def f(x): return x\n", ("assert f(1) == 1",), "f", visible=-1)
     assert Program.from_dict(program.to_dict()) == program
     assert program.key != Program(program.source, program.tests, "f").key
@@ -142,14 +141,14 @@ def test_the_slice_is_a_part_of_the_program() -> None:
         Program.from_dict({**program.to_dict(), "visible": "all"})
 
 
-def test_scripts_are_cut_too(sandbox: Sandbox) -> None:
+def test_stdio_tests_can_be_split(sandbox: Sandbox) -> None:
     pairs = tuple(f'{{"stdin": "{n}\\n", "stdout": "{n}\\n"}}' for n in (1, 2, 3))
     source = "n = int(input())\nwhile n == 1: pass\nprint(n)\n"
     report = sandbox.run(Program(source, pairs, "", form="stdio", limits=SHORT, visible=-1))
     assert statuses(report) == ["timeout", "skipped", "pass"]
 
 
-def test_what_does_not_compile_is_told_of_every_test(sandbox: Sandbox) -> None:
+def test_programs_that_do_not_compile_get_a_verdict_on_every_test(sandbox: Sandbox) -> None:
     tests = tuple(f"assert f({number}) == {number}" for number in range(3))
     for source in ("def f(x: return x\n", "x = 1\n" * 20_000 + "def f(x: return x\n"):
         report = sandbox.run(Program(source, tests, "f", visible=-1))
@@ -158,20 +157,20 @@ def test_what_does_not_compile_is_told_of_every_test(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("visible", [1, -1, -3])
-def test_canonical_solutions_pass_however_the_tests_are_cut(sandbox: Sandbox, visible: int) -> None:
+def test_canonical_solutions_pass_with_any_split_of_the_tests(sandbox: Sandbox, visible: int) -> None:
     programs = list(humaneval().values())
     for program in programs:
         whole = split_suite(program.tests, program.entry_point, "auto", program.prompt, None)[0][1]
-        cut = split_suite(program.tests, program.entry_point, "auto", program.prompt, visible)
-        found = {n: case.source for numbers, suite in cut for n, case in zip(numbers, suite.cases, strict=True)}
+        parts = split_suite(program.tests, program.entry_point, "auto", program.prompt, visible)
+        found = {n: case.source for numbers, suite in parts for n, case in zip(numbers, suite.cases, strict=True)}
         assert [found[n] for n in sorted(found)] == [case.source for case in whole.cases]
     some = [Program(p.source, p.tests, p.entry_point, p.prompt, visible=visible) for p in programs[::4]]
     assert [report.passed for report in sandbox.run_batch(some)] == [report.total for report in sandbox.run_batch(some)]
 
 
-def test_every_suite_of_mbpp_can_be_cut() -> None:
+def test_every_suite_of_mbpp_can_be_split() -> None:
     for row in load("mbpp"):
         tests = tuple(row["test_list"])
         name = tests[0].split("assert")[1].strip(" (").split("(")[0] if "assert" in tests[0] else "f"
-        cut = split_suite(tests, name if name.isidentifier() else "f", "asserts", "", -1)
-        assert sorted(n for numbers, _ in cut for n in numbers) == list(range(len(tests)))
+        parts = split_suite(tests, name if name.isidentifier() else "f", "asserts", "", -1)
+        assert sorted(n for numbers, _ in parts for n in numbers) == list(range(len(tests)))

@@ -19,7 +19,7 @@ wrong answer. Requests are [nonce, operation, ...], answers [nonce, kind, ...]:
 | `next` target, limit | a tuple: items, whether the iterator ended, the generator's return value |
 
 The last five are sent as operation, news, JSON, values. News are the numbers of shared objects that the judge drops and
-the content of those that its tests changed (see `shared_objects`), or null. A value is `ok` value, changes. `raise`
+the content of shared objects that its tests changed (see `shared_objects`), or null. A value is `ok` value, changes. `raise`
 carries type name, message, line, the names of the builtin base classes, details (see `remote_exceptions`) and changes.
 A target is a name of the program or the number of an object that it returned.
 """

@@ -117,7 +117,7 @@ class ProxyObject:
 
 
 class _OptionalMethods:
-    """Special methods of a proxy class, by ability: each class gets only those that the object has."""
+    """Special methods of a proxy class, by ability: each class has only the methods of its object."""
 
     def call(self, *arguments: Any, **keywords: Any) -> Any:
         return session_of(self).call(target_of(self), None, arguments, keywords)

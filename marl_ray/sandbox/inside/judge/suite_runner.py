@@ -39,7 +39,7 @@ class SuiteRequest:
     stdin: str | None
 
     def program(self) -> tuple[str, bool]:
-        """Return what a guest loads, and whether that is marshalled code."""
+        """Return the program for a guest, and whether it is marshalled code."""
         return (self.source, False) if self.code is None else (self.code, True)
 
     def guest_limits(self) -> GuestLimits:
@@ -54,7 +54,7 @@ class SuiteRequest:
 
 @dataclass(slots=True)
 class SuiteResult:
-    """Verdicts on the cases of a suite, in order, and what the program printed and used."""
+    """Verdicts on the cases of a suite, in order, with output and CPU seconds of the program."""
 
     verdicts: list[TestResult] = field(default_factory=list)
     syntax_error: SyntaxDiagnosis | None = None
@@ -216,7 +216,7 @@ class SuiteRunner:
             raise session.fail("crash", "ProtocolError", str(error)) from None
 
     def _lookup(self, name: str) -> Any:
-        """Return what an undefined name of the tests means. Raises KeyError: then it is a builtin or not defined."""
+        """Return the value of a name that the tests do not define. Raises KeyError for builtins and unknown names."""
         standard = self._suite.standard.get(name)
         if standard is not None:
             module, _, member = standard.partition(":")
@@ -236,7 +236,7 @@ class SuiteRunner:
         return TestResult("error", "SyntaxError", error.message, error.line)
 
     def _end_session(self) -> None:
-        """Record what the guest printed and used, and kill it."""
+        """Record the guest's output, CPU seconds and changes, and kill it."""
         session, self._session = self._session, None
         if session is None:
             return

@@ -1,6 +1,6 @@
 """Instrumentation of asserts for the judge.
 
-The rewritten asserts report what was compared, and Python's decisions by identity are left to the judge:
+The rewritten asserts report the compared values, and the judge decides Python's identity checks:
 `assert f(x) == y` becomes `assert COMPARE("==", f(x), y, False)`; the last argument is true if the value under test is
 on the right, so that messages show it first. `a is b` becomes `SAME(a, b)` anywhere, and `list(x)` becomes
 `list(ALL(x))`. Operators of instances that the test makes become `OPERATE("mul", v, 3)`, which may ask the program.
@@ -174,7 +174,7 @@ class InstanceAnalysis:
 
 
 def _bindings(part: ast.AST) -> Iterator[_Binding]:
-    """Yield the bindings of a node, without those of nodes inside it. `v += 1` is no binding: `v` is its operand."""
+    """Yield the bindings of a node itself, without its child nodes. `v += 1` is no binding: `v` is its operand."""
     if isinstance(part, ast.Assign):
         for target in part.targets:
             yield from _assigned(target, part.value)

@@ -118,7 +118,7 @@ def _inner_bindings(statement: ast.stmt) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class VariableFlow:
-    """Variables that a test shares with others: a test that reads what an untrusted test touched is not trusted.
+    """Variables that a test shares with others: a test is not trusted if it reads one that an untrusted test touched.
 
     The text decides, conservatively: variables in one statement may be aliases of each other or hold each other.
     Imports, constants, the program's functions and plain functions of the tests carry nothing.
@@ -132,7 +132,7 @@ class VariableFlow:
 
 
 def variable_flows(blocks: Sequence[Sequence[ast.stmt]], patches: bool) -> list[VariableFlow]:
-    """Return the variable flow of each test. `patches`: the tests may set attributes, those of modules too."""
+    """Return the variable flow of each test. `patches`: the tests may set attributes, even of modules."""
     statements = [[Statement(number, node) for node in block] for number, block in enumerate(blocks)]
     everything = [statement for block in statements for statement in block]
     bound = set().union(*(each.binds | stored_names(each.node) for each in everything))
@@ -152,7 +152,7 @@ def variable_flows(blocks: Sequence[Sequence[ast.stmt]], patches: bool) -> list[
     }
 
     def variables_in(names: Set[str]) -> set[str]:
-        """Return the variables among some names, and those that the functions among them use."""
+        """Return the variables among some names, and the variables that functions among them use."""
         seen: set[str] = set()
         todo = list(names)
         while todo:

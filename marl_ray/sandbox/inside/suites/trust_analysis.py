@@ -132,7 +132,7 @@ class TrustAnalysis:
         return ""
 
     def _passed_object(self, part: ast.AST) -> str:
-        """Describe what a node passes to the program that is not plain data; empty if nothing."""
+        """Describe a value that a node passes to the program and that is not plain data; empty if there is none."""
         values: list[ast.AST] = []
         if isinstance(part, ast.Call) and self.from_program(part.func):
             if isinstance(part.func, ast.Attribute) and part.func.attr in _OF_LISTS:

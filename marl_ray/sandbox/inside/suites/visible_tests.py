@@ -2,7 +2,7 @@
 
 Visible tests run first, in a guest of their own. Otherwise a program could remember the inputs of earlier tests and
 reveal them in an error that the feedback quotes, and earlier tests could use up the program's budget. Each part
-receives, of the other part's statements, only those that its own tests depend on: statements that bind a name they use,
+receives, of the other part, only the statements that its own tests depend on: statements that bind a name they use,
 and statements that mention a variable that could have been changed there. (Tests that share a variable therefore bring
 each other along; tests that share only imports, functions and constants do not.)
 
