@@ -95,21 +95,21 @@ def test_estimators(name: str) -> None:
 
 def test_an_environment_without_programs() -> None:
     check_environment(Talk(2), [TASK], [["Hello.", "And you?"]])
-    with pytest.raises(UserError, match="has no words for it, only for passed, plain, expert_edits"):
+    with pytest.raises(UserError, match="is not supported by the environment, only passed, plain, expert_edits"):
         MODES.get("level_feedback")(ExternalConfig(mode="level_feedback"), Talk(2))
 
 
-# What is broken
+# Broken plug-ins
 
 
 def numbered() -> Callable[..., int]:
-    """Another number at each call."""
+    """Return a function with a different result on each call."""
     counter = itertools.count()
     return lambda *_: next(counter)
 
 
 def made(**methods: Any) -> Talk:
-    """Talk, with other methods."""
+    """Return the environment Talk with other methods."""
     return type("Broken", (Talk,), methods)(2)
 
 
@@ -147,39 +147,39 @@ class Programs(Talk):
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        (made(roles=lambda self, task: ["a"]), "roles must be a list with one text for each of 2 agents"),
-        (made(roles=lambda self, task: ["a", "a"]), "two roles have one name"),
+        (made(roles=lambda self, task: ["a"]), "roles must be a list with one string for each of 2 agents"),
+        (made(roles=lambda self, task: ["a", "a"]), "two roles have the same name"),
         (made(first_prompts=lambda self, task: "ab"), "first_prompts must be a list"),
         (made(order=lambda self, task: [[0]]), "order must return lists that contain each agent from 0 to 1 once"),
         (
             made(order=lambda self, task: [[0], [1]], prompt_after=lambda self, *_: NO_TEXT),
-            "prompt_after: a text, not 3",
+            "prompt_after must be a string, not 3",
         ),
-        (made(revisions=lambda self, task: ["a", " "]), "revisions: a text is empty"),
-        (made(outcome=lambda self, attempt, report: 1.0), "outcome must give an Outcome"),
+        (made(revisions=lambda self, task: ["a", " "]), "revisions must not contain an empty string"),
+        (made(outcome=lambda self, attempt, report: 1.0), "outcome must return an Outcome"),
         (made(outcome=outcome(reward=math.nan)), "rewards must be finite numbers by name: 'reward' is nan"),
         (made(outcome=outcome(levels={"a": 0.5})), "levels must add up to the reward"),
         (made(outcome=outcome(metrics={"a": None})), "metrics must be finite numbers by name: 'a' is None"),
-        (made(outcome=outcome(counts={"a": 0.5})), "counts must be whole numbers by name"),
-        (made(outcome=outcome(rewards=(1.0,))), "rewards must be empty or one for each of 2 agents"),
+        (made(outcome=outcome(counts={"a": 0.5})), "counts must be non-negative integers by name"),
+        (made(outcome=outcome(rewards=(1.0,))), "rewards must be empty or have one entry for each of 2 agents"),
         (made(outcome=outcome(evidence=Evidence({1}, []))), "evidence.data() must be plain data for JSON"),
-        (made(outcome=outcome(evidence=Evidence({}, [1]))), "evidence.lines() must be texts"),
+        (made(outcome=outcome(evidence=Evidence({}, [1]))), "evidence.lines() must be strings"),
         (made(outcome=lambda self, *_: Outcome(float(another()))), "outcome is not a function of attempt and report"),
         (
             made(outcome=lambda self, a, _: Outcome(1.0, metrics={a.texts[0][:1]: 1.0})),
             "levels, metrics and counts must have the same names",
         ),
-        (made(feedback=lambda self, *_: ["a\nb"]), "feedback of passed: one fact a line"),
-        (made(feedback=lambda self, *_: "ab"), "feedback of passed: a list of lines"),
-        (made(previous_answers=lambda self, attempt: ["a"]), "previous_answers must have one text an agent"),
-        (made(previous_answers=lambda self, attempt: ["a", "\ud800"]), "previous_answers: a text that UTF-8 can hold"),
-        (made(question=lambda self, *_: "speaker 0?"), "question does not name speaker 1"),
-        (made(probes=lambda self, *_: [Program("", (), "f")]), "there are probes: give `execute`"),
+        (made(feedback=lambda self, *_: ["a\nb"]), "feedback of passed must have one fact per line"),
+        (made(feedback=lambda self, *_: "ab"), "feedback of passed must be a list of lines"),
+        (made(previous_answers=lambda self, attempt: ["a"]), "previous_answers must have one string per agent"),
+        (made(previous_answers=lambda self, attempt: ["a", "\ud800"]), "previous_answers must be encodable as UTF-8"),
+        (made(question=lambda self, *_: "speaker 0?"), "question must name speaker 1"),
+        (made(probes=lambda self, *_: [Program("", (), "f")]), "the attempt has probes: pass `execute`"),
         (made(probed=lambda self, *_: {"needed": "no"}), "probed must be finite numbers by name"),
-        (Programs(2), "attempt made two programs of the same responses"),
+        (Programs(2), "attempt returned two different programs"),
     ],
 )
-def test_a_broken_environment_is_caught(broken: Talk, says: str) -> None:
+def test_a_broken_environment_fails_the_check(broken: Talk, says: str) -> None:
     with pytest.raises(AssertionError) as caught:
         check_environment(broken, [TASK], [["Hello.", "And you?"]])
     assert str(caught.value).startswith(says)
@@ -190,9 +190,9 @@ def test_an_environment_that_raises_on_a_response_shows_its_traceback() -> None:
         check_environment(Ended(2), [TASK], [["Hello.", "And you?"]])
 
 
-def test_programs_need_somebody_to_execute_them() -> None:
+def test_programs_require_the_execute_argument() -> None:
     task = Task("t", "Do.", {"entry_point": "f", "tests": ("assert f(1)",)})
-    with pytest.raises(AssertionError, match="give `execute`"):
+    with pytest.raises(AssertionError, match="pass `execute`"):
         check_environment(CodeGeneration(1), [task], [["def f(x): return 1"]])
     with pytest.raises(AssertionError, match="at least one task"):
         check_environment(CodeGeneration(1), [], [[""]])
@@ -208,7 +208,7 @@ class Rows:
 
 
 def rows(**attributes: Any) -> Any:
-    """Rows, with other attributes."""
+    """Return the dataset type Rows with other attributes."""
     return type("Broken", (Rows,), attributes)()
 
 
@@ -220,22 +220,22 @@ def changed(**changes: Any) -> Any:
     ("broken", "says"),
     [
         (rows(environment=CodeGeneration), "environment must be a registered name or module:Attr"),
-        (rows(task=lambda self, row, number: row), "row 0: task must give a Task"),
-        (changed(prompt=" "), "row 0: the task's prompt must be a text"),
-        (changed(id=3), "row 0: the task's id must be a text"),
-        (changed(id="one"), "two rows have tasks of the same id"),
+        (rows(task=lambda self, row, number: row), "row 0: task must return a Task"),
+        (changed(prompt=" "), "row 0: the task's prompt must be a non-empty string"),
+        (changed(id=3), "row 0: the task's id must be a non-empty string"),
+        (changed(id="one"), "two tasks have the same id"),
         (changed(fields=None), "row 0: fields must be a mapping"),
-        (changed(fields={1: 2}), "row 0: the names of fields are texts"),
+        (changed(fields={1: 2}), "row 0: the names of fields must be strings"),
         (changed(fields={"words": []}), "row 0: field words must be hashable"),
-        (rows(task=lambda self, *_: Task(f"{another()}", "a", {})), "row 0: task gave two tasks for the same row"),
+        (rows(task=lambda self, *_: Task(f"{another()}", "a", {})), "row 0: task returned two different tasks"),
         (
             rows(task=lambda self, row, number: Task(f"{number}", row["text"], {})),
-            "a row without what is needed must be a UserError, not KeyError('text')",
+            "a row without values must raise a UserError, not KeyError('text')",
         ),
-        (rows(task=lambda self, row, number: Task(f"{number}", "a", {})), "the row {} was taken for a task"),
+        (rows(task=lambda self, row, number: Task(f"{number}", "a", {})), "the row {} must raise a UserError"),
     ],
 )
-def test_a_broken_dataset_type_is_caught(broken: Any, says: str) -> None:
+def test_a_broken_dataset_type_fails_the_check(broken: Any, says: str) -> None:
     check_dataset(Rows(), [{"text": "a b"}, {"text": "c"}])
     with pytest.raises(AssertionError) as caught:
         check_dataset(broken, [{"text": "a b"}, {"text": "c"}])
@@ -253,14 +253,14 @@ class Echo(Mode):
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        (lambda _: ([Message()], {}), "1 messages for 2 agents"),
-        (lambda _: ([Message(("a\nb",))] * 2, {}), "messages: one fact a line"),
-        (lambda _: ([Message(edit=NO_TEXT)] * 2, {}), "an edit: a text, not 3"),
+        (lambda _: ([Message()], {}), "messages must have one entry for each of 2 agents, not 1"),
+        (lambda _: ([Message(("a\nb",))] * 2, {}), "messages must have one fact per line"),
+        (lambda _: ([Message(edit=NO_TEXT)] * 2, {}), "an edit must be a string, not 3"),
         (lambda _: ([Message()] * 2, {"a": math.inf}), "metrics must be finite numbers"),
         (lambda attempt: ([Message()] * 2, {attempt.texts[0][:1]: 1.0}), "metrics must have the same names"),
     ],
 )
-def test_a_broken_mode_is_caught(told: Any, says: str) -> None:
+def test_a_broken_mode_fails_the_check(told: Any, says: str) -> None:
     mode = Echo(ExternalConfig(), Talk(2))
     check_mode(mode, Talk(2), [TASK], [["Hello.", "And you?"]])
     mode.told = told  # type: ignore[method-assign]
@@ -272,17 +272,17 @@ def test_a_broken_mode_is_caught(told: Any, says: str) -> None:
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        (lambda r: r.add_(1), "the estimator changes the returns it is given"),
+        (lambda r: r.add_(1), "the estimator modifies its input"),
         (lambda r: r.mean(dim=-1), "advantages must be a torch.float64 tensor of the returns' shape (4, 4)"),
         (lambda r: r.float(), "advantages must be a torch.float64 tensor"),
         (lambda r: r / (r - r.mean(dim=-1, keepdim=True)), "advantages must be finite"),
-        (lambda r: r + torch.rand_like(r), "the estimator gives two answers"),
+        (lambda r: r + torch.rand_like(r), "the estimator returns different advantages"),
         (lambda r: r - r.mean(), "a group's advantages must not depend on other groups"),
         (lambda r: r - r[..., :1], "advantages must not depend on the siblings' order"),
-        (lambda r: -r, "a sibling of higher return must not have the lower advantage"),
+        (lambda r: -r, "a sibling with a higher return must not have a lower advantage"),
     ],
 )
-def test_a_broken_estimator_is_caught(broken: Any, says: str) -> None:
+def test_a_broken_estimator_fails_the_check(broken: Any, says: str) -> None:
     with pytest.raises(AssertionError) as caught:
         check_estimator(broken)
     assert str(caught.value).startswith(says)

@@ -1,7 +1,7 @@
-"""What the agents read from the second turn on: external modes, and how later prompts are composed.
+"""What agents read from the second turn on: external modes, and the composition of later prompts.
 
-`transition` composes prompts of what a mode says; `modes` has the modes; `expert` asks another model, and `judge` too,
-for rewards, by `client` at one of `endpoints`. What the words are about is the environment's.
+`transition` composes prompts from the messages of a mode in `modes`. `expert` (edits) and `llm_judge` (rewards) ask other
+models through `client` at one of `endpoints`. The wording of feedback is part of each environment.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""One request to another model, by its vendor's own client: `anthropic`, or `openai` for every endpoint compatible with
-that; see `marl_ray.external.endpoints` for who is asked.
+"""Requests to another model through its vendor's client: `anthropic`, or `openai` for every OpenAI-compatible endpoint
+(see `marl_ray.external.endpoints`).
 
-What holds whatever a client does: the key and the bodies of error replies, which may quote it, appear in no message or
-log; redirects are not followed; a request has one deadline for the whole of it, and a reply an upper size. The key is
-read from its environment variable by the process that asks, which is the one that a command starts, and goes nowhere
-else. Whether to ask again is the caller's to decide.
+API keys and the bodies of error replies, which may quote keys, appear in no message and no log. Redirects are not
+followed. Each request has one deadline, and each reply a maximum size. The process that sends the request, which is the
+process of the command, reads the key from its environment variable. The caller decides about retries.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from typing import Any
 from marl_ray.external.endpoints import ANTHROPIC, Endpoint
 
 MAX_CONCURRENT = 8
-"""Requests in flight at once, per client."""
+"""Maximum concurrent requests per client."""
 MAX_REPLY_BYTES = 1 << 18
 MAX_REPLY_TOKENS = 2048
-"""For Anthropic's protocol, which wants a number."""
+"""Maximum tokens of a reply, which Anthropic's protocol requires."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
 LONGEST_WAIT_S = 60.0
-"""Of what a server asks for in `Retry-After`."""
+"""Maximum wait that a server may request with `Retry-After`."""
 RETRIED_STATUS = {408, 409, 425, 429}
-"""Client errors worth another try, as is every 5xx."""
-TALKATIVE = ("openai", "anthropic", "httpx2", "httpcore2")
-"""Loggers that tell of addresses, requests and replies below the level of a warning."""
+"""Client errors that may be retried, like every 5xx."""
+VERBOSE_LOGGERS = ("openai", "anthropic", "httpx2", "httpcore2")
+"""Loggers that log addresses, requests and replies below the level WARNING."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """A reply's text and what it cost, in tokens; 0 where the server does not say."""
+    """A reply's text and its cost in tokens, 0 if the server does not report it."""
 
     text: str
     prompt_tokens: int = 0
@@ -44,8 +43,11 @@ class ModelReply:
 
 
 class EndpointError(Exception):
-    """No usable reply. `retry` tells whether another try may help, `refused` that the key is not accepted. `status` is
-    the server's where it answered with an error, and `wait_s` how long it asks to wait. The text holds no secret."""
+    """A request without a usable reply. The message contains no secret.
+
+    `retry`: a retry may succeed. `refused`: the server rejects the key. `status`: the HTTP status of an error reply.
+    `wait_s`: the wait that the server requests, in seconds.
+    """
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class EndpointError(Exception):
 
 
 class Client:
-    """Asks one model, from one event loop. Each request has `timeout_s`."""
+    """A client of one model, for one event loop. Each request has a timeout of `timeout_s` seconds."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
         self.endpoint = endpoint
@@ -75,7 +77,7 @@ class Client:
         return str(self.endpoint)
 
     async def ask(self, question: str) -> ModelReply:
-        """One request. Raises EndpointError."""
+        """Send one request and return the reply. Raises EndpointError."""
         async with self._slots:
             return await self._ask(question)
 
@@ -108,12 +110,14 @@ class Client:
             raise EndpointError("reply not understood") from None
         if not isinstance(text, str):
             raise EndpointError("reply without text")
-        asked, said = ("input_tokens", "output_tokens") if anthropic else ("prompt_tokens", "completion_tokens")
-        return ModelReply(text, _tokens(reply, asked), _tokens(reply, said))
+        prompt_field, completion_field = (
+            ("input_tokens", "output_tokens") if anthropic else ("prompt_tokens", "completion_tokens")
+        )
+        return ModelReply(text, _tokens(reply, prompt_field), _tokens(reply, completion_field))
 
     def _connect(self, sdk: Any) -> Any:
-        """The vendor's client. Its own retries are off: whoever asks counts them, bad replies included."""
-        for name in TALKATIVE:
+        """Return the vendor's client without its own retries, which the caller counts together with unusable replies."""
+        for name in VERBOSE_LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
         client = sdk.AsyncAnthropic if self.endpoint.vendor is ANTHROPIC else sdk.AsyncOpenAI
         return client(
@@ -122,35 +126,35 @@ class Client:
             max_retries=0,
             timeout=self._timeout_s,
             http_client=sdk.DefaultAsyncHttpxClient(
-                follow_redirects=False,  # a client would send the key on to wherever a redirect points
-                headers={"accept-encoding": "identity"},  # the size that is limited is the one that is read
+                follow_redirects=False,  # a client would send the key to the redirect's target
+                headers={"accept-encoding": "identity"},  # so that the limited size is the transferred size
                 event_hooks={"response": [_limit_size]},
             ),
         )
 
 
 def pause_s(attempt: int) -> float:
-    """Before the try after number `attempt` (from 0)."""
+    """Return the pause in seconds after attempt `attempt` (from 0)."""
     return min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
 
 
 def first_object(text: str, names: Sequence[str]) -> dict[str, Any]:
-    """The first JSON object in a text that has one of the names. Raises EndpointError when there is none."""
+    """Return the first JSON object in a text with one of the names as a key. Raises EndpointError if there is none."""
     decoder = json.JSONDecoder()
     start = text.find("{")
     while start >= 0:
         try:
-            found, _ = decoder.raw_decode(text, start)
+            value, _ = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict) and any(name in found for name in names):
-            return found
+            value = None
+        if isinstance(value, dict) and any(name in value for name in names):
+            return value
         start = text.find("{", start + 1)
     raise EndpointError("reply holds no JSON object with the names it was asked for")
 
 
 def _seconds(header: str | None) -> float | None:
-    """What `Retry-After` asks for; a date is left alone."""
+    """Return the seconds in `Retry-After`; dates are ignored."""
     if header is None or not header.strip().isdecimal():
         return None
     return min(float(header), LONGEST_WAIT_S)
@@ -162,21 +166,21 @@ def _tokens(reply: Any, name: str) -> int:
 
 
 async def _limit_size(response: Any) -> None:
-    """Hook of the HTTP client: replies, error replies too, end in an EndpointError when they are too long."""
+    """Make every reply, including error replies, raise EndpointError beyond the maximum size (a hook of the HTTP client)."""
     import httpx2
 
-    whole = response.stream
+    stream = response.stream
 
     class Limited(httpx2.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             size = 0
-            async for chunk in whole:
+            async for chunk in stream:
                 size += len(chunk)
                 if size > MAX_REPLY_BYTES:
                     raise EndpointError("reply too long")
                 yield chunk
 
         async def aclose(self) -> None:
-            await whole.aclose()
+            await stream.aclose()
 
     response.stream = Limited()

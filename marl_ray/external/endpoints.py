@@ -1,4 +1,4 @@
-"""Which endpoint an expert's name means, and where its address and key come from.
+"""The endpoint, address and key variable of an expert model, by the model's name.
 
     name                          protocol   address                                    key
     claude*                       Anthropic  ANTHROPIC_BASE_URL, else Anthropic's       ANTHROPIC_API_KEY
@@ -6,16 +6,15 @@
     qwen*                         OpenAI     DASHSCOPE_BASE_URL, else DashScope's       DASHSCOPE_API_KEY
     any other, and hub ids (a/b)  OpenAI     OPENAI_BASE_URL, else OpenAI's             OPENAI_API_KEY
 
-Names compare without case. In this order, what is more explicit wins:
+Names are case-insensitive. The row is chosen by the first of these rules that applies:
 
-1. A prefix `anthropic:`, `deepseek:`, `dashscope:` or `openai:` in the name chooses the row.
-2. An address of one's own means one's own server, whatever its model is called: with `external.expert_base_url`, or
-   with OPENAI_BASE_URL (unless the vendor's own address is set too), a name like qwen2.5 is asked there, with
-   OPENAI_API_KEY. Only claude* stays Anthropic's.
+1. A prefix `anthropic:`, `deepseek:`, `dashscope:` or `openai:` in the name.
+2. An address of one's own: with `external.expert_base_url`, or with OPENAI_BASE_URL (unless the vendor's own address is
+   set too), a name like qwen2.5 means a model on that server, with OPENAI_API_KEY. Only claude* stays Anthropic's.
 3. The name.
 
-`external.expert_base_url` replaces the address of whatever row was chosen. A key is always asked for, so that a
-forgotten one is not found out by a refusal; for a server without keys it can be any word.
+`external.expert_base_url` replaces the address of the chosen row. A key is always required, so that a missing key is an
+error at the start; for a server without keys any word works.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from marl_ray.core.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """A row of the table; `name` is its prefix."""
+    """A row of the table. `name` is its prefix."""
 
     name: str
     models: str
@@ -57,7 +56,7 @@ VENDORS = (ANTHROPIC, DEEPSEEK, DASHSCOPE, OPENAI)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One model at one address. Holds no key, but the name of the environment variable that does."""
+    """One model at one address. `key_variable` is the name of the environment variable with the key."""
 
     vendor: Vendor
     model: str
@@ -65,13 +64,13 @@ class Endpoint:
     key_variable: str
 
     def __str__(self) -> str:
-        """For people; an address may hold a password, so its host alone is named."""
+        """Return model and host; the address itself may contain a password."""
         where = urlsplit(self.address)
         return f"{self.model} at {where.hostname}{f':{where.port}' if where.port else ''}"
 
 
 def endpoint_of(config: ExternalConfig, environment: Mapping[str, str] = os.environ) -> Endpoint:
-    """The endpoint of the config's expert. Raises UserError when there is none that can be asked."""
+    """Return the endpoint of the config's expert. Raises UserError for a missing model, key or valid address."""
     name = (config.expert_model or "").strip()
     base_url = (config.expert_base_url or "").strip()
     vendor = _vendor(name, base_url, environment)
@@ -83,7 +82,7 @@ def endpoint_of(config: ExternalConfig, environment: Mapping[str, str] = os.envi
     address = base_url or environment.get(vendor.address_variable, "").strip() or vendor.address
     if not is_http(address):
         raise UserError(f"{source} is not an address like http://localhost:8000/v1")
-    if vendor is ANTHROPIC:  # whose client adds this part itself
+    if vendor is ANTHROPIC:  # the client adds this part of the path itself
         address = address.rstrip("/").removesuffix("/v1")
     if "/" in name and vendor is OPENAI and _same(address, OPENAI.address):
         raise UserError(
@@ -112,11 +111,11 @@ def _vendor(name: str, base_url: str, environment: Mapping[str, str]) -> Vendor:
 
 
 def is_http(address: str) -> bool:
-    """Whether it is of the form `http://host:port/path`, or with https."""
+    """Return whether an address has the form `http://host:port/path`, or with https."""
     try:
         where = urlsplit(address)
         return where.scheme in ("http", "https") and bool(where.hostname) and (where.port or 1) > 0
-    except ValueError:  # a port that is no number
+    except ValueError:  # an invalid port
         return False
 
 

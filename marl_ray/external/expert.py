@@ -1,4 +1,4 @@
-"""Another model as an expert: asked the environment's question, it suggests an edit for each part of an answer."""
+"""An expert model, which answers the environment's question with a suggested edit for each part of an answer."""
 
 from __future__ import annotations
 
@@ -18,27 +18,24 @@ MAX_EDIT_CHARS = 2000
 
 
 class Expert:
-    """Asks one model, from one event loop. Each request has `timeout_s`; what fails is tried `retries` times more,
-    with pauses."""
+    """A client of one expert model, for one event loop. A failed request is retried up to `retries` times with pauses.
+    Each request has a timeout of `timeout_s` seconds."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float = 60.0, retries: int = 3) -> None:
         self._client = Client(endpoint, timeout_s)
         self._retries = retries
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def __str__(self) -> str:
         return str(self._client)
 
     @property
     def key_variable(self) -> str:
-        """Environment variable that holds its key."""
+        """Environment variable with the key."""
         return self._client.endpoint.key_variable
 
     async def edits(self, question: str, names: Sequence[str]) -> dict[str, str] | None:
-        """The suggested edit for each of the names that the question asks for; None when the expert cannot be heard.
-
-        Raises UserError when the key is refused, since no later request can do better.
-        """
+        """Return the suggested edits by name, None if all attempts fail. Raises UserError if the key is refused."""
         for attempt in range(self._retries + 1):
             try:
                 reply = await self._client.ask(question)
@@ -47,25 +44,25 @@ class Expert:
                 if error.refused:
                     raise UserError(f"the expert {self} refused the key in {self.key_variable} ({error})") from None
                 if attempt == self._retries or not error.retry:
-                    self._tell(error)
+                    self._log_once(error)
                     return None
             await asyncio.sleep(pause_s(attempt))
         return None
 
-    def _tell(self, error: EndpointError) -> None:
-        """Each kind of failure once: all are counted anyway."""
-        if str(error) not in self._told:
-            self._told.add(str(error))
+    def _log_once(self, error: EndpointError) -> None:
+        """Log each kind of failure once. The metric expert/failures counts all of them."""
+        if str(error) not in self._logged:
+            self._logged.add(str(error))
             logger.warning("expert %s gave no edit (%s); more of this kind show in expert/failures alone", self, error)
 
 
 def parse_edits(text: str, names: Sequence[str]) -> dict[str, str]:
-    """The edits in a reply: its first JSON object with one of the names, fenced or within prose.
+    """Return the edits in a reply, from its first JSON object with one of the names, fenced or within prose.
 
-    Raises EndpointError when there is none. Names that are left out, or given nothing, have no edit.
+    Missing and empty values are no edits. Raises EndpointError if there is no such object.
     """
-    found = first_object(text, names)
-    edits = {name: _as_text(found.get(name)) for name in names}
+    values = first_object(text, names)
+    edits = {name: _as_text(values.get(name)) for name in names}
     return {name: edit for name, edit in edits.items() if edit}
 
 

@@ -1,10 +1,9 @@
-"""Another model as a judge: it is asked a question about an answer and gives a score, for environments whose rewards no
-program can tell.
+"""A judge model, which scores answers for environments whose rewards no program can compute.
 
-It is asked at an endpoint compatible with OpenAI's, by the process that plays the episodes. Its key never is in a
-sandbox's guest, whose environment is empty, nor in a config or a record. Every request costs, so one is made again only
-if the server's answer says that it may help (429, a 5xx), after as long as it asks for; a time-out or a reply without a
-score is not, and gives no verdict. What a joint action's requests cost is counted with its outcome.
+The process that plays the episodes sends the requests to an OpenAI-compatible endpoint. The API key appears in no config,
+no record and no sandbox guest, whose environment is empty. Because requests cost money, a request is retried only if the
+server's reply says that a retry may help (429, 5xx), after the wait that the server requests. A timeout or a reply
+without a score gives no verdict. The outcome of a joint action counts the cost of its requests.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from marl_ray.core.errors import UserError
 from marl_ray.external.client import Client, EndpointError, first_object, pause_s
 from marl_ray.external.endpoints import OPENAI, Endpoint, is_http
 
-MOST = 10
-"""Scores go from 0 to this."""
-FORM = f'Reply with one JSON object and nothing else: {{"score": a number from 0 to {MOST}}}'
+MAX_SCORE = 10
+"""Maximum score; the minimum is 0."""
+FORM = f'Reply with one JSON object and nothing else: {{"score": a number from 0 to {MAX_SCORE}}}'
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a judge is asked: an attempt's `program`, in an environment that has a judge."""
+    """A question to the judge: an attempt's `program` in an environment with a judge."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A score from 0 to 1 and what it cost. `failure` says why there is none."""
+    """A score from 0 to 1 and its cost. `failure` is the reason for a missing score."""
 
     score: float = 0.0
     requests: int = 0
@@ -44,7 +43,7 @@ class Judgement:
 
     @property
     def counts(self) -> dict[str, int]:
-        """For `Outcome.counts`."""
+        """The cost as `Outcome.counts`."""
         return {
             "judge/requests": self.requests,
             "judge/prompt_tokens": self.prompt_tokens,
@@ -53,7 +52,7 @@ class Judgement:
 
 
 class LLMJudge:
-    """Asks one model, from one event loop. Raises UserError for settings that name none, or whose key is not set."""
+    """A client of one judge model, for one event loop. Raises UserError if the model or its key is not set."""
 
     def __init__(self, config: JudgeConfig, environment: Mapping[str, str] = os.environ) -> None:
         self._retries = config.retries
@@ -63,11 +62,11 @@ class LLMJudge:
         return str(self._client)
 
     async def judge(self, questions: Sequence[Question]) -> list[Judgement]:
-        """One judgement a question, in their order."""
+        """Return one judgement per question."""
         return await gather(*map(self._one, questions))
 
     async def _one(self, question: Question) -> Judgement:
-        """Raises UserError when the key is refused, since no later request can do better."""
+        """Return the judgement of one question. Raises UserError if the key is refused."""
         attempt = 0
         while True:
             try:
@@ -86,12 +85,12 @@ class LLMJudge:
 
 
 def _score(text: str) -> float | None:
-    """From 0 to 1; None where the reply has none. One that is out of range is none, and not the best."""
+    """Return the score of a reply, from 0 to 1; None if it is missing or out of range."""
     try:
         score = first_object(text, ["score"])["score"]
     except EndpointError:
         return None
-    return score / MOST if type(score) in (int, float) and 0 <= score <= MOST else None
+    return score / MAX_SCORE if type(score) in (int, float) and 0 <= score <= MAX_SCORE else None
 
 
 def _endpoint(config: JudgeConfig, environment: Mapping[str, str]) -> Endpoint:

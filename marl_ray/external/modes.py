@@ -1,4 +1,4 @@
-"""External modes: what each agent is told of a joint action between two turns."""
+"""External modes: the messages that each agent receives about a joint action between two turns."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from marl_ray.external.expert import Expert
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a mode tells one agent: facts, one a line, and an expert's edit of its answer."""
+    """A mode's message to one agent: facts, one per line, and an expert's edit of the agent's answer."""
 
     lines: tuple[str, ...] = ()
     edit: str = ""
 
 
 class Mode(ABC):
-    """One way to tell agents what came of a joint action. Made once for a run, before anything starts.
+    """A kind of message about joint actions, created once before a run starts.
 
-    Raises UserError where the environment or the config does not allow it.
+    Raises UserError if the environment or the config does not support the mode.
     """
 
     note: str = ""
-    """What the start of a run says of it."""
+    """A note that is printed at the start of a run."""
 
     def __init__(self, config: ExternalConfig, environment: Environment[Any]) -> None:
         self.config = config
@@ -38,37 +38,37 @@ class Mode(ABC):
 
     @abstractmethod
     async def messages(self, task: Task, attempt: Any, outcome: Outcome) -> tuple[list[Message], dict[str, float]]:
-        """One message an agent, and metrics of how they came about. Whatever it waits for has a deadline."""
+        """Return one message per agent, and metrics about the messages. Every wait in it needs a deadline."""
 
 
 class Plain(Mode):
-    """No signal at all."""
+    """No message."""
 
     async def messages(self, task: Task, attempt: Any, outcome: Outcome) -> tuple[list[Message], dict[str, float]]:
         return [Message() for _ in range(self.environment.num_agents)], {}
 
 
 class Feedback(Mode):
-    """The environment's own words, as many as the mode allows: every level in detail, passed or not, one bit."""
+    """The environment's feedback: every level in detail, whether each level passed, or whether all levels passed."""
 
     def __init__(self, config: ExternalConfig, environment: Environment[Any]) -> None:
         super().__init__(config, environment)
         if config.mode not in environment.modes:
-            words = ", ".join(dict.fromkeys([*environment.modes, "plain", "expert_edits"]))
-            raise UserError(f"external.mode {config.mode}: the environment has no words for it, only for {words}")
+            supported = ", ".join(dict.fromkeys([*environment.modes, "plain", "expert_edits"]))
+            raise UserError(f"external.mode {config.mode} is not supported by the environment, only {supported}")
 
     async def messages(self, task: Task, attempt: Any, outcome: Outcome) -> tuple[list[Message], dict[str, float]]:
         environment, mode = self.environment, self.config.mode
         lines = [environment.feedback(attempt, outcome, mode, agent) for agent in range(environment.num_agents)]
-        for told in lines:
-            check_texts(qualified_method_name(environment, "feedback"), told)
-        return [Message(tuple(told)) for told in lines], {}
+        for feedback in lines:
+            check_texts(qualified_method_name(environment, "feedback"), feedback)
+        return [Message(tuple(feedback)) for feedback in lines], {}
 
 
 class ExpertEdits(Mode):
-    """Another model reads problem and answers, and suggests an edit for each part.
+    """An expert model's edit of each agent's answer.
 
-    `expert/failures` is the share of requests that ended without one.
+    The metric `expert/failures` is the share of requests without a result.
     """
 
     def __init__(self, config: ExternalConfig, environment: Environment[Any]) -> None:

@@ -1,4 +1,4 @@
-"""From a joint action and its outcome to every agent's next prompt (the Dec-POMDP's observation function)."""
+"""The observation function of the Dec-POMDP: from a joint action and its outcome to each agent's next prompt."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from marl_ray.external.modes import Message, Mode
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """What the agents read next: one prompt an agent, and how that came about, as means to be logged."""
+    """The next prompts, one per agent, and metrics about the mode's messages."""
 
     prompts: list[str]
     metrics: dict[str, float]
 
 
 class Transition:
-    """One external mode, for one environment. Raises UserError for a mode that cannot be."""
+    """An external mode for an environment. Raises UserError for an unsupported mode."""
 
     def __init__(self, config: ExternalConfig, environment: Environment[Any]) -> None:
         self._config = config
@@ -32,20 +32,20 @@ class Transition:
 
     @property
     def note(self) -> str:
-        """What the start of a run says of the mode; empty where there is nothing to say."""
+        """The mode's note for the start of a run, may be empty."""
         return self._mode.note
 
     async def next_prompts(
         self, task: Task, first_prompts: Sequence[str], attempt: Any, outcome: Outcome
     ) -> Observations:
-        """One prompt per agent. Waits only for the expert, and for that within its time-outs and retries.
+        """Return one prompt per agent. Only the mode may wait, for example for the expert within its timeouts.
 
-        Raises TypeError and ValueError, which name the plug-in, where it does not give one entry per agent.
+        Raises TypeError or ValueError for an invalid value of a plug-in.
         """
         agents = len(first_prompts)
-        told = await self._mode.messages(task, attempt, outcome)
-        _check_told(qualified_method_name(self._mode, "messages"), told, agents)
-        messages, metrics = told
+        result = await self._mode.messages(task, attempt, outcome)
+        _check_messages(qualified_method_name(self._mode, "messages"), result, agents)
+        messages, metrics = result
         previous = self._environment.previous_answers(attempt)
         check_texts(qualified_method_name(self._environment, "previous_answers"), previous, agents)
         instructions = self._environment.revisions(task)
@@ -62,23 +62,23 @@ class Transition:
         return Observations(prompts, metrics)
 
 
-def _check_told(who: str, told: Any, agents: int) -> None:
-    """One Message per agent, and metrics. Raises TypeError and ValueError."""
-    messages, metrics = told if isinstance(told, tuple) and len(told) == 2 else (None, None)
+def _check_messages(method: str, result: Any, agents: int) -> None:
+    """Check for one Message per agent, and metrics. Raises TypeError or ValueError."""
+    messages, metrics = result if isinstance(result, tuple) and len(result) == 2 else (None, None)
     if not isinstance(messages, list | tuple) or not isinstance(metrics, Mapping):
-        raise TypeError(f"{who} must return a list of messages and a dict of metrics, not {told!r:.80}")
-    check_row_names(who, "metric", metrics)
-    check_count(who, messages, agents)
+        raise TypeError(f"{method} must return a list of messages and a dict of metrics, not {result!r:.80}")
+    check_row_names(method, "metric", metrics)
+    check_count(method, messages, agents)
     for message in messages:
         if not isinstance(message, Message) or not isinstance(message.edit, str):
-            raise TypeError(f"{who} must return a Message per agent, whose edit is a text, not {message!r:.80}")
-        check_texts(f"{who} of a message's lines", message.lines)
+            raise TypeError(f"{method} must return a Message per agent, with a string as edit, not {message!r:.80}")
+        check_texts(f"{method} of a message's lines", message.lines)
 
 
 def next_prompt(first_prompt: str | None, previous: str | None, message: Message, instruction: str) -> str:
-    """One agent's prompt of a later turn: what was, what came of it, what to do. Parts not given stay out.
+    """Return one agent's prompt of a later turn: earlier prompt and answer, message and instruction, if given.
 
-    Like the environments' words, the text is what a bundled policy was trained on: a golden test holds it.
+    The bundled policies were trained on this exact text, which a golden test fixes.
     """
     parts = []
     if first_prompt is not None:

@@ -173,7 +173,7 @@ TOLD = Message(("a line",))
         ([TOLD, TOLD], "must return a list of messages and a dict of metrics, not [Message("),
         (("ab", {}), "must return a list of messages and a dict of metrics, not ('ab', {})"),
         (([TOLD], {}), "must return one entry per agent, 2, not 1"),
-        (([TOLD, "a line"], {}), "must return a Message per agent, whose edit is a text, not 'a line'"),
+        (([TOLD, "a line"], {}), "must return a Message per agent, with a string as edit, not 'a line'"),
         (([TOLD, Message("a line")], {}), "of a message's lines must return a list of strings, not str"),  # type: ignore[arg-type]
         (([TOLD, TOLD], {"time/mode": 1.0}), "must not use the metric name 'time/mode'"),
     ],
