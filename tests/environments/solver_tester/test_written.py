@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marl_ray.contracts import STRANGE
+from marl_ray.contracts import UNUSUAL_RESPONSES
 from marl_ray.environments.solver_tester.attempt import MAX_TESTS, written_tests
 
 FENCED = "Here are the tests:\n```python\nassert f(1) == 2\nassert f(x=[1, 2], y=-3) == {'a': (None, True)}\n```\n"
@@ -65,5 +65,5 @@ def test_there_is_an_end_to_them() -> None:
     many = "\n".join(f"assert f({n}) == {n}" for n in range(100))
     assert written_tests(many, "f") == tuple(f"assert f({n}) == {n}" for n in range(MAX_TESTS))
     assert written_tests(f"Well:\n{many}", "f") == tuple(f"assert f({n}) == {n}" for n in range(MAX_TESTS))
-    for response in STRANGE:
+    for response in UNUSUAL_RESPONSES:
         assert written_tests(response, "f") == ()
