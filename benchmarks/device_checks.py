@@ -25,8 +25,7 @@ from marl_ray.core.episode import Generation, SamplingSpec, Task
 from marl_ray.core.group_queue import GroupQueue
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.storage.history import StoredHistory
-from marl_ray.storage.run_folder import RunFolder
+from marl_ray.storage.run_folder import RunFolder, StoredHistory
 
 Numbers = dict[str, float | str]
 

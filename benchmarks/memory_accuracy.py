@@ -35,8 +35,7 @@ from marl_ray.core.episode import Completion, SamplingSpec
 from marl_ray.core.group_queue import GroupQueue
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import load_tokenizer
-from marl_ray.storage.history import StoredHistory
-from marl_ray.storage.run_folder import RunFolder
+from marl_ray.storage.run_folder import RunFolder, StoredHistory
 from marl_ray.toy import BASE_PATH
 
 MODELS = ("llama-21m", "qwen2-51m", "smollm2-135m")

@@ -19,8 +19,7 @@ from pathlib import Path
 from marl_ray.actors.run_actors import start_actors
 from marl_ray.config import Config, from_tree
 from marl_ray.core.concurrency import gather
-from marl_ray.storage.history import StoredHistory
-from marl_ray.storage.run_folder import RunFolder
+from marl_ray.storage.run_folder import RunFolder, StoredHistory
 
 SHAPES = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 4))
 """Agents, and replicas each."""

@@ -29,10 +29,10 @@ def main(argv: Sequence[str]) -> int:
 
 def _scale(run_dir: Path, agent: int, replicas: int) -> None:
     from marl_ray.storage.resume import SavedRun
-    from marl_ray.storage.scale_requests import checked, request_scaling
+    from marl_ray.storage.scale_requests import request_scaling, validate_request
 
     saved = SavedRun.read(run_dir)
     config, folder = saved.config(), saved.folder
-    request, deadlines = checked(agent, replicas, config.num_agents), config.resources.deadlines
+    request, deadlines = validate_request(agent, replicas, config.num_agents), config.resources.deadlines
     deadline_s = deadlines.placement_s + deadlines.start_s + SLACK_S
     print(request_scaling(folder.requests, folder.lock, request, deadline_s))

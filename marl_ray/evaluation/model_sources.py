@@ -16,7 +16,7 @@ from marl_ray.core.text import pluralize
 from marl_ray.models.lora import ADAPTER_FILE
 from marl_ray.models.tokenization import is_named_base
 from marl_ray.models.weight_files import SHARDS
-from marl_ray.storage.checkpoints import NAME, state_of, step_of
+from marl_ray.storage.checkpoints import NAME, checkpoint_step, read_state
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
 
@@ -72,7 +72,7 @@ def _source(name: str, config: Config) -> ModelSource:
         return ModelSource(BASE, tuple(agent.name for agent in config.agents))
     path = expand_home(Path(name)).resolve()
     if NAME.fullmatch(path.name) and path.is_dir():
-        state_of(path)  # whole, or a UserError
+        read_state(path)  # whole, or a UserError
         return _kept(f"{path.parent.parent.name}/{path.name}", path, RunFolder(path.parent.parent), config)
     folder = RunFolder(path)
     if not folder.config.exists():
@@ -88,7 +88,7 @@ def _source(name: str, config: Config) -> ModelSource:
 def _went_on(run: RunFolder) -> bool:
     """Whether it has been trained further since it left its models."""
     trained, checkpoints = run.trained_steps(SavedRun.read(run.path).config().policies), run.checkpoints.all()
-    return trained is not None and bool(checkpoints) and step_of(checkpoints[-1]) > trained
+    return trained is not None and bool(checkpoints) and checkpoint_step(checkpoints[-1]) > trained
 
 
 def _kept(label: str, folder: Path, run: RunFolder, config: Config) -> ModelSource:

@@ -23,10 +23,9 @@ from marl_ray.core.ids import PolicyId
 from marl_ray.data.loading import load_tasks
 from marl_ray.learning.arguments import local_learner_arguments
 from marl_ray.learning.learner import Learner
-from marl_ray.storage.checkpoints import Checkpoints, state_of, step_of
-from marl_ray.storage.history import StoredHistory
+from marl_ray.storage.checkpoints import Checkpoints, checkpoint_step, read_state
 from marl_ray.storage.resume import SavedRun
-from marl_ray.storage.run_folder import RunFolder
+from marl_ray.storage.run_folder import RunFolder, StoredHistory
 from marl_ray.telemetry.sinks import is_evaluation, read_rows
 
 ROUNDING = 1e-5
@@ -53,7 +52,7 @@ class ReplayRange:
         Raises UserError where the log lacks a batch on the way.
         """
         logged = set(folder.log.steps())
-        starts: dict[int, Path | None] = {0: None} | {step_of(path): path for path in folder.checkpoints.all()}
+        starts: dict[int, Path | None] = {0: None} | {checkpoint_step(path): path for path in folder.checkpoints.all()}
         hint = "output.keep_batches: true keeps all of a run's batches"
         if last is None:
             if not logged:
@@ -127,7 +126,7 @@ def _learner(config: Config, policy: PolicyId, way: ReplayRange) -> Learner:
     """As it was when it had seen `way.start` batches."""
     learner = _new(config, policy)
     if way.checkpoint is not None:
-        state_of(way.checkpoint)
+        read_state(way.checkpoint)
         learner.load(str(Checkpoints.policy_folder(way.checkpoint, policy)), way.start)
     return learner
 

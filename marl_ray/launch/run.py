@@ -25,7 +25,7 @@ from marl_ray.reports.returns_plot import plot_run
 from marl_ray.reports.run_summary import plot_title, read_metrics, write_run_summary
 from marl_ray.storage.resume import ResumeState, RunIsDone, SavedRun, same_learning_settings
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.storage.run_lock import held
+from marl_ray.storage.run_lock import hold_lock
 from marl_ray.telemetry import logs
 from marl_ray.telemetry.timing import StartupTimer
 from marl_ray.trainer.context import RunInputs
@@ -56,7 +56,7 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
             return
         folder = folder_of(config) if saved is None else saved.folder
         folder.make()
-        with held(folder.lock), logs.log_file(folder.log_file):
+        with hold_lock(folder.lock), logs.log_file(folder.log_file):
             _train(config, saved, problem, folder, begun, signals, startup)
 
 
@@ -72,7 +72,7 @@ def _train(
     """The run, in a folder that is its own."""
     try:
         folder.requests.clear()  # of a run that ended without a word
-        folder.remove_hidden()  # likewise
+        folder.remove_incomplete()  # likewise
         if saved is None:
             check_new_folder(folder)  # nobody was there meanwhile
             folder.write_config(to_yaml(config), 0)
@@ -100,7 +100,7 @@ def _train(
         raise
     finally:
         folder.requests.clear()
-        folder.remove_hidden()
+        folder.remove_incomplete()
         folder.remove_if_empty()
 
 

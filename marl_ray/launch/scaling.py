@@ -9,7 +9,7 @@ from marl_ray.actors.handle import ActorFailed
 from marl_ray.actors.run_actors import RunActors
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
-from marl_ray.storage.scale_requests import POLL_INTERVAL_S, ScaleReply, ScaleRequest, ScaleRequests, checked
+from marl_ray.storage.scale_requests import POLL_INTERVAL_S, ScaleReply, ScaleRequest, ScaleRequests, validate_request
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ async def _answer(request: ScaleRequest | UserError, team: RunActors) -> ScaleRe
 async def _scale(request: ScaleRequest, team: RunActors) -> str:
     """Do it; returns what there is now. Raises UserError, and what starting an actor raises."""
     agent, replicas = request.agent, request.replicas
-    checked(agent, replicas, len(team.generators))
+    validate_request(agent, replicas, len(team.generators))
     group = team.generators[agent]
     before = group.size
     await group.resize(replicas)

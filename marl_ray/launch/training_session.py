@@ -15,9 +15,8 @@ from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
 from marl_ray.launch.preflight import check_actors, check_logprob_agreement
 from marl_ray.launch.scaling import serve_requests
-from marl_ray.storage.history import StoredHistory
 from marl_ray.storage.resume import ResumeState
-from marl_ray.storage.run_folder import RunFolder
+from marl_ray.storage.run_folder import RunFolder, StoredHistory
 from marl_ray.telemetry.console_sink import ConsoleSink
 from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink
 from marl_ray.telemetry.timing import StartupTimer

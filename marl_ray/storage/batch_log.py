@@ -1,11 +1,11 @@
-"""The batch log: every step's batches, on disk before anybody learns from them.
+"""The batch log: the batches of every step, on disk before a learner uses them.
 
-A learner is a fold over batches, so a checkpoint and the log since then are its exact weights. A step is one file,
-`step_000012.npz`: whole or absent, and unchanged or refused. It holds for each agent the arrays of `FIELDS`, flat and
-without padding, and a header in JSON. Its last bytes, the archive's comment, are the SHA-256 of all before them: numpy
-reads the file like any other, and no flipped bit goes unseen.
+A learner's state is a function of its batches, so a checkpoint and the later batches determine its exact weights. A step
+is one file, `step_000012.npz`, which is written atomically and rejected if damaged. It contains, per agent, the arrays of
+`FIELDS`, flat and without padding, and a JSON header. Its last bytes, the comment of the archive, are the SHA-256 of all
+preceding bytes; numpy reads the file like any other.
 
-Learners read token ids, never text, so texts are not kept: a completion that is read has the text "".
+Learners read token ids, never text, so texts are not stored: completions read from the log have the text "".
 """
 
 from __future__ import annotations
@@ -36,56 +36,56 @@ DIGEST_BYTES = 64
 """SHA-256 in hexadecimal."""
 NAME = re.compile(r"step_(\d{6,})\.npz")
 FIELDS = {
-    # by mini-batch
+    # per mini-batch
     "groups": np.int64,
     "normalizers": np.int64,
-    # by group
+    # per group
     "turns": np.int64,
     "prompt_lengths": np.int64,
     "completions": np.int64,
     "baselines": np.int64,
-    # by token of the groups' prompts
+    # per token of the groups' prompts
     "prompt_ids": np.int32,
-    # by completion; reasons are places in the header's list
+    # per completion; finish_reasons are indices into the header's list
     "returns": np.float64,
     "weights": np.float64,
     "lengths": np.int64,
     "finish_reasons": np.int64,
     "spans": np.int64,
-    # by baseline of the groups
+    # per baseline of the groups
     "baseline_values": np.float64,
-    # by token of the completions
+    # per token of the completions
     "token_ids": np.int32,
     "logprobs": np.float64,
-    # by span of the completions
+    # per span of the completions
     "span_versions": np.int64,
     "span_lengths": np.int64,
 }
-"""The arrays of an agent's batch and their types. Those called like things count them: `groups` of a mini-batch,
-`completions` and `baselines` of a group, `spans` of a completion. Numbers are kept exactly."""
+"""The arrays of an agent's batch and their types. `groups`, `completions`, `baselines` and `spans` are counts per
+mini-batch, group, group and completion. Numbers are stored exactly."""
 CRITIC_FIELDS = {
-    # by group
+    # per group
     "state_lengths": np.int64,
-    # by token of the groups' states
+    # per token of the groups' states
     "state_ids": np.int32,
-    # by completion
+    # per completion
     "rewards": np.float64,
     "successors": np.int64,
-    # by state that a completion led to
+    # per successor state
     "successor_lengths": np.int64,
-    # by token of these
+    # per token of the successor states
     "successor_ids": np.int32,
 }
-"""Further ones of runs with a critic, where every group has its experience."""
+"""Further arrays of runs with a critic, where every group has a critic sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedStep:
-    """Step number `step` (from 0) as it was played: all that is needed to learn from it, and to tell of it, again.
+    """The rollout of step `step` (from 0): the data to learn from it and to record it again.
 
-    `batches` are one an agent; `joint_samples` is what env_steps grows by; `row` is the part of the step's metrics that
-    is known before the update; `episodes` are the records for episodes.jsonl. With dynamic_sampling, `draws` is how
-    many the step took, and `skipped` are the numbers of those that nobody learns from.
+    `batches` has one batch per agent. `joint_samples` is the increase of env_steps. `row` contains the metrics that are
+    known before the update, `episodes` the records for episodes.jsonl. With dynamic sampling, `draws` is the number of
+    prompt samples of the step, and `skipped` are the samples that are not learned from.
     """
 
     step: int
@@ -98,26 +98,26 @@ class LoggedStep:
 
 
 class BatchLog:
-    """The log of one run, in a folder of its own, which need not exist yet."""
+    """The batch log of one run in its own folder, which need not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def path(self, step: int) -> Path:
-        """Where a step is, or would be."""
+        """Return the path of a step's file."""
         return self.folder / f"step_{step:06d}.npz"
 
     def append(self, logged: LoggedStep) -> None:
-        """Write a step; when this returns, it is on disk. Raises OSError, which names the file."""
+        """Write a step durably. Raises OSError, which names the file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path(logged.step), _packed(logged))
 
     def read(self, step: int, agents: int | None = None) -> LoggedStep:
-        """A whole step. Raises UserError where it is not there, or not as it was written, and where it is not one of
-        so many `agents`; None: of any number."""
+        """Return a step. Raises UserError if the file is missing, damaged, or not of a run of `agents` agents (None: any
+        number)."""
         arrays, header = self._open(step)
         if agents not in (None, header["agents"]):
-            raise self._foreign(step, header["agents"])
+            raise self._wrong_agents(step, header["agents"])
         return LoggedStep(
             step,
             tuple(_batch(arrays, header, agent) for agent in range(header["agents"])),
@@ -129,22 +129,22 @@ class BatchLog:
         )
 
     def draws(self, step: int) -> int:
-        """How many a step took. Raises UserError as `read` does."""
+        """Return the number of prompt samples of a step. Raises UserError as `read` does."""
         return self._open(step)[1]["draws"]
 
     def batch(self, step: int, agent: int) -> Batch:
-        """One agent's batch of a step. Raises UserError as `read` does."""
+        """Return one agent's batch of a step. Raises UserError as `read` does."""
         arrays, header = self._open(step)
         if agent >= header["agents"]:
-            raise self._foreign(step, header["agents"])
+            raise self._wrong_agents(step, header["agents"])
         return _batch(arrays, header, agent)
 
     def steps(self) -> list[int]:
-        """The steps that are there, in order. What has another name is none of the log's."""
+        """Return the logged steps in order."""
         if not self.folder.is_dir():
             return []
-        found = [NAME.fullmatch(path.name) for path in self.folder.iterdir() if path.is_file()]
-        return sorted(int(match[1]) for match in found if match)
+        matches = [NAME.fullmatch(path.name) for path in self.folder.iterdir() if path.is_file()]
+        return sorted(int(match[1]) for match in matches if match)
 
     def drop_before(self, step: int) -> None:
         """Delete the steps before `step`."""
@@ -159,41 +159,41 @@ class BatchLog:
                 self.path(later).unlink(missing_ok=True)
 
     def _open(self, step: int) -> tuple[Any, dict[str, Any]]:
-        """The arrays by name, as numpy reads them, and the header."""
+        """Return the arrays by name and the header."""
         path = self.path(step)
         try:
             content = path.read_bytes()
         except FileNotFoundError:
             raise UserError(
-                f"{path} is not there: the batch log keeps what the last checkpoint does not cover, and all of it "
+                f"{path} is missing: the batch log keeps only batches since the oldest checkpoint, or all batches "
                 "with output.keep_batches: true"
             ) from None
         except OSError as error:
             raise UserError(f"{path} cannot be read ({error.strerror})") from None
         if _digest(content[:-DIGEST_BYTES]) != content[-DIGEST_BYTES:]:
             raise UserError(
-                f"{path} is damaged: copy it again, or delete it, and --resume plays the run anew from step {step} on"
+                f"{path} is damaged: copy it again, or delete it, and --resume repeats the run from step {step}"
             )
         arrays = np.load(io.BytesIO(content), allow_pickle=False)
         header = json.loads(arrays["header"].tobytes())
         if header["format"] != FORMAT:
             raise UserError(
-                f"{path} is of format {header['format']}, and this version reads {FORMAT}: use the version that wrote "
+                f"{path} has format {header['format']}, and this version reads {FORMAT}: use the version that wrote "
                 "it, or delete it"
             )
         if header["step"] != step:
-            raise UserError(f"{path} holds step {header['step']}: give it its own name again, or delete it")
+            raise UserError(f"{path} holds step {header['step']}: restore its name, or delete it")
         return arrays, header
 
-    def _foreign(self, step: int, agents: int) -> UserError:
+    def _wrong_agents(self, step: int, agents: int) -> UserError:
         return UserError(
-            f"{self.path(step)} is of a run of {pluralize(agents, 'agent')}, not of this one: copy this run's again, "
-            f"or delete it, and --resume plays the run anew from step {step} on"
+            f"{self.path(step)} is of a run of {pluralize(agents, 'agent')}, not of this run: copy this run's file again, "
+            f"or delete it, and --resume repeats the run from step {step}"
         )
 
 
 def _packed(logged: LoggedStep) -> bytes:
-    """A step as the content of its file."""
+    """Return the content of a step's file."""
     reasons: dict[str, int] = {}
     arrays = {}
     for agent, batch in enumerate(logged.batches):
@@ -222,17 +222,17 @@ def _packed(logged: LoggedStep) -> bytes:
 
 
 def _flat(batch: Batch, reasons: dict[str, int]) -> dict[str, list[Any]]:
-    """The values of `FIELDS`, and of `CRITIC_FIELDS` where there is some; `reasons` learns those that it does not know."""
+    """Return the values of `FIELDS`, and of `CRITIC_FIELDS` with a critic. New finish reasons are added to `reasons`."""
     groups = [group for mini_batch in batch.mini_batches for group in mini_batch.groups]
-    experiences = [group.critic_sample for group in groups if group.critic_sample is not None]
-    flat: dict[str, list[Any]] = {name: [] for name in (FIELDS | CRITIC_FIELDS if experiences else FIELDS)}
-    if len(experiences) not in (0, len(groups)):
-        raise ValueError(f"{len(experiences)} of {len(groups)} groups have their experience")
-    for experience in experiences:
-        flat["state_lengths"].append(len(experience.state))
-        flat["state_ids"] += experience.state
-        flat["rewards"] += experience.rewards
-        for states in experience.successors:
+    critic_samples = [group.critic_sample for group in groups if group.critic_sample is not None]
+    flat: dict[str, list[Any]] = {name: [] for name in (FIELDS | CRITIC_FIELDS if critic_samples else FIELDS)}
+    if len(critic_samples) not in (0, len(groups)):
+        raise ValueError(f"{len(critic_samples)} of {len(groups)} groups have a critic sample")
+    for sample in critic_samples:
+        flat["state_lengths"].append(len(sample.state))
+        flat["state_ids"] += sample.state
+        flat["rewards"] += sample.rewards
+        for states in sample.successors:
             flat["successors"].append(len(states))
             flat["successor_lengths"] += map(len, states)
             flat["successor_ids"] += (token for state in states for token in state)
@@ -262,7 +262,7 @@ def _flat(batch: Batch, reasons: dict[str, int]) -> dict[str, list[Any]]:
 
 
 def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
-    """The inverse of `_flat`, but for the texts."""
+    """Return an agent's batch: the inverse of `_flat` except for texts."""
     names = [name for name in FIELDS | CRITIC_FIELDS if f"agent_{agent}/{name}" in arrays]
     values: dict[str, Iterator[Any]] = {name: iter(arrays[f"agent_{agent}/{name}"].tolist()) for name in names}
 
@@ -290,10 +290,10 @@ def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
             take("returns", size),
             take("weights", size),
             take("baseline_values", baselines),
-            experience(size) if "rewards" in values else None,
+            critic_sample(size) if "rewards" in values else None,
         )
 
-    def experience(size: int) -> CriticSample:
+    def critic_sample(size: int) -> CriticSample:
         state, rewards = take("state_ids", next(values["state_lengths"])), take("rewards", size)
         successors = tuple(
             tuple(take("successor_ids", length) for length in take("successor_lengths", count))

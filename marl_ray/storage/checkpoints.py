@@ -1,8 +1,8 @@
-"""Checkpoints: whole or absent.
+"""Checkpoints, written atomically.
 
-Each is written to a hidden folder and renamed when it is complete and on disk, so that whatever interrupts a run,
-the newest `step_*` folder is one to go on from. Learners write and sync their part themselves: the run folder must be
-one that their nodes see. `trainer.json` says where the loop stood, and names the learners' files with their sizes.
+A checkpoint is written to a hidden folder, which is renamed once the checkpoint is complete and on disk. The newest
+`step_*` folder is therefore always complete. Learners write and sync their own parts, so their nodes must share the
+file system of the run folder. `trainer.json` holds the `TrainerState` and the learners' files with their sizes.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class Checkpoints:
         self.folder = folder
 
     def begin(self, step: int, policy: PolicyId) -> Path:
-        """The empty folder of one policy's part, in a hidden one."""
+        """Create and return the empty folder of one policy's part, in the hidden folder of the checkpoint."""
         part = self.policy_folder(self._hidden(step), policy)
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         return part
 
     def commit(self, state: TrainerState, keep: int) -> Path:
-        """All parts are there, and on disk: make it visible, and delete all but the newest `keep`, at least 1.
+        """Make the checkpoint visible, whose parts are all on disk; delete all but the newest `keep` (at least 1).
 
-        When this returns, it is on disk as a whole, and what it covers may be deleted elsewhere.
+        When this returns, the whole checkpoint is on disk, and batches that it covers may be deleted.
         """
         path = self._hidden(state.step)
         parts = sorted(file for file in path.rglob("*") if file.is_file())
@@ -55,61 +55,63 @@ class Checkpoints:
         return final
 
     def _discard(self, path: Path) -> None:
-        """Delete a checkpoint: it is hidden first, so that one half of it is never taken for the whole."""
+        """Delete a checkpoint. It is hidden first, so that no reader sees an incomplete checkpoint."""
         hidden = path.with_name(f".former_{path.name}")
         shutil.rmtree(hidden, ignore_errors=True)
         os.replace(path, hidden)
         shutil.rmtree(hidden)
 
     def all(self) -> list[Path]:
-        """Complete checkpoints, oldest first. What has another name, or no trainer.json, is none."""
+        """Return the complete checkpoints, oldest first. Folders with other names or without trainer.json are ignored."""
         if not self.folder.is_dir():
             return []
-        found = [path for path in self.folder.iterdir() if NAME.fullmatch(path.name) and (path / STATE_FILE).exists()]
-        return sorted(found, key=step_of)
+        paths = [path for path in self.folder.iterdir() if NAME.fullmatch(path.name) and (path / STATE_FILE).exists()]
+        return sorted(paths, key=checkpoint_step)
 
     def latest(self) -> tuple[Path, TrainerState] | None:
-        """The newest complete one, if there is any. Raises UserError as `state_of` does."""
-        found = self.all()
-        return (found[-1], state_of(found[-1])) if found else None
+        """Return the newest complete checkpoint, if any. Raises UserError as `read_state` does."""
+        paths = self.all()
+        return (paths[-1], read_state(paths[-1])) if paths else None
 
     def _hidden(self, step: int) -> Path:
         return self.folder / f".step_{step:06d}"
 
     @staticmethod
     def policy_folder(path: Path, policy: PolicyId) -> Path:
-        """Where one policy's learner writes."""
+        """Return the folder of one policy's part."""
         return path / policy.key
 
 
-def step_of(path: Path) -> int:
-    """The steps that a checkpoint has seen."""
+def checkpoint_step(path: Path) -> int:
+    """Return the number of steps before a checkpoint."""
     return int(path.name.removeprefix("step_"))
 
 
-def state_of(path: Path) -> TrainerState:
-    """Where the loop stood. Raises UserError where what was written is not there any more, or not as it was."""
-    mend = f"copy it again, or delete {path} to go on from before it"
+def read_state(path: Path) -> TrainerState:
+    """Return the state in a checkpoint. Raises UserError if a file is missing or damaged."""
+    repair = f"copy it again, or delete {path} to resume from an earlier one"
     file = path / STATE_FILE
     try:
         saved = json.loads(file.read_text())
         counts = [*(saved[name] for name in ("step", "env_steps", "learned")), saved.get("draws", 0)]
         files = saved.get("files", ())
-        sizes = files if isinstance(files, dict) else dict.fromkeys(files)  # older ones have no sizes, or no files
-        harm = next(filter(None, (_harm(path / name, size) for name, size in sizes.items())), None)
-        sound = all(type(count) is int and count >= 0 for count in counts) and counts[0] == step_of(path)
+        sizes = (
+            files if isinstance(files, dict) else dict.fromkeys(files)
+        )  # older checkpoints have no sizes, or no files
+        damage = next(filter(None, (_damage(path / name, size) for name, size in sizes.items())), None)
+        sound = all(type(count) is int and count >= 0 for count in counts) and counts[0] == checkpoint_step(path)
     except (ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
-        raise UserError(f"{file} is damaged: {mend}")
-    if harm:
-        raise UserError(f"{harm}: {mend}")
+        raise UserError(f"{file} is damaged: {repair}")
+    if damage:
+        raise UserError(f"{damage}: {repair}")
     return TrainerState(*counts)
 
 
-def _harm(file: Path, size: int | None) -> str | None:
-    """What became of a file of `size` bytes; None: nothing that can be seen without reading it."""
+def _damage(file: Path, size: int | None) -> str | None:
+    """Describe the damage to a file of `size` bytes, as far as it shows without reading the file. None: no damage."""
     if not file.exists():
-        return f"{file} is not there"
-    found = file.stat().st_size
-    return None if size in (None, found) else f"{file} has {found} bytes of {size}"
+        return f"{file} is missing"
+    actual = file.stat().st_size
+    return None if size in (None, actual) else f"{file} has {actual} bytes of {size}"

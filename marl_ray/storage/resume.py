@@ -1,4 +1,4 @@
-"""Going on with a run: its config, read once, what of it must stay, and where it stands."""
+"""Resuming a run: its saved config, its resume state, and checks of the new config."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from marl_ray.telemetry.sinks import is_evaluation, read_rows
 
 
 class RunIsDone(UserError):
-    """There is nothing to go on with."""
+    """The run to resume has no steps left."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run that was started before, and what its config.yaml says now."""
+    """A run that was started earlier, with the content of its config.yaml."""
 
     folder: RunFolder
     algorithm: str
@@ -31,10 +31,10 @@ class SavedRun:
 
     @classmethod
     def read(cls, path: Path) -> SavedRun:
-        """The run in a folder. Raises UserError where there is none."""
+        """Read the run in a folder. Raises UserError if there is none."""
         folder = RunFolder(path)
         if not folder.config.exists():
-            raise UserError(f"{path} is no run folder: it has no {folder.config.name}")
+            raise UserError(f"{path} is not a run folder: {folder.config.name} is missing")
         tree = read_yaml(folder.config)
         for name in ALGORITHMS:
             if name in tree:
@@ -44,7 +44,7 @@ class SavedRun:
     def config(
         self, overrides: Mapping[str, Any] | None = None, note: Callable[[str], None] = lambda line: None
     ) -> Config:
-        """Its config, with overrides; `note` hears what was made to fit. Raises UserError."""
+        """Return the run's config with overrides. `note` is called with a line per adapted setting. Raises UserError."""
         try:
             return from_tree(self.tree, self.algorithm, overrides, note)
         except UserError as error:
@@ -55,25 +55,24 @@ class SavedRun:
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """Where a run goes on. Agents begin at `state`, learn from what is in the log again, and play on from there."""
+    """The point from which a run resumes: learners load `state`, learn from the log again, and rollouts continue there."""
 
     checkpoint: Path | None
-    """The newest complete one; None: the base models."""
+    """The newest complete checkpoint. None: the base models."""
     state: TrainerState
-    """At the checkpoint."""
+    """The progress at the checkpoint."""
     logged: int
-    """The batches from `state.step` to before this one are in the log, without a gap."""
+    """End of the logged batches: `state.step` to `logged` - 1 are in the log without a gap."""
     evaluated: frozenset[int]
-    """Steps up to there whose evaluation was taken and is told of in metrics.jsonl."""
+    """Steps up to `logged` whose evaluation is in metrics.jsonl."""
 
     @classmethod
     def of(cls, folder: RunFolder, total: float = math.inf) -> ResumeState:
-        """As the folder says, and no further than a run of `total` steps goes. Raises UserError for what is damaged."""
-        found = folder.checkpoints.latest()
-        checkpoint, state = found if found else (None, TrainerState(0, 0, 0))
-        there = set(folder.log.steps())
+        """Read the resume state of a run of at most `total` steps. Raises UserError for a damaged checkpoint."""
+        checkpoint, state = folder.checkpoints.latest() or (None, TrainerState(0, 0, 0))
+        steps = set(folder.log.steps())
         logged = state.step
-        while logged in there and logged < total:
+        while logged in steps and logged < total:
             logged += 1
         rows = read_rows(folder.metrics) if logged and folder.metrics.exists() else ()
         return cls(
@@ -82,33 +81,36 @@ class ResumeState:
 
     @property
     def has_batches(self) -> bool:
-        """Whether any batch was learned from or is in the log."""
+        """Whether the run has produced any batch."""
         return self.logged > 0
 
     def without_log(self) -> ResumeState:
-        """The same, at its checkpoint."""
+        """Return the state at the checkpoint, without the logged batches."""
         step = self.state.step
         return replace(self, logged=step, evaluated=frozenset(s for s in self.evaluated if s <= step))
 
     def evaluations(self, config: Config, total: int) -> list[int]:
-        """The steps whose evaluation a run of `total` steps has still to take: before it, on the way, and after it."""
+        """Return the steps of the evaluations that are still due in a run of `total` steps, including first and last."""
         every = config.evaluation.eval_interval
         due = {0, *(range(every, total, every) if every else ()), total}
         return sorted(step for step in due - self.evaluated if step >= self.state.step)
 
     @classmethod
     def at_start(cls) -> ResumeState:
-        """Of a new run."""
+        """Return the state of a new run."""
         return cls(None, TrainerState(0, 0, 0), 0, frozenset())
 
 
 def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
-    """`config` may go on where `saved` stands. `num_tasks` 0: not known. Raises UserError; RunIsDone at its end."""
+    """Check that `config` may continue the run `saved`, whose data set has `num_tasks` tasks (0: unknown).
+
+    Raises UserError, and RunIsDone if no steps are left.
+    """
     _check_same_run(config, saved.config())
-    standing = ResumeState.of(saved.folder)
-    state = standing.state
+    resume_state = ResumeState.of(saved.folder)
+    state = resume_state.state
     total = training_budget(config, num_tasks).total_steps if num_tasks else math.inf
-    if state.step > total or (state.step == total and _concluded(config, saved.folder, standing)):
+    if state.step > total or (state.step == total and _concluded(config, saved.folder, resume_state)):
         loop = config.loop
         raise RunIsDone(
             f"{saved.folder} has done all of its {state.step} steps: to go on, raise "
@@ -118,36 +120,38 @@ def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
 
 
 def _adapters(config: Config) -> LoraConfig:
-    """What adapters are, wherever they learn and whatever is written of them at the end."""
+    """Return the adapter settings that affect training."""
     return replace(config.lora, export="merged", share_base=False)
 
 
 def same_learning_settings(config: Config, saved: SavedRun, num_tasks: int) -> bool:
-    """Whether batches in the log can be learned from again as they were then.
+    """Return whether learning from the logged batches again gives the same weights.
 
-    Under other settings they would be tokens of weights that never were; then they are played again.
+    With other settings it would not, and the batches would be off-policy; they are rolled out again then.
     """
     return _learning(config, num_tasks) == _learning(saved.config(), num_tasks)
 
 
 def _learning(config: Config, num_tasks: int) -> tuple[Any, ...]:
-    """What updates depend on, besides the batches, and what batches depend on."""
+    """Return the settings on which updates and batches depend."""
     agents = [replace(a, generator=GeneratorResources(), learner=LearnerResources(), given=()) for a in config.agents]
-    rollout = replace(config.rollout, max_staleness=0, inflight="continue")  # old batches are within any bound they had
+    rollout = replace(
+        config.rollout, max_staleness=0, inflight="continue"
+    )  # logged batches respect the bound that they had
     schedule = training_budget(config, num_tasks).optimizer_steps if config.optimizer.lr_scheduler != "constant" else 0
     optimizer = replace(config.optimizer, importance=config.importance)
     return (agents, config.model, rollout, config.credit, optimizer, schedule, config.reward_processor)
 
 
-def _concluded(config: Config, folder: RunFolder, standing: ResumeState) -> bool:
-    """Whether the run has left all that it leaves at its end, trained models and the last evaluation."""
-    exported = folder.trained_steps(config.policies) == standing.state.step
-    evaluated = standing.state.step in standing.evaluated
+def _concluded(config: Config, folder: RunFolder, resume_state: ResumeState) -> bool:
+    """Return whether the trained models and the last evaluation of the run exist."""
+    exported = folder.trained_steps(config.policies) == resume_state.state.step
+    evaluated = resume_state.state.step in resume_state.evaluated
     return (exported or not config.output.save_final_model) and (evaluated or not config.dataset.eval_split)
 
 
 def _check_same_run(config: Config, saved: Config) -> None:
-    """Folder, checkpoints and place in the data follow from these, so a resumed run keeps them. Raises UserError."""
+    """Raise UserError if a setting differs that determines the folder, the checkpoints or the position in the data."""
     for name, now, before in (
         ("algorithm", config.algorithm, saved.algorithm),
         ("seed", config.seed, saved.seed),

@@ -1,4 +1,4 @@
-"""The folder of a run: the one place that knows what its files are called."""
+"""The folder of a run: the names of its files, and the training history of its learners."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from marl_ray.core.batch import Batch
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home, fsync, write_atomically
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
+from marl_ray.credit.groups import merge_batches
 from marl_ray.models.weight_files import TRAINED_FILE
 from marl_ray.storage.batch_log import BatchLog
 from marl_ray.storage.checkpoints import Checkpoints
@@ -25,34 +27,34 @@ FORMER_CONFIG = re.compile(r"config\.step_(\d{6,})\.yaml")
 
 
 class RunFolder:
-    """Paths in the folder of a run, which need not exist yet. Raises UserError for the home (~name) of nobody."""
+    """The paths in the folder of a run, which need not exist yet. Raises UserError for the home of an unknown user."""
 
     def __init__(self, path: Path) -> None:
         self.path = expand_home(path).absolute()
         self.config = self.path / "config.yaml"
-        """Everything resolved."""
+        """The resolved config."""
         self.metrics = self.path / "metrics.jsonl"
-        """One row a step and one an evaluation."""
+        """One row per step and per evaluation."""
         self.episodes = self.path / "episodes.jsonl"
-        """A few episodes a row."""
+        """A few episodes per row of metrics.jsonl."""
         self.samples = self.path / "sample_episodes.txt"
-        """The last evaluation, to read."""
+        """Episodes of the last evaluation as text."""
         self.plot = self.path / "returns.png"
-        """Reward over joint samples."""
+        """Plot of the reward over joint samples."""
         self.report = self.path / "report.html"
-        """All of it for people, as `marl-ray report` writes it."""
+        """The HTML report that `marl-ray report` writes."""
         self.machine = self.path / "machine.json"
-        """Versions, and the machines that the run was last started on."""
+        """Versions and machines of the last start."""
         self.tensorboard = self.path / "tensorboard"
-        """Event files, if they are asked for."""
+        """TensorBoard event files, with output.tensorboard."""
         self.error = self.path / "error.txt"
-        """The traceback of a run that a bug ended."""
+        """Traceback of an unexpected error."""
         self.models = self.path / "models"
-        """The trained models."""
+        """Trained models, one folder per policy."""
         self.log_file = self.path / "run.log"
         """Log records with timestamps."""
         self.lock = self.path / "run.lock"
-        """Held by whoever writes here."""
+        """Held by the process that writes to the folder."""
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.log = BatchLog(self.path / "batches")
         self.requests = ScaleRequests(self.path / "requests")
@@ -61,17 +63,19 @@ class RunFolder:
         return str(self.path)
 
     def model(self, policy: PolicyId) -> Path:
-        """A policy's trained model, as transformers loads it."""
+        """Return the folder of a policy's trained model, in the format of transformers."""
         return self.models / policy.key
 
     def trained_steps(self, policies: Sequence[PolicyId]) -> int | None:
-        """The steps that all of its trained models have learned for: the fewest, where a run that went on from its end
-        was interrupted between them. None where one is not there, or does not say."""
+        """Return the number of steps of the trained models: the minimum, if exporting was interrupted between them.
+
+        None if a model is missing or does not state its steps.
+        """
         files = [self.model(policy) / TRAINED_FILE for policy in policies]
         return min(json.loads(file.read_text())["steps"] for file in files) if all(map(Path.exists, files)) else None
 
     def make(self) -> None:
-        """Create it, and see that files can be written there. Raises UserError."""
+        """Create the folder. Raises UserError if no file can be written to it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path):
@@ -80,10 +84,10 @@ class RunFolder:
             raise UserError(f"output folder {self} cannot be written ({error.strerror}): set output.base_dir") from None
 
     def write_config(self, text: str, done: int) -> None:
-        """Write config.yaml for what comes after step `done`.
+        """Write config.yaml for the steps after step `done`.
 
-        The one of the steps up to there is kept as `former_config(done)` if it says something else. Those of later
-        steps go: a run that goes on from an earlier checkpoint plays and learns such steps anew, under this one.
+        If the config of the earlier steps differs, it is kept as `former_config(done)`. Former configs of later steps
+        are deleted: a run that resumes from an earlier checkpoint repeats those steps with the new config.
         """
         former, formers = self.former_config(done), self.former_configs()
         later = [path for step, path in formers.items() if step > done]
@@ -95,17 +99,19 @@ class RunFolder:
             path.unlink()
 
     def former_config(self, done: int) -> Path:
-        """The config of the steps up to `done`, where a resumed run had another one from there on."""
+        """Return the path of the config of the steps up to `done`, from where a resumed run has another config."""
         return self.path / f"config.step_{done:06d}.yaml"
 
     def former_configs(self) -> dict[int, Path]:
-        """All of them by step, in order."""
-        found = {FORMER_CONFIG.fullmatch(path.name): path for path in self.path.glob("config.step_*.yaml")}
-        return dict(sorted((int(match[1]), path) for match, path in found.items() if match))
+        """Return the paths of all former configs by step, in order."""
+        matches = {FORMER_CONFIG.fullmatch(path.name): path for path in self.path.glob("config.step_*.yaml")}
+        return dict(sorted((int(match[1]), path) for match, path in matches.items() if match))
 
     def commit(self, state: TrainerState, keep: int) -> None:
-        """See `Checkpoints.commit`. A run that goes on from there does not write the rows up to it again, so they are
-        on disk before it."""
+        """Flush metrics and episodes to disk, then commit the checkpoint (`Checkpoints.commit`).
+
+        A run that resumes from the checkpoint does not write the rows of earlier steps again.
+        """
         for file in (self.metrics, self.episodes):
             if file.exists():
                 fsync(file)
@@ -113,7 +119,7 @@ class RunFolder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds nothing that a run did."""
+        """Whether the folder contains no result of a run."""
         return {path.name for path in self.path.iterdir()} <= {
             self.config.name,
             self.machine.name,
@@ -121,22 +127,42 @@ class RunFolder:
             self.log_file.name,
         }
 
-    def remove_hidden(self) -> None:
-        """Checkpoints and models that were being written when the run ended, which are none."""
-        for place in (self.checkpoints.folder, self.models):
-            for path in place.glob(".*"):
+    def remove_incomplete(self) -> None:
+        """Delete incomplete checkpoints and models of an interrupted run."""
+        for parent in (self.checkpoints.folder, self.models):
+            for path in parent.glob(".*"):
                 shutil.rmtree(path, ignore_errors=True)
 
     def remove_if_empty(self) -> None:
-        """A run that failed before its first row leaves nothing behind."""
+        """Delete the folder of a run that failed before its first row."""
         if self.is_empty:
             for file in (self.config, self.machine, self.log_file, self.lock):
                 file.unlink(missing_ok=True)
-            with suppress(OSError):  # a file that is open stays on NFS, under another name
+            with suppress(OSError):  # on NFS, an open file stays under another name
                 os.rmdir(self.path)
 
 
 def new_folder(base_dir: str, run_name: str | None, prefix: str) -> RunFolder:
-    """The folder of a new run, `run_name` below `base_dir`; without a name, one of `prefix`, time and process."""
+    """Return the folder `run_name` below `base_dir`; without a name, a folder named after `prefix`, time and process."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return RunFolder(Path(base_dir) / (run_name or f"{prefix.replace(':', '.')}-{stamp}-{os.getpid()}"))
+
+
+class StoredHistory:
+    """The `TrainingHistory` of one policy in a run folder, read anew at each call."""
+
+    def __init__(self, folder: RunFolder, policy: PolicyId) -> None:
+        self.folder = folder
+        self.policy = policy
+
+    def checkpoint(self) -> tuple[int, str] | None:
+        """See `TrainingHistory.checkpoint`. Raises UserError for a damaged checkpoint."""
+        latest = self.folder.checkpoints.latest()
+        if latest is None:
+            return None
+        path, state = latest
+        return state.step, str(self.folder.checkpoints.policy_folder(path, self.policy))
+
+    def batch(self, step: int) -> Batch:
+        """See `TrainingHistory.batch`."""
+        return merge_batches([self.folder.log.batch(step, agent) for agent in self.policy.agents])

@@ -1,7 +1,7 @@
-"""The lock of a run folder: one writer at a time, and none that is dead.
+"""The lock of a run folder, which admits one writer at a time.
 
-The kernel holds it (flock) for the process that has the file open, and lets go of it when that process ends, however it
-ends. Children do not inherit it: the file is closed when they start another program, and when Python forks.
+The kernel holds the lock (flock) while a process has the file open, and releases it when that process ends in any way.
+Child processes do not inherit the lock: the file is closed on exec and when Python forks.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ from marl_ray.core.errors import UserError
 logger = logging.getLogger(__name__)
 
 NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)
-"""What file systems say that have no locks."""
+"""Errors of file systems without locks."""
 
 _held: set[int] = set()
-"""Files of the locks of this process."""
+"""File descriptors of the locks that this process holds."""
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Hold the lock at `path` in a folder that is there. Raises UserError, which names who holds it.
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold the lock at `path`, whose folder must exist. Raises UserError, which names the process that holds it.
 
-    On a file system without locks it logs a warning, and the run goes on without a lock.
+    On a file system without locks, log a warning and continue without a lock.
     """
     file = _lock(path)
     _held.add(file)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # before it is let go of: whoever waits for this file would hold another
+        path.unlink(missing_ok=True)  # while locked: a process that waits for this file notices that it was deleted
         _held.discard(file)
         os.close(file)
 
 
-def holder(path: Path) -> str | None:
-    """Who holds the lock at `path`, as they say it; None: nobody does. Where the file system has no locks, it is who
-    said so last and has not ended in order."""
+def lock_holder(path: Path) -> str | None:
+    """Return the description of the process that holds the lock at `path`, or None if the lock is free.
+
+    On a file system without locks, return the last process that wrote the file and did not shut down in order.
+    """
     try:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -55,24 +57,24 @@ def holder(path: Path) -> str | None:
     except OSError as error:
         if not isinstance(error, BlockingIOError) and error.errno not in NO_LOCKS:
             raise
-        return _said(file)
+        return _read_holder(file)
     finally:
         os.close(file)
     return None
 
 
-def _said(file: int) -> str:
+def _read_holder(file: int) -> str:
     return os.read(file, 1000).decode(errors="replace").strip() or "another process"
 
 
 def _lock(path: Path) -> int:
-    """An open file that is locked and says who we are."""
+    """Open and lock the file, write this process into it, and return its descriptor."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            other = _said(file)
+            other = _read_holder(file)
             os.close(file)
             raise UserError(
                 f"{path.parent} is being written by {other}: wait for its end, or set another output.run_name"
@@ -86,9 +88,9 @@ def _lock(path: Path) -> int:
             )
         if _is_at(file, path):
             os.ftruncate(file, 0)
-            os.write(file, f"{_ourselves()}\n".encode())
+            os.write(file, f"{_describe_process()}\n".encode())
             return file
-        os.close(file)  # its holder has deleted it in between
+        os.close(file)  # the previous holder deleted it in the meantime
 
 
 def _is_at(file: int, path: Path) -> bool:
@@ -98,15 +100,15 @@ def _is_at(file: int, path: Path) -> bool:
         return False
 
 
-def _ourselves() -> str:
+def _describe_process() -> str:
     since = time.strftime("%Y-%m-%d %H:%M:%S %Z")
     return f"process {os.getpid()} on {socket.gethostname()} since {since}"
 
 
-def _let_go() -> None:
-    """A forked child holds nothing: its parent does."""
+def _close_in_child() -> None:
+    """Close the lock files in a forked child."""
     while _held:
         os.close(_held.pop())
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_close_in_child)

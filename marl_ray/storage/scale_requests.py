@@ -1,10 +1,11 @@
-"""What people ask of a run that goes on, through its folder. So the run listens nowhere, and whoever may write there
-may ask, from any machine that sees it.
+"""Requests to a running run, exchanged as files in its folder.
 
-    requests/ID.json      {"agent": 1, "replicas": 3}: written by who asks, removed by the run when it takes it up
-    requests/ID.answer    {"done": true, "text": "..."}: written by the run, removed by who asked
+The run opens no port, and every user who may write to the folder may send a request from any machine that sees it.
 
-Each is whole or absent. Whoever takes the run's lock, or gives it back, removes all of them.
+    requests/ID.json      {"agent": 1, "replicas": 3}: written by the client, removed by the run when it reads it
+    requests/ID.answer    {"done": true, "text": "..."}: written by the run, removed by the client
+
+Files are written atomically. A run removes all of them when it acquires and when it releases the lock of the folder.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from typing import Any
 
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import write_atomically
-from marl_ray.storage.run_lock import holder
+from marl_ray.storage.run_lock import lock_holder
 
 POLL_INTERVAL_S = 1.0
 MAX_BYTES = 4096
-"""Of a request or an answer."""
+"""Maximum size of a request."""
 MAX_REPLICAS = 10_000
 NAME = re.compile(r"([0-9a-f]{16})\.json")
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleRequest:
-    """Let an agent have so many generators."""
+    """A request for a number of generators of one agent."""
 
     agent: int
     replicas: int
@@ -42,92 +43,97 @@ class ScaleRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScaleReply:
-    """What became of a request: done, or refused with the reason."""
+    """The answer to a request: done, or refused with the reason."""
 
     done: bool
     text: str
 
 
 class ScaleRequests:
-    """The files of all requests to one run."""
+    """The request files of one run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def clear(self) -> None:
-        """Remove all of them."""
+        """Remove all requests and answers."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def put(self, request: ScaleRequest) -> str:
-        """Write a request; returns its id. Raises OSError."""
+        """Write a request and return its id. Raises OSError."""
         self.folder.mkdir(exist_ok=True)
         id = secrets.token_hex(8)
         write_atomically(self.folder / f"{id}.json", json.dumps(asdict(request)).encode())
         return id
 
     def take(self) -> list[tuple[str, ScaleRequest | UserError]]:
-        """The requests that nobody has taken up, with their ids, or what is wrong with them; they are removed."""
+        """Remove and return the new requests with their ids. An invalid request is returned as its error."""
         taken: list[tuple[str, ScaleRequest | UserError]] = []
         for path in self._files():
-            found = NAME.fullmatch(path.name)
-            if found is None:
+            match = NAME.fullmatch(path.name)
+            if match is None:
                 continue
             try:
                 content = _read(path)
                 path.unlink()
             except OSError:
-                continue  # withdrawn, or not for us to read
+                continue  # withdrawn, or not readable
             try:
-                taken.append((found[1], _scale(content)))
+                taken.append((match[1], _scale(content)))
             except UserError as error:
-                taken.append((found[1], error))
+                taken.append((match[1], error))
         return taken
 
     def _files(self) -> list[Path]:
         try:
             return sorted(self.folder.iterdir())
-        except OSError:  # mostly there is no folder; one that cannot be read must not end a run
+        except OSError:  # usually there is no folder; an unreadable folder must not end the run
             return []
 
     def settle(self, id: str, answer: ScaleReply) -> None:
-        """Answer a request. Raises OSError."""
+        """Write the answer to a request. Raises OSError."""
         write_atomically(self.folder / f"{id}.answer", json.dumps(asdict(answer)).encode())
 
     def answer(self, id: str) -> ScaleReply | None:
-        """To a request, if it is there yet."""
+        """Return the answer to a request, or None if there is none yet."""
         try:
             return ScaleReply(**json.loads((self.folder / f"{id}.answer").read_bytes()))
         except FileNotFoundError:
             return None
 
     def withdraw(self, id: str) -> None:
-        """Leave nothing of a request."""
+        """Remove a request and its answer."""
         for path in (self.folder / f"{id}.json", self.folder / f"{id}.answer"):
             path.unlink(missing_ok=True)
         with suppress(OSError):
-            self.folder.rmdir()  # unless there are others
+            self.folder.rmdir()  # fails if there are other requests
 
 
 def request_scaling(requests: ScaleRequests, lock: Path, request: ScaleRequest, deadline_s: float) -> str:
-    """Ask the run that holds `lock`; returns what it says, once it is done. Raises UserError where it is not."""
-    run = holder(lock)
+    """Send a request to the run that holds `lock`, wait and return its answer.
+
+    Raises UserError if the run refuses, ends, or does not answer within `deadline_s` seconds.
+    """
+    run = lock_holder(lock)
     if run is None:
-        raise UserError(f"{lock.parent} is not being run: only a run that goes on can be scaled")
+        raise UserError(f"{lock.parent} is not being run: only a run in progress can be scaled")
     until = time.monotonic() + deadline_s
     try:
         id = requests.put(request)
     except OSError as error:
-        raise UserError(f"{requests.folder} cannot be written ({error.strerror}): who asks must be able to") from None
+        raise UserError(
+            f"{requests.folder} cannot be written ({error.strerror}): the client needs the right to write there"
+        ) from None
     try:
         while True:
-            goes_on = holder(lock) == run
+            still_running = lock_holder(lock) == run
             answer = requests.answer(id)
             if answer is not None:
                 break
-            if not goes_on:
+            if not still_running:
                 raise UserError(f"{lock.parent} has ended before it answered")
             if time.monotonic() > until:
-                raise UserError(f"{run} has not answered in {deadline_s:g} s; what it says itself tells more")
+                raise UserError(f"{run} has not answered in {deadline_s:g} s; see its own output")
             time.sleep(POLL_INTERVAL_S / 2)
     finally:
         requests.withdraw(id)
@@ -137,18 +143,18 @@ def request_scaling(requests: ScaleRequests, lock: Path, request: ScaleRequest, 
 
 
 def _read(path: Path) -> bytes:
-    """The first bytes of a file, one more than it may have. Raises OSError for what is no file."""
+    """Return the first MAX_BYTES + 1 bytes of a regular file. Raises OSError for anything else."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OSError(f"{path} is no file")
+            raise OSError(f"{path} is not a regular file")
         return os.read(file, MAX_BYTES + 1)
     finally:
         os.close(file)
 
 
 def _scale(content: bytes) -> ScaleRequest:
-    """A request's content, which anybody may have written. Raises UserError."""
+    """Parse an untrusted request. Raises UserError."""
     if len(content) > MAX_BYTES:
         raise UserError(f"a request has no more than {MAX_BYTES} bytes")
     try:
@@ -160,11 +166,11 @@ def _scale(content: bytes) -> ScaleRequest:
     agent, replicas = fields["agent"], fields["replicas"]
     if type(agent) is not int or type(replicas) is not int:
         raise UserError("agent and replicas are whole numbers")
-    return checked(agent, replicas)
+    return validate_request(agent, replicas)
 
 
-def checked(agent: int, replicas: int, agents: int | None = None) -> ScaleRequest:
-    """A request that a run of `agents` agents, if that is known, can do something with. Raises UserError."""
+def validate_request(agent: int, replicas: int, agents: int | None = None) -> ScaleRequest:
+    """Return a valid request for a run of `agents` agents (None: unknown). Raises UserError."""
     if agents is not None and agent not in range(agents):
         raise UserError(f"there is no agent {agent}: this run has agents 0 to {agents - 1}")
     if not 1 <= replicas <= MAX_REPLICAS:

@@ -8,7 +8,7 @@ from marl_ray.actors.run_actors import RunActors
 from marl_ray.core.batch import UpdateStats
 from marl_ray.core.episode import Episode
 from marl_ray.core.ids import PolicyId
-from marl_ray.storage.checkpoints import step_of
+from marl_ray.storage.checkpoints import checkpoint_step
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.episode_records import episode_record
@@ -88,7 +88,7 @@ class StepRecorder:
         self._saved -= parts
         await asyncio.to_thread(self.folder.commit, self.state, config.output.keep_checkpoints)
         if not config.output.keep_batches:
-            self.producer.log.drop_before(step_of(self.folder.checkpoints.all()[0]))
+            self.producer.log.drop_before(checkpoint_step(self.folder.checkpoints.all()[0]))
 
     def evaluated(self, episodes: list[Episode], seconds: float) -> None:
         """Record an evaluation at the current step, which took `seconds`."""

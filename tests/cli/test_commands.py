@@ -92,7 +92,7 @@ def test_train_and_plan_need_a_config_or_a_run(capsys: pytest.CaptureFixture[str
     assert main(["plan", "grpo", "--config", "a.yaml", "--resume", str(tmp_path)]) == 1
     assert "leave out --config" in capsys.readouterr().err
     assert main(["plan", "grpo", "--resume", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path} is no run folder: it has no config.yaml\n"
+    assert capsys.readouterr().err == f"error: {tmp_path} is not a run folder: config.yaml is missing\n"
 
 
 def test_a_report_needs_a_run_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_explain_prints_settings_and_sections(capsys: pytest.CaptureFixture[str]
     [
         ("2", "3", "there is no agent 2: this run has agents 0 to 1"),
         ("1", "0", "0 replicas: an agent has 1 to 10000 generators"),
-        ("1", "3", "is not being run: only a run that goes on can be scaled"),
+        ("1", "3", "is not being run: only a run in progress can be scaled"),
     ],
 )
 def test_an_impossible_scale_request_is_rejected_at_once(

@@ -104,7 +104,7 @@ def test_models_that_are_none_are_refused(run: RunFolder, config: Config, tmp_pa
     assert "--model base is given twice" in refusal("base", "base")
     assert "neither base nor the folder of a run or of a checkpoint" in refusal(str(tmp_path / "two"))
     (run.checkpoints.all()[1] / "agent_1" / "config.json").unlink()
-    assert "agent_1/config.json is not there" in refusal(str(run))
+    assert "agent_1/config.json is missing" in refusal(str(run))
     run.model(PolicyId((0,))).mkdir(parents=True)
     assert "holds agent_0, but its run has agent_0, agent_1" in refusal(str(run))
     empty = RunFolder(tmp_path / "empty")

@@ -22,7 +22,7 @@ from marl_ray.core.state import TrainerState
 from marl_ray.launch import run
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.storage.run_lock import held
+from marl_ray.storage.run_lock import hold_lock
 from marl_ray.telemetry.timing import StartupTimer
 from tests.storage.logged_batches import synthetic
 
@@ -196,7 +196,7 @@ def test_a_run_that_is_being_written_is_not_touched(
     folder = RunFolder(tmp_path / "r")
     before = {path: path.read_bytes() for path in folder.path.iterdir()}
     capsys.readouterr()
-    with held(folder.lock):
+    with hold_lock(folder.lock):
         assert train_main("magrpo", ["--resume", str(folder), "--override", "magrpo.max_steps=9"]) == 1
         assert f"error: {folder} is being written by process {os.getpid()} on" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in folder.path.iterdir()} == before

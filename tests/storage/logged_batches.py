@@ -1,4 +1,4 @@
-"""Batches at random, as a log has to keep them, and logs on disk."""
+"""Random batches for tests of the batch log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def groups(draw: st.DrawFn) -> Group:
 
 @st.composite
 def experienced(draw: st.DrawFn) -> Group:
-    """As in runs with a critic."""
+    """Add a critic sample to a group."""
     group, states = draw(groups()), st.lists(IDS, max_size=3).map(tuple)
     size = len(group.completions)
     rewards = draw(st.lists(REALS, min_size=size, max_size=size))
@@ -57,7 +57,7 @@ def steps(draw: st.DrawFn) -> LoggedStep:
 
 
 def without_texts(batch: Batch) -> Batch:
-    """What a log gives back."""
+    """Return the batch as the log returns it."""
 
     def group(of: Group) -> Group:
         return replace(of, completions=tuple(replace(c, text="") for c in of.completions))
@@ -68,7 +68,7 @@ def without_texts(batch: Batch) -> Batch:
 
 
 def synthetic(step: int, agents: int, group_count: int, size: int, tokens: int, prompt: int) -> LoggedStep:
-    """A step of one mini-batch, every completion of `tokens` tokens."""
+    """Return a step of one mini-batch whose completions have `tokens` tokens each."""
     logprobs = tuple(-math.sqrt(2 + i) for i in range(tokens))
     one = Completion(tuple(range(tokens)), "", logprobs, "stop", ((step, tokens),))
     group = Group(0, tuple(range(prompt)), (one,) * size, (0.5,) * size, (0.125,) * size)

@@ -1,4 +1,4 @@
-"""The batch log gives back what it was given, or refuses."""
+"""The batch log returns exactly the written batches, or an error."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tests.storage.logged_batches import steps, synthetic, without_texts
 
 @given(steps())
 @settings(max_examples=60, deadline=None)
-def test_what_is_read_is_what_was_written(step: LoggedStep) -> None:
+def test_a_step_is_read_as_it_was_written(step: LoggedStep) -> None:
     with TemporaryDirectory() as folder:
         log = BatchLog(Path(folder) / "batches")
         log.append(step)
         found = log.read(step.step)
         batches = tuple(map(without_texts, step.batches))
         assert found == replace(step, batches=batches, episodes=list(step.episodes))
-        assert repr(found.batches) == repr(batches), "-0.0 too, and floats where floats were"
+        assert repr(found.batches) == repr(batches), "including -0.0 and the types of numbers"
         assert log.draws(step.step) == step.draws
         assert [log.batch(step.step, agent) for agent in range(len(batches))] == list(batches)
-        assert [path.name for path in log.folder.iterdir()] == [log.path(step.step).name], "nothing beside it"
+        assert [path.name for path in log.folder.iterdir()] == [log.path(step.step).name], "no temporary file remains"
 
 
-def test_numbers_that_are_not_finite_are_kept(tmp_path: Path) -> None:
+def test_non_finite_numbers_are_stored(tmp_path: Path) -> None:
     step = synthetic(0, agents=1, group_count=1, size=2, tokens=1, prompt=1)
     group = step.batches[0].mini_batches[0].groups[0]
     log = BatchLog(tmp_path)
@@ -68,7 +68,7 @@ def test_a_damaged_file_is_refused_by_name(data: st.DataObject) -> None:
                 read()
 
 
-def test_only_whole_steps_of_the_right_name_are_there(tmp_path: Path) -> None:
+def test_only_complete_steps_with_the_right_name_count(tmp_path: Path) -> None:
     log = BatchLog(tmp_path / "batches")
     assert log.steps() == []
     for step in (10, 9, 1_000_000):
@@ -80,10 +80,10 @@ def test_only_whole_steps_of_the_right_name_are_there(tmp_path: Path) -> None:
     assert log.steps() == [9, 10, 1_000_000]
     log.drop_before(10)
     assert log.steps() == [10, 1_000_000]
-    with pytest.raises(UserError, match=r"step_000009\.npz is not there: .* output\.keep_batches: true$"):
+    with pytest.raises(UserError, match=r"step_000009\.npz is missing: .* output\.keep_batches: true$"):
         log.batch(9, 0)
     log.path(10).rename(log.path(9))
-    with pytest.raises(UserError, match=r"step_000009\.npz holds step 10: give it its own name again"):
+    with pytest.raises(UserError, match=r"step_000009\.npz holds step 10: restore its name"):
         log.read(9)
 
 
@@ -92,7 +92,7 @@ def test_numpy_reads_it_without_pickle(tmp_path: Path) -> None:
     log.append(synthetic(3, agents=2, group_count=4, size=2, tokens=5, prompt=6))
     with np.load(log.path(3), allow_pickle=False) as arrays:
         assert arrays["agent_1/token_ids"].shape == (4 * 2 * 5,)
-        assert arrays["agent_1/prompt_ids"].shape == (4 * 6,), "a prompt is there once a group"
+        assert arrays["agent_1/prompt_ids"].shape == (4 * 6,), "one prompt per group"
         assert arrays["agent_0/logprobs"].dtype == np.float64
         assert json.loads(arrays["header"].tobytes())["joint_samples"] == 8
     assert zipfile.ZipFile(log.path(3)).testzip() is None
@@ -103,24 +103,24 @@ def test_a_file_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("marl_ray.storage.batch_log.FORMAT", 3)
     log.append(synthetic(3, agents=1, group_count=1, size=1, tokens=1, prompt=1))
     monkeypatch.undo()
-    with pytest.raises(UserError, match=r"step_000003\.npz is of format 3, and this version reads 2"):
+    with pytest.raises(UserError, match=r"step_000003\.npz has format 3, and this version reads 2"):
         log.read(3)
 
 
-def test_a_step_of_another_number_of_agents_is_refused(tmp_path: Path) -> None:
+def test_a_step_with_another_number_of_agents_is_refused(tmp_path: Path) -> None:
     log = BatchLog(tmp_path)
     log.append(synthetic(3, agents=1, group_count=1, size=1, tokens=1, prompt=1))
     assert log.read(3, agents=1).batches == (log.batch(3, 0),)
     for read in (lambda: log.read(3, agents=2), lambda: log.batch(3, 1)):
         with pytest.raises(
-            UserError, match=r"step_000003\.npz is of a run of 1 agent, not of this one: copy this run's"
+            UserError, match=r"step_000003\.npz is of a run of 1 agent, not of this run: copy this run's"
         ):
             read()
 
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Longer files of this process cannot be written, as on a disk that is full."""
+    """Limit the size of files that this process writes, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -129,7 +129,7 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_disk_that_takes_no_more_is_named_and_keeps_what_was_there(tmp_path: Path) -> None:
+def test_a_full_disk_is_named_and_the_old_file_stays(tmp_path: Path) -> None:
     log = BatchLog(tmp_path)
     log.append(synthetic(3, agents=1, group_count=1, size=1, tokens=1, prompt=1))
     before = log.path(3).read_bytes()

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or absent, and what came to harm afterwards is named."""
+"""Checkpoints are atomic, and later damage is named."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def state(step: int) -> TrainerState:
 
 
 def commit(checkpoints: Checkpoints, step: int, keep: int = 2) -> Path:
-    """A checkpoint of two agents, a file each."""
+    """Commit a checkpoint of two agents with one file each."""
     for agent in (0, 1):
         (checkpoints.begin(step, PolicyId((agent,))) / "weights").write_text("x")
     return checkpoints.commit(state(step), keep)
 
 
-def test_an_unfinished_checkpoint_is_not_seen(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_is_ignored(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.latest() is None
     committed = commit(checkpoints, 3)
@@ -36,7 +36,7 @@ def test_an_unfinished_checkpoint_is_not_seen(tmp_path: Path) -> None:
     assert committed.name == "step_000003"
 
 
-def test_old_ones_are_deleted_and_a_retry_starts_clean(tmp_path: Path) -> None:
+def test_old_checkpoints_are_deleted_and_a_retry_starts_with_an_empty_folder(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for step in (5, 10, 15):
         commit(checkpoints, step)
@@ -45,7 +45,7 @@ def test_old_ones_are_deleted_and_a_retry_starts_clean(tmp_path: Path) -> None:
     assert list(checkpoints.begin(20, PolicyId((1,))).iterdir()) == []
 
 
-def test_one_that_is_half_deleted_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_deleted_checkpoint_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = Checkpoints(tmp_path)
     commit(checkpoints, 5)
     removed, rmtree = [], shutil.rmtree
@@ -64,7 +64,7 @@ def test_one_that_is_half_deleted_is_not_seen(tmp_path: Path, monkeypatch: pytes
     assert [p.name for p in checkpoints.all()] == ["step_000010", "step_000015"]
 
 
-def test_strays_are_none(tmp_path: Path) -> None:
+def test_other_folders_are_ignored(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     assert checkpoints.all() == []
     commit(checkpoints, 3)
@@ -72,7 +72,7 @@ def test_strays_are_none(tmp_path: Path) -> None:
         (checkpoints.folder / stray).mkdir()
     (checkpoints.folder / "step_000013").write_text("")
     assert [p.name for p in checkpoints.all()] == ["step_000003"]
-    assert commit(checkpoints, 12).is_dir(), "in the place of an empty folder"
+    assert commit(checkpoints, 12).is_dir(), "an empty folder is replaced"
 
 
 DAMAGED = [
@@ -93,20 +93,22 @@ def test_a_damaged_state_is_named(tmp_path: Path, text: str) -> None:
     checkpoints = Checkpoints(tmp_path)
     path = commit(checkpoints, 3)
     (path / "trainer.json").write_text(text)
-    with pytest.raises(UserError, match=rf"^{path}/trainer\.json is damaged: copy it again, or delete {path} to go on"):
+    with pytest.raises(
+        UserError, match=rf"^{path}/trainer\.json is damaged: copy it again, or delete {path} to resume"
+    ):
         checkpoints.latest()
 
 
-def test_a_file_that_was_lost_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     path = commit(checkpoints, 3)
     (path / "agent_1" / "weights").unlink()
-    with pytest.raises(UserError, match=rf"^{path}/agent_1/weights is not there: copy it again, or delete {path} to"):
+    with pytest.raises(UserError, match=rf"^{path}/agent_1/weights is missing: copy it again, or delete {path} to"):
         checkpoints.latest()
 
 
-def test_a_file_of_another_size_is_named(tmp_path: Path) -> None:
-    """As after the power went while nothing but its name was on disk."""
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    """As after a power failure, when only the name of the file was on disk."""
     checkpoints = Checkpoints(tmp_path)
     path = commit(checkpoints, 3)
     (path / "agent_1" / "weights").write_text("")
@@ -116,7 +118,7 @@ def test_a_file_of_another_size_is_named(tmp_path: Path) -> None:
         checkpoints.latest()
 
 
-def test_a_checkpoint_is_on_disk_before_and_after_it_is_visible(tmp_path: Path, synced: list[Path]) -> None:
+def test_a_checkpoint_is_synced_before_and_after_the_rename(tmp_path: Path, synced: list[Path]) -> None:
     checkpoints = Checkpoints(tmp_path)
     hidden = checkpoints.begin(3, PolicyId((0,))).parent
     commit(checkpoints, 3)
@@ -129,7 +131,7 @@ def test_checkpoints_of_older_versions_are_read(tmp_path: Path) -> None:
     (path / "trainer.json").write_text(json.dumps({"step": 3, "env_steps": 30, "learned": 3, "weight_versions": [3]}))
     assert checkpoints.latest() == (path, TrainerState(3, 30, 3))
     (path / "trainer.json").write_text(json.dumps(asdict(state(3)) | {"files": ["agent_0/weights"]}))
-    assert checkpoints.latest() == (path, state(3)), "names without sizes"
+    assert checkpoints.latest() == (path, state(3)), "file names without sizes"
     (path / "agent_0" / "weights").unlink()
-    with pytest.raises(UserError, match=rf"^{path}/agent_0/weights is not there"):
+    with pytest.raises(UserError, match=rf"^{path}/agent_0/weights is missing"):
         checkpoints.latest()

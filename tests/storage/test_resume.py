@@ -1,4 +1,4 @@
-"""Where a run goes on, and which run may."""
+"""The resume state of a run, and which configs may resume it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from marl_ray.config import load, to_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
-from marl_ray.storage.history import StoredHistory
 from marl_ray.storage.resume import ResumeState, RunIsDone, SavedRun, check_resume
-from marl_ray.storage.run_folder import RunFolder
+from marl_ray.storage.run_folder import RunFolder, StoredHistory
 from tests.storage.logged_batches import synthetic
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
@@ -45,28 +44,28 @@ def evaluations(folder: RunFolder, *steps: int) -> None:
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_a_run_with_nothing_but_a_config_goes_on_from_its_start(folder: RunFolder) -> None:
+def test_a_run_with_only_a_config_resumes_from_its_start(folder: RunFolder) -> None:
     assert ResumeState.of(folder) == ResumeState.at_start() == ResumeState(None, START, 0, frozenset())
 
 
-def test_a_run_without_a_checkpoint_goes_on_from_its_log(folder: RunFolder) -> None:
+def test_a_run_without_a_checkpoint_resumes_from_its_log(folder: RunFolder) -> None:
     log(folder, 0, 1, 3)
     evaluations(folder, 0, 2, 4)
     assert ResumeState.of(folder) == ResumeState(None, START, 2, frozenset({0, 2})), "batch 3 is behind a gap"
 
 
-def test_a_run_goes_on_from_the_last_logged_step(folder: RunFolder) -> None:
+def test_a_run_resumes_from_the_last_logged_step(folder: RunFolder) -> None:
     path = checkpoint(folder, 4)
     state = TrainerState(4, 512, 8)
     assert ResumeState.of(folder) == ResumeState(path, state, 4, frozenset())
     log(folder, 2, 3, 4, 5)
     assert ResumeState.of(folder) == ResumeState(path, state, 6, frozenset())
-    assert ResumeState.of(folder, total=5).logged == 5, "a run that was made shorter"
+    assert ResumeState.of(folder, total=5).logged == 5, "the run was shortened"
     folder.log.drop_before(5)
     assert ResumeState.of(folder).logged == 4
 
 
-def test_evaluations_that_are_still_to_be_taken(folder: RunFolder) -> None:
+def test_evaluations_that_are_still_due(folder: RunFolder) -> None:
     config = load(QUICKSTART, "magrpo", {"magrpo.eval_interval": 2})
     assert ResumeState.at_start().evaluations(config, 6) == [0, 2, 4, 6]
     assert ResumeState.at_start().evaluations(load(QUICKSTART, "magrpo", {"magrpo.eval_interval": 0}), 6) == [0, 6]
@@ -85,11 +84,11 @@ def test_a_policys_history_is_the_newest_checkpoint_and_the_log(folder: RunFolde
     log(folder, 4)
     assert history.checkpoint() == (4, str(path / "agent_1"))
     assert history.batch(4) == folder.log.read(4).batches[1]
-    with pytest.raises(UserError, match=r"step_000005\.npz is not there"):
+    with pytest.raises(UserError, match=r"step_000005\.npz is missing"):
         history.batch(5)
 
 
-def test_a_run_that_is_done_says_so(folder: RunFolder) -> None:
+def test_a_finished_run_cannot_be_resumed_without_more_steps(folder: RunFolder) -> None:
     saved = SavedRun.read(folder.path)
     config = saved.config({"output.save_final_model": False, "dataset.eval_split": None, "magrpo.max_steps": 3})
     saved.folder.config.write_text(to_yaml(config))
@@ -101,7 +100,7 @@ def test_a_run_that_is_done_says_so(folder: RunFolder) -> None:
     check_resume(saved.config({"magrpo.max_steps": 4}), saved, 192)
 
 
-def test_models_of_a_run_before_it_went_on_are_no_end(folder: RunFolder) -> None:
+def test_models_of_an_earlier_end_do_not_finish_an_extended_run(folder: RunFolder) -> None:
     saved = SavedRun.read(folder.path)
     folder.config.write_text(to_yaml(saved.config({"dataset.eval_split": None, "magrpo.max_steps": 3})))
     saved = SavedRun.read(folder.path)
@@ -120,7 +119,7 @@ def test_a_damaged_config_is_named(folder: RunFolder) -> None:
         (whole.replace("max_new_tokens: 48", "max_new_tokens: many"), "config.yaml: magrpo.max_new_tokens should be"),
         ("magrpo: {", "config.yaml is not valid YAML"),
         ("seed: 1\n", "config.yaml has no section magrpo or grpo"),
-        ("- 1\n", "config.yaml holds no settings"),
+        ("- 1\n", "config.yaml contains no settings"),
         ("magrpo: 3\n", "config.yaml: 'magrpo' should be a section"),
     ):
         folder.config.write_text(text)
@@ -141,8 +140,8 @@ def test_the_config_of_earlier_steps_is_kept(folder: RunFolder) -> None:
     assert folder.former_config(20).name == "config.step_000020.yaml"
 
 
-def test_configs_of_steps_that_are_played_anew_go(folder: RunFolder) -> None:
-    """The checkpoints that they were changed at are gone; what the steps before had is kept."""
+def test_configs_of_repeated_steps_are_deleted(folder: RunFolder) -> None:
+    """The config of the steps before the resume point is kept."""
     first = folder.config.read_text()
     folder.write_config("second", 6)
     folder.write_config("third", 8)
@@ -150,11 +149,11 @@ def test_configs_of_steps_that_are_played_anew_go(folder: RunFolder) -> None:
     assert folder.former_configs() == {4: folder.former_config(4)}
     assert folder.former_config(4).read_text() == first
     folder.write_config(first, 2)
-    assert folder.former_configs() == {}, "all of it is the first one's again"
+    assert folder.former_configs() == {}, "the first config holds for all steps again"
     assert folder.config.read_text() == first
 
 
-def test_a_shared_policys_history_is_of_all_its_agents_and_it_stays_shared(folder: RunFolder) -> None:
+def test_a_shared_policys_history_covers_all_its_agents(folder: RunFolder) -> None:
     log(folder, 0)
     one, two = folder.log.read(0).batches
     (shared,) = StoredHistory(folder, PolicyId((0, 1))).batch(0).mini_batches

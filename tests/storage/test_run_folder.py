@@ -12,7 +12,7 @@ from marl_ray.core.state import TrainerState
 from marl_ray.storage.run_folder import RunFolder, new_folder
 
 
-def test_the_names_that_people_know(tmp_path: Path) -> None:
+def test_file_names_are_stable(tmp_path: Path) -> None:
     folder = new_folder(str(tmp_path), "run", "magrpo-toy")
     files = (
         folder.config,
@@ -37,7 +37,7 @@ def test_the_names_that_people_know(tmp_path: Path) -> None:
     assert new_folder(str(tmp_path), None, "magrpo-toy").path.name.startswith("magrpo-toy-2")
 
 
-def test_a_folder_with_nothing_but_its_config_goes(tmp_path: Path) -> None:
+def test_a_folder_with_only_its_config_is_deleted(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "a" / "b")
     folder.make()
     folder.config.write_text("seed: 1\n")
@@ -50,8 +50,8 @@ def test_a_folder_with_nothing_but_its_config_goes(tmp_path: Path) -> None:
     assert not folder.path.exists()
 
 
-def test_a_lock_that_stays_under_another_name_hides_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On NFS, where a file that is open is renamed when it is deleted."""
+def test_a_renamed_lock_file_does_not_hide_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On NFS, deleting an open file renames it."""
     folder = RunFolder(tmp_path / "a")
     folder.make()
     for file in (folder.config, folder.machine, folder.log_file, folder.lock):
@@ -61,7 +61,7 @@ def test_a_lock_that_stays_under_another_name_hides_no_error(tmp_path: Path, mon
     assert [path.name for path in folder.path.iterdir()] == [".nfs01"]
 
 
-def test_rows_are_on_disk_before_the_checkpoint_that_covers_them(tmp_path: Path, synced: list[Path]) -> None:
+def test_metric_rows_are_synced_before_the_checkpoint_that_covers_them(tmp_path: Path, synced: list[Path]) -> None:
     folder = RunFolder(tmp_path)
     (folder.checkpoints.begin(2, PolicyId((0,))) / "weights").write_text("x")
     for file in (folder.metrics, folder.episodes):
@@ -71,7 +71,7 @@ def test_rows_are_on_disk_before_the_checkpoint_that_covers_them(tmp_path: Path,
     assert folder.checkpoints.folder in synced[2:]
 
 
-def test_models_say_how_long_they_have_learned(tmp_path: Path) -> None:
+def test_models_state_their_number_of_steps(tmp_path: Path) -> None:
     folder, policies = RunFolder(tmp_path), (PolicyId((0,)), PolicyId((1,)))
     for policy, steps in zip(policies, (200, 100), strict=True):
         assert folder.trained_steps(policies) is None
@@ -80,7 +80,7 @@ def test_models_say_how_long_they_have_learned(tmp_path: Path) -> None:
     assert folder.trained_steps(policies) == 100
 
 
-def test_what_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot be written \(Not a directory\): set output.base_dir"):
         RunFolder(tmp_path / "file" / "run").make()

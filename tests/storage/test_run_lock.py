@@ -1,4 +1,4 @@
-"""One writer at a time, and none that is dead."""
+"""The run lock admits one living writer at a time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from marl_ray.core.errors import UserError
-from marl_ray.storage.run_lock import held
+from marl_ray.storage.run_lock import hold_lock
 
 HOLDER = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from marl_ray.storage.run_lock import held
+from marl_ray.storage.run_lock import hold_lock
 
-with held(Path(sys.argv[1])):
+with hold_lock(Path(sys.argv[1])):
     started = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, close_fds=False)
     ready, there = os.pipe()
     forked = os.fork()
@@ -34,11 +34,11 @@ with held(Path(sys.argv[1])):
     print(started.pid, forked, flush=True)
     sys.stdin.read()
 """
-"""Holds a lock until its standard input ends; its children, one that was started and one that was forked, stay."""
+"""Holds a lock until its standard input ends. Its children, one executed and one forked, keep running."""
 
 
 class Holder:
-    """A process that holds the lock, and its children."""
+    """A process that holds the lock, with its children."""
 
     def __init__(self, path: Path) -> None:
         arguments = [sys.executable, "-c", HOLDER, str(path)]
@@ -59,37 +59,35 @@ def holder(tmp_path: Path) -> Iterator[Holder]:
         pass
 
 
-def test_a_second_writer_is_told_who_holds_it(holder: Holder, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as refused, held(tmp_path / "run.lock"):
+def test_a_second_writer_gets_the_name_of_the_holder(holder: Holder, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused, hold_lock(tmp_path / "run.lock"):
         pass
     who = rf"process {holder.process.pid} on {socket.gethostname()} since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
     assert refused.match(rf"^{tmp_path} is being written by {who} \w+: wait for its end, or set another")
 
 
-def test_it_is_free_when_its_owner_is_killed_though_children_live(holder: Holder, tmp_path: Path) -> None:
+def test_the_lock_is_free_when_its_holder_is_killed_while_children_run(holder: Holder, tmp_path: Path) -> None:
     holder.process.kill()
     holder.process.wait(timeout=30)
     for pid in holder.children:
         os.kill(pid, 0)
-    with held(tmp_path / "run.lock"):
+    with hold_lock(tmp_path / "run.lock"):
         assert f"process {os.getpid()} " in (tmp_path / "run.lock").read_text()
 
 
-def test_it_is_free_and_gone_at_the_end(holder: Holder, tmp_path: Path) -> None:
+def test_the_lock_file_is_deleted_at_the_end(holder: Holder, tmp_path: Path) -> None:
     assert holder.process.stdin is not None
     holder.process.stdin.close()
     assert holder.process.wait(timeout=30) == 0
     assert list(tmp_path.iterdir()) == []
     for _ in range(2):
-        with held(tmp_path / "run.lock"):
+        with hold_lock(tmp_path / "run.lock"):
             pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lock_that_was_deleted_by_its_holder_is_not_taken_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between opening the file and locking it, its holder ends."""
+def test_a_lock_file_deleted_by_its_holder_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder ends between opening and locking the file."""
     path, flock = tmp_path / "run.lock", fcntl.flock
 
     def late(file: int, how: int) -> None:
@@ -99,18 +97,18 @@ def test_a_lock_that_was_deleted_by_its_holder_is_not_taken_for_one(
         flock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with held(path), pytest.raises(UserError, match=f"process {os.getpid()} on"), held(path):
+    with hold_lock(path), pytest.raises(UserError, match=f"process {os.getpid()} on"), hold_lock(path):
         pass
 
 
-def test_a_file_system_without_locks_is_noted(
+def test_a_file_system_without_locks_gives_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def none(file: int, how: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", none)
-    with held(tmp_path / "run.lock"):
+    with hold_lock(tmp_path / "run.lock"):
         assert (tmp_path / "run.lock").exists()
     message = f"{tmp_path} cannot be locked (No locks available): see to it that no other run writes there"
     assert capsys.readouterr().err == f"warning: {message}\n"

@@ -1,4 +1,4 @@
-"""ScaleRequests to a run, as files: whole, checked, and gone when they are done with."""
+"""Requests to a run are atomic, validated and removed afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from marl_ray.core.errors import UserError
 from marl_ray.storage import scale_requests as module
-from marl_ray.storage.run_lock import held, holder
+from marl_ray.storage.run_lock import hold_lock, lock_holder
 from marl_ray.storage.scale_requests import ScaleReply, ScaleRequest, ScaleRequests, request_scaling
 
 ID = "0123456789abcdef"
@@ -22,7 +22,7 @@ def requests(tmp_path: Path) -> ScaleRequests:
     return ScaleRequests(tmp_path / "requests")
 
 
-def test_a_request_is_taken_up_once(requests: ScaleRequests) -> None:
+def test_a_request_is_taken_once(requests: ScaleRequests) -> None:
     assert requests.take() == []
     id = requests.put(ScaleRequest(1, 3))
     assert requests.take() == [(id, ScaleRequest(1, 3))]
@@ -50,7 +50,7 @@ def test_a_request_is_taken_up_once(requests: ScaleRequests) -> None:
         (json.dumps({"agent": 0, "replicas": 1, "more": "x" * 5000}), "no more than 4096 bytes"),
     ],
 )
-def test_what_is_no_request_is_refused(content: str, says: str, requests: ScaleRequests) -> None:
+def test_an_invalid_request_is_refused(content: str, says: str, requests: ScaleRequests) -> None:
     requests.folder.mkdir()
     (requests.folder / f"{ID}.json").write_bytes(content.encode("latin-1"))
     ((id, error),) = requests.take()
@@ -60,7 +60,7 @@ def test_what_is_no_request_is_refused(content: str, says: str, requests: ScaleR
     assert list(requests.folder.iterdir()) == []
 
 
-def test_what_is_no_file_is_left_alone(requests: ScaleRequests, tmp_path: Path) -> None:
+def test_other_files_are_ignored(requests: ScaleRequests, tmp_path: Path) -> None:
     requests.folder.mkdir()
     (tmp_path / "elsewhere").write_text('{"agent": 0, "replicas": 1}')
     (requests.folder / f"{ID}.json").symlink_to(tmp_path / "elsewhere")
@@ -70,9 +70,9 @@ def test_what_is_no_file_is_left_alone(requests: ScaleRequests, tmp_path: Path) 
     assert len(list(requests.folder.iterdir())) == 3
 
 
-def test_nobody_is_asked_where_nobody_runs(requests: ScaleRequests, tmp_path: Path) -> None:
+def test_a_request_without_a_run_is_an_error(requests: ScaleRequests, tmp_path: Path) -> None:
     lock = tmp_path / "run.lock"
-    with pytest.raises(UserError, match=r"is not being run: only a run that goes on can be scaled$"):
+    with pytest.raises(UserError, match=r"is not being run: only a run in progress can be scaled$"):
         request_scaling(requests, lock, ScaleRequest(0, 1), 10)
     lock.write_text("process 1 on somewhere, killed\n")
     with pytest.raises(UserError, match="is not being run"):
@@ -80,7 +80,7 @@ def test_nobody_is_asked_where_nobody_runs(requests: ScaleRequests, tmp_path: Pa
     assert not requests.folder.exists()
 
 
-def test_the_answer_is_handed_on(requests: ScaleRequests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_gets_the_answer(requests: ScaleRequests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_INTERVAL_S", 0.02)
     answers = {ScaleRequest(1, 3): ScaleReply(True, "three"), ScaleRequest(1, 4): ScaleReply(False, "no room")}
     over = threading.Event()
@@ -92,8 +92,8 @@ def test_the_answer_is_handed_on(requests: ScaleRequests, tmp_path: Path, monkey
                 if request in answers:
                     requests.settle(id, answers[request])
 
-    with held(tmp_path / "run.lock"):
-        assert (holder(tmp_path / "run.lock") or "").startswith(f"process {os.getpid()} on ")
+    with hold_lock(tmp_path / "run.lock"):
+        assert (lock_holder(tmp_path / "run.lock") or "").startswith(f"process {os.getpid()} on ")
         thread = threading.Thread(target=run)
         thread.start()
         try:

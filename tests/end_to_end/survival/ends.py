@@ -120,12 +120,12 @@ def check_files(folder: Path) -> None:
     """What has its final name is whole. Raises what reading it raises."""
     from safetensors import safe_open
 
-    from marl_ray.storage.checkpoints import state_of
+    from marl_ray.storage.checkpoints import read_state
     from marl_ray.storage.run_folder import RunFolder
 
     there = RunFolder(folder)
     for path in there.checkpoints.all():
-        state_of(path)
+        read_state(path)
     for weights in [*folder.glob("checkpoints/step_*/*/*.safetensors"), *folder.glob("models/agent_*/*.safetensors")]:
         with safe_open(weights, "pt") as file:
             assert [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118

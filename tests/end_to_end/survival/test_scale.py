@@ -54,5 +54,5 @@ def test_replicas_come_and_go(tmp_path: Path) -> None:
     assert "agent 0 generator 1 serves" not in scaled.said, "all or nothing"
     assert "agent 1 generator 1 was taken away\n" in scaled.said
     assert not (tmp_path / "scaled" / "requests").exists()
-    assert scale(tmp_path / "scaled", 1, 2)[1].endswith("is not being run: only a run that goes on can be scaled\n")
+    assert scale(tmp_path / "scaled", 1, 2)[1].endswith("is not being run: only a run in progress can be scaled\n")
     assert said(tmp_path / "scaled").exists()
