@@ -1,4 +1,4 @@
-"""`python -m marl_ray`, the same as `marl-ray`."""
+"""Run `marl-ray` as `python -m marl_ray`."""
 
 import sys
 

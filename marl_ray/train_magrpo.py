@@ -1,16 +1,16 @@
-"""Train with magrpo: `python -m marl_ray.train_magrpo --config FILE`, or this file as a script."""
+"""Train with magrpo: `python -m marl_ray.train_magrpo --config FILE`. The file also works as a script."""
 
 import sys
 from pathlib import Path
 
-if __package__ in (None, ""):  # run by path: import the package this file is in, not its neighbours
+if __package__ in (None, ""):  # run as a script: put the parent of the package on the path, not the package
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from marl_ray.cli.train import train_main
 
 
 def main() -> int:
-    """Entry point."""
+    """Run the command and return its exit code."""
     return train_main("magrpo")
 
 

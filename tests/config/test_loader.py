@@ -60,7 +60,7 @@ def test_shipped_configs_have_the_settings_that_their_comments_state(name: str, 
     comment = " ".join(line.lstrip("# ") for line in path.read_text().split("seed:")[0].splitlines())
     steps = training_budget(config, tasks).optimizer_steps
     assert (
-        f"for every 2 groups, {steps} in all" if parity else f"makes {steps} optimizer steps in place of"
+        f"per 2 groups, {steps} in all" if parity else f"takes {steps} optimizer steps instead of"
     ) in comment
 
 
