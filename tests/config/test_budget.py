@@ -44,7 +44,7 @@ def test_a_step_is_described_in_words() -> None:
 
 
 def test_samples_that_no_loss_uses_are_counted() -> None:
-    """The step has at most 24 more tasks and a greedy joint sample at each of 2 nodes."""
+    # 24 more tasks at most, and a greedy joint sample at each of 2 nodes
     section = {"num_turns": 2, "dynamic_sampling": True, "estimator": "remax"}
     config = from_tree({"model": {"name": "m"}, "dataset": {"name": "toy"}, "magrpo": section}, "magrpo")
     known = training_budget(config, 20)

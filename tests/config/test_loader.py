@@ -59,9 +59,7 @@ def test_shipped_configs_have_the_settings_that_their_comments_state(name: str, 
     assert rollout.rollout_buffer_size * rollout.num_turns == (2 if parity else 8 * rollout.num_turns)
     comment = " ".join(line.lstrip("# ") for line in path.read_text().split("seed:")[0].splitlines())
     steps = training_budget(config, tasks).optimizer_steps
-    assert (
-        f"per 2 groups, {steps} in all" if parity else f"takes {steps} optimizer steps instead of"
-    ) in comment
+    assert (f"per 2 groups, {steps} in all" if parity else f"takes {steps} optimizer steps instead of") in comment
 
 
 @pytest.mark.parametrize(
