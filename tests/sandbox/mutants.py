@@ -78,7 +78,7 @@ def late(*_):
     raise OutOfTime
 
 def verdicts(program, tests, entry_point, limit):
-    '''Runs each statement of check(candidate) by itself, in the plainest way there is.'''
+    '''Runs each statement of check(candidate) by itself.'''
     names = {"__name__": "program"}
     tree = ast.parse(tests)
     check = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "check")

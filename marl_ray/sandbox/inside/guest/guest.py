@@ -19,9 +19,9 @@ wrong answer. Requests are [nonce, operation, ...], answers [nonce, kind, ...]:
 | `next` target, limit | a tuple: items, whether the iterator ended, the generator's return value |
 
 The last five are sent as operation, news, JSON, values. News are the numbers of shared objects that the judge drops and
-the content of shared objects that its tests changed (see `shared_objects`), or null. A value is `ok` value, changes. `raise`
-carries type name, message, line, the names of the builtin base classes, details (see `remote_exceptions`) and changes.
-A target is a name of the program or the number of an object that it returned.
+the content of those objects that its tests changed (see `shared_objects`), or null. A value is `ok` value, changes.
+`raise` carries type name, message, line, the names of the builtin base classes, details (see `remote_exceptions`) and
+changes. A target is a name of the program or the number of an object that it returned.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def compile_program(source: str) -> list[Wire]:
             warnings.simplefilter("ignore")
             code = marshal.dumps(compile(source, SOLUTION, "exec", dont_inherit=True))
     except SyntaxError as error:
-        return ["syntax", str(error.msg), error.lineno, error.offset]
+        return _syntax_answer(error)
     except (ValueError, RecursionError, MemoryError, OverflowError):
         pass
     return ["ok", code.hex() if 0 < len(code) <= _MAX_CODE else None]
@@ -74,10 +74,14 @@ def _code_of(program: str, is_code: bool) -> types.CodeType | list[Wire]:
         else:
             code = compile(program, SOLUTION, "exec", dont_inherit=True)
     except SyntaxError as error:
-        return ["syntax", str(error.msg), error.lineno, error.offset]
+        return _syntax_answer(error)
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:  # null bytes, deep nesting
         return ["syntax", str(error) or "too deeply nested", None, None]
     return code
+
+
+def _syntax_answer(error: SyntaxError) -> list[Wire]:
+    return ["syntax", str(error.msg), error.lineno, error.offset]
 
 
 def _line_of(traceback: types.TracebackType | None) -> int | None:

@@ -65,10 +65,10 @@ class GuestObjects(SharedObjects):
 
     def resolve_name(self, name: str) -> Any:
         module, _, path = name.partition(":")
-        found = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
         for part in path.split("."):
-            found = getattr(found, part)
-        return found
+            value = getattr(value, part)
+        return value
 
 
 def describe_object(value: Any) -> tuple[str, int, int | None]:

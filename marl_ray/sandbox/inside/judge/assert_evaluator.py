@@ -49,7 +49,7 @@ class _ShortRepr(reprlib.Repr):
         return super().repr1(x if origin_of(x) is None else base_value(x), level)
 
     def shorten(self, value: Any) -> str:
-        """Return the repr of at most _MAX_VALUES parts: nested references to one list are small but endless to write."""
+        """Return the repr of at most _MAX_VALUES parts, since nested references to one list are small but endless."""
         self._remaining = _MAX_VALUES
         return self.repr(value)
 
@@ -98,19 +98,19 @@ class AssertEvaluator:
     def compare(self, name: str, left: Any, right: Any, swapped: bool, made: bool = False) -> bool:
         """Evaluate `left name right`. `swapped`: the value under test is on the right. `made`: see `operate`."""
         if made:
-            holds = bool(self.operate(name, left, right))
+            result = bool(self.operate(name, left, right))
         elif name in ("is", "is not"):
-            holds = self.same(left, right) is (name == "is")
+            result = self.same(left, right) is (name == "is")
         else:
-            holds = bool(_COMPARE[name](left, right))
-        if not holds:
+            result = bool(_COMPARE[name](left, right))
+        if not result:
             got, expected = (right, left) if swapped else (left, right)
             relation = "" if name == "==" else f"{name} "
             if swapped and name in ("in", "not in", "<", "<=", ">", ">="):
                 self._last = f"{shorten(left)} {name} {shorten(right)} does not hold"
             else:
                 self._last = f"got {shorten(got)}, expected {relation}{shorten(expected)}"
-        return holds
+        return result
 
     def same(self, left: Any, right: Any) -> bool:
         """Evaluate `left is right` as in one process. Raises Refused where the answer cannot be known."""

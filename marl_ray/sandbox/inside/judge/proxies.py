@@ -97,24 +97,6 @@ class ProxyObject:
             raise TypeError(f"unhashable type: {type(self).__name__!r}")
         return self.__hash
 
-    def __eq__(self, other: object) -> Any:
-        return _compare(self, other, "eq")
-
-    def __ne__(self, other: object) -> Any:
-        return _compare(self, other, "ne")
-
-    def __lt__(self, other: object) -> Any:
-        return _compare(self, other, "lt")
-
-    def __le__(self, other: object) -> Any:
-        return _compare(self, other, "le")
-
-    def __gt__(self, other: object) -> Any:
-        return _compare(self, other, "gt")
-
-    def __ge__(self, other: object) -> Any:
-        return _compare(self, other, "ge")
-
 
 class _OptionalMethods:
     """Special methods of a proxy class, by ability: each class has only the methods of its object."""
@@ -287,6 +269,10 @@ def _compare(left: Any, right: Any, operator: str) -> Any:
     raise CONTEXT.refuse(f"{describe(left)} is not plain data, so it cannot be compared")
 
 
+def _comparison(operator: str) -> Callable[[Any, Any], Any]:
+    return lambda proxy, other: _compare(proxy, other, operator)
+
+
 def _unary(question: str) -> Callable[[Any], Any]:
     return lambda proxy: _ask(proxy, "operate", question)
 
@@ -305,6 +291,8 @@ _METHODS: dict[str, Any] = {
     **{name: method for name, method in vars(_OptionalMethods).items() if name in METHOD_BITS},
     **{name: _unary(name) for name in ("len", "int", "float", "complex", "index", "abs", "neg", "pos", "invert")},
 }
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(ProxyObject, f"__{_name}__", _comparison(_name))
 for _name in BINARY:
     _function = f"{_name}_" if _name in ("and", "or") else _name
     setattr(ProxyObject, f"__{_name}__", _binary(_function))

@@ -24,9 +24,9 @@ def decode_exception(answer: list[Wire], decode: Callable[[Wire], Any]) -> BaseE
     """Return the exception of an answer [`raise`, type name, message, line, builtin bases, details, changes].
 
     The exception is of the nearest builtin class, so that a test's `except ValueError` works, or of a subclass with
-    the program's class name. Its attribute `remote` holds type, message and line for the report. `details` are [whether the class is that
-    builtin class itself, arguments, attributes, cause] or null; a cause is the first five parts of another exception,
-    or null. Raises ProtocolError.
+    the program's class name. Its attribute `remote` holds type, message and line for the report. `details` are null or
+    [whether the class is that builtin class itself, arguments, attributes, cause]; a cause is the first five parts of
+    another exception, or null. Raises ProtocolError.
     """
     return _decode_exception(answer[1:6], decode)
 

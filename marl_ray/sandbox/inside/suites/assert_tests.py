@@ -240,7 +240,7 @@ def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[
                 continue
             names.add(node.name)
         elif isinstance(node, ast.Assign):
-            names |= {part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+            names |= names_in(*node.targets)
         else:
             continue
         helpers.append(node)

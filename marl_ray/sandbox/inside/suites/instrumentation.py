@@ -51,15 +51,15 @@ _CONSUMERS = ("list", "tuple", "set", "frozenset", "sorted")
 class AssertInstrumenter(ast.NodeTransformer):
     """Transformer that rewrites the statements of a test (see the module)."""
 
-    def __init__(self, demands: TrustAnalysis, instances: InstanceAnalysis) -> None:
-        self._demands = demands
+    def __init__(self, analysis: TrustAnalysis, instances: InstanceAnalysis) -> None:
+        self._analysis = analysis
         self._instances = instances
 
     def visit_Assert(self, node: ast.Assert) -> Any:
         test = node.test
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             left, right = test.left, test.comparators[0]
-            swapped = self._demands.from_program(right) and not self._demands.from_program(left)
+            swapped = self._analysis.from_program(right) and not self._analysis.from_program(left)
             flags = [_constant(swapped, node), _constant(self._tests_membership(test), node)]
             name, sides = _OPERATORS[type(test.ops[0])], [self.visit(left), self.visit(right)]
             call = _call(COMPARE, [_constant(name, node), *sides, *flags], node)

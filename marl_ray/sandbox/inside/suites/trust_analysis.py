@@ -113,7 +113,7 @@ class TrustAnalysis:
                     return "a test runs a coroutine of the program"
                 passed = self._passed_object(part)
                 if passed:
-                    return f"a test hands the program {passed}"
+                    return f"a test passes the program {passed}"
         return ""
 
     def _awaits(self, part: ast.AST) -> bool:

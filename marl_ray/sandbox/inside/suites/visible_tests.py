@@ -94,25 +94,25 @@ def _keep_test_methods(source: str, units: Iterable[tuple[str, str]]) -> str:
         for name, node in classes.items()
     }
     methods = {(name, _name(item)) for name, node in classes.items() for item in node.body if _is_test(item)}
-    wanted = {(ancestor.name, method) for name, method in units for ancestor in ancestry(classes[name], classes)}
-    kept = {name for name, _ in wanted}
+    selected = {(ancestor.name, method) for name, method in units for ancestor in ancestry(classes[name], classes)}
+    kept = {name for name, _ in selected}
     while True:
-        cut = _remove_tests(source, {name for name in tested if tested[name]} - kept, wanted)
+        cut = _remove_tests(source, {name for name in tested if tested[name]} - kept, selected)
         mentioned = _mentioned_names(cut)
-        more = {(name, method) for name, method in methods if name in kept and method in mentioned} - wanted
+        more = {(name, method) for name, method in methods if name in kept and method in mentioned} - selected
         if not more and not mentioned & tested.keys() - kept:
             return ast.unparse(cut)
-        wanted |= more
+        selected |= more
         kept |= mentioned & tested.keys()
 
 
-def _remove_tests(source: str, classes: set[str], wanted: set[tuple[str, str]]) -> ast.Module:
-    """Return the tree without these classes, and without tests that are not wanted."""
+def _remove_tests(source: str, classes: set[str], selected: set[tuple[str, str]]) -> ast.Module:
+    """Return the tree without these classes, and without tests that are not selected."""
     tree = parse(source)
     tree.body = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name in classes)]
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            left = [item for item in node.body if not _is_test(item) or (node.name, _name(item)) in wanted]
+            left = [item for item in node.body if not _is_test(item) or (node.name, _name(item)) in selected]
             node.body = left or [ast.Pass()]
     return tree
 
