@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,15 +24,9 @@ from marl_ray.external import MODES
 from marl_ray.external.modes import Message, Mode
 from marl_ray.sandbox import Program, Sandbox
 from tests.environments.code_completion.helpers import TASK as CLASS_TASK
-from tests.environments.test_base import TASK, Said, Talk
+from tests.environments.talk import TASK, Said, Talk
 
 AUX, MAIN = "def aux(x):\n    return x + 1", "def {}(x):\n    return aux(x) + 1"
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox() as running:
-        yield running
 
 
 # What the package has

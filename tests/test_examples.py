@@ -53,7 +53,7 @@ def test_the_example_is_short() -> None:
     assert len((EXAMPLES / "ratio.py").read_text().splitlines()) < 60
 
 
-def test_ratio_keeps_the_contract() -> None:
+def test_ratio_conforms() -> None:
     dataset = DATASETS.get("ratio:TOPICS")
     check_dataset(dataset, TOPICS)
     tasks = [dataset.task(row, number) for number, row in enumerate(TOPICS)]
@@ -93,7 +93,7 @@ class Nothing:
         raise AssertionError("a judge's question is no program")
 
 
-def test_a_judge_gives_half_of_the_reward_and_its_cost_is_in_the_row(server: Server) -> None:
+def test_the_judge_gives_half_of_the_reward_and_its_cost_is_logged(server: Server) -> None:
     server.script = [says('{"score": 4}', usage={"prompt_tokens": 50, "completion_tokens": 5})]
     config = load("ratio.yaml", "magrpo", JUDGED | {"judge.base_url": f"{server.url}/v1", "magrpo.num_turns": 1})
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
@@ -114,7 +114,7 @@ def test_a_judge_gives_half_of_the_reward_and_its_cost_is_in_the_row(server: Ser
     assert "HTTP 400" in lost.stops[0].detail
 
 
-def test_a_judge_keeps_the_contract(server: Server) -> None:
+def test_judged_conforms(server: Server) -> None:
     config = load("ratio.yaml", "magrpo", JUDGED | {"judge.base_url": f"{server.url}/v1"})
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     tasks = load_tasks("topics.jsonl", "train[:1]", "ratio:TOPICS")
@@ -122,7 +122,7 @@ def test_a_judge_keeps_the_contract(server: Server) -> None:
     check_environment(environment, tasks, given, execute=lambda asked: [Judgement(0.5, 1, 9, 2) for _ in asked])
 
 
-def test_a_judge_without_a_key_is_named_before_anything_starts() -> None:
+def test_a_judge_without_a_key_is_rejected_at_the_start() -> None:
     config = load("ratio.yaml", "magrpo", JUDGED | {"judge.key_variable": "NOT_SET"})
     with pytest.raises(UserError, match="set the environment variable NOT_SET"):
         ENVIRONMENTS.get(config.environment).from_config(config)

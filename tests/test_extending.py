@@ -45,12 +45,12 @@ def test_the_page_has_an_example_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_the_checks_pass(folder: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_snippet_runs(folder: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
     exec(compile(SNIPPETS[number], f"{PAGE.name}, snippet {number}", "exec"), {})
 
 
-def test_a_dry_run_takes_the_config(folder: Path) -> None:
+def test_the_config_passes_a_dry_run(folder: Path) -> None:
     text, judge = (code for kind, code in BLOCKS if kind == "yaml")
     assert set(yaml.safe_load(judge)["judge"]) == {field.name for field in dataclasses.fields(JudgeConfig)}
     (folder / "sums.jsonl").write_text('{"total": 7}\n{"total": -2}\n')

@@ -60,7 +60,7 @@ def task(**changes: Any) -> Task:
     return CLASSEVAL.task({**ROW, **changes}, 0)
 
 
-def test_the_fields_that_a_row_needs() -> None:
+def test_required_fields_of_a_row() -> None:
     made = task()
     assert (made.id, made.prompt) == ("c/0", SKELETON)
     assert made.fields["class_name"] == "Pair"
@@ -69,21 +69,21 @@ def test_the_fields_that_a_row_needs() -> None:
     check_dataset(CLASSEVAL, [ROW, {**ROW, "task_id": None}])
 
 
-def test_methods_info_says_what_is_to_be_written() -> None:
+def test_methods_info_names_the_methods_to_write() -> None:
     made = task(methods_info=[{"method_name": "add"}], solution_code=SOLUTION)
     assert (made.fields["methods"], made.fields["lengths"]) == (("add",), (45,))
     with pytest.raises(UserError, match="task c/0: the skeleton has no method sub"):
         task(methods_info=[{"method_name": "add"}, {"method_name": "sub"}])
 
 
-def test_imports_are_those_of_the_field() -> None:
+def test_imports_come_from_import_statement() -> None:
     assert task(import_statement=["import re", "from a import b"]).prompt.startswith(
         "import re\nfrom a import b\n\nclass Pair:"
     )
     assert task(import_statement=[]).prompt.startswith("class Pair:")
 
 
-def test_a_method_that_only_the_tests_know_is_given() -> None:
+def test_a_method_that_only_the_tests_call_is_copied_from_the_solution() -> None:
     tests = TESTS + "        self.assertEqual(Pair.scaled(1), 2)\n"
     made = task(test=tests, solution_code=SOLUTION)
     assert made.prompt.endswith("\n\n    @staticmethod\n    def scaled(a):\n        return 2 * a\n")
@@ -91,7 +91,7 @@ def test_a_method_that_only_the_tests_know_is_given() -> None:
     assert "scaled" not in task(solution_code=SOLUTION).prompt
 
 
-def test_a_skeleton_that_does_not_parse_is_put_together_from_its_parts() -> None:
+def test_a_skeleton_that_does_not_parse_is_rebuilt_from_its_parts() -> None:
     parts = {
         "skeleton": SKELETON.replace('Their sum."""', "Their sum."),
         "import_statement": ["import re"],
@@ -126,7 +126,7 @@ def test_a_skeleton_that_does_not_parse_is_put_together_from_its_parts() -> None
         ({"test": "class ("}, "c/0: "),
     ],
 )
-def test_rows_that_cannot_be_used(changes: dict[str, Any], said: str) -> None:
+def test_invalid_rows_are_rejected(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError) as caught:
         task(**changes)
     assert said in str(caught.value)

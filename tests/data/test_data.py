@@ -105,11 +105,11 @@ def test_parquet(tmp_path: Path) -> None:
         ("", "is not of the form"),
     ],
 )
-def test_splits_that_are_not_there(twenty: str, split: str, said: str) -> None:
+def test_missing_splits_are_rejected(twenty: str, split: str, said: str) -> None:
     assert said in message(twenty, split)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path, twenty: str) -> None:
+def test_unreadable_files_are_rejected(tmp_path: Path, twenty: str) -> None:
     said = message(str(tmp_path / "humanevil.jsonl"))
     assert "humanevil.jsonl does not exist" in said
     assert said.endswith("humaneval.jsonl")
@@ -140,11 +140,11 @@ def test_files_that_cannot_be_read(tmp_path: Path, twenty: str) -> None:
         ({"task_id": "t/0"}, "rows 0 and 1 of 'test' are both t/0"),
     ],
 )
-def test_rows_that_cannot_be_used(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_invalid_rows_are_rejected(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     assert said in message(written(tmp_path / "x.jsonl", [row(0), row(1, **changes)]))
 
 
-def test_rows_without_an_id_are_named_by_their_number(tmp_path: Path) -> None:
+def test_rows_without_an_id_are_named_by_their_index(tmp_path: Path) -> None:
     name = written(tmp_path / "x.jsonl", [row(0, task_id=None), row(1, task_id=7)])
     assert [task.id for task in load_tasks(name, "test", "humaneval")] == ["humaneval/row 0", "7"]
 
@@ -192,7 +192,7 @@ def test_mbpp_with_the_fields_of_humaneval(tmp_path: Path) -> None:
         ({"text": ""}, "task MBPP/3 has no problem text"),
     ],
 )
-def test_mbpp_rows_that_cannot_be_used(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_invalid_mbpp_rows_are_rejected(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     assert said in message(written(tmp_path / "x.jsonl", [{**MBPP, **changes}]), dataset_type="mbpp")
 
 
@@ -206,7 +206,7 @@ BUG = {
 }
 
 
-def test_programs_with_a_bug(tmp_path: Path) -> None:
+def test_rows_of_buggy_programs(tmp_path: Path) -> None:
     whole = row(0, buggy_solution="\n\ndef f(x):\n    return x\n\n", canonical_solution=None)
     task, pack = load_tasks(written(tmp_path / "humanevalpack.jsonl", [whole, BUG]), "test")
     assert (task.fields["buggy"], task.fields["reference"]) == ("def f(x):\n    return x", "")
@@ -228,7 +228,7 @@ def test_programs_with_a_bug(tmp_path: Path) -> None:
         ({"test": "x = 1"}, "task t/1: "),
     ],
 )
-def test_bugs_that_cannot_be_used(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_invalid_rows_of_buggy_programs_are_rejected(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     assert said in message(written(tmp_path / "x.jsonl", [{**BUG, **changes}]), dataset_type="bug_fix")
 
 
@@ -246,7 +246,7 @@ def test_infer_type() -> None:
         infer_type("some/thing")
 
 
-def test_types_that_are_not_there() -> None:
+def test_unknown_types_are_rejected() -> None:
     assert "unknown dataset.type 'bugfix': did you mean bug_fix?" in message("x.jsonl", dataset_type="bugfix")
     assert "unknown dataset.type 'humanevil': did you mean humaneval?" in message("x.jsonl", dataset_type="humanevil")
 
@@ -282,7 +282,7 @@ def test_bundled_tasks() -> None:
 
 
 @needs_shared
-def test_the_whole_of_humaneval_and_mbpp() -> None:
+def test_all_rows_of_humaneval_and_mbpp_convert() -> None:
     humaneval = str(SHARED / "humaneval.jsonl")
     assert len(load_tasks(humaneval, "test[33:163]")) == 130
     assert [task.id for task in load_tasks(humaneval, "test[:2]")] == ["HumanEval/0", "HumanEval/1"]
@@ -291,7 +291,7 @@ def test_the_whole_of_humaneval_and_mbpp() -> None:
     assert all(f"`{task.fields['entry_point']}(" in task.prompt for task in mbpp)
 
 
-def test_these_rooms_import_nothing_heavy() -> None:
+def test_data_and_environments_import_no_heavy_library() -> None:
     code = (
         "import sys, marl_ray.data.loading, marl_ray.external.transition, marl_ray.environments.code_generation\n"
         "marl_ray.data.loading.load_tasks('bundled:toy', 'eval')\n"

@@ -46,7 +46,7 @@ def test_apps() -> None:
     assert APPS.task(apps(input_output=PAIRS, problem_id=None), 4).id == "APPS/row 4"
 
 
-def test_livecodebench_with_the_public_tests_first() -> None:
+def test_public_tests_of_livecodebench_come_first() -> None:
     for private in (packed(json.dumps(PRIVATE)), json.dumps(PRIVATE), PRIVATE):
         task = LIVECODEBENCH.task(live(private_test_cases=private), 0)
         assert task.id == "LiveCodeBench/abc_a"
@@ -72,13 +72,13 @@ def test_livecodebench_with_the_public_tests_first() -> None:
         (LIVECODEBENCH, live(public_test_cases=None, private_test_cases=None), "has no tests"),
     ],
 )
-def test_rows_that_cannot_be_used_are_named(dataset: Any, row: dict[str, Any], says: str) -> None:
+def test_errors_name_the_invalid_row(dataset: Any, row: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError) as error:
         dataset.task(row, 0)
     assert says in str(error.value)
 
 
-def test_packed_tests_run_nothing(tmp_path: Any) -> None:
+def test_unpickling_private_tests_executes_nothing(tmp_path: Any) -> None:
     class Harm:
         def __reduce__(self) -> Any:
             return os.mkdir, (str(tmp_path / "made"),)

@@ -33,7 +33,7 @@ WHO = "own:Environment.method"
         (["a", "b", "c"], "must return one entry per agent, 2, not 3"),
     ],
 )
-def test_texts(given: Any, line: str) -> None:
+def test_invalid_lists_of_strings(given: Any, line: str) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         check_texts(WHO, given, 2)
     assert str(caught.value) == f"{WHO} {line}"
@@ -57,13 +57,13 @@ def test_texts(given: Any, line: str) -> None:
         (Outcome(1.0, counts={"agent_0/loss": 1}), "must not use the count name 'agent_0/loss'"),
     ],
 )
-def test_outcomes(outcome: Any, line: str) -> None:
+def test_invalid_outcomes(outcome: Any, line: str) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         check_outcome(WHO, outcome, 2)
     assert str(caught.value).startswith(f"{WHO} {line}")
 
 
-def test_what_is_right_goes_through() -> None:
+def test_valid_values_pass() -> None:
     check_texts(WHO, ["a", ""], 2)
     check_texts(WHO, [])
     names = {"right": 1.0, "time_left": 2.0, "step": 3.0}
@@ -72,7 +72,7 @@ def test_what_is_right_goes_through() -> None:
     check_outcome(WHO, Outcome(math.nan, rewards=(1.0,), failure="no verdict"), 2)
 
 
-def test_the_names_refused_are_the_rows_own() -> None:
+def test_reserved_names_are_those_of_rows() -> None:
     actions = [JointAction((0,), Outcome(1.0, {"all": 1.0}), 1.0, (1.0,))]
     episode = Episode(Task("t", "Say.", {}), Node(1, ["Say."], [(1,)], [[]], actions), [])
     turn = [name.removeprefix("turn_2/") for name in episode_metrics([episode], 1.0, 2)]
@@ -93,7 +93,7 @@ def test_the_names_refused_are_the_rows_own() -> None:
             check_row_names(WHO, "count", {name: 1})
 
 
-def test_a_method_is_named_with_its_class() -> None:
+def test_errors_name_class_and_method() -> None:
     class Inner: ...
 
     assert qualified_method_name(Inner(), "outcome").endswith("test_plugin_checks:" + Inner.__qualname__ + ".outcome")

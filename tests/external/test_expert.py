@@ -95,13 +95,13 @@ def test_anthropic_protocol(server: Server, model: str) -> None:
         lambda handler: handler.connection.close(),
     ],
 )
-def test_trouble_that_passes_is_tried_again(server: Server, trouble: Callable[..., None]) -> None:
+def test_transient_failures_are_retried(server: Server, trouble: Callable[..., None]) -> None:
     server.script = [trouble, trouble, says(json.dumps(EDITS))]
     assert ask() == EDITS
     assert len(server.requests) == 3
 
 
-def test_a_slow_reply_times_out_and_is_tried_again(server: Server) -> None:
+def test_a_slow_reply_times_out_and_is_retried(server: Server) -> None:
     server.script = [says("late", pause=1.0), says(json.dumps(EDITS))]
     started = time.monotonic()
     assert ask(timeout_s=0.3) == EDITS
@@ -136,7 +136,7 @@ def test_after_the_retries_there_is_no_edit_and_no_key_in_the_log(
 
 
 @pytest.mark.parametrize("key", ["sk-very\nsecret", "sk-very-secrét"])
-def test_a_key_that_no_header_can_hold_is_not_shown(
+def test_a_key_that_is_no_valid_header_is_not_shown(
     server: Server, key: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", key)
@@ -147,7 +147,7 @@ def test_a_key_that_no_header_can_hold_is_not_shown(
 
 
 @pytest.mark.parametrize("status", [400, 404])
-def test_what_another_try_cannot_help_is_not_tried_again(server: Server, status: int) -> None:
+def test_permanent_failures_are_not_retried(server: Server, status: int) -> None:
     server.script = [fails(status)]
     assert ask() is None
     assert len(server.requests) == 1
@@ -178,7 +178,7 @@ def test_no_server_and_no_address(server: Server, monkeypatch: pytest.MonkeyPatc
             endpoint_of(settings())
 
 
-def test_requests_in_flight_are_bounded(server: Server) -> None:
+def test_the_number_of_concurrent_requests_is_limited(server: Server) -> None:
     server.script = [says(json.dumps(EDITS), pause=0.05)]
     asked = Expert(endpoint_of(settings()), 5.0, 0)
 
@@ -206,7 +206,7 @@ def test_an_endless_error_reply_is_cut_off(server: Server, caplog: pytest.LogCap
     assert len(sent) < 500
 
 
-def test_edits_join_the_prompts_and_failures_are_a_metric(server: Server) -> None:
+def test_edits_are_part_of_prompts_and_failures_are_a_metric(server: Server) -> None:
     server.script = [says('{"grow": "multiply by 7"}'), fails(400)]
     task = Task("toy/1", "def grow(n):\n", {"entry_point": "grow", "tests": ("assert grow(0) == 0",)})
     environment = CodeGeneration(2)
@@ -269,7 +269,7 @@ LOCAL = "http://localhost:8000/v1"
         ),
     ],
 )
-def test_which_models_are_whose(
+def test_endpoints_of_model_names(
     model: str, variables: dict[str, str], base_url: str | None, vendor: str, asked: str, host: str
 ) -> None:
     endpoint = endpoint_of(settings(model, base_url), KEYS | variables)
@@ -292,7 +292,7 @@ def test_which_models_are_whose(
         ("Qwen/Qwen2.5-7B", KEYS, "set external.expert_base_url to the server that does"),
     ],
 )
-def test_what_is_missing_is_told_before_the_run(model: str | None, variables: dict[str, str], says: str) -> None:
+def test_missing_settings_are_rejected_before_the_run(model: str | None, variables: dict[str, str], says: str) -> None:
     with pytest.raises(UserError, match=r"^external\.") as missing:
         endpoint_of(settings(model), variables)
     assert str(missing.value).endswith(says)

@@ -37,7 +37,7 @@ def ask(server: Server, *texts: str, **settings: Any) -> list[Judgement]:
     return asyncio.run(LLMJudge(JudgeConfig(**given)).judge([Question(text) for text in texts or ("Is it good?",)]))
 
 
-def test_a_score_and_what_it_cost(server: Server) -> None:
+def test_a_score_and_its_cost(server: Server) -> None:
     server.script = [says('I think {"score": 7}.', usage=USAGE)]
     (found,) = ask(server)
     assert found == Judgement(0.7, 1, 30, 4)
@@ -57,12 +57,12 @@ def test_judgements_are_in_the_order_of_the_questions(server: Server) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_it_is_asked_again_when_the_server_says_so(server: Server, status: int) -> None:
+def test_requests_are_retried_if_the_server_allows_it(server: Server, status: int) -> None:
     server.script = [fails(status), fails(status), says('{"score": 10}', usage=USAGE)]
     assert ask(server) == [Judgement(1.0, 3, 30, 4)]
 
 
-def test_it_waits_as_long_as_the_server_says(server: Server) -> None:
+def test_retries_wait_as_long_as_the_server_requests(server: Server) -> None:
     server.script = [fails(429, **{"retry-after": "1"}), says('{"score": 10}')]
     started = time.monotonic()
     assert ask(server)[0].score == 1.0
@@ -84,7 +84,7 @@ def test_it_waits_as_long_as_the_server_says(server: Server) -> None:
         (says('{"score": true}'), "reply without a score"),
     ],
 )
-def test_else_it_is_asked_once_and_gives_no_verdict(
+def test_other_failures_are_not_retried_and_give_no_verdict(
     server: Server, trouble: Callable[[BaseHTTPRequestHandler], None], says_so: str
 ) -> None:
     server.script = [trouble]
@@ -94,7 +94,7 @@ def test_else_it_is_asked_once_and_gives_no_verdict(
     assert len(server.requests) <= 1, "a request that timed out may never have arrived"
 
 
-def test_after_the_retries_there_is_no_verdict_and_no_key_in_what_is_said(
+def test_after_the_retries_there_is_no_verdict_and_no_key_in_messages(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.script = [fails(503, KEY.encode())]
@@ -121,7 +121,7 @@ def test_a_refused_key_ends_the_run_without_naming_it(server: Server) -> None:
         ({"model": "m", "base_url": "http://localhost:1/v1"}, "JUDGE_API_KEY (any word, if the server asks for none)"),
     ],
 )
-def test_what_is_missing_is_told_before_the_run(settings: dict[str, str], says_so: str) -> None:
+def test_missing_settings_are_rejected_before_the_run(settings: dict[str, str], says_so: str) -> None:
     with pytest.raises(UserError) as missing:
         LLMJudge(JudgeConfig(**settings), {"OPENAI_API_KEY": "k"})
     assert says_so in str(missing.value)
@@ -133,7 +133,7 @@ def test_a_misspelt_setting_is_named() -> None:
         from_tree(tree, "magrpo")
 
 
-def test_a_program_does_not_find_the_key(server: Server) -> None:
+def test_guest_code_does_not_find_the_key(server: Server) -> None:
     """The process that asks has it in its environment; what a model wrote runs in another, which has none."""
     look = "import os\ndef f():\n    return [dict(os.environ), list(os.environb.values())]"
     with Sandbox() as sandbox:

@@ -104,13 +104,13 @@ def test_original_prompt_and_previous_response() -> None:
         ("y = aux(x)\n    z = y\n    return x", "result thrown away"),
     ],
 )
-def test_main_hears_how_it_uses_the_helper(body: str, said: str) -> None:
+def test_feedback_for_main_describes_helper_use(body: str, said: str) -> None:
     aux, main = turn([AUX, f"def grow(x):\n    {body}"])
     assert f"\naux use: {said}\n" in main
     assert "aux use" not in aux
 
 
-def test_agents_hear_what_is_missing_and_where_it_does_not_parse() -> None:
+def test_feedback_names_missing_functions_and_syntax_errors() -> None:
     aux, _ = turn(["I cannot help.", MAIN])
     assert "aux: missing (no function of that name)\ngrow: found\n" in aux
     assert aux.startswith("Your previous answer:\nI cannot help.\n")
@@ -131,7 +131,7 @@ def test_other_modes() -> None:
     assert all("Feedback" not in text for text in turn(mode="plain"))
 
 
-def test_a_syntax_error_is_told_in_the_lines_of_its_author() -> None:
+def test_a_syntax_error_is_located_in_its_function() -> None:
     broken = "def grow(n)\n    return n"
     source = CodeGeneration(2).attempt(TASK, [AUX, broken], last=True).program.source
     with pytest.raises(SyntaxError) as error:
@@ -144,7 +144,7 @@ def test_a_syntax_error_is_told_in_the_lines_of_its_author() -> None:
     assert "syntax: error in grow line 1 column 12: expected ':'\ntests: not run\n" in main
 
 
-def test_previous_answer_without_the_function_is_shown_as_it_was() -> None:
+def test_a_previous_answer_without_the_function_is_shown_unchanged() -> None:
     aux, main = turn(["```python\ndef helper(n):\n    return n\n```", ""])
     assert aux.startswith("Your previous answer:\ndef helper(n):\n    return n\n\n")
     assert "aux: missing (no function of that name)" in aux
@@ -158,7 +158,7 @@ def test_one_and_three_agents() -> None:
     assert len(turn(["", "", MAIN], agents=3)) == 3
 
 
-def test_an_expert_without_a_key_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expert_without_a_key_is_rejected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(UserError, match="OPENAI_API_KEY"):
         turn(mode="expert_edits", expert_model="some-model")
@@ -178,7 +178,7 @@ TOLD = Message(("a line",))
         (([TOLD, TOLD], {"time/mode": 1.0}), "must not use the metric name 'time/mode'"),
     ],
 )
-def test_a_wrong_answer_of_a_mode_is_named(told: Any, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_messages_of_a_mode_are_rejected(told: Any, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def messages(*_: Any) -> Any:
         return told
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -30,23 +29,17 @@ SPLITS = split_problems()
 PAIR = CodeGeneration(2)
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox() as made:
-        yield made
-
-
 def earned(sandbox: Sandbox, problem: Problem, aux: str, main: str) -> float:
     joint = PAIR.attempt(as_task(problem), [aux, main], last=True)
     return PAIR.outcome(joint, sandbox.run(joint.program)).reward
 
 
-def test_the_task_file_is_what_make_tasks_makes() -> None:
+def test_make_tasks_reproduces_the_task_file() -> None:
     assert task_rows("toy-hard") == ROWS
     assert len(load_tasks("bundled:toy-hard", "eval+unseen")) == len(SPLITS["eval"]) + len(SPLITS["unseen"])
 
 
-def test_held_out_constants_and_families_are_in_no_training() -> None:
+def test_held_out_constants_and_families_are_in_no_training_split() -> None:
     keys = {split: {problem.key for problem in problems} for split, problems in SPLITS.items()}
     families = {split: {problem.family.name for problem in problems} for split, problems in SPLITS.items()}
     assert not keys["eval"] & (keys["train"] | keys["spare"])
@@ -55,7 +48,7 @@ def test_held_out_constants_and_families_are_in_no_training() -> None:
     assert {p.family.kind for p in SPLITS["unseen"]} == {family.kind for family in all_families()}
 
 
-def test_both_ways_of_three_steps_earn_everything_and_a_mixture_of_them_does_not(sandbox: Sandbox) -> None:
+def test_both_decompositions_earn_the_maximum_and_a_mixture_does_not(sandbox: Sandbox) -> None:
     rng = random.Random(0)
     problems = rng.sample([p for p in SPLITS["train"] if len(p.family.ways) == 2], 12)
     for problem in problems:
@@ -67,7 +60,7 @@ def test_both_ways_of_three_steps_earn_everything_and_a_mixture_of_them_does_not
             assert earned(sandbox, problem, texts["aux", way], texts["main", 1 - way]) < 3.2
 
 
-def test_solutions_of_the_file_are_right(sandbox: Sandbox) -> None:
+def test_solutions_of_the_task_file_pass(sandbox: Sandbox) -> None:
     rows = random.Random(0).sample(ROWS, 30)
     alone = [Program(r["prompt"] + r["canonical_solution"], r["test"], r["entry_point"]) for r in rows]
     for row, report in zip(rows, sandbox.run_batch(alone), strict=True):
@@ -88,7 +81,7 @@ def test_steps_in_words_expressions_and_recursion() -> None:
     assert RECURSIVE[1].body("aux", "n", 2) == "0 if n < 1 else n + aux(n - 2)"
 
 
-def test_demonstrators_take_both_ways_alike_and_keep_to_theirs_in_the_second_turn() -> None:
+def test_demonstrations_use_both_decompositions_and_keep_theirs_in_turn_two() -> None:
     problem = next(p for p in SPLITS["train"] if len(p.family.ways) == 2)
     rng = random.Random(0)
     ways = Counter(attempt(problem, "aux", FIRST_TURN, rng).way for _ in range(1000))
@@ -106,7 +99,7 @@ def test_demonstrators_take_both_ways_alike_and_keep_to_theirs_in_the_second_tur
     assert 0.65 < again(failing=True) < 0.85
 
 
-def test_a_second_attempt_without_the_problem_knows_only_its_own_code() -> None:
+def test_a_second_demonstration_without_the_problem_uses_only_its_own_code() -> None:
     problem = next(p for p in SPLITS["train"] if all(p.constants) and len(p.constants) == 3)
     rng = random.Random(0)
     first = attempt(problem, "main", PERFECT, rng, 0)
@@ -124,7 +117,9 @@ def policy() -> tuple[Qwen2ForCausalLM, AutoTokenizer]:
     return Qwen2ForCausalLM.from_pretrained(HARD_BASE_PATH).eval(), AutoTokenizer.from_pretrained(HARD_BASE_PATH)
 
 
-def test_the_base_is_far_from_the_ceiling(policy: tuple[Qwen2ForCausalLM, AutoTokenizer], sandbox: Sandbox) -> None:
+def test_the_base_policy_is_far_from_the_maximum(
+    policy: tuple[Qwen2ForCausalLM, AutoTokenizer], sandbox: Sandbox
+) -> None:
     torch.manual_seed(0)
     external = SETS["toy-hard"].modes[0][1]
     first, second = play(*policy, SPLITS["unseen"], sandbox.run_batch, external=external)
@@ -133,7 +128,7 @@ def test_the_base_is_far_from_the_ceiling(policy: tuple[Qwen2ForCausalLM, AutoTo
     assert max(first) > 3.9
 
 
-def test_the_base_goes_either_way(policy: tuple[Qwen2ForCausalLM, AutoTokenizer]) -> None:
+def test_the_base_policy_uses_both_decompositions(policy: tuple[Qwen2ForCausalLM, AutoTokenizer]) -> None:
     torch.manual_seed(0)
     problems = [problem for problem in SPLITS["eval"] + SPLITS["unseen"] if len(problem.family.ways) == 2]
     rng, ways = random.Random(0), Counter[int]()

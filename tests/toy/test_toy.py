@@ -6,7 +6,6 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -27,12 +26,6 @@ ROWS = [json.loads(line) for line in TASKS_PATH.read_text(encoding="utf-8").spli
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def policy() -> tuple[Qwen2ForCausalLM, AutoTokenizer]:
     return Qwen2ForCausalLM.from_pretrained(BASE_PATH).eval(), AutoTokenizer.from_pretrained(BASE_PATH)
 
@@ -41,7 +34,7 @@ def row_task(row: dict[str, str]) -> Task:
     return Task(row["task_id"], row["prompt"], {"entry_point": row["entry_point"], "tests": row["test"]})
 
 
-def test_the_task_file_is_what_make_tasks_makes() -> None:
+def test_make_tasks_reproduces_the_task_file() -> None:
     assert task_rows("toy") == ROWS
 
 
@@ -66,7 +59,7 @@ def test_no_eval_task_is_a_renamed_train_task() -> None:
     assert not rows["train"] & rows["eval"]
 
 
-def test_canonical_solutions_pass_and_joint_ones_get_full_reward(sandbox: Sandbox) -> None:
+def test_canonical_solutions_pass_and_joint_ones_earn_the_maximum(sandbox: Sandbox) -> None:
     pair = CodeGeneration(2)
     rows = random.Random(0).sample(ROWS, 40)
     alone = [Program(r["prompt"] + r["canonical_solution"], r["test"], r["entry_point"]) for r in rows]
@@ -82,7 +75,7 @@ def test_four_to_eight_asserts_each() -> None:
     assert all(4 <= row["test"].count("assert candidate(") <= 8 for row in ROWS)
 
 
-def test_demonstrations_are_right_only_by_their_skill() -> None:
+def test_demonstrations_are_correct_at_the_rate_of_their_skill() -> None:
     problem, rng = split_problems()["train"][0], random.Random(0)
     perfect = {attempt(problem, "aux", PERFECT, rng).text for _ in range(20)}
     assert perfect == {f"def aux({problem.argument}):\n    return {problem.part()}"}
@@ -90,7 +83,7 @@ def test_demonstrations_are_right_only_by_their_skill() -> None:
     assert 0.35 < noisy[next(iter(perfect))] / 400 < 0.65
 
 
-def test_a_second_attempt_without_the_problem_knows_only_its_own_code() -> None:
+def test_a_second_demonstration_without_the_problem_uses_only_its_own_code() -> None:
     problem, rng = split_problems()["train"][0], random.Random(0)
     wrong = 2 if problem.a != 2 else 3
     first = attempt(problem, "aux", PERFECT, rng)
@@ -101,7 +94,7 @@ def test_a_second_attempt_without_the_problem_knows_only_its_own_code() -> None:
     assert seeing.a == problem.a
 
 
-def test_packing_equals_one_sequence_after_the_other(policy: tuple[Qwen2ForCausalLM, AutoTokenizer]) -> None:
+def test_packing_equals_separate_sequences(policy: tuple[Qwen2ForCausalLM, AutoTokenizer]) -> None:
     model, tokenizer = policy
     scene = TokenScene([5, 6, 7, 8], [[9, 10, 0], [11, 0]])
     other = TokenScene([12, 13], [[14, 15, 16, 0], [17, 0]])
@@ -141,7 +134,7 @@ def test_tokenizer_round_trip(policy: tuple[Qwen2ForCausalLM, AutoTokenizer]) ->
     assert tokenizer.pad_token_id not in (None, tokenizer.eos_token_id)
 
 
-def test_the_base_is_a_believable_start(policy: tuple[Qwen2ForCausalLM, AutoTokenizer], sandbox: Sandbox) -> None:
+def test_the_base_policy_is_a_plausible_start(policy: tuple[Qwen2ForCausalLM, AutoTokenizer], sandbox: Sandbox) -> None:
     model, tokenizer = policy
     torch.manual_seed(0)
     problems = split_problems()["eval"][::2]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from marl_ray.config import from_tree
@@ -11,27 +9,8 @@ from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.bug_fix import BugFix, BugFixPatchers
-from marl_ray.sandbox import ExecutionReport, SyntaxDiagnosis, TestResult
-
-BUGGY = "def half(n):\n    return n / 2\n\n\ndef f(x):\n    y = half(x)\n\n    return y - 1"
-FIXED = BUGGY.replace("n / 2", "n // 2").replace("y - 1", "y + 1")
-PATCH = "def f(x):\n    y = half(x)\n\n    return y + 1"
-ROWS = "def f(x):\n    y = x // 2\n    y = y + 0\n    return y + 1"
-RIGHT, WRONG = "line: 8\nwhy: sign", "line: 1\nwhy: name"
-TESTS = ("assert f(0) == 1", "assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 2")
-
-
-def task(buggy: str = BUGGY, reference: str = FIXED) -> Task:
-    return Task(
-        "t/1", "Half of x, plus 1.", {"entry_point": "f", "tests": TESTS, "buggy": buggy, "reference": reference}
-    )
-
-
-def report(results: str, syntax: SyntaxDiagnosis | None = None, trusted: bool = True) -> ExecutionReport:
-    """`+` is a pass, `-` a failure, `t` a timeout; one a test."""
-    kinds: dict[str, Any] = {"+": "pass", "-": "fail", "t": "timeout"}
-    tests = tuple(TestResult(kinds[r], None, None, None, s, trusted) for r, s in zip(results, TESTS, strict=True))
-    return ExecutionReport(tests, syntax, "", 0.0, 0.0, "none", trusted)
+from marl_ray.sandbox import ExecutionReport, SyntaxDiagnosis
+from tests.environments.bug_fix.helpers import BUGGY, FIXED, PATCH, RIGHT, ROWS, TESTS, WRONG, report, task
 
 
 def assess(
@@ -45,7 +24,7 @@ def assess(
     return found
 
 
-def test_everything_right_is_worth_the_maximum() -> None:
+def test_a_correct_solution_earns_the_maximum() -> None:
     found = assess(RIGHT, FIXED)
     assert found.reward == BugFix(2).max_reward == 3.5
     assert found.levels == {"parses": 0.5, "kept": 0.5, "fixed": 1.5, "small": 0.5, "diagnosis": 0.5}
@@ -79,7 +58,7 @@ def test_everything_right_is_worth_the_maximum() -> None:
         ("++++", "++++", (0.5, 0.5, 0.0, 0.0)),  # nothing was to be fixed
     ],
 )
-def test_tests_kept_and_fixed(now: str, was: str, levels: tuple[float, ...]) -> None:
+def test_kept_and_fixed_tests_earn_their_shares(now: str, was: str, levels: tuple[float, ...]) -> None:
     found = assess(FIXED, now=now, was=was).levels
     assert (found["parses"], found["kept"], found["fixed"], found["small"]) == levels
 
@@ -96,7 +75,7 @@ def test_tests_kept_and_fixed(now: str, was: str, levels: tuple[float, ...]) -> 
         ("def f(x):\n" + "    x = x + 0\n" * 9 + "    return x", "", 0.0),
     ],
 )
-def test_an_edit_is_measured_by_the_reference(patch: str, reference: str, small: float) -> None:
+def test_patch_size_is_relative_to_the_reference(patch: str, reference: str, small: float) -> None:
     assert assess(patch, reference=reference).levels["small"] == pytest.approx(small)
     assert assess(patch, reference=reference, now="+++-").levels["small"] == 0.0
 
@@ -114,7 +93,7 @@ def test_an_edit_is_measured_by_the_reference(patch: str, reference: str, small:
         ("line: 6\nwhy: division", ROWS, "++++", 0.5 * 2 / 3, 1.0),  # beside a large edit
     ],
 )
-def test_a_diagnosis_has_to_name_a_line_of_an_accepted_patch(
+def test_a_diagnosis_must_name_a_changed_line_of_an_accepted_patch(
     diagnosis: str, patch: str, now: str, level: float, right: float
 ) -> None:
     found = assess(diagnosis, patch, now=now)
@@ -123,7 +102,7 @@ def test_a_diagnosis_has_to_name_a_line_of_an_accepted_patch(
 
 
 @pytest.mark.parametrize("patch", ["", "I cannot.", "def g(x):\n    return x", "x = 1", "class f:\n    pass"])
-def test_without_a_patch_there_is_nothing(patch: str) -> None:
+def test_no_patch_earns_nothing(patch: str) -> None:
     found = assess(RIGHT, patch, now="++--")
     assert (found.reward, found.metrics["patch_given"], found.metrics["diagnosis_given"]) == (0.0, 0.0, 1.0)
 
@@ -139,7 +118,7 @@ def test_a_program_that_does_not_compile_earns_nothing() -> None:
     assert environment.outcome(attempt, (claimed, report("++--"))).reward == 0.0
 
 
-def test_several_patch_functions_of_their_own() -> None:
+def test_several_patchers_change_disjoint_functions() -> None:
     half = "def half(n):\n    return n // 2"
     both = assess(half, PATCH, environment=BugFixPatchers(2))
     assert both.reward == 3.0
@@ -151,7 +130,7 @@ def test_several_patch_functions_of_their_own() -> None:
     assert assess(RIGHT, half, PATCH).reward == 3.5
 
 
-def test_what_the_sandbox_executes() -> None:
+def test_the_sandbox_executes_patched_and_buggy_program() -> None:
     environment = BugFix(2, sandbox_slice=2)
     after, before = environment.attempt(task(), [RIGHT, PATCH], last=False).program
     assert (after.source, before.source) == (BUGGY.replace("y - 1", "y + 1") + "\n", BUGGY + "\n")
@@ -169,7 +148,7 @@ def test_a_patch_that_changes_nothing_fixes_nothing() -> None:
         assert environment.outcome(attempt, (report(now), report(was))).reward == 1.0
 
 
-def test_passes_that_could_be_forged_count_by_a_setting() -> None:
+def test_count_untrusted_decides_about_forgeable_passes() -> None:
     environment = BugFix(1, count_untrusted=False)
     attempt = environment.attempt(task(), [PATCH], last=True)
     found = environment.outcome(attempt, (report("++++", trusted=False), report("++--")))
@@ -177,7 +156,7 @@ def test_passes_that_could_be_forged_count_by_a_setting() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_fault_of_the_sandbox_is_no_verdict(place: int) -> None:
+def test_an_infrastructure_error_gives_no_verdict(place: int) -> None:
     lost = ExecutionReport((), None, "", 0.0, 0.0, "none", True, infra_error="no worker")
     reports = [report("++++"), report("++--")]
     reports[place] = lost
@@ -186,7 +165,7 @@ def test_a_fault_of_the_sandbox_is_no_verdict(place: int) -> None:
     assert (found.failure, found.reward, found.metrics) == ("no worker", 0.0, {})
 
 
-def test_what_is_kept() -> None:
+def test_evidence_of_an_outcome() -> None:
     found = assess(RIGHT, PATCH, now="+++-")
     assert found.evidence is not None
     data = found.evidence.data()
@@ -197,7 +176,7 @@ def test_what_is_kept() -> None:
     ]
 
 
-def test_tasks_that_it_cannot_serve() -> None:
+def test_unsupported_tasks_are_rejected() -> None:
     BugFixPatchers(2).check_task(task())
     BugFix(3).check_task(task())
     with pytest.raises(UserError, match="task t/1 has 2 functions for 3 patchers: lower num_agents by 1"):
@@ -208,7 +187,7 @@ def test_tasks_that_it_cannot_serve() -> None:
         BugFix(0)
 
 
-def test_the_environment_of_a_config() -> None:
+def test_from_config() -> None:
     tree = {"magrpo": {"num_agents": 3}, "sandbox": {"count_untrusted": False}, "external": {"sandbox_slice": -2}}
     base = {"model": {"name": "m"}, "dataset": {"name": "quixbugs.jsonl"}}
     config = from_tree(base | tree, "magrpo")

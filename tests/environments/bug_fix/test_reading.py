@@ -45,7 +45,7 @@ class Box:
         ("line: \u0663\nwhy: x", BugReport(3, "x")),  # digits of another script are digits
     ],
 )
-def test_a_diagnosis_has_a_form(response: str, read: BugReport) -> None:
+def test_diagnoses_are_parsed(response: str, read: BugReport) -> None:
     assert parse_bug_report(response, lines=12) == read
     assert read.in_form == (not read.problem)
 
@@ -64,18 +64,18 @@ def test_a_diagnosis_has_a_form(response: str, read: BugReport) -> None:
         ("", (Hunk(1, 5, ("a", "b", "c", "d"), ()),)),
     ],
 )
-def test_changed_lines(new: str, hunks: tuple[Hunk, ...]) -> None:
+def test_hunks_of_a_diff(new: str, hunks: tuple[Hunk, ...]) -> None:
     found = diff_lines("a\nb\n\nc\nd", new)
     assert found.hunks == hunks
     assert found.size == sum(max(len(hunk.old), len(hunk.new)) for hunk in hunks)
 
 
-def test_a_line_is_changed_or_has_a_new_neighbour() -> None:
+def test_a_diff_changes_lines_and_the_neighbours_of_added_lines() -> None:
     found = diff_lines("a\nb\n\nc\nd", "a\nb\nx\nc\ne")
     assert [line for line in range(1, 7) if found.changes(line)] == [2, 3, 4, 5]
 
 
-def test_functions_are_those_at_the_top_level() -> None:
+def test_only_functions_at_the_top_level_can_be_patched() -> None:
     program = parse_buggy_program(TEXT)
     assert program.functions == {"first": range(7, 9), "second": range(11, 14)}
     assert assign_functions(program, 1) == [("first", "second")]
@@ -87,7 +87,7 @@ def test_functions_are_those_at_the_top_level() -> None:
         parse_buggy_program("def f(:")
 
 
-def test_a_patched_function_stands_where_the_old_one_stood() -> None:
+def test_a_patched_function_replaces_the_old_one_in_place() -> None:
     program = parse_buggy_program(TEXT)
     new = apply_patches(program, [extract_function("@staticmethod\ndef second(x):\n    return LIMIT", "second")])
     assert new.text == TEXT.replace("first(x) + LIMIT", "LIMIT")
@@ -95,7 +95,7 @@ def test_a_patched_function_stands_where_the_old_one_stood() -> None:
     assert apply_patches(program, []).text == TEXT
 
 
-def test_imports_come_along_unless_they_are_there() -> None:
+def test_imports_are_added_unless_the_program_has_them() -> None:
     answer = (
         "from __future__ import annotations\nimport math, os\nfrom typing import List\nimport re\n\n"
         "def first(x: List):\n    return math.ceil(x) if os.sep else re"
@@ -115,6 +115,6 @@ def test_imports_come_along_unless_they_are_there() -> None:
     assert new.text.split("\n")[new.starts["second"] - 1] == "@staticmethod"
 
 
-def test_a_broken_function_goes_in_as_it_is() -> None:
+def test_a_broken_function_is_inserted_unchanged() -> None:
     new = apply_patches(parse_buggy_program(TEXT), [extract_function("def first(x):\n    return (x", "first")])
     assert new.text == TEXT.replace("math.floor(x)", "(x")

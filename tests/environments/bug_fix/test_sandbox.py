@@ -35,7 +35,7 @@ def outcomes(sandbox: Sandbox, environment: BugFix, played: list[tuple[Task, lis
 
 
 @needs_quixbugs
-def test_the_fixes_of_quixbugs_earn_everything_and_its_bugs_do_not(sandbox: Sandbox) -> None:
+def test_only_the_fixes_of_quixbugs_earn_the_maximum(sandbox: Sandbox) -> None:
     tasks = load_tasks(str(DATA / "quixbugs.jsonl"), "test")
     assert len(tasks) == 12
     environment = BugFix(2)
@@ -78,7 +78,7 @@ EVENS = "def evens(xs):\n    return sum(even(x) for x in xs or [])"
         ("def even(n):\n    while True: pass", EVENS, 0.0, 0.0),
     ],
 )
-def test_disjoint_functions_are_put_together(
+def test_patches_of_disjoint_functions_are_combined(
     sandbox: Sandbox, first: str, second: str, fixed: float, all_passed: float
 ) -> None:
     (found,) = outcomes(sandbox, BugFixPatchers(2), [(TASK, [first, second])])

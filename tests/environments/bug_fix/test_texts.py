@@ -11,7 +11,7 @@ from marl_ray.core.episode import Task
 from marl_ray.environments.bug_fix import BugFix, BugFixPatchers
 from marl_ray.external.transition import Transition
 from marl_ray.sandbox import SyntaxDiagnosis
-from tests.environments.bug_fix.test_levels import BUGGY, FIXED, PATCH, RIGHT, ROWS, report, task
+from tests.environments.bug_fix.helpers import BUGGY, FIXED, PATCH, RIGHT, ROWS, report, task
 
 ONLY = "no markdown, no explanation, no tests.\n"
 FORM = "Answer with two lines and nothing else:\nline: the number of the line that has to change\nwhy: a short reason\n"
@@ -37,7 +37,7 @@ def heard(
     return [environment.feedback(attempt, outcome, mode, agent) for agent in range(environment.num_agents)]
 
 
-def test_first_prompts_of_two() -> None:
+def test_first_prompts_of_two_agents() -> None:
     one = task("def f(x):\n    return x\n\n\n# end", "")
     diagnosis, patch = BugFix(2).first_prompts(one)
     assert diagnosis == (
@@ -53,7 +53,7 @@ def test_first_prompts_of_two() -> None:
     )
 
 
-def test_first_prompts_of_one_and_of_several() -> None:
+def test_first_prompts_of_one_and_of_several_patchers() -> None:
     both = "Answer with one or more of these functions only (one that you leave out stays as it is): " + ONLY
     assert first(BugFix(1), task()) == [f"Correct `half` and `f` and change as few lines as possible. {both}"]
     own = "Correct `half` and change as few lines as possible. Other agents correct `f`. "
@@ -63,7 +63,7 @@ def test_first_prompts_of_one_and_of_several() -> None:
     assert found[1] == f"{own}Another agent says where the bug is. Answer with the function only: {ONLY}"
 
 
-def test_level_feedback_tells_each_of_the_other() -> None:
+def test_level_feedback_contains_the_other_agents_answer() -> None:
     diagnosis, patch = heard(BugFix(2, sandbox_slice="all"), RIGHT, PATCH)
     common = [
         "syntax: OK",
@@ -80,7 +80,7 @@ def test_level_feedback_tells_each_of_the_other() -> None:
     assert patch == ["diagnosis: line 8 `return y - 1`: sign", *common]
 
 
-def test_level_feedback_of_faults() -> None:
+def test_level_feedback_describes_faults() -> None:
     environment = BugFix(2)
     assert (
         heard(environment, "line: 9\nwhy: x", "Sorry.", was="----", now="----")
@@ -107,7 +107,7 @@ def test_level_feedback_of_faults() -> None:
     assert heard(BugFix(1), FIXED, reference="")[0][-1] == "edit: 2 lines changed"
 
 
-def test_patchers_hear_what_the_others_change() -> None:
+def test_patchers_see_the_changes_of_the_other_patchers() -> None:
     longer = "def f(x):\n    y = half(x)\n    z = 1\n\n    return y + z"
     first, second = heard(BugFixPatchers(2), HALF, longer)
     assert first[-2:] == [
@@ -170,7 +170,7 @@ def test_passed(responses: tuple[str, ...], now: str, reference: str, all_passed
     assert told == [["All levels passed" if all_passed else "Not all levels passed"]] * len(responses)
 
 
-def test_feedback_depends_on_visible_tests_alone() -> None:
+def test_feedback_depends_only_on_visible_tests() -> None:
     for mode in BugFix.modes:
         told = [heard(BugFix(2, sandbox_slice=2), RIGHT, PATCH, now=now, mode=mode) for now in ("++++", "++-t")]
         assert told[0] == told[1]
@@ -179,7 +179,7 @@ def test_feedback_depends_on_visible_tests_alone() -> None:
 
 
 @pytest.mark.parametrize("mode", ["level_feedback", "level_passed", "passed", "plain"])
-def test_a_second_prompt_of_every_mode(mode: str) -> None:
+def test_second_prompts_of_every_mode(mode: str) -> None:
     environment = BugFix(2, sandbox_slice="all")
     attempt = environment.attempt(task(), [f"Well:\n{RIGHT}\nThat is it.", f"```\n{PATCH}\n```"], last=False)
     outcome = environment.outcome(attempt, (report("+++-"), report("+---")))
@@ -194,13 +194,13 @@ def test_a_second_prompt_of_every_mode(mode: str) -> None:
     assert ("sign" in patch) is ("y + 1" in diagnosis) is (mode == "level_feedback")
 
 
-def test_what_was_not_understood_is_shown_as_it_was_written() -> None:
+def test_unparsed_answers_are_shown_unchanged() -> None:
     environment = BugFix(2)
     attempt = environment.attempt(task(), ["Line three.", "Nothing to fix."], last=False)
     assert environment.previous_answers(attempt) == ["Line three.", "Nothing to fix."]
 
 
-def test_an_experts_question() -> None:
+def test_question_to_an_expert() -> None:
     environment = BugFix(2)
     asked = environment.question(task(), environment.attempt(task(), [RIGHT, PATCH], last=False))
     assert asked == (

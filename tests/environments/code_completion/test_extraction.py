@@ -61,12 +61,12 @@ def test_methods_are_found(response: str) -> None:
         ("if True:\n    def pop(self):\n        return 1\n", set(), set()),
     ],
 )
-def test_what_is_no_method_or_a_broken_one(response: str, methods: set[str], broken: set[str]) -> None:
+def test_stubs_other_code_and_broken_methods_do_not_count(response: str, methods: set[str], broken: set[str]) -> None:
     answer = extract_methods(response, "Stack")
     assert (set(answer.methods), answer.broken) == (methods, broken)
 
 
-def test_the_last_of_several_definitions_is_taken() -> None:
+def test_the_last_of_several_definitions_counts() -> None:
     answer = extract_methods(f"{POP}\n\ndef pop(self):\n    return 2", "Stack")
     assert "return 2" in answer.methods["pop"].code("    ")
 
@@ -97,7 +97,7 @@ async def pop(self, *, depth: int = 1) -> "int":
 
 
 @pytest.mark.parametrize("indent", ["", "    ", "\t", "      "])
-def test_a_method_stands_in_the_class_as_it_was_written(indent: str) -> None:
+def test_the_source_of_a_method_is_kept(indent: str) -> None:
     (written,) = ast.parse(WRITTEN).body
     assert isinstance(written, ast.AsyncFunctionDef)
     lines = WRITTEN.split("\n")
@@ -116,7 +116,7 @@ def test_decorators_of_the_skeleton_are_kept() -> None:
     assert (decorators["root"], decorators["pop"]) == (["staticmethod"], ["other"])
 
 
-def test_what_methods_need_comes_along_and_nothing_else() -> None:
+def test_only_needed_helper_methods_and_imports_are_kept() -> None:
     pop = "def pop(self):\n    return self._taken(heapq.nlargest)"
     helper = "def _taken(self, x):\n    return self._really(x)\n\ndef _really(self, x):\n    return Counter(x)"
     other = "def unused(self):\n    return 1\n\ndef __init__(self):\n    self.items = 5\n\nLIMIT = 3\nprint('hello')"
@@ -132,7 +132,7 @@ def test_what_methods_need_comes_along_and_nothing_else() -> None:
     assert "self.items = 5" not in source
 
 
-def test_who_brings_no_method_brings_nothing() -> None:
+def test_a_response_without_methods_contributes_nothing() -> None:
     source = (
         CodeCompletion(2)
         .attempt(TASK, [f"from os import *\nfrom __future__ import x\n{PUSH}", ""], True)
@@ -142,7 +142,7 @@ def test_who_brings_no_method_brings_nothing() -> None:
     assert "append" not in source
 
 
-def test_of_two_helpers_of_one_name_the_first_is_taken() -> None:
+def test_the_first_of_two_equally_named_helper_methods_is_used() -> None:
     mine = "def _one(self):\n    return 1\n\ndef pop(self):\n    return self._one()"
     yours = "def _one(self):\n    return 2\n\ndef push(self, item):\n    self._one()"
     source = CodeCompletion(2).attempt(TASK, [mine, yours], last=True).program.source
@@ -150,7 +150,7 @@ def test_of_two_helpers_of_one_name_the_first_is_taken() -> None:
     assert "return 2" not in source
 
 
-def test_what_nobody_wrote_raises() -> None:
+def test_missing_methods_raise() -> None:
     node = in_class("", REPLACE)
     bodies = {member.name: ast.unparse(member.body[-1]) for member in node.body if isinstance(member, ast.FunctionDef)}
     assert bodies["push"] == "raise NotImplementedError('push')"
@@ -159,7 +159,7 @@ def test_what_nobody_wrote_raises() -> None:
     assert bodies["__init__"] == "self.items = []"
 
 
-def test_the_starts_are_where_methods_begin() -> None:
+def test_starts_are_the_first_lines_of_methods() -> None:
     pop = "def pop(self):\n    return self._one()\n\ndef _one(self):\n    return 1"
     attempt = CodeCompletion(2).attempt(TASK, [f"import os\n{pop}\n{ROOT}", f"{PUSH}\n"], last=True)
     lines = attempt.program.source.split("\n")

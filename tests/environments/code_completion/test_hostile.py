@@ -44,7 +44,7 @@ PIECES = st.sampled_from([
 
 @settings(max_examples=250, deadline=None)
 @given(pieces=st.lists(PIECES, max_size=30))
-def test_what_is_taken_parses_in_the_class(pieces: list[str]) -> None:
+def test_extracted_methods_parse_in_the_class(pieces: list[str]) -> None:
     ast.parse(play("".join(pieces), RIGHT[1]))
 
 
@@ -65,7 +65,7 @@ LONG = [
 
 
 @pytest.mark.parametrize("response", LONG, ids=range(len(LONG)))
-def test_long_responses_take_no_time(response: str) -> None:
+def test_long_responses_are_parsed_quickly(response: str) -> None:
     started = time.process_time()
     play(response, response)
     assert time.process_time() - started < 2.0

@@ -14,7 +14,7 @@ from tests.environments.code_completion.helpers import POP, PUSH, REPLACE, RIGHT
 BROKEN = "def pop(self):\n    return self.items.pop("
 
 
-def test_everything_right_is_worth_the_maximum() -> None:
+def test_a_correct_solution_earns_the_maximum() -> None:
     _, outcome = play(*RIGHT)
     assert outcome.reward == CodeCompletion.max_reward == 6.0
     assert outcome.levels == {"methods": 2.0, "tests": 4.0, "overlap": 0.0}
@@ -50,28 +50,28 @@ def test_methods_and_overlap(first: str, second: str, methods: float, overlap: f
     assert outcome.reward == pytest.approx(sum(outcome.levels.values()))
 
 
-def test_tests_count_by_their_share() -> None:
+def test_the_share_of_passed_tests_counts() -> None:
     _, outcome = play(*RIGHT, found=report(failing=["TestPop.test_pop"]))
     assert (outcome.levels["tests"], outcome.metrics["all_passed"]) == (3.0, 0.0)
 
 
-def test_a_program_that_does_not_compile_is_worth_nothing() -> None:
+def test_a_program_that_does_not_compile_earns_nothing() -> None:
     broken = report(syntax=SyntaxDiagnosis("duplicate argument 'x' in function definition", 12, 5))
     _, outcome = play(RIGHT[0], f"{RIGHT[1]}\n{POP}", found=broken)
     assert (outcome.reward, set(outcome.levels.values())) == (0.0, {0.0})
     assert (outcome.metrics["methods_valid"], outcome.metrics["syntax_ok"]) == (1.0, 0.0)
 
 
-def test_forgeable_passes_count_by_a_setting() -> None:
+def test_count_untrusted_decides_about_forgeable_passes() -> None:
     assert play(*RIGHT, count_untrusted=False)[1].levels["tests"] == 0.0
 
 
-def test_a_failure_of_the_sandbox_is_no_verdict() -> None:
+def test_an_infrastructure_error_gives_no_verdict() -> None:
     found = ExecutionReport((), None, "", 0.0, 0.0, "none", True, infra_error="no guest")
     assert play(*RIGHT, found=found)[1].failure == "no guest"
 
 
-def test_what_feedback_will_tell_is_run_first() -> None:
+def test_visible_tests_run_first() -> None:
     environment = CodeCompletion(2, sandbox_slice=-2)
     assert environment.attempt(TASK, RIGHT, last=False).program.visible == -2
     assert environment.attempt(TASK, RIGHT, last=True).program.visible is None
@@ -79,7 +79,7 @@ def test_what_feedback_will_tell_is_run_first() -> None:
     assert everything.attempt(TASK, RIGHT, last=False).program.visible is None
 
 
-def test_the_environment_of_a_run() -> None:
+def test_from_config() -> None:
     tree = {
         "model": {"name": "m"},
         "dataset": {"name": "FudanSELab/ClassEval"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -17,12 +17,6 @@ from marl_ray.sandbox import Sandbox, SandboxSettings
 from marl_ray.sandbox.inside.isolation import landlock
 from tests.environments.code_completion.helpers import POP, RIGHT, ROOT, TASK
 from tests.sandbox.datasets import CLASSEVAL_FAILING, CLASSEVAL_WITH_FILES, load
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +43,7 @@ def outcomes(
 @pytest.mark.parametrize(
     ("strategy", "num_agents", "every"), [("param_count", 2, 1), ("round_robin", 3, 4), ("balanced", 1, 4)]
 )
-def test_canonical_solutions_cut_into_methods_earn_the_maximum(
+def test_canonical_methods_earn_the_maximum(
     sandbox: Sandbox, classes: list[tuple[Task, dict[str, str]]], strategy: str, num_agents: int, every: int
 ) -> None:
     assert len(classes) == 60 - len(CLASSEVAL_FAILING)
@@ -58,7 +52,7 @@ def test_canonical_solutions_cut_into_methods_earn_the_maximum(
     assert {task.id: o.levels for (task, _), o in zip(played, found, strict=True) if o.reward != 6.0} == {}
 
 
-def test_packages_that_are_let_in_make_more_classes_solvable() -> None:
+def test_allowed_packages_make_more_classes_solvable() -> None:
     pytest.importorskip("numpy")
     rows = {row["task_id"]: row for row in load("classeval")}
     solvable = [rows[f"ClassEval_{number}"] for number in (57, 59)]
@@ -79,7 +73,7 @@ def test_a_scratch_folder_makes_more_classes_solvable() -> None:
     assert [outcome.reward for outcome in found] == [6.0] * 8
 
 
-def test_a_method_that_is_removed_or_broken_costs_its_level_and_is_named(
+def test_a_missing_or_broken_method_costs_its_level_and_is_named(
     sandbox: Sandbox, classes: list[tuple[Task, dict[str, str]]]
 ) -> None:
     environment = CodeCompletion(2, "round_robin", sandbox_slice="all")
@@ -101,7 +95,7 @@ def test_a_method_that_is_removed_or_broken_costs_its_level_and_is_named(
         assert about == sorted(about, reverse=True), task.id
 
 
-def test_the_wrong_agents_methods_are_not_taken(sandbox: Sandbox, classes: list[tuple[Task, dict[str, str]]]) -> None:
+def test_methods_of_other_agents_are_ignored(sandbox: Sandbox, classes: list[tuple[Task, dict[str, str]]]) -> None:
     played = [(task, answers(task, solution, "round_robin", 2)[::-1]) for task, solution in classes[:8]]
     environment = CodeCompletion(2, "round_robin")
     for (task, responses), outcome in zip(played, outcomes(sandbox, environment, played), strict=True):
@@ -127,10 +121,10 @@ def test_rewards(sandbox: Sandbox, first: str, second: str, reward: float) -> No
     assert outcome.reward == pytest.approx(reward)
 
 
-def test_the_contract(sandbox: Sandbox) -> None:
+def test_conformance_of_the_environment(sandbox: Sandbox) -> None:
     for num_agents, joint in ((1, ["\n".join(RIGHT)]), (2, list(RIGHT)), (3, [*RIGHT, "pass"])):
         check_environment(CodeCompletion(num_agents), [TASK], [joint], execute=sandbox.run_batch)
 
 
-def test_the_contract_of_the_data_set() -> None:
+def test_conformance_of_the_dataset_type() -> None:
     check_dataset(CLASSEVAL, load("classeval"))

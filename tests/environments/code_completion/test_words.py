@@ -15,7 +15,7 @@ ONLY = (
 ALL_FAIL = ("TestPush.test_push", "TestPop.test_pop", "TestReplace.test_replace", "TestRoot.test_root")
 
 
-def test_first_prompts_show_the_skeleton_and_the_agents_own_methods() -> None:
+def test_first_prompts_contain_the_skeleton_and_the_agents_methods() -> None:
     first, second = CodeCompletion(2).first_prompts(TASK)
     assert first == (
         f"{TASK.prompt}\nComplete the class `Stack`: write the methods `pop` and `root`. Another agent writes the "
@@ -49,7 +49,7 @@ def told(mode: str, agent: int, *responses: str, found: ExecutionReport | None =
     return CodeCompletion(len(responses), sandbox_slice="all").feedback(attempt, outcome, mode, agent)
 
 
-def test_level_feedback_names_what_is_wrong_the_agents_own_first() -> None:
+def test_level_feedback_lists_the_agents_own_failures_first() -> None:
     first = f"def pop(self):\n    return (\n\n{PUSH}"
     second = f"{PUSH}\n\n{ROOT}"
     assert told("level_feedback", 0, first, second, found=report(ALL_FAIL)) == [
@@ -75,7 +75,7 @@ def test_level_feedback_names_what_is_wrong_the_agents_own_first() -> None:
     assert ["push(1)" in line for line in other if line.startswith("failed")] == [True, True, False, False]
 
 
-def test_level_feedback_when_all_is_right_and_when_nothing_is_there() -> None:
+def test_level_feedback_of_a_correct_and_an_empty_answer() -> None:
     assert told("level_feedback", 0, *RIGHT) == ["pop: found", "root: found", "syntax: OK", "tests: 4 of 4 passed"]
     assert told("level_feedback", 0, " ", "")[:3] == [
         "pop: missing (empty answer)",
@@ -84,7 +84,7 @@ def test_level_feedback_when_all_is_right_and_when_nothing_is_there() -> None:
     ]
 
 
-def test_a_prompt_is_not_filled_with_failures() -> None:
+def test_the_number_of_failures_in_feedback_is_limited() -> None:
     many = ExecutionReport(report(ALL_FAIL).tests * 3, None, "", 0.0, 0.0, "none", False)
     lines = told("level_feedback", 0, *RIGHT, found=many)
     assert [line.count("->") for line in lines[-9:]] == [1] * 8 + [0]
@@ -92,7 +92,7 @@ def test_a_prompt_is_not_filled_with_failures() -> None:
     assert sum("pop()" in line or "root(" in line for line in lines[-9:-3]) == 6
 
 
-def test_only_the_slice_of_the_tests_is_told_of() -> None:
+def test_feedback_contains_only_the_sandbox_slice() -> None:
     attempt, outcome = play(*RIGHT, found=report(ALL_FAIL))
     (line,) = (x for x in CodeCompletion(2).feedback(attempt, outcome, "level_feedback", 0) if x.startswith("failed"))
     assert "[1]" in line
@@ -119,7 +119,7 @@ def test_level_passed_and_passed(responses: tuple[str, str], failing: tuple[str,
         assert told("passed", agent, *responses, found=report(failing)) == [expected]
 
 
-def test_a_syntax_error_is_in_its_authors_lines() -> None:
+def test_a_syntax_error_is_located_in_its_method() -> None:
     line = 1 + play(*RIGHT)[0].program.source.split("\n").index("        self.items.append(item)")
     found = report(syntax=SyntaxDiagnosis("'await' outside async function", line, 9))
     assert told("level_feedback", 0, *RIGHT, found=found)[-2:] == [
@@ -130,7 +130,7 @@ def test_a_syntax_error_is_in_its_authors_lines() -> None:
     assert told("passed", 0, *RIGHT, found=found) == ["Not all levels passed"]
 
 
-def test_an_expert_is_told_who_writes_what() -> None:
+def test_the_question_to_an_expert_names_each_agents_methods() -> None:
     environment = CodeCompletion(2)
     asked = environment.question(TASK, environment.attempt(TASK, RIGHT, last=False))
     assert "agent_1: pop, root\nagent_2: push, replace\n" in asked

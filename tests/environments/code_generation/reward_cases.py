@@ -28,7 +28,7 @@ TASK = Task(
 
 
 @dataclass(frozen=True)
-class Alike:
+class RewardCase:
     """Joint actions, one text an agent, that all earn the same and hear lines that begin alike."""
 
     levels: str
@@ -60,7 +60,7 @@ def helper(*lines: str) -> str:
     return body(*lines).replace("def f", "def aux", 1)
 
 
-SOLVED_TOGETHER = Alike(
+SOLVED_TOGETHER = RewardCase(
     "A M S 4/4 C W",
     4.0,
     (*OK, "tests: 4 of 4 passed", "aux use: OK"),
@@ -98,7 +98,7 @@ SOLVED_TOGETHER = Alike(
     ),
 )
 
-THIN = Alike(
+THIN = RewardCase(
     "A M S 4/4 C",
     3.0,
     (*OK, "tests: 4 of 4 passed", "aux use: thin wrapper"),
@@ -116,7 +116,7 @@ THIN = Alike(
     ),
 )
 
-THROWN_AWAY = Alike(
+THROWN_AWAY = RewardCase(
     "A M S 4/4 C W X",
     3.5,
     (*OK, "tests: 4 of 4 passed", "aux use: result thrown away"),
@@ -134,7 +134,7 @@ THROWN_AWAY = Alike(
     ),
 )
 
-NOT_CALLED = Alike(
+NOT_CALLED = RewardCase(
     "A M S 4/4",
     2.5,
     (*OK, "tests: 4 of 4 passed", "aux use: aux not called"),
@@ -151,7 +151,7 @@ NOT_CALLED = Alike(
     ),
 )
 
-NO_HELPER = Alike(
+NO_HELPER = RewardCase(
     "M S 4/4",
     2.1,
     ("aux: missing", "f: found", "syntax: OK", "tests: 4 of 4 passed", "aux use: aux not called"),
@@ -169,7 +169,7 @@ NO_HELPER = Alike(
     ),
 )
 
-HELPER_CALLED_IN_VAIN = Alike(
+HELPER_CALLED_IN_VAIN = RewardCase(
     "M S 0/4",
     1.1,
     ("aux: missing", "f: found", "syntax: OK", "tests: 0 of 4 passed", "failed: assert f(0) == 1 -> NameError"),
@@ -182,7 +182,7 @@ HELPER_CALLED_IN_VAIN = Alike(
     ),
 )
 
-BROKEN_HELPER = Alike(
+BROKEN_HELPER = RewardCase(
     "M",
     0.6,
     ("aux: missing", "f: found", "syntax: error in aux line", "tests: not run"),
@@ -194,7 +194,7 @@ BROKEN_HELPER = Alike(
     ),
 )
 
-HELPER_WITHOUT_VALUE = Alike(
+HELPER_WITHOUT_VALUE = RewardCase(
     "M S 4/4 C W X",
     3.1,
     ("aux: missing", "f: found", "syntax: OK", "tests: 4 of 4 passed", "aux use: result thrown away"),
@@ -207,7 +207,7 @@ HELPER_WITHOUT_VALUE = Alike(
     ),
 )
 
-NO_MAIN = Alike(
+NO_MAIN = RewardCase(
     "A",
     0.4,
     ("aux: found", "f: missing"),
@@ -226,7 +226,7 @@ NO_MAIN = Alike(
     ),
 )
 
-NOTHING = Alike(
+NOTHING = RewardCase(
     "",
     0.0,
     ("aux: missing", "f: missing"),
@@ -241,7 +241,7 @@ NOTHING = Alike(
     ),
 )
 
-MAIN_DOES_NOT_COMPILE = Alike(
+MAIN_DOES_NOT_COMPILE = RewardCase(
     "A M",
     1.0,
     ("aux: found", "f: found", "syntax: error in f line", "tests: not run"),
@@ -257,7 +257,7 @@ MAIN_DOES_NOT_COMPILE = Alike(
     ),
 )
 
-HELPER_DOES_NOT_COMPILE = Alike(
+HELPER_DOES_NOT_COMPILE = RewardCase(
     "A M",
     1.0,
     ("aux: found", "f: found", "syntax: error in aux line", "tests: not run"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.environments.code_generation.reward_cases import ALONE, AUX, MAIN, OK, ONE, TWO, Alike, body, helper
+from tests.environments.code_generation.reward_cases import ALONE, AUX, MAIN, OK, ONE, TWO, RewardCase, body, helper
 
 PARTLY = (
-    Alike(
+    RewardCase(
         "A M S 1/4",
         1.75,
         (*OK, "tests: 1 of 4 passed", "failed: assert f(1) == 3 -> AssertionError", "failed: assert f(2) == 5"),
@@ -13,7 +13,7 @@ PARTLY = (
         False,
         ((AUX, body("return 1")), (AUX, body("return x + 1")), (AUX, body("return 1 if x < 2 else 0"))),
     ),
-    Alike(
+    RewardCase(
         "A M S 1/4 C W",
         3.25,
         (*OK, "tests: 1 of 4 passed"),
@@ -21,7 +21,7 @@ PARTLY = (
         False,
         ((AUX, body("return aux(x) * x + 1 if x != 1 else 0")), (AUX, body("return aux(x) - 1 if x else 1"))),
     ),
-    Alike(
+    RewardCase(
         "A M S 2/4 C W",
         3.5,
         (*OK, "tests: 2 of 4 passed", "failed: assert f(2) == 5 -> AssertionError", "failed: assert f(10) == 21"),
@@ -29,7 +29,7 @@ PARTLY = (
         False,
         ((AUX, body("return aux(x) + 1 if x < 2 else 0")), (helper("return x * 2 if x < 2 else x"), MAIN)),
     ),
-    Alike(
+    RewardCase(
         "A M S 3/4 C W",
         3.75,
         (*OK, "tests: 3 of 4 passed", "failed: assert f(10) == 21 -> "),
@@ -42,7 +42,7 @@ PARTLY = (
             (helper("return [0, 2, 4][x]"), MAIN),
         ),
     ),
-    Alike(
+    RewardCase(
         "A M S 3/4 C",
         2.75,
         (*OK, "tests: 3 of 4 passed", "failed: assert f(10) == 21 -> ", "aux use: thin wrapper"),
@@ -50,7 +50,7 @@ PARTLY = (
         False,
         ((helper("return [1, 3, 5][x]"), body("return aux(x)")),),
     ),
-    Alike(
+    RewardCase(
         "A M S 0/4",
         1.5,
         (*OK, "tests: 0 of 4 passed", "failed: assert f(0) == 1 -> "),
@@ -71,7 +71,7 @@ PARTLY = (
 )
 
 SINGLE = (
-    Alike(
+    RewardCase(
         "M S 4/4",
         2.1,
         ("f: found", "syntax: OK", "tests: 4 of 4 passed"),
@@ -85,7 +85,7 @@ SINGLE = (
             (f"{ALONE}\n\nassert f(1) == 3",),
         ),
     ),
-    Alike(
+    RewardCase(
         "M S 1/4",
         1.35,
         ("f: found", "syntax: OK", "tests: 1 of 4"),
@@ -93,7 +93,7 @@ SINGLE = (
         False,
         ((body("return 1"),),),
     ),
-    Alike(
+    RewardCase(
         "M",
         0.6,
         ("f: found", "syntax: error in f line 2"),
@@ -101,9 +101,9 @@ SINGLE = (
         False,
         ((body("break", "return 1"),),),
     ),
-    Alike("", 0.0, ("f: missing",), "implementation: missing f", False, (("",), ("f(x) = 2x + 1",), (AUX,))),
+    RewardCase("", 0.0, ("f: missing",), "implementation: missing f", False, (("",), ("f(x) = 2x + 1",), (AUX,))),
     # main's own helper is not the function asked for, so it is not in the program
-    Alike(
+    RewardCase(
         "M S 0/4",
         1.1,
         ("f: found", "syntax: OK", "tests: 0 of 4"),
@@ -116,7 +116,7 @@ SINGLE = (
 THREE_OK = ("aux_1: found", "aux_2: found", "f: found", "syntax: OK", "tests: 4 of 4 passed")
 BOTH = body("return aux_2(aux_1(x))")
 THREE = (
-    Alike(
+    RewardCase(
         "both helpers: A M S 4/4 C W",
         4.0,
         (*THREE_OK, "aux use: OK"),
@@ -128,7 +128,7 @@ THREE = (
         ),
     ),
     # 0.4 + 0.6 + 0.5 + 1.0, and half of 0.5 and of 1.0
-    Alike(
+    RewardCase(
         "one of them called: A M S 4/4 C/2 W/2",
         3.25,
         (*THREE_OK, "aux use: aux_2 not called"),
@@ -137,7 +137,7 @@ THREE = (
         ((ONE, TWO, body("return aux_1(x) + 1")),),
     ),
     # 0.2 + 0.6 + 0.5 + 1.0 + 0.25 + 0.5
-    Alike(
+    RewardCase(
         "one of them missing: A/2 M S 4/4 C/2 W/2",
         3.05,
         (
@@ -153,7 +153,7 @@ THREE = (
         ((ONE, "", body("return aux_1(x) + 1")), (ONE, ONE, body("return 1 + aux_1(x)"))),
     ),
     # 0.4 + 0.6 + 0.5 + 1.0 + 0.5 + 1.0 - 0.25
-    Alike(
+    RewardCase(
         "both called, one thrown away: A M S 4/4 C W X/2",
         3.75,
         (*THREE_OK, "aux use: result thrown away"),
@@ -161,7 +161,7 @@ THREE = (
         True,
         ((ONE, TWO, body("aux_2(x)", "return aux_1(x) + 1")),),
     ),
-    Alike(
+    RewardCase(
         "both called, a thin wrapper: A M S 4/4 C",
         3.0,
         (*THREE_OK, "aux use: thin wrapper"),

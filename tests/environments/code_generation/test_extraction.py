@@ -114,12 +114,12 @@ def test_the_function_is_found(response: str) -> None:
         ("Here:\ndef f(x):\n    return '`' + x\nDone.", "def f(x):\n    return '`' + x"),
     ],
 )
-def test_the_function_is_found_as_it_was_written(response: str, code: str) -> None:
+def test_the_source_of_the_function_is_kept(response: str, code: str) -> None:
     found = extract_function(response, "f")
     assert (found.code, found.problem) == (code, "")
 
 
-def test_imports_and_decorators_come_along() -> None:
+def test_imports_and_decorators_are_kept() -> None:
     function = "@c\ndef f(x):\n    return math.pi"
     imports = "import math, re\nfrom functools import cache as c\nimport os"
     found = extract_function(f"{imports}\n\n{function}\nK = 1", "f")

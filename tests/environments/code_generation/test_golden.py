@@ -85,7 +85,7 @@ def test_level_feedback_when_all_is_found() -> None:
     assert feedback.level_feedback(diagnosis, 1) == [*lines, "aux use: aux not called"]
 
 
-def test_level_feedback_of_faults() -> None:
+def test_level_feedback_describes_faults() -> None:
     broken = Diagnosis(
         (FunctionStatus("aux", "no return value"), FunctionStatus("grow", "does not parse")),
         SyntaxErrorLocation("grow", 2, 13, "invalid syntax"),
@@ -140,7 +140,7 @@ def test_passed() -> None:
     assert feedback.passed(Diagnosis(FOUND, None, ()), 0) == ["Not all levels passed"]
 
 
-def test_an_experts_question() -> None:
+def test_question_to_an_expert() -> None:
     assert question(PROBLEM, "def aux(n): ...\n", ["aux", "grow"]) == (
         "Several programmers each write one function of a Python program, without seeing each other's work.\n\n"
         "Problem:\n"

@@ -36,7 +36,7 @@ def assess(*responses: str, passed: int = 2, syntax: SyntaxDiagnosis | None = No
     return found
 
 
-def test_passes_that_could_be_forged_count_by_a_setting() -> None:
+def test_count_untrusted_decides_about_forgeable_passes() -> None:
     tests = tuple(TestResult("pass", None, None, None, "assert f(1) == 3", trusted) for trusted in (True, False))
     mixed = ExecutionReport(tests, None, "", 0.0, 0.0, "none", False)
     all_count = outcome(CodeGeneration(2), [AUX, MAIN], mixed)
@@ -44,7 +44,7 @@ def test_passes_that_could_be_forged_count_by_a_setting() -> None:
     assert (all_count.levels["tests"], some_count.levels["tests"]) == (1.0, 0.5)
 
 
-def test_roles_and_maximum() -> None:
+def test_roles_and_maximum_reward() -> None:
     assert CodeGeneration(1).roles(TASK) == ["f"]
     assert CodeGeneration(2).roles(TASK) == ["aux", "f"]
     assert CodeGeneration(3).roles(TASK) == ["aux_1", "aux_2", "f"]
@@ -53,7 +53,7 @@ def test_roles_and_maximum() -> None:
         CodeGeneration(0)
 
 
-def test_everything_right_is_worth_the_maximum() -> None:
+def test_a_correct_solution_earns_the_maximum() -> None:
     found = assess(AUX, MAIN)
     assert found.reward == 4.0
     assert found.levels == {
@@ -133,12 +133,12 @@ def test_an_empty_report_earns_no_tests() -> None:
     assert found.metrics["all_passed"] == 0.0
 
 
-def test_the_number_of_responses_must_fit() -> None:
+def test_the_number_of_responses_must_equal_the_number_of_agents() -> None:
     with pytest.raises(ValueError, match="zip"):
         CodeGeneration(2).attempt(TASK, [MAIN], last=True)
 
 
-def test_what_is_counted_and_kept() -> None:
+def test_counts_and_evidence_of_an_outcome() -> None:
     slow = TestResult("timeout", None, "took long", None, "assert f(1) == 3", trusted=False)
     found = outcome(CodeGeneration(2), [AUX, MAIN], ExecutionReport((slow,), None, "", 0.0, 0.0, "none", False))
     assert found.counts == {"sandbox/untrusted": 1, "sandbox/timeouts": 1}
@@ -152,14 +152,14 @@ def test_what_is_counted_and_kept() -> None:
     assert broken.evidence.lines()[0] == "[sandbox] syntax error: no"
 
 
-def test_a_fault_of_the_sandbox_is_no_verdict() -> None:
+def test_an_infrastructure_error_gives_no_verdict() -> None:
     lost = ExecutionReport((), None, "", 0.0, 0.0, "none", True, infra_error="no worker")
     found = outcome(CodeGeneration(2), [AUX, MAIN], lost)
     assert (found.failure, found.reward, found.metrics) == ("no worker", 0.0, {})
     assert assess(AUX, MAIN).failure == ""
 
 
-def test_the_environment_of_a_config() -> None:
+def test_from_config() -> None:
     tree = {"magrpo": {"num_agents": 3}, "sandbox": {"count_untrusted": False}, "external": {"sandbox_slice": -2}}
     config = from_tree({"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}} | tree, "magrpo")
     environment = ENVIRONMENTS.get("code_generation").from_config(config)

@@ -12,10 +12,10 @@ from marl_ray.evaluation.local_sandbox_pool import LocalSandboxPool
 from marl_ray.sandbox import SandboxSettings
 from marl_ray.sandbox.inside.protocol.records import Limits
 from tests.environments.code_generation import reward_cases as worked
-from tests.environments.code_generation.reward_cases import TASK, Alike
+from tests.environments.code_generation.reward_cases import TASK, RewardCase
 from tests.environments.code_generation.reward_cases_by_structure import PARTLY, SINGLE, THREE
 
-TWO_AGENTS = tuple(group for group in vars(worked).values() if isinstance(group, Alike))
+TWO_AGENTS = tuple(group for group in vars(worked).values() if isinstance(group, RewardCase))
 GROUPS = (*TWO_AGENTS, *PARTLY, *SINGLE, *THREE)
 WORTH = {"A": 0.4, "M": 0.6, "S": 0.5, "C": 0.5, "W": 1.0, "X": -0.5}
 LEVELS = {"A": "aux", "M": "main", "S": "syntax", "C": "aux_called", "W": "not_thin", "X": "misused"}
@@ -42,7 +42,7 @@ def worth(levels: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.levels)
-def test_completions_earn_and_hear_what_was_worked_out(group: Alike, sandboxes: LocalSandboxPool) -> None:
+def test_reward_levels_and_feedback_of_each_case(group: RewardCase, sandboxes: LocalSandboxPool) -> None:
     environment = CodeGeneration(len(group.answers[0]), sandbox_slice="all")
     attempts = [environment.attempt(TASK, answers, last=False) for answers in group.answers]
     reports = asyncio.run(sandboxes.execute([attempt.program for attempt in attempts]))
@@ -60,7 +60,7 @@ def test_completions_earn_and_hear_what_was_worked_out(group: Alike, sandboxes: 
         assert environment.feedback(attempt, outcome, "passed", 0) == [one], said
 
 
-def test_there_are_enough_of_them_and_the_sums_are_right() -> None:
+def test_the_cases_are_complete_and_their_rewards_add_up() -> None:
     answers = [answer for group in GROUPS for answer in group.answers]
     assert len(set(answers)) == len(answers) >= 120
     for group in GROUPS:

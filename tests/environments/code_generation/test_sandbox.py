@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ HUMANEVAL = Path(__file__).parents[4] / "shared" / "data" / "humaneval.jsonl"
 AUX = "def aux(x):\n    return x + 1"
 FIELDS = {"entry_point": "f", "tests": ("assert f(1) == 3", "assert f(2) == 4")}
 TASK = Task("t", "def f(x):\n    '''Add 2.'''\n", FIELDS)
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox() as running:
-        yield running
 
 
 def outcomes(sandbox: Sandbox, environment: CodeGeneration, attempts: list[CodeAttempt]) -> list[Outcome]:
@@ -71,7 +64,9 @@ def test_rewards(sandbox: Sandbox, aux: str, main: str, reward: float) -> None:
         ("def aux(x):\n    x.append(2)", "def f(x):\n    y = [x]\n    aux(y)\n    return sum(y)", 1.0, 0.0),
     ],
 )
-def test_what_helpers_are_worth(sandbox: Sandbox, aux: str, main: str, needed: float, suffices: float) -> None:
+def test_probes_measure_the_value_of_a_helper(
+    sandbox: Sandbox, aux: str, main: str, needed: float, suffices: float
+) -> None:
     environment = CodeGeneration(2)
     attempt = environment.attempt(TASK, [aux, main], last=False)
     report = sandbox.run(attempt.program)
@@ -80,7 +75,7 @@ def test_what_helpers_are_worth(sandbox: Sandbox, aux: str, main: str, needed: f
     assert found == {"helper_needed": needed, "helper_suffices": suffices}
 
 
-def test_what_several_helpers_are_worth(sandbox: Sandbox) -> None:
+def test_probes_measure_the_value_of_several_helpers(sandbox: Sandbox) -> None:
     environment = CodeGeneration(3)
     joint = [
         AUX.replace("aux", "aux_1"),
@@ -109,7 +104,7 @@ def test_what_several_helpers_are_worth(sandbox: Sandbox) -> None:
         (AUX, "def f(x, x):\n    return 1", "f", 1),
     ],
 )
-def test_syntax_errors_are_in_their_authors_lines(
+def test_syntax_errors_are_located_in_their_function(
     sandbox: Sandbox, aux: str, main: str, function: str | None, line: int | None
 ) -> None:
     task = Task(TASK.id, "import os\nimport re\n\n" + TASK.prompt, FIELDS)
@@ -120,7 +115,7 @@ def test_syntax_errors_are_in_their_authors_lines(
 
 
 @pytest.mark.skipif(not HUMANEVAL.exists(), reason=f"{HUMANEVAL} is not there")
-def test_solutions_of_humaneval_earn_all_that_one_agent_can(sandbox: Sandbox) -> None:
+def test_solutions_of_humaneval_earn_the_maximum_of_one_agent(sandbox: Sandbox) -> None:
     solutions = {
         row["task_id"]: row["prompt"] + row["canonical_solution"]
         for row in map(json.loads, HUMANEVAL.read_text().splitlines())
@@ -132,7 +127,7 @@ def test_solutions_of_humaneval_earn_all_that_one_agent_can(sandbox: Sandbox) ->
         assert found.reward == pytest.approx(environment.max_reward), (task.id, found.evidence)
 
 
-def test_solutions_of_the_bundled_tasks_earn_everything(sandbox: Sandbox) -> None:
+def test_solutions_of_the_bundled_tasks_earn_the_maximum(sandbox: Sandbox) -> None:
     from marl_ray.toy import TASKS_PATH
 
     rows = {row["task_id"]: row for row in map(json.loads, TASKS_PATH.read_text().splitlines())}

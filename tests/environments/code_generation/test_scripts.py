@@ -60,21 +60,21 @@ def test_levels(sandbox: Sandbox, aux: str, main: str, levels: dict[str, float])
     assert report.trusted
 
 
-def test_the_maximum_is_that_of_functions(sandbox: Sandbox) -> None:
+def test_scripts_and_functions_have_the_same_maximum(sandbox: Sandbox) -> None:
     environment, _, _, outcome = played(sandbox, AUX, MAIN)
     assert outcome.reward == environment.max_reward == 4.0
     environment, _, _, outcome = played(sandbox, ALONE)
     assert outcome.reward == pytest.approx(environment.max_reward)
 
 
-def test_the_right_output_does_not_make_up_for_how_a_program_ends(sandbox: Sandbox) -> None:
+def test_a_failing_exit_status_fails_despite_correct_output(sandbox: Sandbox) -> None:
     for ending in ("raise ValueError(1)", "import sys; sys.exit(3)", "import os; os.abort()"):
         loud = f"def main():\n    input()\n    print(sum(map(int, input().split())), flush=True)\n    {ending}"
         _, _, _, outcome = played(sandbox, "", loud)
         assert outcome.levels["tests"] == 0.0, ending
 
 
-def test_feedback_tells_of_the_first_tests_alone(sandbox: Sandbox) -> None:
+def test_feedback_contains_only_the_first_tests(sandbox: Sandbox) -> None:
     environment, attempt, _, outcome = played(sandbox, AUX, "def main():\n    print(5)")
     assert outcome.levels["tests"] == pytest.approx(1 / 3)
     told = environment.feedback(attempt, outcome, "level_feedback", 1)
@@ -94,7 +94,7 @@ def test_a_helper_is_probed_before_main_is_called(sandbox: Sandbox) -> None:
     }
 
 
-def test_prompts_say_where_the_input_comes_from() -> None:
+def test_prompts_name_standard_input() -> None:
     for text in [*CodeGeneration(2).first_prompts(TASK), *CodeGeneration(3).revisions(TASK)[-1:]]:
         assert "`main` has no parameters: it reads the input from standard input and prints the answer." in text
     plain = replace(TASK, fields={"entry_point": "main", "tests": ("assert main() == 1",)})

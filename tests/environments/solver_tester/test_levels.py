@@ -74,7 +74,7 @@ def test_levels(
     assert outcome.metrics["mistakes_found"] == (tests != EASY and "-5) == 0" in tests and solution != RIGHT)
 
 
-def test_several_writers_earn_for_themselves_and_a_solver_can_be_alone(sandbox: Sandbox) -> None:
+def test_several_testers_and_a_solver_alone(sandbox: Sandbox) -> None:
     _, _, three = played(sandbox, SHARP, EASY, WRONG)
     assert three.rewards == pytest.approx((1.5, 0.5, 2.0))
     assert three.levels == pytest.approx({"solution": 0.5, "tests": 1.0, "valid": 0.5, "found": 0.5})
@@ -82,7 +82,7 @@ def test_several_writers_earn_for_themselves_and_a_solver_can_be_alone(sandbox: 
     assert (alone.reward, alone.rewards, dict(alone.levels)) == (2.0, (), {"solution": 0.5, "tests": 1.5})
 
 
-def test_a_solution_does_not_say_what_is_valid(sandbox: Sandbox) -> None:
+def test_validity_of_a_test_depends_on_the_reference_alone(sandbox: Sandbox) -> None:
     """What decides is made in processes that the solution is not in, of values alone."""
     liar = "class Same(int):\n    def __eq__(self, other): return True\ndef f(x):\n    return Same(1)"
     equal = "def f(x):\n    class Same:\n        def __eq__(self, other): return True\n    return Same()"
@@ -112,7 +112,7 @@ def test_feedback(sandbox: Sandbox) -> None:
     assert broken.feedback(attempt, outcome, "level_feedback", 0)[-1] == "tests: not run"
 
 
-def test_writers_read_the_solution_and_the_solver_only_the_problem() -> None:
+def test_testers_read_the_solution_and_the_solver_only_the_problem() -> None:
     environment = SolverTester(3)
     assert environment.order(TASK) == [[2], [0, 1]]
     tests, other, solution = environment.first_prompts(TASK)
@@ -125,14 +125,14 @@ def test_writers_read_the_solution_and_the_solver_only_the_problem() -> None:
     assert environment.revisions(TASK)[0] == environment.revisions(TASK)[1]
 
 
-def test_a_task_without_a_reference_is_refused() -> None:
+def test_a_task_without_a_reference_is_rejected() -> None:
     with pytest.raises(UserError, match=r"task toy/\d+ has no reference solution: set dataset.type to solver_tester"):
         SolverTester(2).check_task(load_tasks("bundled:toy", "eval[:1]")[0])
 
 
 @pytest.mark.parametrize("name", ["mbpp", "humaneval"])
 @pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
-def test_references_and_tests_of_public_problems_earn_the_most(sandbox: Sandbox, name: str) -> None:
+def test_references_and_tests_of_public_problems_earn_the_maximum(sandbox: Sandbox, name: str) -> None:
     path = DATA / f"{name}.jsonl"
     if not path.exists():
         pytest.skip(f"no local copy of {name} in {DATA}")

@@ -22,7 +22,7 @@ FENCED = "Here are the tests:\n```python\nassert f(1) == 2\nassert f(x=[1, 2], y
         ("assert f(1) == 1e3 and True\nassert f(2) == 1e3", ("assert f(2) == 1000.0",)),
     ],
 )
-def test_literals_are_taken_and_written_anew(response: str, tests: tuple[str, ...]) -> None:
+def test_tests_are_rebuilt_from_literals(response: str, tests: tuple[str, ...]) -> None:
     assert written_tests(response, "f") == tests
 
 
@@ -56,12 +56,12 @@ def test_literals_are_taken_and_written_anew(response: str, tests: tuple[str, ..
         f"assert f({'[' * 300}{']' * 300}) == 2",
     ],
 )
-def test_nothing_else_is(test: str) -> None:
+def test_other_forms_are_ignored(test: str) -> None:
     assert written_tests(test, "f") == ()
     assert written_tests(f"{test}\nassert f(1) == 2", "f") in (("assert f(1) == 2",), ()), "no harm to others"
 
 
-def test_there_is_an_end_to_them() -> None:
+def test_the_number_of_tests_is_limited() -> None:
     many = "\n".join(f"assert f({n}) == {n}" for n in range(100))
     assert written_tests(many, "f") == tuple(f"assert f({n}) == {n}" for n in range(MAX_TESTS))
     assert written_tests(f"Well:\n{many}", "f") == tuple(f"assert f({n}) == {n}" for n in range(MAX_TESTS))
