@@ -25,7 +25,7 @@ from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.rollout.joint_actions import JOINT_MODES
 from marl_ray.rollout.turn import sample_turn
 from marl_ray.telemetry.episode_records import episode_record
-from tests.environments.test_base import Said, Talk
+from tests.environments.talk import Said, Talk
 from tests.factories import make_completion
 
 TASK = Task("t", "Go.", {})
