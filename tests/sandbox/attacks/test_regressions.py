@@ -68,7 +68,7 @@ def decoded(wire: Any) -> Any:
 )
 def test_a_unicode_error_reads_only_its_text(arguments: tuple[Any, ...], attributes: dict[str, Any]) -> None:
     details = [True, arguments, attributes, None]
-    error = decode_exception(["raise", "UnicodeDecodeError", "said", 1, ["UnicodeDecodeError"], details], decoded)
+    error = decode_exception(["UnicodeDecodeError", "said", 1, ["UnicodeDecodeError"], details], decoded)
     assert isinstance(error, UnicodeError)
     position = getattr(error, "start", 0)
     assert 0 <= position < 2
@@ -78,7 +78,7 @@ def test_a_unicode_error_reads_only_its_text(arguments: tuple[Any, ...], attribu
 
 def test_plain_attributes_of_builtin_errors_cross() -> None:
     details = [True, ("gone",), {"name": "x", "own": [1], "path": [1]}, None]
-    error: Any = decode_exception(["raise", "ImportError", "gone", 1, ["ImportError"], details], decoded)
+    error: Any = decode_exception(["ImportError", "gone", 1, ["ImportError"], details], decoded)
     assert (error.name, error.own, error.path) == ("x", [1], None)
 
 

@@ -12,7 +12,7 @@ from ..protocol import frames
 from ..protocol.encoding import ProtocolError, UnsupportedValue, Wire
 from ..protocol.records import Status
 from .evaluation_context import CONTEXT, GuestFault
-from .proxies import JudgeObjects, ProxyObject, SessionProvider
+from .proxies import JudgeObjects
 from .remote_exceptions import decode_exception
 from .zygote_client import GuestProcess
 
@@ -33,7 +33,7 @@ class GuestSession:
         self.mutations = 0
         """Number of requests after which the program's objects may answer differently."""
         self.decoding = False
-        self._objects = JudgeObjects(self)
+        self.objects = JudgeObjects(self)
         self._dropped: list[int] = []
         self._connection = guest.connection
         self._reader = frames.FrameReader(guest.connection, longest=max_reply + 4096)
@@ -59,10 +59,6 @@ class GuestSession:
         if self.closed:
             raise CONTEXT.refuse("an object of the program was lost when its process ended")
         return self
-
-    def changed_by_guest(self) -> list[tuple[Any, Any]]:
-        """Return the tests' objects that the program changed, with copies of their first content (see `restore`)."""
-        return self._objects.changed_by_peer()
 
     # --- messages ---
 
@@ -98,7 +94,7 @@ class GuestSession:
         return answer[1:]
 
     def _frame(self, nonce: str, operation: str, plain: Sequence[Wire], values: Sequence[Any]) -> bytes:
-        objects = self._objects
+        objects = self.objects
         first = objects.next_number()
         try:
             changes = objects.pending_changes()
@@ -134,13 +130,13 @@ class GuestSession:
     def fetch(self, operation: str, *plain: Wire, values: Sequence[Any] = ()) -> Any:
         """Return the value that a request gives. Raises the program's exception if the guest reports one."""
         answer = self.request(operation, *plain, values=values)
-        objects = self._objects
+        objects = self.objects
         self.decoding = True
         try:
             if answer[-1] is not None and (answer[0] == "raise" or len(answer) == 3):
                 objects.apply_changes(answer[-1])
             if answer[0] == "raise":
-                result: Any = decode_exception(answer, objects.decode_value)
+                result: Any = decode_exception(answer[1:6], objects.decode_value)
             elif answer[0] == "ok" and len(answer) == 3:
                 result = objects.decode_value(answer[1])
             else:
@@ -164,7 +160,3 @@ class GuestSession:
     def call(self, target: str | int, attribute: str | None, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
         """Call a function of the program."""
         return self.mutate("call", target, attribute, list(keywords), values=[*arguments, *keywords.values()])
-
-    def proxy(self, payload: Wire, provider: SessionProvider) -> ProxyObject:
-        """Return the proxy for a reference; `provider` supplies its session. Raises ProtocolError."""
-        return self._objects.proxy(payload, provider)

@@ -311,7 +311,10 @@ class JudgeObjects(SharedObjects):
         self._classes: dict[tuple[str, int], type[ProxyObject]] = {}
 
     def proxy(self, payload: Wire, provider: SessionProvider | None = None) -> ProxyObject:
-        """Return the proxy for a reference [name or number, type name, abilities, hash]. Raises ProtocolError."""
+        """Return the proxy for a reference [name or number, type name, abilities, hash]. Raises ProtocolError.
+
+        `provider` (default: the table's own) supplies the session of a new proxy.
+        """
         kinds = [type(part) for part in payload]
         if kinds[:3] not in ([int, str, int], [str, str, int]) or len(kinds) != 4:
             raise ProtocolError("malformed reference")

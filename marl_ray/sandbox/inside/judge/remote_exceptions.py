@@ -20,18 +20,14 @@ class RemoteError(Exception):
     """Exception of the program that derives from no suitable builtin exception."""
 
 
-def decode_exception(answer: list[Wire], decode: Callable[[Wire], Any]) -> BaseException:
-    """Return the exception of an answer [`raise`, type name, message, line, builtin bases, details, changes].
+def decode_exception(description: list[Wire], decode: Callable[[Wire], Any]) -> BaseException:
+    """Return the exception of a description [type name, message, line, builtin bases, details].
 
     The exception is of the nearest builtin class, so that a test's `except ValueError` works, or of a subclass with
     the program's class name. Its attribute `remote` holds type, message and line for the report. `details` are null or
-    [whether the class is that builtin class itself, arguments, attributes, cause]; a cause is the first five parts of
-    another exception, or null. Raises ProtocolError.
+    [whether the class is that builtin class itself, arguments, attributes, cause]; a cause is another description, or
+    null. Raises ProtocolError.
     """
-    return _decode_exception(answer[1:6], decode)
-
-
-def _decode_exception(description: list[Wire], decode: Callable[[Wire], Any]) -> BaseException:
     name, message, line, bases, details = description
     message = message if type(message) is str else ""
     name = clean_text(name, 80) or "Exception"
@@ -99,7 +95,7 @@ def _decode_details(details: Wire, decode: Callable[[Wire], Any]) -> _Details:
         return details[0], arguments, attributes, None
     if type(cause) is not list or len(cause) != 5:
         raise ProtocolError("malformed exception")
-    return details[0], arguments, attributes, _decode_exception(cause, decode)
+    return details[0], arguments, attributes, decode_exception(cause, decode)
 
 
 def _make(kind: type[BaseException], arguments: tuple[Any, ...], name: str) -> BaseException:

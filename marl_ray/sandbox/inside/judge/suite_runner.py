@@ -208,7 +208,7 @@ class SuiteRunner:
         """Make proxies of the program's callables; its other names are requested when they are read."""
         try:
             self._functions = {
-                name: session.proxy([name, *callables[name][1:]], self)
+                name: session.objects.proxy([name, *callables[name][1:]], self)
                 for name in self._suite.remote
                 if type(callables.get(name)) is list
             }
@@ -241,7 +241,7 @@ class SuiteRunner:
         if session is None:
             return
         session.closed = True
-        self._changed += session.changed_by_guest()
+        self._changed += session.objects.changed_by_peer()
         self._result.cpu_s += session.cpu_s()
         limit = self._limits.max_output_bytes - sum(map(len, self._result.output))
         if self._suite.form != "stdio" and limit > 0:
