@@ -122,7 +122,7 @@ def test_a_skeleton_that_does_not_parse_is_rebuilt_from_its_parts() -> None:
         ({"skeleton": "class Pair:\n    def add(self):\n        return 1"}, "the skeleton has no method to write"),
         ({"skeleton": "class Pair:\n    def a(self): ...\n    def a(self): ..."}, "has the method a 2 times"),
         ({"test": ""}, "has no tests (field test)"),
-        ({"test": "import unittest"}, "tests hold no test"),
+        ({"test": "import unittest"}, "tests contain no test"),
         ({"test": "class ("}, "c/0: "),
     ],
 )

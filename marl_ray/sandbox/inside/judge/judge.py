@@ -29,23 +29,23 @@ _limits = functools.lru_cache(maxsize=64)(Limits)
 
 
 class Judge:
-    """Server of one owner: receives requests and sends reports, one at a time.
+    """Server of one host: receives requests and sends reports, one at a time.
 
     With `wait_for_kills` (guests have a scratch folder) no guest starts before the previous one is cleaned up.
     """
 
-    def __init__(self, owner: socket.socket, link: socket.socket, wait_for_kills: bool) -> None:
-        self._owner = owner
+    def __init__(self, host: socket.socket, link: socket.socket, wait_for_kills: bool) -> None:
+        self._host = host
         self._zygote = ZygoteClient(link, wait_for_kills)
         self._timer = DeadlineTimer()
         self._compiler = ProgramCompiler(self._zygote, self._timer)
 
     def serve(self) -> None:
-        """Answer requests until the owner closes the connection. Raises frames.ConnectionClosed."""
-        reader = frames.FrameReader(self._owner)
+        """Answer requests until the host closes the connection. Raises frames.ConnectionClosed."""
+        reader = frames.FrameReader(self._host)
         while True:
             message = reader.message()
-            frames.send(self._owner, self._report(message))
+            frames.send(self._host, self._report(message))
 
     def _report(self, message: dict[str, Any]) -> dict[str, Any]:
         started = time.monotonic()

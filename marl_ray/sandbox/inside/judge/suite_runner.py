@@ -30,7 +30,7 @@ _UNFINISHED = TestResult("error", "Unfinished", "the test was not evaluated to i
 
 @dataclass(slots=True)
 class SuiteRequest:
-    """One program as sent by the owner, its code (see `CompiledProgram`) and one suite."""
+    """One program as sent by the host, its code (see `CompiledProgram`) and one suite."""
 
     source: str
     code: str | None

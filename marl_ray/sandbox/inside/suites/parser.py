@@ -37,7 +37,7 @@ def parse_tests(tests: str | tuple[str, ...], entry_point: str, form: Form = "au
     except (RecursionError, MemoryError) as error:
         raise ValueError(f"tests are nested too deeply ({type(error).__name__})") from None
     if not suite.cases:
-        raise ValueError(f"tests hold no test (form {form})")
+        raise ValueError(f"tests contain no test (form {form})")
     return suite
 
 
@@ -81,7 +81,7 @@ def _stdio_suite(tests: str | tuple[str, ...]) -> Suite:
         shown = item if len(item) <= _MAX_SHOWN else f"{item[:_MAX_SHOWN]}..."
         cases.append(Case(source=shown, stdin=pair[0], stdout=pair[1]))
     if not cases:
-        raise ValueError("tests hold no test (form stdio)")
+        raise ValueError("tests contain no test (form stdio)")
     return Suite("stdio", tuple(cases))
 
 
