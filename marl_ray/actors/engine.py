@@ -1,13 +1,12 @@
 """One vLLM engine in this process, driven by one thread, with continuous batching over all requests.
 
-The only module that knows vLLM's engine (`engine_settings` has what it is told); `marl_ray.weights` knows its weight
-transfer. In-process (`VLLM_ENABLE_V1_MULTIPROCESSING=0`) because on CPU the extra processes of the asynchronous front
-end halve the throughput, and one actor is one engine anyway.
+The engine runs in-process (`VLLM_ENABLE_V1_MULTIPROCESSING=0`), because on a CPU the additional processes of vLLM's
+asynchronous front end halve the throughput, and an actor holds one engine anyway. Only this module and `vllm_arguments`
+use vLLM's engine; `marl_ray.weights` uses its weight transfer.
 
-New weights come between two steps. Requests in flight keep their keys and values and go on with the new weights
-(vLLM's spans say which token is of which version), or are finished first. What is asked for later shares no keys and
-values with what came before: the salt of vLLM's prefix cache counts the updates. An engine that sleeps wakes up for new
-weights (`marl_ray.actors.sleep`).
+Weights are updated between two engine steps. Requests in flight either keep their KV cache and continue with the new
+weights (vLLM's spans record the version of each token), or are finished first. Later requests share no KV cache with
+earlier ones: the salt of vLLM's prefix cache is the number of updates. A sleeping engine wakes up for new weights.
 """
 
 from __future__ import annotations
@@ -21,42 +20,79 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from marl_ray.actors.handle import ActorBroken
-from marl_ray.actors.sleep import Sleep
 from marl_ray.actors.vllm_arguments import EngineSpec, engine_arguments, sampling_parameters
 from marl_ray.core.episode import Completion, SamplingSpec, WeightVersion
 
 T = TypeVar("T")
 
-PAUSE_S = 0.005
-"""Without a request, after which no more are expected of a batch."""
-GATHER_S = 0.1
-"""The longest that a request waits for others."""
+IDLE_GAP_S = 0.005
+"""Pause without a new request after which a batch counts as complete."""
+MAX_BATCH_WAIT_S = 0.1
+"""Maximum time that a request waits for the rest of its batch."""
+MemoryTag = Literal["weights", "kv_cache"]
+MEMORY_TAGS: tuple[MemoryTag, ...] = ("weights", "kv_cache")
+"""vLLM's names for memory that can be woken separately."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """One completion before its text is known; the fields are those of `Completion`."""
+class SampledTokens:
+    """A completion before decoding, with the fields of `Completion`."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: str
     spans: tuple[tuple[WeightVersion, int], ...]
 
-    def completion(self, text: str) -> Completion:
+    def to_completion(self, text: str) -> Completion:
         return Completion(self.token_ids, text, self.logprobs, self.finish_reason, self.spans)
+
+
+class EngineSleep:
+    """The sleep state of vLLM's `LLMEngine`, which releases the device to a learner.
+
+        awake --(begin)--> asleep --(wake "weights")--> no KV cache --(wake "kv_cache")--> awake
+
+    New weights are loaded between the two wakes (`marl_ray.weights.receiver`). Requests in flight are kept; their KV
+    cache is recomputed from their tokens. On a GPU vLLM releases weights and KV cache (level 2). On a CPU only the KV
+    cache is released. All methods run on the engine's thread.
+    """
+
+    def __init__(self, engine: Any, on_gpu: bool) -> None:
+        self._engine = engine
+        self._on_gpu = on_gpu
+        self._asleep: list[MemoryTag] = []
+
+    def begin(self) -> None:
+        """Fall asleep from any state, including an interrupted update. Does nothing if the engine is asleep."""
+        if len(self._asleep) == len(MEMORY_TAGS):
+            return
+        self._engine.collective_rpc("abandon_weight_update")
+        for tag in tuple(self._asleep):  # vLLM puts everything to sleep or nothing
+            self.wake(tag)
+        self._engine.sleep(level=2 if self._on_gpu else 1, mode="keep")
+        if not self._on_gpu:
+            self._engine.collective_rpc("free_kv_cache")
+        self._asleep = list(MEMORY_TAGS)
+
+    def wake(self, tag: MemoryTag) -> None:
+        """Allocate this memory again, without content. Does nothing if it is allocated."""
+        if tag not in self._asleep:
+            return
+        if tag == "kv_cache" and not self._on_gpu:
+            self._engine.collective_rpc("restore_kv_cache")
+        self._engine.wake_up([tag])
+        self._asleep.remove(tag)
 
 
 class Engine:
     """A vLLM engine and the thread that steps it.
 
-    All calls into vLLM happen on that thread, between two steps, in the order they were asked for. A failure in a step
-    fails every request in flight and every later one with ActorBroken.
-
-    A completion ends at `eos` (the tokenizer's, which settings may have changed), or at one that the model's
-    generation config lists, which vLLM adds by itself.
+    All calls into vLLM are made on that thread, between two steps, in the order of submission. A failed step fails all
+    requests in flight and all later requests with ActorBroken. A completion ends at `eos` (the tokenizer's, possibly
+    overridden by settings) or at an end-of-sequence token of the model's generation config, which vLLM adds itself.
     """
 
     def __init__(self, spec: EngineSpec, eos: int | None) -> None:
@@ -65,31 +101,31 @@ class Engine:
         self._engine = LLMEngine.from_engine_args(EngineArgs(**engine_arguments(spec)))
         self._core: Any = self._engine.engine_core.engine_core  # type: ignore[attr-defined]
         if spec.tensor_parallel > 1:
-            _end_with(self._engine)
-        self._sleep = Sleep(self._engine, spec.on_gpu)
+            _exit_with_workers(self._engine)
+        self._sleep = EngineSleep(self._engine, spec.on_gpu)
         self._drain = spec.drain
-        self._stops = [] if eos is None else [eos]
+        self._stop_ids = [] if eos is None else [eos]
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._waiting: dict[str, Future] = {}
-        self._requests = 0
-        self._updates = 0
-        self._held = False
-        """During an update, after one that failed, and asleep: there is no step."""
+        self._requests: dict[str, Future] = {}
+        self._request_count = 0
+        self._update_count = 0
+        self._paused = False
+        """True during an update, after a failed update, and asleep: no steps are made."""
         self._failure: BaseException | None = None
-        self._signs: queue.SimpleQueue[Future] = queue.SimpleQueue()
+        self._heartbeats: queue.SimpleQueue[Future] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="vllm-engine", daemon=True)
         self._thread.start()
 
     def generate(
         self, prompt_ids: list[int], sampling: SamplingSpec, priority: int = 0
-    ) -> asyncio.Future[list[Sampled]]:
-        """Sample a group. Where there is no room for all, those of lower `priority` go first."""
+    ) -> asyncio.Future[list[SampledTokens]]:
+        """Sample a group of completions. Requests with a lower `priority` value are scheduled first."""
         future: Future = Future()
-        self._inbox.put(lambda: self._add(prompt_ids, sampling, priority, future))
+        self._inbox.put(lambda: self._add_request(prompt_ids, sampling, priority, future))
         return asyncio.wrap_future(future)
 
     def call(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
-        """Run `method(llm_engine)` on the engine's thread; resolves to its result."""
+        """Run `method(llm_engine)` on the engine's thread and return its result."""
         future: Future = Future()
 
         def command() -> None:
@@ -103,46 +139,46 @@ class Engine:
         self._inbox.put(command)
         return asyncio.wrap_future(future)
 
-    def hold(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
-        """`call` the first part of an update: from now on, and until the last, which is a `refit`, there is no step."""
+    def begin_update(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
+        """Submit the first stage of a weight update. No steps are made until `update_weights` returns."""
         return self.call(lambda engine: self._update(method))
 
-    def refit(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
-        """`call` a whole update, or the last part of one. Where it fails there is no step before another one."""
+    def update_weights(self, method: Callable[[Any], T]) -> asyncio.Future[T]:
+        """Submit a whole weight update, or its last stage. If it fails, no steps are made before another update."""
 
         def update(engine: Any) -> T:
             result = self._update(method)
-            self._updates += 1
-            self._salt_those_not_begun()
+            self._update_count += 1
+            self._salt_new_requests()
             self._sleep.wake("kv_cache")
-            self._held = False
+            self._paused = False
             return result
 
         return self.call(update)
 
     def sleep(self) -> asyncio.Future[None]:
-        """Give the device back, but for what a process without a model has of it. There is no step before the next
-        `refit`."""
+        """Release the device, except for the memory that every process takes. No steps are made before the next
+        `update_weights`."""
 
         def begin(engine: Any) -> None:
-            self._hold()
+            self._pause()
             self._sleep.begin()
 
         return self.call(begin)
 
-    def alive(self) -> asyncio.Future[None]:
-        """Resolves once the thread has done what it is at, one step or command; at once during an update, which has
-        deadlines of its own. Raises ActorBroken."""
+    def heartbeat(self) -> asyncio.Future[None]:
+        """Return after the current step or command; at once during an update, which has its own deadlines. Raises
+        ActorBroken."""
         future: Future = Future()
-        self._signs.put(future)
-        if self._held:
-            self._show_signs()
-        self._inbox.put(self._show_signs)
+        self._heartbeats.put(future)
+        if self._paused:
+            self._answer_heartbeats()
+        self._inbox.put(self._answer_heartbeats)
         return asyncio.wrap_future(future)
 
     def _run(self) -> None:
         while True:
-            idle = self._held or not self._waiting
+            idle = self._paused or not self._requests
             try:
                 command = self._inbox.get(block=idle)
             except queue.Empty:
@@ -150,23 +186,23 @@ class Engine:
                 continue
             command()
             if idle:
-                self._gather()
+                self._collect_batch()
 
-    def _gather(self) -> None:
-        """A batch's requests come one after another. An engine that had none waits until no more come, so that they
-        share the first step: the prompts of all cost little more than those of one."""
-        until = time.monotonic() + GATHER_S
-        while self._waiting and not self._held and time.monotonic() < until:
+    def _collect_batch(self) -> None:
+        """Wait for the rest of a batch before the first step of an idle engine: prefill of all prompts together costs
+        little more than that of one."""
+        end = time.monotonic() + MAX_BATCH_WAIT_S
+        while self._requests and not self._paused and time.monotonic() < end:
             try:
-                command = self._inbox.get(timeout=PAUSE_S)
+                command = self._inbox.get(timeout=IDLE_GAP_S)
             except queue.Empty:
                 return
             command()
 
-    def _show_signs(self) -> None:
+    def _answer_heartbeats(self) -> None:
         while True:
             try:
-                future = self._signs.get_nowait()
+                future = self._heartbeats.get_nowait()
             except queue.Empty:
                 return
             if not future.set_running_or_notify_cancel():
@@ -180,23 +216,24 @@ class Engine:
         return ActorBroken(f"the engine failed in a step: {self._failure}")
 
     def _update(self, method: Callable[[Any], T]) -> T:
-        self._hold()
+        self._pause()
         self._sleep.wake("weights")
         return method(self._engine)
 
-    def _hold(self) -> None:
-        if not self._held:
-            self._settle()
-            self._held = True
+    def _pause(self) -> None:
+        if not self._paused:
+            self._finish_steps()
+            self._paused = True
         if self._failure is not None:
             raise self._broken()
 
-    def _settle(self) -> None:
-        """No step is under way, and where requests are drained none is in flight.
+    def _finish_steps(self) -> None:
+        """Finish the steps in progress, and with `drain` all requests in flight.
 
-        On a GPU vLLM begins a step before it has the tokens of the last; those would get the next version's label.
+        On a GPU vLLM starts a step before it has the tokens of the last one; these tokens would be labelled with the
+        next version.
         """
-        while self._drain and self._waiting:
+        while self._drain and self._requests:
             self._step()
         if self._core.batch_queue:
             self._engine.sleep(level=0, mode="keep")
@@ -204,57 +241,57 @@ class Engine:
                 self._step()
             self._engine.wake_up(tags=["scheduling"])
 
-    def _salt_those_not_begun(self) -> None:
-        """Requests that have no keys and values yet, or have lost them to others, may not find those of old weights."""
+    def _salt_new_requests(self) -> None:
+        """Exclude requests without a KV cache (new or preempted) from the prefix cache of the old weights."""
         for request in self._core.scheduler.waiting:
             if request.num_computed_tokens == 0:
-                request.cache_salt = str(self._updates)
+                request.cache_salt = str(self._update_count)
                 request.block_hashes.clear()
                 request.update_block_hashes()
 
-    def _add(self, prompt_ids: list[int], sampling: SamplingSpec, priority: int, future: Future) -> None:
+    def _add_request(self, prompt_ids: list[int], sampling: SamplingSpec, priority: int, future: Future) -> None:
         if not future.set_running_or_notify_cancel():
             return
         if self._failure is not None:
             future.set_exception(self._broken())
             return
-        self._requests += 1
-        name = str(self._requests)
-        prompt: Any = {"prompt_token_ids": prompt_ids, "cache_salt": str(self._updates)}
+        self._request_count += 1
+        name = str(self._request_count)
+        prompt: Any = {"prompt_token_ids": prompt_ids, "cache_salt": str(self._update_count)}
         try:
-            self._engine.add_request(name, prompt, sampling_parameters(sampling, self._stops), priority=priority)
-        except Exception as error:  # vLLM refused this request: its caller must know, the engine goes on
+            self._engine.add_request(name, prompt, sampling_parameters(sampling, self._stop_ids), priority=priority)
+        except Exception as error:  # vLLM rejects this request; the engine continues
             future.set_exception(error)
             return
-        self._waiting[name] = future
+        self._requests[name] = future
 
     def _step(self) -> None:
         try:
             outputs: list[Any] = self._engine.step()
             for output in outputs:
                 if output.finished:
-                    group = [_sampled(o) for o in sorted(output.outputs, key=lambda o: o.index)]
-                    self._waiting.pop(output.request_id).set_result(group)
-        except Exception as error:  # whatever it is, the engine is unusable and everyone must know
+                    group = [_convert(o) for o in sorted(output.outputs, key=lambda o: o.index)]
+                    self._requests.pop(output.request_id).set_result(group)
+        except Exception as error:  # the engine is unusable
             self._failure = error
-            for future in self._waiting.values():
+            for future in self._requests.values():
                 future.set_exception(self._broken())
-            self._waiting.clear()
-        self._show_signs()
+            self._requests.clear()
+        self._answer_heartbeats()
 
 
-def _sampled(output: Any) -> Sampled:
-    """What is kept of vLLM's output: with log-probabilities asked for as 0 there is one entry a token."""
+def _convert(output: Any) -> SampledTokens:
+    """Convert vLLM's output, which has one log-probability per token because `logprobs` is 0."""
     ids = tuple(output.token_ids)
     logprobs = tuple(output.logprobs.logprobs)
     if len(logprobs) != len(ids):
         raise RuntimeError(f"vLLM returned {len(logprobs)} log-probabilities for {len(ids)} tokens")
     spans = tuple((int(span.version), span.end - span.start) for span in output.weight_versions or ())
-    return Sampled(ids, logprobs, output.finish_reason or "", spans)
+    return SampledTokens(ids, logprobs, output.finish_reason or "", spans)
 
 
-def _end_with(engine: Any) -> None:
-    """End this process as soon as one of the engine's worker processes ends: the engine would wait for it in vain."""
+def _exit_with_workers(engine: Any) -> None:
+    """Exit this process when a worker process of the engine exits; the engine would wait for it forever."""
     workers: Sequence[Any] = engine.model_executor.workers
     sentinels = [worker.proc.sentinel for worker in workers]
 

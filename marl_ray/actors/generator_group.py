@@ -1,15 +1,16 @@
-"""One policy's generators, as the rollout talks to them."""
+"""The generators of one policy as one object, which the rollout calls."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count, islice
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
-from marl_ray.actors.supervisor import ActorSpec, RestartPolicy, Supervisor
+from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
 from marl_ray.config import Deadlines
 from marl_ray.core.concurrency import DeadlineExceeded, gather
 from marl_ray.core.episode import Generation, SamplingSpec
@@ -20,34 +21,54 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class GeneratorGroup:
-    """The replicas of one policy. `workers_per_replica` are the workers of one replica's engine; `restarts`: see `RestartPolicy`.
+def serve_initial_weights(deadlines: Deadlines) -> Initialize[GenerationActor]:
+    """Return the initialisation of generators in an evaluation: serve the loaded weights as version 0."""
+    deadline = Deadline(deadlines.sync_s, "sync_s", "to serve its weights")
 
-    What a replica that is lost was asked is asked of another one, or of its next incarnation: an answer depends on the seed
-    and the weights, and on nothing else. `place` makes the recipe of a further replica, and `free` gives its place
-    back. Every method waits no longer than `resources.deadlines` says, and raises what `marl_ray.actors.handle` lists.
+    async def initialize(replica: Handle[GenerationActor]) -> None:
+        await replica.call(GenerationActor.serve_initial_weights, 0).within(deadline)
+
+    return initialize
+
+
+class GeneratorGroup:
+    """The replicas of one policy's generator.
+
+    Requests in flight on a lost replica are retried on another replica, or on the same one after it restarts: a result
+    depends only on the seed and the weights. Every method waits at most for the deadlines in `resources.deadlines` and
+    raises the errors of `marl_ray.actors.handle`.
+
+    Args:
+        workers_per_replica: vLLM workers of one replica.
+        restarts: maximum restarts per replica (see `RestartPolicy`).
+        initialize: gives weights to each incarnation before it serves.
+        start_lock: held while a replica starts.
+        reserve: reserves resources for one more replica and returns its spec; None if the group cannot grow.
+        release: releases the resources of a removed replica.
     """
 
     def __init__(
         self,
-        recipes: Sequence[ActorSpec[GenerationActor]],
+        specs: Sequence[ActorSpec[GenerationActor]],
         workers_per_replica: int,
         deadlines: Deadlines,
+        initialize: Initialize[GenerationActor],
         restarts: int = 0,
-        place: Callable[[int], Awaitable[ActorSpec[GenerationActor]]] | None = None,
-        free: Callable[[ActorId], None] = lambda id: None,
+        start_lock: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        reserve: Callable[[int], Awaitable[ActorSpec[GenerationActor]]] | None = None,
+        release: Callable[[ActorId], None] = lambda id: None,
     ) -> None:
-        start = Deadline(deadlines.start_s, "start_s", "to start")
-        self.replicas = Supervisor(recipes, RestartPolicy(start, restarts, deadlines.heartbeat_s))
+        policy = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
+        self.replicas = Supervisor(specs, policy, initialize, start_lock)
         self.workers_per_replica = workers_per_replica
-        self._names = [recipe.id for recipe in recipes]
+        self._ids = [spec.id for spec in specs]
         self._deadlines = deadlines
-        self._place = place
-        self._free = free
+        self._reserve = reserve
+        self._release = release
         self._in_flight: Counter[Handle[GenerationActor]] = Counter()
 
     async def start(self) -> list[str]:
-        """Start all replicas; returns what people should know of them."""
+        """Start all replicas and return their notes."""
         return [note for notes in await self.replicas.start() for note in notes]
 
     async def close(self) -> None:
@@ -56,87 +77,73 @@ class GeneratorGroup:
 
     @property
     def size(self) -> int:
-        """The replicas that there are, or will be when those that start have started."""
-        return len(self._names) - len(self.replicas.retired())
+        """Number of replicas, including starting ones."""
+        return len(self._ids) - len(self.replicas.retired())
 
     async def resize(self, replicas: int) -> None:
-        """Have so many from now on; returns when all of them serve.
+        """Start or remove replicas until there are `replicas`, and wait until all of them serve.
 
-        Further ones start, and serve once they have the weights. Of too many the last are ended, and what they were
-        asked is asked of the others. Those that are lost for good do not count.
+        New replicas serve after they have received the weights. Requests in flight on removed replicas are retried on
+        the others. Retired replicas do not count.
 
-        Raises UserError for less than one; where the cluster has no place for all of them in time, and nothing changes;
-        and where one does not start, and the others are kept.
+        Raises UserError for fewer than one replica; if the cluster cannot provide the resources in time, in which case
+        nothing changes; and if a replica does not start, in which case the others are kept.
         """
         if replicas < 1:
             raise UserError(f"{replicas} replicas: an agent needs at least one generator")
         self._remove(self.replicas.retired())
-        self._remove(self._names[replicas:])
-        for recipe in await self._places(replicas - len(self._names)):
-            self._names.append(recipe.id)
-            self.replicas.add(recipe)
-        self._names.sort(key=lambda name: name.replica)
+        self._remove(self._ids[replicas:])
+        for spec in await self._reserve_replicas(replicas - len(self._ids)):
+            self._ids.append(spec.id)
+            self.replicas.add(spec)
+        self._ids.sort(key=lambda id: id.replica)
         try:
             await self.replicas.wait_ready(all_members=True)
         except UserError:
             self._remove(self.replicas.retired())
             raise
 
-    async def _places(self, more: int) -> list[ActorSpec[GenerationActor]]:
-        """So many further replicas, under the first names that are free; all, or none and a UserError."""
-        if more and self._place is None:
-            raise UserError("a generator that shares its GPU with the learner has no further replicas")
-        there = {name.replica for name in self._names}
-        unused = (number for number in count() if number not in there)
-        recipes: list[ActorSpec[GenerationActor]] = []
+    async def _reserve_replicas(self, number: int) -> list[ActorSpec[GenerationActor]]:
+        """Reserve resources for more replicas under the first unused numbers: for all, or none and a UserError."""
+        if number and self._reserve is None:
+            raise UserError("a generator that shares its GPU with the learner cannot have further replicas")
+        used = {id.replica for id in self._ids}
+        specs: list[ActorSpec[GenerationActor]] = []
         try:
-            for number in islice(unused, more):
-                assert self._place is not None
-                recipes.append(await self._place(number))
+            for replica in islice((replica for replica in count() if replica not in used), number):
+                assert self._reserve is not None
+                specs.append(await self._reserve(replica))
         except BaseException:
-            for recipe in recipes:
-                self._free(recipe.id)
+            for spec in specs:
+                self._release(spec.id)
             raise
-        return recipes
+        return specs
 
-    def _remove(self, names: Sequence[ActorId]) -> None:
-        for name in names:
-            self._names.remove(name)
-            self.replicas.remove(name)
-            self._free(name)
+    def _remove(self, ids: Sequence[ActorId]) -> None:
+        for id in ids:
+            self._ids.remove(id)
+            self.replicas.remove(id)
+            self._release(id)
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
-        """Sample a group, on the replica with the fewest sequences in flight. Where an engine has no room for all,
-        those of lower `priority`, which is the number of their batch, go first."""
+        """Sample a group of completions on the replica with the fewest sequences in flight. Requests with a lower
+        `priority` value, the index of their batch, are scheduled first."""
         deadline = Deadline(self._deadlines.rollout_s, "rollout_s", "to generate")
-        return await self._ask(
-            sampling.num_generations, deadline, GenerationActor.generate, prompt, sampling, priority=priority
-        )
-
-    async def serve_initial_weights(self) -> None:
-        """Let all replicas, in every incarnation, serve the weights that they load, as version 0: nobody learns."""
-        deadline = Deadline(self._deadlines.sync_s, "sync_s", "to serve its weights")
-
-        async def fit(replica: Handle[GenerationActor]) -> None:
-            await replica.call(GenerationActor.serve_initial_weights, 0).within(deadline)
-
-        self.replicas.fit = fit
-        await gather(*(fit(replica) for replica in self.replicas.serving()))
+        sequences = sampling.num_generations
+        return await self._call(sequences, deadline, GenerationActor.generate, prompt, sampling, priority=priority)
 
     async def prompt_lengths(self, prompts: list[str]) -> list[int]:
-        """Number of tokens of each prompt."""
+        """Return the number of tokens of each prompt."""
         deadline = Deadline(self._deadlines.start_s, "start_s", "to measure the prompts")
-        return await self._ask(0, deadline, GenerationActor.prompt_lengths, prompts)
+        return await self._call(0, deadline, GenerationActor.prompt_lengths, prompts)
 
     async def fingerprints(self, texts: list[str]) -> list[str]:
-        """Each replica's fingerprint of its tokenizer."""
-        deadline = Deadline(self._deadlines.start_s, "start_s", "to try its tokenizer")
+        """Return the fingerprint of each replica's tokenizer."""
+        deadline = Deadline(self._deadlines.start_s, "start_s", "to check its tokenizer")
         replicas = self.replicas.serving()
-        return await gather(
-            *(replica.call(GenerationActor.fingerprint, texts).within(deadline) for replica in replicas)
-        )
+        return await gather(*(r.call(GenerationActor.fingerprint, texts).within(deadline) for r in replicas))
 
-    async def _ask(
+    async def _call(
         self,
         sequences: int,
         deadline: Deadline,
@@ -144,20 +151,21 @@ class GeneratorGroup:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """The answer of the replica with the fewest sequences in flight, of which this makes so many.
+        """Call the replica with the fewest sequences in flight, to which this call adds `sequences`.
 
-        Raises DeadlineExceeded where a second one, too, takes longer than the deadline: so would all others.
+        Retries after losses. Raises DeadlineExceeded if two calls in a row miss the deadline.
         """
-        late = False
+        was_late = False
         while True:
             replica = min(await self.replicas.wait_ready(), key=self._load)
             self._in_flight[replica] += sequences
             try:
                 return await replica.call(method, *args, **kwargs).within(deadline)
             except (ActorDied, DeadlineExceeded) as error:
-                if late and isinstance(error, DeadlineExceeded):
+                is_late = isinstance(error, DeadlineExceeded)
+                if was_late and is_late:
                     raise
-                late = isinstance(error, DeadlineExceeded)
+                was_late = is_late
                 self.replicas.report_lost(replica, str(error))
             finally:
                 self._in_flight[replica] -= sequences

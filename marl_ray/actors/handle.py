@@ -1,17 +1,17 @@
-"""An actor as others hold it: who it is, what it is asked, how long that may take, and what went wrong.
+"""Typed handles of Ray actors: calls with deadlines, and errors that name the actor.
 
-Nothing else in the package calls `.remote`. A call names a method of the actor's class, so that mypy knows what goes in
-and what comes out:
+No other module of the package calls `.remote`. A call names a method of the actor's class, so mypy checks arguments and
+result:
 
     lengths = await handle.call(GenerationActor.prompt_lengths, prompts).within(deadline)
 
-| in the actor | raised here |
+| in the actor | raised by the call |
 |---|---|
-| its process is gone, or its answer with its node | ActorDied, which says where it was |
-| Ray has ended its process, as its node was short of memory | ActorDied, which says so |
-| ActorBroken: it can do no more | the same, with the actor before the text; it is an ActorDied too |
-| no answer in time | DeadlineExceeded, which names it and the setting |
-| UserError | UserError, with the actor and its node before the text; ActorDied and DeadlineExceeded as they are |
+| its process has ended, or its result is lost with its node | ActorDied with the last location |
+| Ray has killed its process because the node was short of memory | ActorDied with this reason |
+| ActorBroken | ActorBroken, prefixed with the actor; a subclass of ActorDied |
+| no result in time | DeadlineExceeded with the actor and the setting |
+| UserError | UserError, prefixed with actor and node; ActorDied and DeadlineExceeded unchanged |
 | anything else | ActorFailed: a bug, with the remote traceback as its cause |
 """
 
@@ -50,23 +50,24 @@ R = TypeVar("R")
 
 
 class ActorDied(UserError):
-    """The actor's process is gone."""
+    """The actor's process has ended."""
 
 
 class ActorBroken(ActorDied):
-    """The actor's process is there and of no use: what it works with has failed, and would fail again."""
+    """The actor's process is running but unusable, because its engine or process group has failed for good."""
 
 
 class ActorFailed(RuntimeError):
-    """A bug: the actor raised what is no UserError. The cause has the remote traceback."""
+    """A bug: the actor raised an error that is no UserError. The cause has the remote traceback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """How long to wait, in seconds, the setting that says so, and what for.
+    """A time limit in seconds, the setting that defines it, and the purpose of the wait.
 
     Example:
-        >>> Deadline(30.0, "sync_s", "to take the weights")
+        >>> Deadline(30.0, "sync_s", "to update its weights")
+        Deadline(seconds=30.0, setting='sync_s', purpose='to update its weights')
     """
 
     seconds: float
@@ -76,7 +77,7 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where an actor's process is."""
+    """Host and process id of an actor."""
 
     host: str
     ip: str
@@ -87,9 +88,9 @@ class Location:
 
 
 @contextmanager
-def loading() -> Iterator[None]:
-    """What is loaded within stays: the garbage collector looks at it neither meanwhile (8 % of the time of importing
-    torch) nor again and again later."""
+def without_gc() -> Iterator[None]:
+    """Disable garbage collection during imports and model loading, and exempt the loaded objects from later
+    collections. Collections take 8 % of the time of importing torch."""
     gc.disable()
     try:
         yield
@@ -100,43 +101,44 @@ def loading() -> Iterator[None]:
 
 
 class Actor(ABC):
-    """What every actor's class begins with.
+    """The base class of all Ray actors.
 
-    The constructor only keeps its arguments, so that the location is known before anything fails; `start`, whose errors
-    arrive as they are, does the rest.
+    The constructor only stores its arguments, so that the location is known before anything can fail. `start` does the
+    work, and its errors reach the caller unchanged.
     """
 
     concurrency_groups: ClassVar[Mapping[str, int]] = {}
-    """Threads, by name, for methods that are to answer while others work: `ray.method(concurrency_group=name)`."""
+    """Number of threads per concurrency group (`ray.method(concurrency_group=name)`), for methods that must answer while
+    others run."""
 
     def location(self) -> Location:
-        """Answers once there is a process."""
+        """Return host and process id."""
         return Location(socket.gethostname(), ray.util.get_node_ip_address(), os.getpid())
 
     @abstractmethod
     def start(self) -> Any:
-        """Answers once the actor can serve, with a list of lines that people should know."""
+        """Prepare the actor to serve. Returns a list of notes for the console."""
 
     @abstractmethod
-    def alive(self) -> Any:
-        """Answers soon as long as what the actor works with goes on, whatever it works on."""
+    def heartbeat(self) -> Any:
+        """Return promptly as long as the actor works, whatever it is doing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Handle(Generic[A]):
-    """One actor of class `A` in one of its incarnations, counted from 1. It can be sent to other actors."""
+    """One incarnation, counted from 1, of an actor of class `A`. Handles can be sent to other actors."""
 
     id: ActorId
     actor: Any
     incarnation: int
     location: Location | None = None
-    """None until it has told."""
+    """Location of the process; None until it is known."""
 
     @classmethod
     def create(
         cls, id: ActorId, incarnation: int, actor_class: type[A], arguments: Sequence[Any], options: Mapping[str, Any]
     ) -> Handle[A]:
-        """Begin a incarnation of an actor; returns at once. `options` are Ray's."""
+        """Create an incarnation of an actor without waiting for it. `options` are Ray's actor options."""
         remote: Any = ray.remote
         groups = actor_class.concurrency_groups
         remote_class = remote(concurrency_groups=dict(groups))(actor_class) if groups else remote(actor_class)
@@ -152,70 +154,69 @@ class Handle(Generic[A]):
     def call(self, method: Callable[Concatenate[A, P], R], *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
 
     def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Call[Any]:
-        """Ask the actor to run a method of its class; returns at once."""
+        """Submit a method call without waiting for its result."""
         name = method.__name__
         return Call(self, name, getattr(self.actor, name).remote(*args, **kwargs))
 
     def kill(self) -> None:
-        """End its process, without waiting for that."""
+        """Kill the process without waiting for its end."""
         ray.kill(self.actor, no_restart=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Call(Generic[R]):
-    """What an actor was asked, and where the answer will be."""
+    """A submitted method call."""
 
     handle: Handle[Any]
     method: str
     reference: Any
 
     async def within(self, deadline: Deadline) -> R:
-        """The answer. Raises what the table above says."""
+        """Wait for the result. Raises the errors of the table above."""
         waited_for = f"{self.handle.id} {deadline.purpose}"
         try:
             return await wait_within(deadline.seconds, waited_for, deadline.setting, self.reference)
         except RayError as error:
-            raise self.translated(error) from error
+            raise self.translate(error) from error
 
-    def translated(self, error: RayError) -> Exception:
-        """Ray's error as one of ours."""
-        who, location = self.handle.id, self.handle.location
+    def translate(self, error: RayError) -> Exception:
+        """Return the error of the table above for an error of Ray."""
+        id, location = self.handle.id, self.handle.location
+        process = location or "no process yet"
         if isinstance(error, RayActorError):
             if location is None:
-                return ActorDied(f"{who} died before it had started: {_last_line(error)}")
-            return ActorDied(f"{who} died ({location})")
+                return ActorDied(f"{id} died before it had started: {_last_line(error)}")
+            return ActorDied(f"{id} died ({location})")
         if isinstance(error, OutOfMemoryError):
-            return ActorDied(
-                f"{who} was ended by Ray, as its node was short of memory ({location or 'no process yet'})"
-            )
+            return ActorDied(f"{id} was ended by Ray, as its node was short of memory ({process})")
         if isinstance(error, NodeDiedError | ObjectLostError):
-            return ActorDied(f"{who}'s answer is lost, with its node ({location or 'no process yet'})")
+            return ActorDied(f"{id}'s answer is lost, with its node ({process})")
         if isinstance(error, LocalRayletDiedError | RpcError):
-            return ActorDied(f"{who} cannot be asked: {_last_line(error)}")
+            return ActorDied(f"{id} cannot be called: {_last_line(error)}")
         cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, ActorBroken):
-            return ActorBroken(f"{who} ({location or 'no process yet'}): {cause}")
+            return ActorBroken(f"{id} ({process}): {cause}")
         if isinstance(cause, ActorDied | DeadlineExceeded):
             return cause
         if isinstance(cause, UserError):
-            return UserError(f"{who} on {location.ip if location else 'no node yet'}: {cause}")
-        what = f"{type(cause).__name__}: {_last_line(cause) if cause is error else cause}"
-        return ActorFailed(f"{who} ({location or 'no process yet'}) failed in {self.method}: {what}")
+            return UserError(f"{id} on {location.ip if location else 'no node yet'}: {cause}")
+        description = f"{type(cause).__name__}: {_last_line(cause) if cause is error else cause}"
+        return ActorFailed(f"{id} ({process}) failed in {self.method}: {description}")
 
 
-def settle(calls: Sequence[Call[R]], deadline: Deadline) -> list[R | Exception]:
-    """Every call's answer, or what `Call.within` would raise, in order; blocking, for a process without event loop."""
-    until = time.monotonic() + deadline.seconds
-    settled: list[R | Exception] = []
+def wait_all(calls: Sequence[Call[R]], deadline: Deadline) -> list[R | Exception]:
+    """Wait for several calls, blocking, and return each result or the error that `Call.within` would raise, in order."""
+    end = time.monotonic() + deadline.seconds
+    results: list[R | Exception] = []
     for call in calls:
         try:
-            settled.append(ray.get(call.reference, timeout=max(0.0, until - time.monotonic())))
+            results.append(ray.get(call.reference, timeout=max(0.0, end - time.monotonic())))
         except GetTimeoutError:
             waited_for = f"{call.handle.id} {deadline.purpose}"
-            settled.append(DeadlineExceeded.after(deadline.seconds, waited_for, deadline.setting))
+            results.append(DeadlineExceeded.after(deadline.seconds, waited_for, deadline.setting))
         except RayError as error:
-            settled.append(call.translated(error))
-    return settled
+            results.append(call.translate(error))
+    return results
 
 
 def _last_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The learner actor: one `Learner`, and what ties it to the policy's generators."""
+"""The learner actor: one rank of a policy's `Learner`, and its connection to the policy's generators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import ray
 
-from marl_ray.actors.handle import Actor, ActorBroken, Handle, loading
+from marl_ray.actors.handle import Actor, ActorBroken, Handle, without_gc
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.arguments import LearnerArguments
@@ -19,7 +19,7 @@ from marl_ray.models.lora import describe_adapter, has_adapter
 from marl_ray.models.tokenization import fingerprint
 from marl_ray.weights.receiver import WeightSyncResult
 
-if TYPE_CHECKING:  # they import torch, which the driver, who imports this module, does without
+if TYPE_CHECKING:  # these import torch, which the driver does without
     from marl_ray.actors.generation_actor import GenerationActor
     from marl_ray.learning.learner import Learner
     from marl_ray.learning.ranks import RankGroup, Rendezvous
@@ -32,13 +32,14 @@ Self = TypeVar("Self")
 
 
 def collective_call(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
-    """What all ranks do together. Where another is gone or late, this one is of no use either: raises ActorBroken."""
+    """Decorate a method that all ranks execute together. Raises ActorBroken if another rank is lost or late, because
+    this rank is then unusable too."""
 
     @wraps(method)
     def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return method(self, *args, **kwargs)
-        except BaseException as error:  # PyTorch's error of a checkpoint is no Exception
+        except BaseException as error:  # PyTorch's error of distributed checkpoints is no Exception
             from marl_ray.learning.ranks import is_peer_failure
 
             if not is_peer_failure(error):
@@ -49,56 +50,57 @@ def collective_call(method: Callable[Concatenate[Self, P], R]) -> Callable[Conca
 
 
 class LearnerActor(Actor):
-    """Ray actor: one rank of a policy's learner. `arguments` are those of `Learner`. One that `colocated` is on its
-    device while it computes, and else in the host's memory.
+    """Ray actor: one rank of a policy's learner. `arguments` are the arguments of `Learner`. A `colocated` learner is
+    offloaded to host memory unless it computes.
 
-    One thread does everything in the order it was asked for, but for signs of life, which have another. So ranks that
-    are asked the same in one order do it together.
+    One thread executes all calls in order, except for heartbeats, so ranks that receive the same calls in the same order
+    execute them together.
     """
 
-    concurrency_groups = MappingProxyType({"signs": 1})
+    concurrency_groups = MappingProxyType({"heartbeat": 1})
 
     def __init__(self, id: ActorId, arguments: LearnerArguments, colocated: bool = False) -> None:
         self.id = id
         self._arguments = arguments
-        self._takes_turns = colocated
+        self._colocated = colocated
 
-    def start(self, beside: Learner | None = None) -> list[str]:
-        """Load the model, or share that of a learner `beside` this one; of several ranks, leave that to `join`."""
+    def start(self, base: Learner | None = None) -> list[str]:
+        """Load the model, or share the base model of another learner. One of several ranks loads its model in
+        `join_rendezvous` instead."""
         if self._arguments.agent.learner.ranks > 1:
             return []
-        with loading():
+        with without_gc():
             from marl_ray.learning.ranks import SINGLE_RANK
 
-        return self._load(SINGLE_RANK, beside)
+        return self._load(SINGLE_RANK, base)
 
     def open_rendezvous(self, one_machine: bool, timeout_s: float) -> Rendezvous:
-        """Where the ranks of this incarnation are to meet, which rank 0 is asked: on this machine, or on its network. None
-        waits longer than `timeout_s` for another."""
+        """Return the rendezvous of this incarnation's ranks, called on rank 0. It listens on localhost for
+        `one_machine`, otherwise on this node's address. `timeout_s` limits every wait for another rank."""
         from marl_ray.learning.ranks import LOOPBACK, open_rendezvous
 
         host = LOOPBACK if one_machine else ray.util.get_node_ip_address()
-        self._store, meeting = open_rendezvous(host, self._arguments.agent.learner.ranks, timeout_s)
-        return meeting
+        self._store, rendezvous = open_rendezvous(host, self._arguments.agent.learner.ranks, timeout_s)
+        return rendezvous
 
     @collective_call
-    def join(self, meeting: Rendezvous) -> list[str]:
-        """Meet the other ranks, and load the model's part; returns what people should know, rank 0 for all."""
+    def join_rendezvous(self, rendezvous: Rendezvous) -> list[str]:
+        """Join the other ranks and load this rank's part of the model. Rank 0 returns the notes for all."""
         from marl_ray.learning.ranks import join_rendezvous
 
         store = self._store if self.id.replica == 0 else None
-        return self._load(join_rendezvous(meeting, self.id.replica, ray.util.get_node_ip_address(), store))
+        return self._load(join_rendezvous(rendezvous, self.id.replica, ray.util.get_node_ip_address(), store))
 
-    def _load(self, ranks: RankGroup, beside: Learner | None = None) -> list[str]:
+    def _load(self, ranks: RankGroup, base: Learner | None = None) -> list[str]:
         assert self.id.policy is not None
-        with loading():
+        with without_gc():
             from marl_ray.learning.cpu_offload import CpuOffload
             from marl_ray.learning.learner import Learner
             from marl_ray.learning.sharding import WeightGatherer
 
-            self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=beside, ranks=ranks)
+            self.learner = Learner(*self._arguments, name=self.id.policy.key, beside=base, ranks=ranks)
             self._weights = WeightGatherer(self.learner.policy, ranks)
-            self.parking = CpuOffload(self.learner) if self._takes_turns else None
+            self.cpu_offload = CpuOffload(self.learner) if self._colocated else None
         notes = []
         if has_adapter(self.learner.policy):
             notes.append(f"{self.id.policy}: {describe_adapter(self.learner.policy)}")
@@ -110,16 +112,16 @@ class LearnerActor(Actor):
         return notes
 
     def fingerprint(self, texts: list[str]) -> str:
-        """See `marl_ray.models.tokenization.fingerprint`."""
+        """Return the fingerprint of the tokenizer (`marl_ray.models.tokenization.fingerprint`)."""
         return fingerprint(self.learner.tokenizer, texts)
 
     def sees_path(self, path: str) -> bool:
-        """Whether this actor's node sees `path` of the driver's file system."""
+        """Return whether this actor's node has `path` of the driver's file system."""
         return Path(path).exists()
 
-    @ray.method(concurrency_group="signs")
-    def alive(self) -> None:  # type: ignore[override]
-        """Answers, whatever the learner does."""
+    @ray.method(concurrency_group="heartbeat")
+    def heartbeat(self) -> None:  # type: ignore[override]
+        """Return at once."""
 
     @collective_call
     def connect(
@@ -130,32 +132,35 @@ class LearnerActor(Actor):
         transport: TransportName,
         deadline_s: float,
     ) -> None:
-        """Tell the policy's generators that this is its learner's incarnation from now on. A publication has `deadline_s` of
-        resources.deadlines.sync_s; each generator has `workers_per_replica` workers. Raises StaleSenderError."""
+        """Make the policy's generators accept weight updates from this incarnation only. `deadline_s` limits each later
+        weight update (`resources.deadlines.sync_s`). Raises StaleSenderError."""
         from marl_ray.actors.weight_update_client import WeightUpdateClient
         from marl_ray.weights.sender import WeightSender
 
-        self._client = partial(
-            WeightUpdateClient, workers_per_replica=workers_per_replica, incarnation=incarnation, deadline_s=deadline_s
+        self._make_client = partial(
+            WeightUpdateClient,
+            workers_per_replica=workers_per_replica,
+            incarnation=incarnation,
+            deadline_s=deadline_s,
         )
 
-        def meet() -> WeightSender:
-            self._client(generators).meet()
+        def connect() -> WeightSender:
+            self._make_client(generators).fence()
             policy, sparse = self.learner.policy, self._arguments.agent.learner.sparse_push
             return WeightSender(policy, self.learner.dtype, transport, self._weights, sparse, self.learner.device)
 
-        self._publisher = self._weights.run_on_rank_zero(meet)
+        self._sender = self._weights.run_on_rank_zero(connect)
 
     @collective_call
     def update_weights(self, generators: list[Handle[GenerationActor]], changed: bool) -> WeightSyncResult | None:
-        """Let these generators serve the weights as version `Learner.step`; unless they have `changed`, those that
-        were sent last are only given the new version. Rank 0 sends them, and says what came of it. Raises WeightSyncError,
+        """Let these generators serve the weights as version `Learner.step`. Weights that have not `changed` since the
+        last update are not sent again. Rank 0 sends, and returns the result. Raises WeightSyncError and
         StaleSenderError."""
 
         def send() -> WeightSyncResult:
-            assert self._publisher is not None, "rank 0 has connected"
-            publish = self._publisher.update_weights if changed else self._publisher.set_version
-            return publish(self.learner.step, self._client(generators))
+            assert self._sender is not None, "rank 0 has connected"
+            update = self._sender.update_weights if changed else self._sender.set_version
+            return update(self.learner.step, self._make_client(generators))
 
         return self._weights.run_on_rank_zero(send)
 
@@ -182,16 +187,15 @@ class LearnerActor(Actor):
         with self._on_device():
             return self.learner.logprob_gap(groups)
 
-    @ray.method(concurrency_group="signs")
+    @ray.method(concurrency_group="heartbeat")
     def memory(self) -> tuple[int, int]:
-        """Bytes in use now, and when it last was about to leave its device; see `memory_in_use`. Of one that takes
-        turns."""
+        """Return the bytes in use now, and at the peak before the last offload of a colocated learner."""
         from marl_ray.learning.cpu_offload import memory_in_use
 
-        return memory_in_use(self.learner.device), self.parking.peak_bytes if self.parking else 0
+        return memory_in_use(self.learner.device), self.cpu_offload.peak_bytes if self.cpu_offload else 0
 
     def _on_device(self) -> AbstractContextManager[None]:
-        return self.parking.on_device() if self.parking else nullcontext()
+        return self.cpu_offload.on_device() if self.cpu_offload else nullcontext()
 
     @collective_call
     def save(self, folder: str) -> None:

@@ -1,28 +1,27 @@
-"""One policy's learner, as the trainer talks to it.
+"""The learner of one policy as one object, which the trainer calls.
 
-A learner's state is a function of the batches that it has learned from. One that is lost is made again in its next
-incarnation, from the last checkpoint and the batch log up to the group's clock, and what it was asked is asked again: whether
-it had died before or after it was done, each batch is applied once.
+A learner's state is a function of the batches it has learned from. A lost learner is restored in its next incarnation
+from the last checkpoint and the batch log, up to the group's version, and the interrupted call is repeated. Each batch is
+therefore applied exactly once, whether the learner died before or after it had finished.
 
-Ranks work together, so they live together: where one is lost all are, and those of the next incarnations meet, load and learn
-again as one.
+Ranks work together and restart together: if one is lost, all are replaced, and the new ranks connect, load and replay as
+one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
-from marl_ray.actors.shared_device import OWN, DedicatedDevice
-from marl_ray.actors.shared_learner import SharedLearnerView
-from marl_ray.actors.supervisor import ActorSpec, RestartPolicy, Supervisor
+from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice
+from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
 from marl_ray.cluster.placement_plan import Transport
 from marl_ray.config import Deadlines
 from marl_ray.core.batch import Batch, Group, TrainingHistory, UpdateStats
@@ -36,49 +35,74 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 GRACE_S = 10.0
-"""A learner names the generator that it waited for in vain; the wait for the learner, a little longer, does not end
-before that."""
+"""Additional time for calls in which a learner waits for generators, so that the learner's own error, which names the
+generator, arrives first."""
+
+
+class RankSupervisor(Protocol):
+    """The methods of `Supervisor` that a learner group uses."""
+
+    async def start(self) -> list[list[str]]: ...
+
+    async def close(self) -> None: ...
+
+    def serving(self) -> list[Handle[LearnerActor]]: ...
+
+    async def wait_ready(self, all_members: bool = False) -> list[Handle[LearnerActor]]: ...
+
+    def report_lost(self, handle: Handle[LearnerActor], reason: str) -> None: ...
+
+
+Supervise = Callable[[Initialize[LearnerActor]], RankSupervisor]
+"""Creates the supervisor of a learner's ranks, given their initialisation."""
+
+
+def supervise_ranks(
+    specs: Sequence[ActorSpec[LearnerActor]],
+    deadlines: Deadlines,
+    restarts: int = 0,
+    start_lock: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+) -> Supervise:
+    """Return the factory of a `Supervisor` for ranks in processes of their own."""
+    policy = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
+    return lambda initialize: Supervisor(specs, policy, initialize, start_lock)
 
 
 class LearnerGroup:
-    """The ranks of one policy's learner: each call goes to all of them, and the first rank's answer counts.
+    """The ranks of one policy's learner. Each call goes to all ranks, and the result of rank 0 is returned.
 
-    `recipes` are those of the ranks, of which there are none where its process is `shared` with other policies.
-    `restarts`: see `RestartPolicy`; `device`: where it may have to wait for its engines, and they for it. Every method waits no
-    longer than `resources.deadlines` says, and raises what `marl_ray.actors.handle` lists.
+    `device` is locked while the learner uses it. Every method waits at most for the deadlines in `resources.deadlines`
+    and raises the errors of `marl_ray.actors.handle`.
     """
 
     def __init__(
         self,
         policy: PolicyId,
-        recipes: Sequence[ActorSpec[LearnerActor]],
+        supervise: Supervise,
+        num_ranks: int,
         transport: Transport,
         deadlines: Deadlines,
-        restarts: int = 0,
-        shared: SharedLearnerView | None = None,
-        device: DedicatedDevice = OWN,
+        device: DedicatedDevice = DEDICATED,
     ) -> None:
         self.policy = policy
-        self.device = device
-        device.join(self)
-        start = Deadline(deadlines.start_s, "start_s", "to start")
-        self.ranks = shared or Supervisor(recipes, RestartPolicy(start, restarts, deadlines.heartbeat_s))
-        self.ranks.fit = self._fit_rank
-        self._size = max(1, len(recipes))
         self.transport = transport
         self.version = 0
-        """Batches applied, of which the answer has come; so the version of the weights."""
+        """Number of batches with a confirmed update, which is the version of the weights."""
+        self.device = device
+        device.register(self)
+        self.ranks = supervise(self._initialize_rank)
+        self._num_ranks = num_ranks
         self._deadlines = deadlines
         self._generators: GeneratorGroup | None = None
         self._history: TrainingHistory | None = None
         self._loaded: tuple[int, str] | None = None
-        self._gathering = _Gathering(self._size)
+        self._barrier = _StartBarrier(num_ranks)
         self._notes: list[str] = []
-        self._publishing = asyncio.Lock()
-        self._turns = asyncio.Lock()
+        self._update_lock = asyncio.Lock()
+        self._call_lock = asyncio.Lock()
 
     async def start(self) -> list[str]:
-        """Start all ranks; returns what people should know of them."""
+        """Start all ranks and return their notes."""
         notes = [note for notes in await self.ranks.start() for note in notes]
         return notes + self._notes
 
@@ -87,12 +111,11 @@ class LearnerGroup:
         await self.ranks.close()
 
     async def connect(self, generators: GeneratorGroup, history: TrainingHistory) -> None:
-        """Join the policy's generators, which get the weights from here, those of later incarnations before they serve.
-        `history` is what a learner that is lost is made again from."""
+        """Send the weights to these generators from now on. `history` has the checkpoint and the batches from which a
+        lost learner is restored."""
         self._history = history
         self._generators = generators
-        generators.replicas.fit = self._fit
-        await self._survive(self._introduce)
+        await self._retry_on_loss(self._connect_ranks)
 
     async def learn(self, queue: GroupQueue) -> UpdateStats:
         """Learn from the next batch while its groups arrive: one optimizer step per mini-batch.
@@ -104,176 +127,185 @@ class LearnerGroup:
             raise ValueError(
                 f"{self.policy} has learned from {self.version} batches and cannot take batch {queue.step}"
             )
-        stats = await self._survive(lambda ranks: self._learn_batch(ranks, queue))
+        stats = await self._retry_on_loss(lambda ranks: self._learn_batch(ranks, queue))
         self.version += 1
-        self.device.learned()
+        self.device.notify_trained()
         return stats
 
     async def update_weights(self, changed: bool) -> WeightSyncResult | None:
-        """Let all generators serve the learner's weights as version `clock`; those that did not change since they were
-        sent last are not sent again, but to engines that sleep. None where no generator serves: each gets them before
-        it does again."""
+        """Let all generators serve the learner's weights as `version`.
+
+        Weights that have not `changed` since the last update are sent only to engines that sleep. Returns None if no
+        generator serves; generators receive the weights before they serve again.
+        """
         await self.device.wait_for_learners(self)
-        async with self._publishing:
-            handles = self._connected.replicas.serving()
-            return await self._deliver(handles, changed) if handles else None
+        async with self._update_lock:
+            generators = self._connected.replicas.serving()
+            return await self._send_weights(generators, changed) if generators else None
+
+    async def initialize_generator(self, generator: Handle[GenerationActor]) -> None:
+        """Give a generator the current weights before it serves. Generators that start before `connect` receive them
+        with the first `update_weights`."""
+        if self._generators is None:
+            return
+        async with self._update_lock:  # later updates include this generator
+            result = await self._send_weights([generator], changed=True)
+            if generator.id in result.failed:
+                raise UserError(result.failed[generator.id])
 
     async def logprob_gap(self, groups: Sequence[Group]) -> float:
-        """Mean absolute difference between its log-probabilities and those that the groups come with, nats a token."""
+        """Return the mean absolute difference between the learner's and the groups' log-probabilities, nats per token."""
         deadline = Deadline(self._deadlines.learn_s, "learn_s", "to score tokens")
 
         async def compare(ranks: Sequence[Handle[LearnerActor]]) -> float:
-            async with self.device.learning(self):
-                return await self._all(ranks, deadline, LearnerActor.logprob_gap, groups)
+            async with self.device.lock_for_training(self):
+                return await self._call(ranks, deadline, LearnerActor.logprob_gap, groups)
 
-        return await self._survive(compare)
+        return await self._retry_on_loss(compare)
 
-    def engines(self) -> list[Handle[GenerationActor]]:
-        """The generators that get the weights from here and serve."""
+    def rank_handles(self) -> list[Handle[LearnerActor]]:
+        """Return the serving ranks."""
+        return self.ranks.serving()
+
+    def engine_handles(self) -> list[Handle[GenerationActor]]:
+        """Return the serving generators of the policy; none before `connect`."""
         return [] if self._generators is None else self._generators.replicas.serving()
 
     async def save(self, folder: str) -> None:
-        """Write model and optimizer, as `load` reads them."""
-        deadline = self._files("to write its checkpoint")
-        await self._survive(lambda ranks: self._all(ranks, deadline, LearnerActor.save, folder))
+        """Write model and optimizer state for `load`."""
+        deadline = self._file_deadline("to write its checkpoint")
+        await self._retry_on_loss(lambda ranks: self._call(ranks, deadline, LearnerActor.save, folder))
 
     async def load(self, folder: str, step: int) -> None:
-        """Go on from what `save` wrote after `step` batches."""
+        """Continue from a folder that `save` wrote after `step` batches."""
         self._loaded, self.version = (step, folder), step
-        deadline = self._files("to load its checkpoint")
-        await self._survive(lambda ranks: self._all(ranks, deadline, LearnerActor.load, folder, step))
+        deadline = self._file_deadline("to load its checkpoint")
+        await self._retry_on_loss(lambda ranks: self._call(ranks, deadline, LearnerActor.load, folder, step))
 
     async def export(self, folder: str, texts: list[str]) -> None:
-        """Write the model as transformers loads it. The tokenizer that was written is tried on `texts`."""
-        deadline = self._files("to write its model")
-        await self._survive(lambda ranks: self._all(ranks, deadline, LearnerActor.export, folder, texts))
+        """Write the model in the format of transformers, and verify the written tokenizer on `texts`."""
+        deadline = self._file_deadline("to write its model")
+        await self._retry_on_loss(lambda ranks: self._call(ranks, deadline, LearnerActor.export, folder, texts))
 
     async def sees_path(self, path: str) -> bool:
-        """Whether the node of every rank sees `path` of the driver's file system."""
-        deadline = Deadline(self._deadlines.start_s, "start_s", "to look at the run folder")
-        return all(await self._survive(lambda ranks: self._answers(ranks, deadline, LearnerActor.sees_path, path)))
+        """Return whether the nodes of all ranks have `path` of the driver's file system."""
+        deadline = Deadline(self._deadlines.start_s, "start_s", "to look for the run folder")
+        return all(
+            await self._retry_on_loss(lambda ranks: self._call_all(ranks, deadline, LearnerActor.sees_path, path))
+        )
 
     async def fingerprint(self, texts: list[str]) -> str:
-        """The fingerprint of its tokenizer."""
-        deadline = Deadline(self._deadlines.start_s, "start_s", "to try its tokenizer")
-        return await self._survive(lambda ranks: self._all(ranks, deadline, LearnerActor.fingerprint, texts))
+        """Return the fingerprint of the tokenizer."""
+        deadline = Deadline(self._deadlines.start_s, "start_s", "to check its tokenizer")
+        return await self._retry_on_loss(lambda ranks: self._call(ranks, deadline, LearnerActor.fingerprint, texts))
 
     async def _learn_batch(self, ranks: Sequence[Handle[LearnerActor]], queue: GroupQueue) -> UpdateStats:
         """Send each group once: when it arrives, or with the complete batch on a device that the engines share."""
-        deadline, sent = self._learn(), 0
-        while not self.device.by_turns and (groups := await queue.get(sent)):
-            await self._answers(ranks, deadline, LearnerActor.accumulate, queue.step, sent, groups)
+        deadline, sent = self._learn_deadline(), 0
+        while not self.device.is_shared and (groups := await queue.get(sent)):
+            await self._call_all(ranks, deadline, LearnerActor.accumulate, queue.step, sent, groups)
             sent += len(groups)
-        rest = _without(await queue.batch(), sent)
-        async with self.device.learning(self):
-            return (await self._answers(ranks, deadline, LearnerActor.finish, rest, sent))[0]
+        remaining = _without_first(await queue.batch(), sent)
+        async with self.device.lock_for_training(self):
+            return (await self._call_all(ranks, deadline, LearnerActor.finish, remaining, sent))[0]
 
-    async def _deliver(self, generators: Sequence[Handle[GenerationActor]], changed: bool) -> WeightSyncResult:
-        """To these generators; those that do not take the weights are lost."""
-        deadline = Deadline(self._deadlines.sync_s + GRACE_S, "sync_s", "to publish its weights")
+    async def _send_weights(self, generators: Sequence[Handle[GenerationActor]], changed: bool) -> WeightSyncResult:
+        """Send the weights to these generators. Generators that do not accept them are lost."""
+        deadline = Deadline(self._deadlines.sync_s + GRACE_S, "sync_s", "to update weights")
+        replicas = self._connected.replicas
 
         async def send(ranks: Sequence[Handle[LearnerActor]]) -> WeightSyncResult | None:
-            async with self.device.sending(generators, self._connected.replicas) as asleep:
-                return await self._all(
-                    ranks, deadline, LearnerActor.update_weights, list(generators), changed or asleep
-                )
+            async with self.device.lock_for_weight_update(generators, replicas) as asleep:
+                update_weights = LearnerActor.update_weights
+                return await self._call(ranks, deadline, update_weights, list(generators), changed or asleep)
 
-        delivery = await self._survive(send)
-        assert delivery is not None, "rank 0 sends"
+        result = await self._retry_on_loss(send)
+        assert result is not None, "rank 0 sends"
         for generator in generators:
-            if generator.id in delivery.failed:
-                self._connected.replicas.report_lost(generator, delivery.failed[generator.id])
-        return delivery
+            if generator.id in result.failed:
+                replicas.report_lost(generator, result.failed[generator.id])
+        return result
 
-    async def _fit(self, generator: Handle[GenerationActor]) -> None:
-        """Make a generator of a later incarnation serve what the others do."""
-        async with self._publishing:  # no publication goes on without it from here on
-            delivery = await self._deliver([generator], changed=True)
-            if generator.id in delivery.failed:
-                raise UserError(delivery.failed[generator.id])
-
-    async def _fit_rank(self, rank: Handle[LearnerActor]) -> None:
-        """Give a rank the group's state, together with all others of its incarnations: the last to have started does it."""
+    async def _initialize_rank(self, rank: Handle[LearnerActor]) -> None:
+        """Restore a rank together with all others of its incarnation; the rank that starts last restores all."""
         for other in self.ranks.serving():
-            self.ranks.report_lost(other, f"it works with {rank.id}, which begins anew")
-        gathering = self._gathering
-        async with gathering.entered(rank, self._deadlines.start_s) as last:
-            if last:
-                self._gathering = _Gathering(self._size)  # for those of later incarnations
-                await self._restore([gathering.ranks[id] for id in sorted(gathering.ranks)])
+            self.ranks.report_lost(other, f"it works with {rank.id}, which restarts")
+        barrier = self._barrier
+        async with barrier.wait(rank, self._deadlines.start_s) as is_last:
+            if is_last:
+                self._barrier = _StartBarrier(self._num_ranks)  # for the next incarnations
+                await self._restore([barrier.ranks[id] for id in sorted(barrier.ranks)])
 
     async def _restore(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
-        """The last checkpoint, then the log's batches up to the clock."""
-        if self._size > 1:
-            await self._meet(ranks)
+        """Load the last checkpoint, and replay the logged batches up to the version."""
+        if self._num_ranks > 1:
+            await self._form_rank_group(ranks)
         checkpoint = (self._history.checkpoint() if self._history else None) or self._loaded
         step = 0
         if checkpoint is not None:
             step, folder = checkpoint
-            await self._each(ranks, self._files("to load its checkpoint"), LearnerActor.load, folder, step)
+            deadline = self._file_deadline("to load its checkpoint")
+            await self._call_unlocked(ranks, deadline, LearnerActor.load, folder, step)
         if step < self.version:
-            async with self.device.borrowed():
+            async with self.device.lock_for_restore():
                 await self._replay(ranks, step)
         if self._generators is not None:
-            await self._introduce(ranks)
+            await self._connect_ranks(ranks)
 
     async def _replay(self, ranks: Sequence[Handle[LearnerActor]], step: int) -> None:
-        """Learn again from batches number `step` and after."""
+        """Learn again from the logged batches, starting with batch number `step`."""
         for number in range(step, self.version):
             if self._history is None:
                 raise UserError(f"{self.policy} learner: there is no log of its batches")
             batch = await asyncio.to_thread(self._history.batch, number)
-            await self._each(ranks, self._learn(), LearnerActor.update, batch)
+            await self._call_unlocked(ranks, self._learn_deadline(), LearnerActor.update, batch)
 
-    async def _meet(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
-        """The ranks find each other at rank 0's node, and load the model."""
-        deadline, limits = Deadline(self._deadlines.start_s, "start_s", "to meet its ranks"), self._deadlines
+    async def _form_rank_group(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
+        """Connect the ranks through a rendezvous on rank 0's node, and load the model."""
+        deadline, limits = Deadline(self._deadlines.start_s, "start_s", "to connect its ranks"), self._deadlines
         nodes = {rank.location.ip for rank in ranks if rank.location is not None}
-        # Within a call, one may wait for another as long as the call may take.
+        # Within a call, a rank may wait for another rank as long as the call may take.
         timeout_s = max(limits.start_s, limits.learn_s, limits.sync_s, limits.checkpoint_s)
-        meeting = await ranks[0].call(LearnerActor.open_rendezvous, len(nodes) == 1, timeout_s).within(deadline)
-        self._notes, *_ = await self._each(ranks, deadline, LearnerActor.join, meeting)
+        rendezvous = await ranks[0].call(LearnerActor.open_rendezvous, len(nodes) == 1, timeout_s).within(deadline)
+        self._notes, *_ = await self._call_unlocked(ranks, deadline, LearnerActor.join_rendezvous, rendezvous)
 
-    async def _introduce(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
-        """To the generators, which refuse earlier incarnations from now on."""
-        generators = self._connected
-        deadline = Deadline(self._deadlines.sync_s + GRACE_S, "sync_s", "to meet its generators")
-        handles, sync_s, workers_per_replica = (
-            generators.replicas.serving(),
-            self._deadlines.sync_s,
-            generators.workers_per_replica,
-        )
-        arguments = (handles, ranks[0].incarnation, workers_per_replica, self.transport, sync_s)
-        await self._each(ranks, deadline, LearnerActor.connect, *arguments)
+    async def _connect_ranks(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
+        """Connect the ranks to the generators, which reject earlier incarnations from now on."""
+        generators, sync_s = self._connected, self._deadlines.sync_s
+        deadline = Deadline(sync_s + GRACE_S, "sync_s", "to connect to its generators")
+        handles, workers = generators.replicas.serving(), generators.workers_per_replica
+        arguments = (handles, ranks[0].incarnation, workers, self.transport, sync_s)
+        await self._call_unlocked(ranks, deadline, LearnerActor.connect, *arguments)
 
     @property
     def _connected(self) -> GeneratorGroup:
         if self._generators is None:
-            raise RuntimeError(f"{self.policy} learner has not met its generators")
+            raise RuntimeError(f"{self.policy} learner is not connected to its generators")
         return self._generators
 
-    def _learn(self) -> Deadline:
+    def _learn_deadline(self) -> Deadline:
         return Deadline(self._deadlines.learn_s, "learn_s", "to learn")
 
-    def _files(self, purpose: str) -> Deadline:
+    def _file_deadline(self, purpose: str) -> Deadline:
         return Deadline(self._deadlines.checkpoint_s, "checkpoint_s", purpose)
 
-    async def _survive(self, work: Callable[[Sequence[Handle[LearnerActor]]], Awaitable[R]]) -> R:
-        """`work` with all ranks; where one is lost, from the beginning with those of the next incarnation.
+    async def _retry_on_loss(self, work: Callable[[Sequence[Handle[LearnerActor]]], Awaitable[R]]) -> R:
+        """Run `work` with all ranks, and again from the beginning with the next incarnation if a rank is lost.
 
-        Raises DeadlineExceeded where the next incarnation, too, takes longer than the deadline: so would all others.
+        Raises DeadlineExceeded if two incarnations in a row miss the deadline.
         """
-        late = False
+        was_late = False
         while True:
             ranks = await self.ranks.wait_ready(all_members=True)
             try:
                 return await work(ranks)
             except _RankLost as lost:
-                if late and isinstance(lost.__cause__, DeadlineExceeded):
-                    raise lost.__cause__ from None
-                late = isinstance(lost.__cause__, DeadlineExceeded)
+                cause = lost.__cause__
+                if was_late and isinstance(cause, DeadlineExceeded):
+                    raise cause from None
+                was_late = isinstance(cause, DeadlineExceeded)
 
-    async def _all(
+    async def _call(
         self,
         ranks: Sequence[Handle[LearnerActor]],
         deadline: Deadline,
@@ -281,10 +313,10 @@ class LearnerGroup:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """The first rank's answer. Raises as `_answers`."""
-        return (await self._answers(ranks, deadline, method, *args, **kwargs))[0]
+        """Return the result of rank 0. Raises the errors of `_call_all`."""
+        return (await self._call_all(ranks, deadline, method, *args, **kwargs))[0]
 
-    async def _answers(
+    async def _call_all(
         self,
         ranks: Sequence[Handle[LearnerActor]],
         deadline: Deadline,
@@ -292,12 +324,12 @@ class LearnerGroup:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> list[R]:
-        """All ranks' answers. Where one is lost all are: they work together. Raises _RankLost.
+        """Return the results of all ranks. If one is lost, all are replaced. Raises _RankLost.
 
-        A rank does one thing at a time, and so it is asked: the deadline is for its own work, not for a long update
-        that a publication or a checkpoint would have to wait for there.
+        Calls to a rank are serialised, so a deadline covers only the call itself and not the time it spends queued, for
+        example behind a long update.
         """
-        async with self._turns:
+        async with self._call_lock:
             try:
                 calls = [rank.call(method, *args, **kwargs) for rank in ranks]
                 return await gather(*(call.within(deadline) for call in calls))
@@ -307,33 +339,36 @@ class LearnerGroup:
                 raise _RankLost from error
 
     @staticmethod
-    async def _each(
+    async def _call_unlocked(
         ranks: Sequence[Handle[LearnerActor]],
         deadline: Deadline,
         method: Callable[Concatenate[LearnerActor, P], R],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> list[R]:
-        """All ranks' answers. They are asked before anything else runs, so all of them in one order."""
+        """Return the results of all ranks. The calls are submitted before any other coroutine runs, so all ranks receive
+        them in the same order."""
         return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
 
 
-class _Gathering:
-    """Ranks that have started their next incarnations, to be fitted by the last of them."""
+class _StartBarrier:
+    """A barrier for ranks that restart; the last rank restores all of them."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, num_ranks: int) -> None:
         self.ranks: dict[ActorId, Handle[LearnerActor]] = {}
-        self._size = size
-        self._over = False
+        self._num_ranks = num_ranks
+        self._is_over = False
         self._failure: str | None = None
         self._condition = Condition()
 
     @asynccontextmanager
-    async def entered(self, rank: Handle[LearnerActor], deadline_s: float) -> AsyncIterator[bool]:
-        """Whether this rank is the last; it goes on at once, the others when it has left. Raises DeadlineExceeded where it
-        does not come, and UserError where it fails."""
+    async def wait(self, rank: Handle[LearnerActor], deadline_s: float) -> AsyncIterator[bool]:
+        """Yield True for the last rank at once, and False for the others after the last rank has left.
+
+        Raises DeadlineExceeded if not all ranks arrive, and UserError if the last rank fails.
+        """
         self.ranks[rank.id] = rank
-        if len(self.ranks) == self._size:
+        if len(self.ranks) == self._num_ranks:
             self._condition.notify_all()
             try:
                 yield True
@@ -341,28 +376,28 @@ class _Gathering:
                 self._failure = str(error) or type(error).__name__
                 raise
             finally:
-                self._over = True
+                self._is_over = True
                 self._condition.notify_all()
             return
         try:
-            whole = self._condition.wait_for(lambda: len(self.ranks) == self._size)
-            await wait_within(deadline_s, f"the ranks beside {rank.id} to start", "start_s", whole)
+            complete = self._condition.wait_for(lambda: len(self.ranks) == self._num_ranks)
+            await wait_within(deadline_s, f"the ranks beside {rank.id} to start", "start_s", complete)
         except BaseException:
             del self.ranks[rank.id]
             raise
-        await self._condition.wait_for(lambda: self._over)
+        await self._condition.wait_for(lambda: self._is_over)
         if self._failure is not None:
-            raise UserError(f"{rank.id} starts with all its ranks, or not: {self._failure}")
+            raise UserError(f"{rank.id} starts only together with all its ranks: {self._failure}")
         yield False
 
 
 class _RankLost(Exception):
-    """A rank is gone, and has been told to the supervisor."""
+    """A rank is lost, and the supervisor has been notified."""
 
 
-def _without(batch: Batch, sent: int) -> Batch:
-    """The batch without the first groups of its first mini-batch."""
-    if not sent:
+def _without_first(batch: Batch, groups: int) -> Batch:
+    """Return the batch without the first groups of its first mini-batch."""
+    if not groups:
         return batch
     first, *others = batch.mini_batches
-    return replace(batch, mini_batches=(replace(first, groups=first.groups[sent:]), *others))
+    return replace(batch, mini_batches=(replace(first, groups=first.groups[groups:]), *others))

@@ -1,18 +1,18 @@
-"""Sandbox workers on a Ray cluster, as one.
+"""Sandbox workers on a Ray cluster, as one pool.
 
-    execute(programs) -> distinct by content -> in the cache? in flight? -> pending -> batches -> workers
+    execute(programs) -> distinct programs -> cached? in flight? -> queue -> batches -> workers
 
-| waits for | deadline | then |
+| wait | deadline | on expiry |
 |---|---|---|
-| a worker's start | `start` | the start fails and names it; once running, further tries: see the supervisor |
-| a sign of life of a busy worker | `deadline_s` | the worker is replaced, the programs retried once |
-| a batch | what its programs may take, each tried twice | the same |
-| a program's report | the two above, twice | a report with `infra_error` |
+| start of a worker | `start` | the first start fails and names the worker; later starts are repeated by the supervisor |
+| heartbeat of a busy worker | `heartbeat_s` | the worker is replaced, its programs are retried once |
+| batch | the limits of its programs, two attempts each | the same |
+| report of a program | two attempts of the above | a report with `infra_error` |
 
-A worker has one small batch at a time: little waits behind a slow program, and all else goes to whoever is free.
-Workers that took two batches of 16 and handed back what a slow program held up earned too little: of 64 programs on
-two workers, 4 of them endless, the last of the others came after 12.4 s instead of 12.9, all after 14.0 instead of
-12.9; without slow ones they made 6 % more programs a second (medians, taking turns in one run on a busy machine).
+A worker runs one small batch at a time, so few programs wait behind a slow one and the others go to any free worker.
+Giving each worker two batches of 16 and taking back programs behind a slow one gained too little. With 64 programs on two
+workers, 4 of them endless, the last of the other programs finished after 12.4 s instead of 12.9 s, and all after 14.0 s
+instead of 12.9 s. Without slow programs the throughput was 6 % higher (medians, alternating in one run on a busy machine).
 """
 
 from __future__ import annotations
@@ -24,35 +24,70 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marl_ray.actors.handle import Deadline, Handle
-from marl_ray.actors.sandbox_worker import SandboxWorker
+from marl_ray.actors.handle import Actor, Deadline, Handle
 from marl_ray.actors.supervisor import ActorSpec, RestartPolicy, Supervisor
+from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
-from marl_ray.sandbox import ExecutionReport, Program, SandboxSettings, count_tests, failed_report
+from marl_ray.sandbox import (
+    ExecutionReport,
+    Program,
+    Sandbox,
+    SandboxSettings,
+    SandboxUnavailable,
+    count_tests,
+    failed_report,
+)
 
 RESTARTS = 100
 START = Deadline(120.0, "", "to start")
 RESTART_S = 40.0
-"""What a sandbox may take, besides a program's own limit, to notice that it has died and to start again."""
+"""Time that a sandbox may take, beyond a program's own limit, to detect its own crash and restart."""
+
+
+class SandboxWorker(Actor):
+    """Ray actor: one sandbox, which runs programs one after another. A second thread answers heartbeats."""
+
+    def __init__(self, settings: SandboxSettings, without: tuple[str, ...] = ()) -> None:
+        self._sandbox = Sandbox(settings, without=without)
+
+    def start(self) -> list[str]:
+        """Start the sandbox. Raises UserError if the required isolation is unavailable on this node."""
+        try:
+            self._sandbox.start()
+        except SandboxUnavailable as error:
+            raise UserError(error) from None
+        return [self._sandbox.describe()]
+
+    def run(self, programs: Sequence[Program]) -> list[ExecutionReport]:
+        """Return the reports in the order of the programs."""
+        return list(self._sandbox.run_each(programs))
+
+    def heartbeat(self) -> None:
+        """Return at once."""
 
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    """A distinct program in the pool; everybody who asks for it waits on the one future."""
+    """A distinct program in the pool, and the future that all its callers await."""
 
     key: str
     program: Program
     future: asyncio.Future[ExecutionReport]
     failures: int = 0
-    avoid: ActorId | None = None
-    """The worker that failed on it."""
+    failed_worker: ActorId | None = None
 
 
 class SandboxPool:
-    """Sandbox workers as one. For use from a single event loop.
+    """Sandbox workers as one pool, with a cache of reports. For use from a single event loop.
 
-    `scheduling`: one Ray scheduling strategy a worker, or None to spread them. `restarts`: see `RestartPolicy`. `deadline_s`:
-    for a sign of life. `without`: see `Sandbox`.
+    Args:
+        scheduling: one Ray scheduling strategy per worker; None spreads the workers over the nodes.
+        batch_size: maximum programs per batch.
+        cache_size: maximum cached reports.
+        start: deadline of a worker's start.
+        restarts: maximum restarts per worker (see `RestartPolicy`).
+        heartbeat_s: maximum seconds without a heartbeat of a busy worker.
+        without: disabled isolation mechanisms (see `Sandbox`).
     """
 
     def __init__(
@@ -66,91 +101,93 @@ class SandboxPool:
         cache_size: int = 4096,
         start: Deadline = START,
         restarts: int = RESTARTS,
-        deadline_s: float = 60.0,
+        heartbeat_s: float = 60.0,
         without: tuple[str, ...] = (),
     ) -> None:
         if num_workers < 1 or batch_size < 1:
             raise ValueError("a sandbox pool needs at least one worker and batch size 1")
-        settings.candidates()  # contradictory settings are refused here, before any actor
+        settings.candidates()  # raises for contradictory settings, before any actor is created
         self._settings = settings
         self._batch_size = batch_size
         self._cache_size = cache_size
-        self._deadline_s = deadline_s
-        recipes = [
+        self._heartbeat_s = heartbeat_s
+        specs = [
             ActorSpec(
                 ActorId("sandbox", None, worker),
                 SandboxWorker,
                 (settings, without),
                 {
                     "num_cpus": num_cpus_per_worker,
-                    "max_concurrency": 2,  # `alive` answers while `run` runs
+                    "max_concurrency": 2,  # `heartbeat` answers while `run` runs
                     "scheduling_strategy": strategy,
                 },
             )
             for worker, strategy in zip(range(num_workers), scheduling or ["SPREAD"] * num_workers, strict=True)
         ]
-        self.workers = Supervisor(recipes, RestartPolicy(start, restarts), self._dispatch)
+        self.workers = Supervisor(specs, RestartPolicy(start, restarts), on_change=self._dispatch)
         self._busy: set[Handle[SandboxWorker]] = set()
-        self._fresh: deque[_Item] = deque()
+        self._new: deque[_Item] = deque()
         self._retries: deque[_Item] = deque()
-        self._open: dict[str, _Item] = {}
+        self._pending: dict[str, _Item] = {}
         self._cache: OrderedDict[str, ExecutionReport] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self.executions = 0
-        """Reports made by workers."""
+        """Number of reports made by workers."""
         self._taken = 0
 
     async def start(self) -> list[str]:
-        """Start all workers; returns one line a node. Raises UserError if one of them cannot be had."""
+        """Start all workers and return one line per node. Raises UserError if one of them cannot start."""
         notes = await self.workers.start()
         locations = [worker.location for worker in self.workers.serving()]
         nodes = Counter((at.ip, at.host, *lines) for at, lines in zip(locations, notes, strict=True) if at is not None)
         return [f"{host}: {note}; workers: {count}" for (_, host, note), count in nodes.items()]
 
     async def close(self) -> None:
-        """End all workers; whoever still waits gets a report with `infra_error`."""
+        """End all workers. Pending callers receive a report with `infra_error`."""
         await self.workers.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for item in list(self._open.values()):
+        for item in list(self._pending.values()):
             self._give_up(item, "the sandbox pool was closed")
 
     def take_executions(self) -> int:
-        """Reports that workers have made since this was last asked."""
+        """Return the number of reports made since the last call."""
         new, self._taken = self.executions - self._taken, self.executions
         return new
 
     async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
-        """Reports in the order of the programs, equal ones run once. Raises ValueError for bad tests and TypeError
-        for what is no Program, before any runs."""
+        """Return the reports in the order of the programs; equal programs run once.
+
+        Raises ValueError for invalid tests and TypeError for an object that is no Program, before any program runs.
+        """
         for program in programs:
             if not isinstance(program, Program):
-                what = f"{type(program).__module__}:{type(program).__qualname__}"
-                raise TypeError(f"an attempt's program must be a marl_ray.sandbox Program or None, not {what}")
+                name = f"{type(program).__module__}:{type(program).__qualname__}"
+                raise TypeError(f"an attempt's program must be a marl_ray.sandbox Program or None, not {name}")
             count_tests(program.tests, program.entry_point, program.form)
-        waiting: list[ExecutionReport | asyncio.Future[ExecutionReport]] = []
+        results: list[ExecutionReport | asyncio.Future[ExecutionReport]] = []
         for program in programs:
             key = program.key
-            known = self._cache.get(key)
-            if known is not None:
+            cached = self._cache.get(key)
+            if cached is not None:
                 self._cache.move_to_end(key)
-                waiting.append(known)
+                results.append(cached)
                 continue
-            item = self._open.get(key)
+            item = self._pending.get(key)
             if item is None:
                 item = _Item(key, program, asyncio.get_running_loop().create_future())
-                self._open[key] = item
-                self._fresh.append(item)
-            waiting.append(item.future)
+                self._pending[key] = item
+                self._new.append(item)
+            results.append(item.future)
         self._dispatch()
-        # Shielded: another caller may wait for the same program when this one is cancelled.
-        return [entry if isinstance(entry, ExecutionReport) else await asyncio.shield(entry) for entry in waiting]
+        # Shielded, because another caller may await the same program when this caller is cancelled.
+        return [result if isinstance(result, ExecutionReport) else await asyncio.shield(result) for result in results]
 
     def _dispatch(self) -> None:
-        """Hand pending programs to free workers, until there is no more of either."""
+        """Assign pending programs to free workers, until either runs out."""
         if self.workers.exhausted():
-            while queue := self._retries or self._fresh:
+            while queue := self._retries or self._new:
                 self._give_up(queue.popleft(), f"no sandbox worker is left: {self.workers.last_failure}")
         free = [worker for worker in self.workers.serving() if worker not in self._busy]
         for number, worker in enumerate(free):
@@ -162,48 +199,48 @@ class SandboxPool:
                 task.add_done_callback(self._tasks.discard)
 
     def _next_batch(self, worker: Handle[SandboxWorker], free: int) -> list[_Item]:
-        """A retried program alone, so that it cannot take others down with it; else an even share of the fresh."""
-        elsewhere = any(other is not worker for other in self.workers.serving())
+        """Return a single retried program, which might crash the worker, or an even share of the new programs."""
+        has_others = any(other is not worker for other in self.workers.serving())
         for item in self._retries:
-            if item.avoid != worker.id or not elsewhere:
+            if item.failed_worker != worker.id or not has_others:
                 self._retries.remove(item)
                 return [item]
-        size = min(self._batch_size, math.ceil(len(self._fresh) / free))
-        return [self._fresh.popleft() for _ in range(size)]
+        size = min(self._batch_size, math.ceil(len(self._new) / free))
+        return [self._new.popleft() for _ in range(size)]
 
     async def _run(self, worker: Handle[SandboxWorker], items: list[_Item]) -> None:
         try:
-            reports = await self._answer(worker, [item.program for item in items])
+            reports = await self._run_batch(worker, [item.program for item in items])
             for item, report in zip(items, reports, strict=True):
-                self._take(worker, item, report)
-        except Exception as error:  # whatever it is, those who wait for these programs must get an answer
+                self._accept(worker, item, report)
+        except Exception as error:  # callers of these programs must get an answer for any error
             for item in items:
-                self._failed(worker, item, str(error))
+                self._retry(worker, item, str(error))
             self.workers.report_lost(worker, str(error))
         finally:
             self._busy.discard(worker)
         self._dispatch()
 
-    async def _answer(self, worker: Handle[SandboxWorker], programs: list[Program]) -> list[ExecutionReport]:
-        """A batch's reports, as long as the worker gives signs of life."""
-        deadline = Deadline(sum(map(self._longest, programs)), "", "to run its programs")
-        answer = asyncio.ensure_future(worker.call(SandboxWorker.run, programs).within(deadline))
+    async def _run_batch(self, worker: Handle[SandboxWorker], programs: list[Program]) -> list[ExecutionReport]:
+        """Return a batch's reports, as long as the worker answers heartbeats."""
+        deadline = Deadline(sum(map(self._max_seconds, programs)), "", "to run its programs")
+        heartbeat = Deadline(self._heartbeat_s, "heartbeat_s", "to answer a heartbeat")
+        reports = asyncio.ensure_future(worker.call(SandboxWorker.run, programs).within(deadline))
         try:
-            while not (await asyncio.wait({answer}, timeout=self._deadline_s))[0]:
-                alive = Deadline(self._deadline_s, "heartbeat_s", "to give a sign of life")
-                await worker.call(SandboxWorker.alive).within(alive)
-            return answer.result()
+            while not (await asyncio.wait({reports}, timeout=self._heartbeat_s))[0]:
+                await worker.call(SandboxWorker.heartbeat).within(heartbeat)
+            return reports.result()
         finally:
-            answer.cancel()
+            reports.cancel()
 
-    def _longest(self, program: Program) -> float:
-        """Seconds that a worker may take for a program: two tries, each ended by the sandbox itself."""
+    def _max_seconds(self, program: Program) -> float:
+        """Return the maximum time of a program on a worker: two attempts, each limited by the sandbox."""
         wall_s = (program.limits or self._settings.limits).program_wall_s
         return 2 * ((2 if program.visible else 1) * wall_s + RESTART_S)
 
-    def _take(self, worker: Handle[SandboxWorker], item: _Item, report: ExecutionReport) -> None:
+    def _accept(self, worker: Handle[SandboxWorker], item: _Item, report: ExecutionReport) -> None:
         if report.infra_error is not None:
-            self._failed(worker, item, report.infra_error)
+            self._retry(worker, item, report.infra_error)
             return
         self.executions += 1
         self._cache[item.key] = report
@@ -211,19 +248,19 @@ class SandboxPool:
             self._cache.popitem(last=False)
         self._resolve(item, report)
 
-    def _failed(self, worker: Handle[SandboxWorker], item: _Item, reason: str) -> None:
-        """The worker failed on it: once more elsewhere, then it is reported, and never as the program's fault."""
+    def _retry(self, worker: Handle[SandboxWorker], item: _Item, reason: str) -> None:
+        """Retry a program once on another worker, then report an infrastructure error."""
         item.failures += 1
         if item.failures > 1:
             self._give_up(item, f"two sandbox workers failed, the last because: {reason}")
         else:
-            item.avoid = worker.id
+            item.failed_worker = worker.id
             self._retries.append(item)
 
     def _give_up(self, item: _Item, reason: str) -> None:
         self._resolve(item, failed_report(item.program, "", infra_error=reason))
 
     def _resolve(self, item: _Item, report: ExecutionReport) -> None:
-        self._open.pop(item.key, None)
+        self._pending.pop(item.key, None)
         if not item.future.done():
             item.future.set_result(report)

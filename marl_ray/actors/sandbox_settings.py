@@ -1,4 +1,4 @@
-"""The sandbox library's settings from the run's, and whether they can be had. No Ray."""
+"""Settings of the sandbox library from a run's config, and checks that they are available. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marl_ray.sandbox.host.python_files import find_packages
 
 
 def sandbox_settings(config: Config) -> SandboxSettings:
-    """What the config's section `sandbox` amounts to."""
+    """Return the library settings for the config's section `sandbox`."""
     sandbox = config.sandbox
     limits = Limits(
         test_cpu_s=sandbox.test_timeout_s,
@@ -31,7 +31,7 @@ def sandbox_settings(config: Config) -> SandboxSettings:
 
 def check_local_machine(config: Config) -> None:
     """Raise UserError if a run on this machine lacks GPUs or sandbox isolation. Check nothing on a remote cluster."""
-    from marl_ray.cluster.ray_connection import cluster_address, local_gpus  # Ray, which a dry run does without
+    from marl_ray.cluster.ray_connection import cluster_address, local_gpus  # imports Ray, which a dry run does without
 
     if not cluster_address():
         make_plan(config, cluster_has_gpus=local_gpus() > 0)
@@ -39,8 +39,7 @@ def check_local_machine(config: Config) -> None:
 
 
 def check_sandbox_here(config: Config) -> None:
-    """This machine gives a level of isolation, where one was asked for by name, or one with scratch folders. Raises
-    UserError."""
+    """Raise UserError if this machine lacks an isolation level that is requested by name or needs scratch folders."""
     settings = sandbox_settings(config)
     if settings.require is None and settings.isolation in ("auto", "none") and not settings.scratch_mb:
         return
@@ -54,8 +53,8 @@ def check_sandbox_here(config: Config) -> None:
 
 
 def check_sandbox(config: Config) -> None:
-    """Raises UserError for a level of isolation that no machine gives under these settings, and for packages that are
-    not installed (here; sandbox workers have the same environment)."""
+    """Raise UserError for an isolation level that no machine provides with these settings, and for packages that are not
+    installed here (sandbox workers have the same environment)."""
     try:
         settings = sandbox_settings(config)
         settings.candidates()

@@ -1,15 +1,15 @@
-"""The device of a policy's engine and learner: one that is theirs alone, or one where they take turns.
+"""Locks for the device of a policy's engine and learner, which is dedicated to them or shared in turns.
 
-    play    all engines of the device are awake; learners are in the host's memory
-    learn   all engines are asleep; one learner after another comes to the device, learns, and goes
-    wake    an engine's weights get their memory again, the learner's arrive, keys and values get theirs; it serves
+    rollout    all engines on the device are awake; learners are offloaded to host memory
+    training   all engines are asleep; one learner after another loads its state, trains and offloads it
+    wake       engines allocate weights, receive the learner's weights, allocate the KV cache and serve
 
-Whoever changes what is on the device holds it meanwhile, and waits for nothing then but for calls with deadlines: never
-for another actor's next incarnation. So whoever is lost gives it back. Engines start asleep and learners in the host's memory;
-the first publication wakes an engine, in every incarnation.
+Every change of the memory on a shared device holds its lock. The holder waits only for calls with deadlines, never for
+the restart of an actor, so a lost actor releases the lock. Engines start asleep and learners offloaded; the first
+weight update wakes an engine, in every incarnation.
 
-A learner that is lost is made again at once, whoever plays: engines that sleep for it keep what they were asked, and
-get the weights that they had before they go on.
+A lost learner is rebuilt at once, also during a rollout: the engines sleep meanwhile, keep their requests, and receive
+their previous weights before they continue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
@@ -25,87 +25,99 @@ from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.supervisor import Supervisor
 from marl_ray.core.concurrency import Condition, DeadlineExceeded, gather
 
-if TYPE_CHECKING:
-    from marl_ray.actors.learner_group import LearnerGroup
-
 MEGABYTE = 2**20
 
 
+class DeviceUser(Protocol):
+    """A policy's learner, as its device knows it."""
+
+    @property
+    def version(self) -> int:
+        """Number of applied batches."""
+
+    def rank_handles(self) -> list[Handle[LearnerActor]]:
+        """Return the serving ranks."""
+
+    def engine_handles(self) -> list[Handle[GenerationActor]]:
+        """Return the serving generators of the policy."""
+
+
 class DedicatedDevice:
-    """One where nobody waits for another."""
+    """Devices of engine and learner that need no lock."""
 
-    by_turns = False
+    is_shared = False
 
-    def join(self, learner: LearnerGroup) -> None:
-        """This policy's learner is here."""
+    def register(self, learner: DeviceUser) -> None:
+        """Add a learner to the device."""
 
     @asynccontextmanager
-    async def learning(self, learner: LearnerGroup) -> AsyncIterator[None]:
-        """A learner computes. Engines that were awake serve again after their next publication."""
+    async def lock_for_training(self, learner: DeviceUser) -> AsyncIterator[None]:
+        """Hold the device for an update. Sleeping engines serve again after their next weight update."""
         yield
 
     @asynccontextmanager
-    async def borrowed(self) -> AsyncIterator[None]:
-        """A learner starts, or learns again what it had learned. Engines that were awake go on afterwards."""
+    async def lock_for_restore(self) -> AsyncIterator[None]:
+        """Hold the device while a learner starts or replays batches. Engines continue afterwards with their weights."""
         yield
 
     @asynccontextmanager
-    async def sending(
+    async def lock_for_weight_update(
         self, generators: Sequence[Handle[GenerationActor]], replicas: Supervisor[GenerationActor]
     ) -> AsyncIterator[bool]:
-        """A learner sends its weights to these generators. Gives whether one of them sleeps, and so has none."""
+        """Hold the device while a learner sends its weights to `generators`. Yields whether one of them is asleep and
+        therefore has no weights."""
         yield False
 
-    async def wait_for_learners(self, learner: LearnerGroup) -> None:
-        """Returns when all learners here have applied as many batches as this one: the device is the engines'."""
+    async def wait_for_learners(self, learner: DeviceUser) -> None:
+        """Wait until all learners on the device have applied as many batches as `learner`."""
 
-    def learned(self) -> None:
-        """A learner has applied a batch."""
+    def notify_trained(self) -> None:
+        """Wake up `wait_for_learners` after a learner has applied a batch."""
 
     def pop_memory_metrics(self, step: int) -> Mapping[str, float]:
-        """Its metrics of a step, MB; they are forgotten."""
+        """Remove and return the memory metrics of a step, in MB."""
         return {}
 
 
 class SharedDevice(DedicatedDevice):
-    """One where engines and learners take turns. `gpu`: whether it is one, else it is the memory of a node."""
+    """A device that engines and learners use in turns: a GPU (`is_gpu`), or the memory of a node. `deadline` limits the
+    calls that put an engine to sleep or query an actor's memory."""
 
-    by_turns = True
+    is_shared = True
 
-    def __init__(self, number: int, gpu: bool, patience: Deadline) -> None:
+    def __init__(self, number: int, is_gpu: bool, deadline: Deadline) -> None:
         self.number = number
-        self.gpu = gpu
-        self._patience = patience
-        """For an engine to fall asleep, and for an actor to tell its memory."""
-        self._held = asyncio.Lock()
+        self.is_gpu = is_gpu
+        self._deadline = deadline
+        self._lock = asyncio.Lock()
         self._condition = Condition()
-        self._learners: list[LearnerGroup] = []
+        self._learners: list[DeviceUser] = []
         self._awake: dict[Handle[GenerationActor], Supervisor[GenerationActor]] = {}
         self._memory: dict[int, dict[str, float]] = {}
 
-    def join(self, learner: LearnerGroup) -> None:
+    def register(self, learner: DeviceUser) -> None:
         self._learners.append(learner)
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """An engine starts, and finds out how much memory there is."""
-        async with self._held:
+    async def lock_for_engine_start(self) -> AsyncIterator[None]:
+        """Hold the device while an engine starts and measures free memory."""
+        async with self._lock:
             yield
 
     @asynccontextmanager
-    async def learning(self, learner: LearnerGroup) -> AsyncIterator[None]:
-        async with self._held:
+    async def lock_for_training(self, learner: DeviceUser) -> AsyncIterator[None]:
+        async with self._lock:
             if self._awake:
-                await self._note(learner.version, "play")
-            if await self._put_to_sleep():
-                await self._note(learner.version, "asleep")
+                await self._record_memory(learner.version, "play")
+            if await self._sleep_engines():
+                await self._record_memory(learner.version, "asleep")
             yield
-            await self._note(learner.version, "learn", learner)
+            await self._record_memory(learner.version, "learn", learner)
 
     @asynccontextmanager
-    async def borrowed(self) -> AsyncIterator[None]:
-        async with self._held:
-            asleep = await self._put_to_sleep()
+    async def lock_for_restore(self) -> AsyncIterator[None]:
+        async with self._lock:
+            asleep = await self._sleep_engines()
             try:
                 yield
             finally:
@@ -113,58 +125,60 @@ class SharedDevice(DedicatedDevice):
                     replicas.mark_stale(engine)
 
     @asynccontextmanager
-    async def sending(
+    async def lock_for_weight_update(
         self, generators: Sequence[Handle[GenerationActor]], replicas: Supervisor[GenerationActor]
     ) -> AsyncIterator[bool]:
-        async with self._held:
+        async with self._lock:
             asleep = any(generator not in self._awake for generator in generators)
-            self._awake |= dict.fromkeys(generators, replicas)  # even where it fails on the way
+            self._awake |= dict.fromkeys(generators, replicas)  # even if the update fails halfway
             yield asleep
             if all(engine in self._awake for engine in self._engines()):
                 version = min(learner.version for learner in self._learners)
-                await self._note(version - 1, "awake")
+                await self._record_memory(version - 1, "awake")
 
-    async def wait_for_learners(self, learner: LearnerGroup) -> None:
+    async def wait_for_learners(self, learner: DeviceUser) -> None:
         await self._condition.wait_for(lambda: all(other.version >= learner.version for other in self._learners))
 
-    def learned(self) -> None:
+    def notify_trained(self) -> None:
         self._condition.notify_all()
 
     def pop_memory_metrics(self, step: int) -> Mapping[str, float]:
         return self._memory.pop(step, {})
 
-    async def _put_to_sleep(self) -> dict[Handle[GenerationActor], Supervisor[GenerationActor]]:
-        """All engines that are awake, which it returns; one that does not fall asleep is lost."""
+    async def _sleep_engines(self) -> dict[Handle[GenerationActor], Supervisor[GenerationActor]]:
+        """Put all awake engines to sleep and return them. An engine that does not fall asleep is lost."""
+
+        async def sleep(engine: Handle[GenerationActor], replicas: Supervisor[GenerationActor]) -> None:
+            try:
+                await engine.call(GenerationActor.sleep).within(self._deadline)
+            except (ActorDied, DeadlineExceeded) as error:
+                replicas.report_lost(engine, str(error))
+
         awake, self._awake = self._awake, {}
-        await gather(*(self._asleep(engine, replicas) for engine, replicas in awake.items()))
+        await gather(*(sleep(engine, replicas) for engine, replicas in awake.items()))
         return awake
 
-    async def _asleep(self, engine: Handle[GenerationActor], replicas: Supervisor[GenerationActor]) -> None:
+    async def _record_memory(self, step: int, phase: str, trained: DeviceUser | None = None) -> None:
+        """Record the memory in use, and for the learner that has just `trained` its peak on the device. The maximum is
+        kept if a phase occurs several times; nothing is recorded if an actor is lost meanwhile."""
+        ranks = [rank for learner in self._learners for rank in learner.rank_handles()]
         try:
-            await engine.call(GenerationActor.sleep).within(self._patience)
-        except (ActorDied, DeadlineExceeded) as error:
-            replicas.report_lost(engine, str(error))
-
-    async def _note(self, step: int, phase: str, learner: LearnerGroup | None = None) -> None:
-        """How much memory is in use; with `learner`, when it was about to leave the device. Of several the most.
-        Nothing is noted where somebody is lost meanwhile."""
-        ranks = [rank for group in self._learners for rank in group.ranks.serving()]
-        try:
-            engines = await gather(*(self._ask(engine, GenerationActor.memory) for engine in self._engines()))
-            learners = await gather(*(self._ask(rank, LearnerActor.memory) for rank in ranks))
+            engines = await gather(*(self._query(engine, GenerationActor.memory) for engine in self._engines()))
+            learners = await gather(*(self._query(rank, LearnerActor.memory) for rank in ranks))
         except (ActorDied, DeadlineExceeded):
             return
-        on_it = [] if learner is None else learner.ranks.serving()
-        found = [*engines, *(most if rank in on_it else now for rank, (now, most) in zip(ranks, learners, strict=True))]
-        used = (max(found) if self.gpu else sum(found)) / MEGABYTE
-        name, noted = f"memory/device_{self.number}/{phase}", self._memory.setdefault(step, {})
-        noted[name] = round(max(used, noted.get(name, 0.0)), 1)
+        on_device = [] if trained is None else trained.rank_handles()
+        pairs = zip(ranks, learners, strict=True)
+        sizes = [*engines, *(peak if rank in on_device else now for rank, (now, peak) in pairs)]
+        used = (max(sizes) if self.is_gpu else sum(sizes)) / MEGABYTE
+        name, recorded = f"memory/device_{self.number}/{phase}", self._memory.setdefault(step, {})
+        recorded[name] = round(max(used, recorded.get(name, 0.0)), 1)
 
-    async def _ask(self, actor: Handle[Any], method: Any) -> Any:
-        return await actor.call(method).within(self._patience)
+    async def _query(self, actor: Handle[Any], method: Any) -> Any:
+        return await actor.call(method).within(self._deadline)
 
     def _engines(self) -> list[Handle[GenerationActor]]:
-        return [engine for learner in self._learners for engine in learner.engines()]
+        return [engine for learner in self._learners for engine in learner.engine_handles()]
 
 
-OWN = DedicatedDevice()
+DEDICATED = DedicatedDevice()

@@ -1,20 +1,21 @@
 """One process for the learners of several policies, whose adapters share one frozen model on its device.
 
-Each policy keeps its `LearnerGroup`: clock, publications, checkpoints and replay are its own, and so are its learner's
-adapter, optimizer, schedule and numbers, which are those of a process of its own. What is shared is the process, and
-so its loss: in its next incarnation every policy's learner is made again before any is asked.
+Each policy keeps its own `LearnerGroup` with its version, weight updates, checkpoints and replay, and its own adapter,
+optimizer, schedule and metrics, with the same results as in a process of its own. The policies share the process and
+therefore its loss: after a restart all learners are restored before any of them is used.
 
     LearnerGroup of agent 0 -- SharedLearnerView --+
-                                             +-- Supervisor -- SharedLearner: LearnerActor of agent 0, of agent 1
+                                                   +-- Supervisor -- SharedLearner: LearnerActor of agent 0, of agent 1
     LearnerGroup of agent 1 -- SharedLearnerView --+
 
-They compute in turns, a call each. A call is sent when it is its turn, so that its deadline is for its own work.
+Calls to the process are serialised. A call is submitted when the previous one has returned, so its deadline covers only
+the call itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -23,35 +24,35 @@ import ray
 
 from marl_ray.actors.handle import Actor, Call, Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
-from marl_ray.actors.supervisor import ActorSpec, RestartPolicy, Supervisor
+from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
 from marl_ray.config import Deadlines
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.learning.arguments import LearnerArguments
 
 
 class SharedLearner(Actor):
-    """Ray actor: the learners of several policies, one rank each, on the first one's model."""
+    """Ray actor: the learners of several policies, one rank each, on the base model of the first one."""
 
-    concurrency_groups = MappingProxyType({"signs": 1})
+    concurrency_groups = MappingProxyType({"heartbeat": 1})
 
     def __init__(self, id: ActorId, arguments: Mapping[PolicyId, LearnerArguments]) -> None:
         self.id = id
-        self._members = {policy: LearnerActor(ActorId("learner", policy), its) for policy, its in arguments.items()}
+        self._members = {policy: LearnerActor(ActorId("learner", policy), args) for policy, args in arguments.items()}
 
     def start(self) -> list[str]:
-        """Load the model, once."""
+        """Load the base model once and all adapters."""
         first, *others = self._members.values()
         notes = first.start()
         for member in others:
-            notes += member.start(beside=first.learner)
+            notes += member.start(base=first.learner)
         return [*notes, f"{self.id} has one model for {', '.join(map(str, self._members))}"]
 
-    @ray.method(concurrency_group="signs")
-    def alive(self) -> None:  # type: ignore[override]
-        """Answers, whatever the learners do."""
+    @ray.method(concurrency_group="heartbeat")
+    def heartbeat(self) -> None:  # type: ignore[override]
+        """Return at once."""
 
-    def ask(self, policy: PolicyId, method: str, *args: Any, **kwargs: Any) -> Any:
-        """What a policy's `LearnerActor` answers."""
+    def call_learner(self, policy: PolicyId, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of a policy's `LearnerActor`."""
         member = self._members[policy]
         member.learner.activate()
         return getattr(member, method)(*args, **kwargs)
@@ -59,77 +60,85 @@ class SharedLearner(Actor):
 
 @dataclass(frozen=True, eq=False)
 class SharedLearnerHandle(Handle[LearnerActor]):
-    """One policy's learner in a incarnation of the process that it shares: a call waits for its turn."""
+    """One policy's learner in an incarnation of the shared process; its calls wait for the process."""
 
-    turns: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """As of a process of its own, but that nothing is asked before somebody waits for the answer."""
-        ask: Any = super().call
-        return _InTurn(self.turns, lambda: ask(SharedLearner.ask, self.id.policy, method.__name__, *args, **kwargs))
+        """Prepare a call, which is submitted when its result is awaited and the process is free."""
+        submit: Any = super().call
+        name, policy = method.__name__, self.id.policy
+        return _QueuedCall(self.lock, lambda: submit(SharedLearner.call_learner, policy, name, *args, **kwargs))
 
 
 @dataclass(frozen=True, slots=True)
-class _InTurn:
-    turns: asyncio.Lock
-    ask: Callable[[], Call[Any]]
+class _QueuedCall:
+    lock: asyncio.Lock
+    submit: Callable[[], Call[Any]]
 
     async def within(self, deadline: Deadline) -> Any:
-        """The answer, when those before have theirs. Raises what `Call.within` does."""
-        async with self.turns:
-            return await self.ask().within(deadline)
+        """Wait for the process, then for the result. Raises the errors of `Call.within`."""
+        async with self.lock:
+            return await self.submit().within(deadline)
 
 
 class SharedLearnerView:
-    """One policy's view of the process: what `LearnerGroup` knows of its `Supervisor`."""
+    """One policy's view of the shared process, with the interface of a `Supervisor` that `LearnerGroup` uses."""
 
-    def __init__(self, policy: PolicyId, shared: Supervisor[SharedLearner], turns: asyncio.Lock, leads: bool) -> None:
-        self.fit: Callable[[Handle[LearnerActor]], Awaitable[None]] | None = None
+    def __init__(
+        self,
+        policy: PolicyId,
+        initialize: Initialize[LearnerActor],
+        supervisor: Supervisor[SharedLearner],
+        lock: asyncio.Lock,
+        is_first: bool,
+    ) -> None:
+        self.initialize = initialize
         self._id = ActorId("learner", policy)
-        self._shared, self._turns, self._leads = shared, turns, leads
+        self._supervisor, self._lock, self._is_first = supervisor, lock, is_first
 
     async def start(self) -> list[list[str]]:
-        """The first policy starts it for all: a team's groups are started together."""
-        return await self._shared.start() if self._leads else []
+        """Start the process, if this is the first policy; all groups of a run are started together."""
+        return await self._supervisor.start() if self._is_first else []
 
     async def close(self) -> None:
-        """End it for all: a team's groups are ended together."""
-        await self._shared.close()
+        """End the process for all policies; all groups of a run are closed together."""
+        await self._supervisor.close()
 
     def serving(self) -> list[Handle[LearnerActor]]:
-        """This policy's handle, if the process can be asked."""
-        return [self.of(handle) for handle in self._shared.serving()]
+        """Return this policy's handle if the process serves."""
+        return [self.handle(shared) for shared in self._supervisor.serving()]
 
     async def wait_ready(self, all_members: bool = False) -> list[Handle[LearnerActor]]:
-        """See `Supervisor.ready`."""
-        return [self.of(handle) for handle in await self._shared.wait_ready(all_members)]
+        """Wait until the process serves (`Supervisor.wait_ready`)."""
+        return [self.handle(shared) for shared in await self._supervisor.wait_ready(all_members)]
 
-    def report_lost(self, handle: Handle[LearnerActor], why: str) -> None:
-        """This incarnation of the process is over, for all policies."""
-        for shared in self._shared.serving():
+    def report_lost(self, handle: Handle[LearnerActor], reason: str) -> None:
+        """End this incarnation of the process, for all policies."""
+        for shared in self._supervisor.serving():
             if shared.incarnation == handle.incarnation:
-                self._shared.report_lost(shared, why)
+                self._supervisor.report_lost(shared, reason)
 
-    def of(self, shared: Handle[SharedLearner]) -> Handle[LearnerActor]:
-        """The policy's own handle of that incarnation."""
-        return SharedLearnerHandle(self._id, shared.actor, shared.incarnation, shared.location, self._turns)
+    def handle(self, shared: Handle[SharedLearner]) -> Handle[LearnerActor]:
+        """Return the policy's handle for an incarnation of the process."""
+        return SharedLearnerHandle(self._id, shared.actor, shared.incarnation, shared.location, self._lock)
 
 
-def shared_learner_views(
-    policies: Sequence[PolicyId], recipe: ActorSpec[SharedLearner], deadlines: Deadlines, restarts: int
-) -> dict[PolicyId, SharedLearnerView]:
-    """The views of these policies on one process, which is not yet started. `restarts`: see `RestartPolicy`.
+class SharedLearnerProcess:
+    """The supervised process. It serves after the learners of all policies with a view have been initialised."""
 
-    A incarnation of it serves once it is fit for all of them.
-    """
-    care = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
-    shared, turns = Supervisor([recipe], care), asyncio.Lock()
-    views = {policy: SharedLearnerView(policy, shared, turns, leads=policy == policies[0]) for policy in policies}
+    def __init__(self, spec: ActorSpec[SharedLearner], deadlines: Deadlines, restarts: int) -> None:
+        policy = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
+        self._supervisor = Supervisor([spec], policy, self._initialize)
+        self._lock = asyncio.Lock()
+        self._views: list[SharedLearnerView] = []
 
-    async def fit(handle: Handle[SharedLearner]) -> None:
-        for view in views.values():
-            if view.fit is not None:
-                await view.fit(view.of(handle))
+    def view(self, policy: PolicyId, initialize: Initialize[LearnerActor]) -> SharedLearnerView:
+        """Return a policy's view. `initialize` restores the policy's learner in each incarnation."""
+        view = SharedLearnerView(policy, initialize, self._supervisor, self._lock, is_first=not self._views)
+        self._views.append(view)
+        return view
 
-    shared.fit = fit
-    return views
+    async def _initialize(self, shared: Handle[SharedLearner]) -> None:
+        for view in self._views:
+            await view.initialize(view.handle(shared))

@@ -1,23 +1,23 @@
-"""The incarnation of actors, of every kind: started, fitted, serving, lost, replaced.
+"""Supervision of actors: start, initialise, monitor, restart, retire.
 
-    starting --(start has answered)--> fitting --(fit is done)--> serving <--(signs of life)--> suspect
-       ^                                                             |                             |
-       +-----(a restart is left)------- lost <-----------------------+-----------------------------+
-                                         +--(none is left)--> retired
+    starting --(start returns)--> initializing --(initialize returns)--> serving <--(heartbeat)--> suspect
+       ^                                                                    |                         |
+       +-----(a restart is left)------------- lost <------------------------+-------------------------+
+                                               +--(none is left)--> retired
 
-A incarnation is counted from 1, and every incarnation has a handle of its own: whoever still holds the handle of an earlier one can
-neither end nor replace the actor of a later one. Who notices a loss says so with `lose`; who needs an actor waits for
-it with `ready`. Before an actor serves again it is fitted: a generator gets its policy's weights, a learner its state.
-What a start raises that is no loss, a bug or a file system's trouble, ends every wait.
+Incarnations of an actor are counted from 1, and each has its own handle, so the holder of an old handle can neither end
+nor replace a newer incarnation. Callers report a loss with `report_lost` and wait for actors with `wait_ready`. An actor
+is initialised before it serves: a generator receives its policy's weights, a learner its state. An error of a start
+that is no loss (a bug, a file system error) is raised by every wait.
 
-| phase | deadline | then |
+| phase | deadline | on expiry |
 |---|---|---|
-| starting | `RestartPolicy.start` | one more start; where nobody else serves, retired: there is no place for it |
-| fitting | of each call that it makes | one more start |
-| fitting again, after `mark_stale` | the same | lost |
-| serving | `RestartPolicy.heartbeat_s` for a sign of life | lost |
+| starting | `RestartPolicy.start` | another start; retired if no other actor serves, because the cluster has no place |
+| initializing | that of each call in `initialize` | another start |
+| initializing again, after `mark_stale` | the same | lost |
+| serving | `RestartPolicy.heartbeat_s` for a heartbeat | lost |
 
-So `ready`, which waits for these, needs no deadline of its own.
+`wait_ready` waits for these phases only and therefore needs no deadline of its own.
 """
 
 from __future__ import annotations
@@ -43,19 +43,25 @@ logger = logging.getLogger(__name__)
 
 RESTART_WINDOW_S = 3600.0
 RESTART_PAUSE_S = 2.0
-"""Before the second try of a incarnation; before each further one as much more."""
+"""Pause before the second attempt of a restart; each further attempt waits this much longer."""
 MAX_FAILED_STARTS = 4
-"""In a row, after which a further one would fail too."""
+"""Consecutive failed starts after which an actor is retired."""
 
-State = Literal["starting", "fitting", "serving", "suspect", "lost", "retired"]
+State = Literal["starting", "initializing", "serving", "suspect", "lost", "retired"]
 
 
 A = TypeVar("A", bound=Actor)
+Initialize = Callable[[Handle[A]], Awaitable[None]]
+"""Prepares a started actor to serve."""
+
+
+async def skip_initialization(handle: Handle[Any]) -> None:
+    """Initialise nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActorSpec(Generic[A]):
-    """What an actor is made from, in each of its incarnations. `options` are Ray's: cores, GPUs, environment, place."""
+    """The class, arguments and Ray options (CPUs, GPUs, environment, placement) of every incarnation of an actor."""
 
     id: ActorId
     actor_class: type[A]
@@ -65,10 +71,10 @@ class ActorSpec(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How actors are looked after.
+    """Limits of the supervision.
 
-    `start`: the deadline of each start. `restarts`: how often one of them may be started again within
-    RESTART_WINDOW_S. `heartbeat_s`: how long one that serves may give no sign of life; None: nobody asks.
+    `start`: deadline of each start. `restarts`: maximum restarts of one actor within RESTART_WINDOW_S. `heartbeat_s`:
+    maximum seconds without a heartbeat while an actor serves; None disables heartbeats.
     """
 
     start: Deadline
@@ -78,14 +84,14 @@ class RestartPolicy:
 
 @dataclass(slots=True)
 class _Member(Generic[A]):
-    recipe: ActorSpec[A]
+    spec: ActorSpec[A]
     state: State = "starting"
-    former: int = 0
-    """Lives of one of its name that was taken away."""
+    previous_incarnations: int = 0
+    """Incarnations of a removed actor of the same id."""
     incarnation: int = 0
     handle: Handle[A] | None = None
     restarts: list[float] = field(default_factory=list)
-    """When, on the monotonic clock, within the window."""
+    """Times of restarts within the window, on the monotonic clock."""
 
     @property
     def is_serving(self) -> bool:
@@ -93,41 +99,40 @@ class _Member(Generic[A]):
 
 
 class Supervisor(Generic[A]):
-    """Starts actors, knows which of them serve, and replaces those that are lost.
+    """Starts actors, tracks which of them serve, and replaces lost actors. For use from a single event loop.
 
-    `changed` is called whenever an actor serves again or is retired. For use from a single
-    event loop.
+    `initialize` prepares each started incarnation to serve. Each start, without its initialisation, holds `start_lock()`.
+    `on_change` is called whenever an actor begins to serve or is retired.
     """
 
     def __init__(
         self,
-        recipes: Sequence[ActorSpec[A]],
-        care: RestartPolicy,
-        changed: Callable[[], None] = lambda: None,
+        specs: Sequence[ActorSpec[A]],
+        policy: RestartPolicy,
+        initialize: Initialize[A] = skip_initialization,
+        start_lock: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self.fit: Callable[[Handle[A]], Awaitable[None]] | None = None
-        """Makes a started actor ready to serve; may be set later."""
-        self.turn: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
-        """What each start, without its fit, is done in; may be set later."""
         self.lost_count = 0
-        """Actors that were lost."""
         self.last_failure = ""
-        """Why the last one was retired."""
-        self._members = {recipe.id: _Member(recipe) for recipe in recipes}
+        """Reason why the last actor was retired."""
+        self._members = {spec.id: _Member(spec) for spec in specs}
         self._removed: dict[ActorId, int] = {}
-        """The last incarnations of those that were taken away."""
-        self._care = care
-        self._changed = changed
+        """Last incarnation of each removed actor."""
+        self._policy = policy
+        self._initialize_actor = initialize
+        self._start_lock = start_lock
+        self._on_change = on_change
         self._tasks: set[asyncio.Task[None]] = set()
         self._condition = Condition()
         self._closed = False
         self._bug: Exception | None = None
-        """What a start raised that is no loss."""
+        """Error of a start that is no loss."""
 
     async def start(self) -> list[list[str]]:
-        """Start all of them side by side; the lines of each. Where one does not start all are ended.
+        """Start all actors in parallel and return the notes of each. If one fails, all are ended.
 
-        Raises what that one's start raised, or DeadlineExceeded.
+        Raises the error of that start, or DeadlineExceeded.
         """
         try:
             return await gather(*(self._start(member) for member in self._members.values()))
@@ -136,74 +141,69 @@ class Supervisor(Generic[A]):
             raise
 
     def serving(self) -> list[Handle[A]]:
-        """Those that can be asked, in the order of their recipes."""
+        """Return the handles of serving actors, in the order of their specs."""
         return [m.handle for m in self._members.values() if m.is_serving and m.handle is not None]
 
     def is_serving(self, handle: Handle[A]) -> bool:
-        """Whether this incarnation of the actor is its present one, and can be asked."""
+        """Return whether this incarnation is the current one and serves."""
         member = self._members.get(handle.id)
         return member is not None and member.is_serving and member.incarnation == handle.incarnation
 
     def is_suspect(self, handle: Handle[A]) -> bool:
-        """Whether this incarnation of the actor owes a sign of life."""
+        """Return whether a heartbeat of this incarnation is overdue."""
         return self.is_serving(handle) and self._members[handle.id].state == "suspect"
 
     async def wait_ready(self, all_members: bool = False) -> list[Handle[A]]:
-        """Those that serve, as soon as there is one; with `all_members`, as soon as all do. Raises UserError, with the
-        cause, where that will never be."""
-        await self._condition.wait_for(lambda: self._enough(all_members) or self._hopeless(all_members))
+        """Wait until one actor serves, or all with `all_members`, and return the serving actors. Raises UserError with
+        the cause if that cannot happen any more."""
+        await self._condition.wait_for(lambda: self._is_ready(all_members) or self._cannot_become_ready(all_members))
         if self._bug is not None:
             raise self._bug
-        if not self._enough(all_members):
+        if not self._is_ready(all_members):
             raise UserError(self.last_failure)
         return self.serving()
 
-    def _enough(self, all_members: bool) -> bool:
+    def _is_ready(self, all_members: bool) -> bool:
         serving = len(self.serving())
         return serving == len(self._members) if all_members else serving > 0
 
-    def _hopeless(self, all_members: bool) -> bool:
-        return (
-            self._bug is not None
-            or self.exhausted()
-            or (all_members and any(m.state == "retired" for m in self._members.values()))
-        )
+    def _cannot_become_ready(self, all_members: bool) -> bool:
+        return self._bug is not None or self.exhausted() or (all_members and bool(self.retired()))
 
     def exhausted(self) -> bool:
-        """Whether none serves, and none will again."""
+        """Return whether no actor serves or will serve again."""
         return self._closed or all(member.state == "retired" for member in self._members.values())
 
-    def report_lost(self, handle: Handle[A], why: str) -> None:
-        """This incarnation of the actor is over: end its process and start the next incarnation, if that has not been done yet."""
-        if self._closed or not self.is_serving(handle):
-            return
-        self._lost(self._members[handle.id], why)
+    def report_lost(self, handle: Handle[A], reason: str) -> None:
+        """End this incarnation and start the next one, unless it has been replaced already."""
+        if not self._closed and self.is_serving(handle):
+            self._replace_lost(self._members[handle.id], reason)
 
     def mark_stale(self, handle: Handle[A]) -> None:
-        """This incarnation of the actor has not got any more what it was fitted with: it serves when it was fitted again."""
+        """Stop serving from this incarnation until it has been initialised again."""
         if self._closed or not self.is_serving(handle):
             return
         member = self._members[handle.id]
-        member.state = "fitting"
-        self._spawn(self._fit_again(member, handle))
+        member.state = "initializing"
+        self._spawn(self._initialize_again(member, handle))
 
-    def add(self, recipe: ActorSpec[A]) -> None:
-        """One more actor: started now, and serving after it was fitted."""
-        former = self._removed.pop(recipe.id, 0)
-        member = self._members[recipe.id] = _Member(recipe, former=former, incarnation=former)
-        self._spawn(self._replace(member, ""))
+    def add(self, spec: ActorSpec[A]) -> None:
+        """Start one more actor, which serves after its initialisation."""
+        previous = self._removed.pop(spec.id, 0)
+        member = self._members[spec.id] = _Member(spec, previous_incarnations=previous, incarnation=previous)
+        self._spawn(self._restart(member, ""))
 
     def remove(self, id: ActorId) -> None:
-        """One actor fewer: its process is ended, and what it was asked fails."""
+        """End one actor for good; its requests in flight fail."""
         member = self._members.pop(id)
         self._removed[id] = member.incarnation
         self._end(member)
         member.state = "retired"
-        logger.info(f"{id} was taken away")
-        self._tell()
+        logger.info(f"{id} was removed")
+        self._notify()
 
     def retired(self) -> list[ActorId]:
-        """Those that are lost for good."""
+        """Return the actors that are lost for good."""
         return [id for id, member in self._members.items() if member.state == "retired"]
 
     async def close(self) -> None:
@@ -217,136 +217,135 @@ class Supervisor(Generic[A]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._tell()
+        self._notify()
 
-    def _lost(self, member: _Member[A], why: str) -> None:
+    def _replace_lost(self, member: _Member[A], reason: str) -> None:
         self.lost_count += 1
-        logger.warning(f"{member.recipe.id} is lost: {why}")
+        logger.warning(f"{member.spec.id} is lost: {reason}")
         self._end(member)
         member.state = "lost"
-        self._spawn(self._replace(member, why))
+        self._spawn(self._restart(member, reason))
 
-    async def _fit_again(self, member: _Member[A], handle: Handle[A]) -> None:
+    async def _initialize_again(self, member: _Member[A], handle: Handle[A]) -> None:
         try:
-            await self._fit(member, handle)
+            await self._initialize(member, handle)
         except (UserError, ActorFailed) as error:
-            if member.handle is handle:  # not taken away meanwhile
-                self._lost(member, str(error))
+            if member.handle is handle:  # not removed meanwhile
+                self._replace_lost(member, str(error))
 
-    async def _replace(self, member: _Member[A], why: str) -> None:
-        """Start the next incarnation, in as many tries as are allowed. `why` the last one ended."""
+    async def _restart(self, member: _Member[A], reason: str) -> None:
+        """Start the next incarnation, in as many attempts as allowed. `reason` is the cause of the last loss."""
         failures = 0
         given_up = False
         while not given_up and self._may_start(member):
             await asyncio.sleep(RESTART_PAUSE_S * failures)
             if member.state == "retired":
-                return  # taken away meanwhile
+                return  # removed meanwhile
             try:
                 await self._start(member)
             except (UserError, ActorFailed, RayError) as error:
                 if member.state == "retired":
                     return
                 self._end(member)
-                failures, why = failures + 1, str(error)
-                logger.warning(f"{member.recipe.id} does not start: {why}")
-                # Out of time it waits for a place, as on a node that is gone: the others go on, if there are any.
-                given_up = not self.serving() if isinstance(error, DeadlineExceeded) else failures == MAX_FAILED_STARTS
+                failures, reason = failures + 1, str(error)
+                logger.warning(f"{member.spec.id} does not start: {reason}")
+                # A start that times out waits for a place, for example after the loss of a node.
+                is_timeout = isinstance(error, DeadlineExceeded)
+                given_up = not self.serving() if is_timeout else failures == MAX_FAILED_STARTS
             except Exception as error:
                 self._end(member)
                 member.state, self._bug = "retired", error
-                self._tell()
+                self._notify()
                 return
             else:
-                logger.info(f"{member.recipe.id} serves in its incarnation number {member.incarnation}")
+                logger.info(f"{member.spec.id} serves in its incarnation number {member.incarnation}")
                 return
-        self._retire(member, why, given_up)
+        self._retire(member, reason, given_up)
 
     def _may_start(self, member: _Member[A]) -> bool:
-        """Whether a restart is left, which is counted. The first start is none."""
+        """Return whether a restart is left, and count it. The first start of an actor is no restart."""
         now = time.monotonic()
         member.restarts = [at for at in member.restarts if at > now - RESTART_WINDOW_S]
-        if member.incarnation == member.former:
+        if member.incarnation == member.previous_incarnations:
             return True
-        if len(member.restarts) >= self._care.restarts:
+        if len(member.restarts) >= self._policy.restarts:
             return False
         member.restarts.append(now)
         return True
 
-    def _retire(self, member: _Member[A], why: str, given_up: bool) -> None:
-        who, left = member.recipe.id, len(self.serving())
-        setting = f"resources.{who.kind}.max_restarts"
-        reason = "it does not start" if given_up else f"{setting} allows {self._care.restarts} restarts within an hour"
-        resume = "" if who.kind == "sandbox" or left else "; --resume goes on"
-        self.last_failure = f"{who} is lost for good ({reason}): {why}{resume}"
+    def _retire(self, member: _Member[A], reason: str, given_up: bool) -> None:
+        id, others = member.spec.id, len(self.serving())
+        setting = f"resources.{id.kind}.max_restarts"
+        limit = "it does not start" if given_up else f"{setting} allows {self._policy.restarts} restarts within an hour"
+        resume = "" if id.kind == "sandbox" or others else "; --resume continues the run"
+        self.last_failure = f"{id} is lost for good ({limit}): {reason}{resume}"
         member.state = "retired"
-        if left:
-            logger.warning(f"{who} is lost for good ({reason}); {pluralize(left, 'other')} of its kind go on")
-        self._tell()
+        if others:
+            logger.warning(f"{id} is lost for good ({limit}); {pluralize(others, 'other')} of its kind continue")
+        self._notify()
 
     async def _start(self, member: _Member[A]) -> list[str]:
-        """Begin the next incarnation."""
-        recipe, deadline = member.recipe, self._care.start
+        """Start the next incarnation and return its notes."""
+        spec, deadline = member.spec, self._policy.start
         member.state = "starting"
         member.incarnation += 1
-        async with self.turn():
-            handle = Handle.create(recipe.id, member.incarnation, recipe.actor_class, recipe.arguments, recipe.options)
+        async with self._start_lock():
+            handle = Handle.create(spec.id, member.incarnation, spec.actor_class, spec.arguments, spec.options)
             member.handle = handle
-            begun = time.monotonic()
-            location = await handle.call(recipe.actor_class.location).within(deadline)
+            begin = time.monotonic()
+            location = await handle.call(spec.actor_class.location).within(deadline)
             member.handle = handle = replace(handle, location=location)
-            left = replace(deadline, seconds=round(deadline.seconds - (time.monotonic() - begun), 1))
-            notes: list[str] = await handle.call(recipe.actor_class.start).within(left)
-        await self._fit(member, handle)
-        if self._care.heartbeat_s is not None:
-            self._spawn(self._watch(member, handle, self._care.heartbeat_s))
+            remaining = replace(deadline, seconds=round(deadline.seconds - (time.monotonic() - begin), 1))
+            notes: list[str] = await handle.call(spec.actor_class.start).within(remaining)
+        await self._initialize(member, handle)
+        if self._policy.heartbeat_s is not None:
+            self._spawn(self._monitor(member, handle, self._policy.heartbeat_s))
         return notes
 
-    async def _fit(self, member: _Member[A], handle: Handle[A]) -> None:
-        """Fit it, and let it serve."""
-        if self.fit is not None:
-            member.state = "fitting"
-            await self.fit(handle)
-        # Nothing else has run since the fit was done, so that it is up to date.
+    async def _initialize(self, member: _Member[A], handle: Handle[A]) -> None:
+        member.state = "initializing"
+        await self._initialize_actor(handle)
+        # No other coroutine has run since the initialisation returned, so the actor is up to date.
         member.state = "serving"
-        self._tell()
+        self._notify()
 
-    async def _watch(self, member: _Member[A], handle: Handle[A], heartbeat_s: float) -> None:
-        """Ask for signs of life, as long as this incarnation serves, or is fitted again.
+    async def _monitor(self, member: _Member[A], handle: Handle[A], heartbeat_s: float) -> None:
+        """Request heartbeats as long as this incarnation serves or is initialised again.
 
-        Twice before it is lost: where this process itself stood still, the first answer may look late.
+        A late heartbeat is requested twice, because the first answer may only look late if this process was suspended.
         """
-        deadline = Deadline(heartbeat_s / 2, "heartbeat_s", "to give a sign of life")
+        deadline = Deadline(heartbeat_s / 2, "heartbeat_s", "to answer a heartbeat")
 
-        async def ask() -> None:
+        async def request_heartbeat() -> None:
             try:
-                await handle.call(member.recipe.actor_class.alive).within(deadline)
+                await handle.call(member.spec.actor_class.heartbeat).within(deadline)
             except DeadlineExceeded:
-                await handle.call(member.recipe.actor_class.alive).within(deadline)
+                await handle.call(member.spec.actor_class.heartbeat).within(deadline)
 
         while member.handle is handle:
             await asyncio.sleep(heartbeat_s / 4)
-            sign = asyncio.ensure_future(ask())
+            heartbeat = asyncio.ensure_future(request_heartbeat())
             try:
-                answered, _ = await asyncio.wait({sign}, timeout=heartbeat_s / 4)
+                answered, _ = await asyncio.wait({heartbeat}, timeout=heartbeat_s / 4)
                 if not answered and self.is_serving(handle):
                     member.state = "suspect"
-                await sign
+                await heartbeat
             except (UserError, ActorFailed) as error:
                 self.report_lost(handle, str(error))
             finally:
-                sign.cancel()
+                heartbeat.cancel()
             if self.is_suspect(handle):
                 member.state = "serving"
-                self._tell()
+                self._notify()
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._condition.notify_all()
-        self._changed()
+        self._on_change()
 
     def _end(self, member: _Member[A]) -> None:
         handle, member.handle = member.handle, None

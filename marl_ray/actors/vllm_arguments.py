@@ -1,4 +1,4 @@
-"""What vLLM is told: variables before it is imported, an engine's arguments, a request's sampling."""
+"""Arguments of vLLM: environment variables, engine arguments and sampling parameters."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CPU_BLOCK_TOKENS = 32
 
 
 def engine_environment(cpus: float, on_gpu: bool, local_model: bool, verbose: bool) -> dict[str, str]:
-    """Variables that must be set before anything imports vLLM.
+    """Return environment variables that must be set before vLLM is imported.
 
-    On CPU: no compilation (the first generation would compile C++ for 20 s), threads not bound to one NUMA
-    node, as many threads as the actor has cores.
+    On a CPU these disable compilation (the first generation would compile C++ for 20 s) and the binding of threads to
+    one NUMA node, and set one thread per core of the actor.
     """
     environment = dict(COMMON_ENVIRONMENT)
     if not verbose:
@@ -38,9 +38,8 @@ def engine_environment(cpus: float, on_gpu: bool, local_model: bool, verbose: bo
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """What an engine is made from. `transport` is the weight transport of `marl_ray.weights`; `drain`: requests in
-    flight are finished before new weights come; `colocated`: it sleeps while a learner has its device, and from the
-    start on."""
+    """Settings of an engine. `transport` is the weight transport. With `drain`, requests in flight are finished before
+    weights are updated. A `colocated` engine starts asleep, and sleeps while a learner uses its device."""
 
     model: str
     dtype: str
@@ -57,7 +56,7 @@ class EngineSpec:
 
 
 def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
-    """vLLM's `EngineArgs`."""
+    """Return the arguments of vLLM's `EngineArgs`."""
     from vllm.config.weight_transfer import WeightTransferConfig
 
     from marl_ray.weights.vllm_worker import BACKENDS
@@ -69,7 +68,7 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
         "max_num_seqs": spec.max_num_seqs,
         "trust_remote_code": spec.trust_remote_code,
         "tensor_parallel_size": spec.tensor_parallel,
-        # Not Ray, which vLLM would choose inside a placement group: the actor holds all of its GPUs itself.
+        # vLLM would choose Ray inside a placement group, but the actor holds all of its GPUs itself.
         "distributed_executor_backend": "mp" if spec.tensor_parallel > 1 else "uni",
         "logprobs_mode": "processed_logprobs",
         "scheduling_policy": "priority",
@@ -81,8 +80,8 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
         arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
         arguments["enable_sleep_mode"] = spec.colocated
     else:
-        # A prefill in pieces rewinds the requests' generators, which CPU generators cannot do. Blocks smaller
-        # than vLLM's default let the G requests of a group share more of their prompt.
+        # Chunked prefill rewinds random number generators, which those on a CPU do not support. Blocks smaller than
+        # vLLM's default let the requests of a group share more of their prompt.
         arguments |= {
             "enforce_eager": True,
             "block_size": CPU_BLOCK_TOKENS,
@@ -93,8 +92,8 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
     return arguments
 
 
-def sampling_parameters(sampling: SamplingSpec, stops: list[int]) -> Any:
-    """vLLM's `SamplingParams`: a group's ids and log-probabilities, all at its end, and no text."""
+def sampling_parameters(sampling: SamplingSpec, stop_ids: list[int]) -> Any:
+    """Return vLLM's `SamplingParams`: token ids and log-probabilities of a group, returned when all are finished."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -105,7 +104,7 @@ def sampling_parameters(sampling: SamplingSpec, stops: list[int]) -> Any:
         top_p=sampling.top_p,
         top_k=sampling.top_k or 0,
         seed=sampling.seed,
-        stop_token_ids=stops,
+        stop_token_ids=stop_ids,
         logprobs=0,
         flat_logprobs=True,
         detokenize=False,

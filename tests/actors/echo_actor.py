@@ -1,9 +1,11 @@
-"""A small real actor for the tests of handles and of the supervisor."""
+"""A small real actor for the tests of handles and the supervisor, and helpers to wait for processes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,17 +14,17 @@ from typing import Any
 
 import psutil
 
-from marl_ray.actors.handle import Actor, Deadline, Handle, settle
+from marl_ray.actors.handle import Actor, Deadline, Handle, wait_all
 from marl_ray.actors.supervisor import ActorSpec, RestartPolicy, Supervisor
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
 
 SOON = Deadline(60.0, "start_s", "to answer")
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 
 
 class Echo(Actor):
-    """`folder` has a file for each start that is to fail."""
+    """An actor whose starts fail once per file in `folder`."""
 
     def __init__(self, id: ActorId, folder: str) -> None:
         self.id = id
@@ -40,7 +42,7 @@ class Echo(Actor):
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def stumble(self) -> None:
+    def fail(self) -> None:
         raise KeyError("a bug")
 
     def refuse(self) -> None:
@@ -48,19 +50,25 @@ class Echo(Actor):
 
     def ask(self, others: list[Handle[Echo]], seconds: float) -> list[str]:
         calls = [other.call(Echo.say, "asked") for other in others]
-        return [str(answer) for answer in settle(calls, Deadline(seconds, "sync_s", "to answer"))]
+        return [str(answer) for answer in wait_all(calls, Deadline(seconds, "sync_s", "to answer"))]
 
-    def alive(self) -> None:
+    def heartbeat(self) -> None:
         pass
 
 
 @asynccontextmanager
 async def echoes(
-    folder: Path, count: int = 1, restarts: int = 0, kind: Any = "generator", heartbeat_s: float | None = None
+    folder: Path,
+    count: int = 1,
+    restarts: int = 0,
+    kind: Any = "generator",
+    heartbeat_s: float | None = None,
+    **hooks: Any,
 ) -> AsyncIterator[Supervisor[Echo]]:
-    names = [ActorId(kind, None if kind == "sandbox" else PolicyId((0,)), replica) for replica in range(count)]
-    recipes = [ActorSpec(name, Echo, (name, str(folder)), {"num_cpus": 0, "max_concurrency": 2}) for name in names]
-    supervisor = Supervisor(recipes, RestartPolicy(SOON, restarts, heartbeat_s))
+    """Create a supervisor of `count` echo actors; `hooks` are further arguments of `Supervisor`."""
+    ids = [ActorId(kind, None if kind == "sandbox" else PolicyId((0,)), replica) for replica in range(count)]
+    specs = [ActorSpec(id, Echo, (id, str(folder)), {"num_cpus": 0, "max_concurrency": 2}) for id in ids]
+    supervisor = Supervisor(specs, RestartPolicy(SOON, restarts, heartbeat_s), **hooks)
     try:
         yield supervisor
     finally:
@@ -68,9 +76,10 @@ async def echoes(
 
 
 async def until(condition: Any, what: str) -> None:
-    end = time.monotonic() + PATIENCE
+    """Wait until `condition()` is true. Fails after TIMEOUT_S."""
+    end = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < end, f"waited in vain for {what}"
+        assert time.monotonic() < end, f"timed out waiting for {what}"
         await asyncio.sleep(0.02)
 
 
@@ -79,7 +88,14 @@ def process_of(handle: Handle[Any]) -> int:
     return handle.location.process
 
 
-def gone(process: int) -> None:
-    """Returns when there is no such process any more. Raises psutil.TimeoutExpired."""
+def kill(handle: Handle[Any]) -> int:
+    """Kill an actor's process and return its id."""
+    process = process_of(handle)
+    os.kill(process, signal.SIGKILL)
+    return process
+
+
+def wait_for_end(process: int) -> None:
+    """Return when the process has ended. Raises psutil.TimeoutExpired."""
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(process).wait(30)

@@ -12,18 +12,21 @@ from typing import Any, TypeVar
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.learner_actor import LearnerActor
-from marl_ray.actors.learner_group import LearnerGroup
-from marl_ray.actors.shared_device import OWN, DedicatedDevice
-from marl_ray.actors.supervisor import ActorSpec
+from marl_ray.actors.learner_group import LearnerGroup, supervise_ranks
+from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice
+from marl_ray.actors.supervisor import ActorSpec, Initialize, skip_initialization
 from marl_ray.actors.vllm_arguments import EngineSpec, engine_environment
 from marl_ray.config import AgentConfig, CreditConfig, Deadlines, LearnerResources, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import ActorId, PolicyId
+from marl_ray.data.loading import load_tasks
+from marl_ray.environments import ENVIRONMENTS
 from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.toy import BASE_PATH
 from tests.actors.echo_actor import process_of
+from tests.factories import make_config
 from tests.learning.builders import build_batch, returned
 
 R = TypeVar("R")
@@ -32,6 +35,10 @@ SPEC = EngineSpec(str(BASE_PATH), "float32", 512, False, False, 1, 0.5, 64, 128,
 MODEL = ModelConfig()
 SAMPLING = SamplingSpec(num_generations=6, max_new_tokens=48, temperature=0.9, top_p=1.0, top_k=None, seed=11)
 DEADLINES = Deadlines(start_s=300, rollout_s=120, learn_s=120, sync_s=60, checkpoint_s=120)
+PROMPTS = [
+    ENVIRONMENTS.get("code_generation").from_config(make_config()).first_prompts(task)[1]
+    for task in load_tasks("bundled:toy", "train")[:6]
+]
 
 
 def run(work: Coroutine[Any, Any, R]) -> R:
@@ -44,23 +51,25 @@ def generators(
     agent: int = 0,
     restarts: int = 0,
     deadlines: Deadlines = DEADLINES,
+    initialize: Initialize[GenerationActor] = skip_initialization,
     **spec_changes: Any,
 ) -> GeneratorGroup:
-    spec = replace(SPEC, model=folder, **spec_changes)
+    """Create the generators of one policy without starting them."""
+    engine = replace(SPEC, model=folder, **spec_changes)
     options = {
         "num_cpus": 0,
         "max_concurrency": 1000,
         "runtime_env": {"env_vars": engine_environment(1, False, True, False)},
     }
 
-    def recipe(replica: int) -> ActorSpec[GenerationActor]:
-        name = ActorId("generator", PolicyId((agent,)), replica)
-        return ActorSpec(name, GenerationActor, (name, spec, MODEL), options)
+    def spec(replica: int) -> ActorSpec[GenerationActor]:
+        id = ActorId("generator", PolicyId((agent,)), replica)
+        return ActorSpec(id, GenerationActor, (id, engine, MODEL), options)
 
-    async def place(replica: int) -> ActorSpec[GenerationActor]:
-        return recipe(replica)
+    async def reserve(replica: int) -> ActorSpec[GenerationActor]:
+        return spec(replica)
 
-    return GeneratorGroup([recipe(i) for i in range(replicas)], 1, deadlines, restarts, place)
+    return GeneratorGroup([spec(i) for i in range(replicas)], 1, deadlines, initialize, restarts, reserve=reserve)
 
 
 def learner(
@@ -70,9 +79,18 @@ def learner(
     agent: int = 0,
     restarts: int = 0,
     ranks: int = 1,
-    device: DedicatedDevice = OWN,
+    device: DedicatedDevice = DEDICATED,
 ) -> LearnerGroup:
+    """Create the learner of one policy without starting it."""
     policy = PolicyId((agent,))
+    arguments = learner_arguments(folder, learning_rate, ranks)
+    ids = [ActorId("learner", policy, rank) for rank in range(ranks)]
+    specs = [ActorSpec(id, LearnerActor, (id, arguments, device.is_shared), {"num_cpus": 0}) for id in ids]
+    supervise = supervise_ranks(specs, deadlines, restarts)
+    return LearnerGroup(policy, supervise, ranks, "store", deadlines, device)
+
+
+def learner_arguments(folder: str = str(BASE_PATH), learning_rate: float = 1e-2, ranks: int = 1) -> LearnerArguments:
     settings = AgentConfig(
         name=folder,
         learning_rate=learning_rate,
@@ -80,10 +98,7 @@ def learner(
         learner=LearnerResources(ranks=ranks),
     )
     optimizer = OptimizerConfig(importance="none")
-    arguments = LearnerArguments(folder, settings, MODEL, CreditConfig(), optimizer, "float32", 10, 1)
-    names = [ActorId("learner", policy, rank) for rank in range(ranks)]
-    recipes = [ActorSpec(name, LearnerActor, (name, arguments, device.by_turns), {"num_cpus": 0}) for name in names]
-    return LearnerGroup(policy, recipes, "store", deadlines, restarts, device=device)
+    return LearnerArguments(folder, settings, MODEL, CreditConfig(), optimizer, "float32", 10, 1)
 
 
 class ClosedQueue(GroupQueue):
@@ -111,8 +126,8 @@ class FaultyQueue(ClosedQueue):
         return await super().get(start)
 
 
-class Log:
-    """A `TrainingHistory` in memory: the batches that were learned from, and a checkpoint if there is one."""
+class MemoryHistory:
+    """A `TrainingHistory` in memory: the batches that were learned from, and the last checkpoint."""
 
     def __init__(self) -> None:
         self.batches: dict[int, Batch] = {}
@@ -126,27 +141,26 @@ class Log:
 
 
 async def learn(group: LearnerGroup, batch: Batch) -> UpdateStats:
-    """Learn from a batch as the next one."""
+    """Learn from a batch under the next number."""
     return await group.learn(ClosedQueue(replace(batch, step=group.version)))
 
 
 async def update_weights(group: LearnerGroup, changed: bool = True) -> int:
-    """Publish to generators of which none is lost; the checksum."""
-    delivery = await group.update_weights(changed)
-    assert delivery is not None
-    assert (delivery.version, delivery.failed) == (group.version, {})
-    return delivery.checksum
+    """Update the weights of generators, none of which is lost, and return the checksum."""
+    result = await group.update_weights(changed)
+    assert result is not None
+    assert (result.version, result.failed) == (group.version, {})
+    return result.checksum
 
 
 async def sample(group: GeneratorGroup, prompts: Sequence[str]) -> list[Generation]:
-    """A group of completions a prompt, all at the same time, each with a seed of its own."""
+    """Sample a group of completions per prompt, all at the same time, with different seeds."""
     calls = (group.generate(prompt, replace(SAMPLING, seed=100 * i)) for i, prompt in enumerate(prompts))
     return list(await asyncio.gather(*calls))
 
 
 def as_batch(generations: Sequence[Generation], returns: Sequence[float] | None = None) -> Batch:
-    """One mini-batch. Returns favour long completions, if they are not given: any rule that tells siblings apart will
-    do."""
+    """Return a batch of one mini-batch. By default the returns count distinct tokens, so that siblings differ."""
     groups = [
         returned(
             0,

@@ -1,4 +1,4 @@
-"""A real vLLM engine and a real learner, each in its actor: what is sampled is what is trained."""
+"""A real vLLM engine and a real learner, each in its actor: the learner trains exactly the sampled tokens."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Actor, ActorFailed
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.run_actors import RunActors
-from marl_ray.actors.supervisor import ActorSpec
+from marl_ray.actors.supervisor import ActorSpec, skip_initialization
 from marl_ray.actors.weight_update_client import WeightUpdateClient
-from marl_ray.config import Config, from_tree
+from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.data.loading import load_tasks
@@ -33,9 +33,10 @@ from marl_ray.weights.sender import WeightSender
 from tests.actors.helpers import (
     DEADLINES,
     MODEL,
+    PROMPTS,
     SAMPLING,
     SPEC,
-    Log,
+    MemoryHistory,
     as_batch,
     generators,
     learn,
@@ -44,12 +45,7 @@ from tests.actors.helpers import (
     sample,
     update_weights,
 )
-
-CONFIG = from_tree({"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}}, "magrpo")
-PROMPTS = [
-    ENVIRONMENTS.get("code_generation").from_config(CONFIG).first_prompts(task)[1]
-    for task in load_tasks("bundled:toy", "train")[:6]
-]
+from tests.factories import make_config
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +62,14 @@ def engine(local_ray: None) -> Iterator[GeneratorGroup]:
 def trainer(engine: GeneratorGroup) -> Iterator[LearnerGroup]:
     group = learner()
     assert run(group.start()) == []
-    run(group.connect(engine, Log()))
+    run(group.connect(engine, MemoryHistory()))
     yield group
     run(group.close())
 
 
-def test_sampled_tokens_train_and_the_new_weights_are_served(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
+def test_sampled_tokens_are_trained_and_the_new_weights_are_served(
+    engine: GeneratorGroup, trainer: LearnerGroup
+) -> None:
     first = run(update_weights(trainer))
     before = run(sample(engine, PROMPTS))
     assert {c.weight_version for g in before for c in g.completions} == {0}
@@ -87,30 +85,22 @@ def test_sampled_tokens_train_and_the_new_weights_are_served(engine: GeneratorGr
     after = run(sample(engine, PROMPTS))
     assert {c.weight_version for g in after for c in g.completions} == {1}
     assert [g.prompt_ids for g in after] == [g.prompt_ids for g in before]
-    # A gap after an update that changed every layer would mean that some layer of the engine kept old weights.
+    # The update changed every layer, so a gap would mean that a layer of the engine kept its old weights.
     gap = run(learn(trainer, as_batch(after))).logprob_gap
     assert gap is not None
     assert gap < 1e-4
 
 
-def test_engine_and_learner_are_compared_before_anything_is_trained(
-    engine: GeneratorGroup, trainer: LearnerGroup
-) -> None:
-    config = from_tree(
-        {
-            "model": {"name": "m", "temperature": SAMPLING.temperature, "top_p": 0.5},
-            "dataset": {"name": "bundled:toy"},
-            "grpo": {},
-        },
-        "grpo",
-    )
+def test_engine_and_learner_are_compared_before_training(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
+    model = {"name": "m", "temperature": SAMPLING.temperature, "top_p": 0.5}
+    config = make_config("grpo", {"model": model})
     unused: Any = None
-    team = RunActors([engine], [trainer], sandbox=unused, places=unused)
+    actors = RunActors([engine], [trainer], sandbox=unused, placement=unused)
     environment = ENVIRONMENTS.get("code_generation").from_config(config)
     inputs = RunInputs(environment, Transition(config.external, environment), load_tasks("bundled:toy", "train"), [])
 
     def compare(given: Config) -> None:
-        run(check_logprob_agreement(given, team, inputs))
+        run(check_logprob_agreement(given, actors, inputs))
 
     run(update_weights(trainer))
     compare(config)
@@ -124,9 +114,7 @@ def test_engine_and_learner_are_compared_before_anything_is_trained(
         compare(config)
 
 
-def test_weights_that_did_not_change_are_served_under_a_new_version(
-    engine: GeneratorGroup, trainer: LearnerGroup
-) -> None:
+def test_unchanged_weights_are_served_under_a_new_version(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
     checksum, version = run(update_weights(trainer)), trainer.version
     before = run(sample(engine, PROMPTS))
     stats = run(learn(trainer, as_batch(before, [1.0] * SAMPLING.num_generations)))
@@ -150,17 +138,19 @@ def test_completions_keep_the_final_eos_and_nothing_after_it(engine: GeneratorGr
         assert "<|" not in c.text
 
 
-def test_a_seed_gives_the_same_group_whatever_else_is_in_flight(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
+def test_a_seed_gives_the_same_group_whatever_other_requests_are_in_flight(
+    engine: GeneratorGroup, trainer: LearnerGroup
+) -> None:
     run(update_weights(trainer))
     alone = run(engine.generate(PROMPTS[0], replace(SAMPLING, seed=0)))
-    crowded = run(sample(engine, PROMPTS))[0]
+    batched = run(sample(engine, PROMPTS))[0]
     other = run(engine.generate(PROMPTS[0], replace(SAMPLING, seed=12345)))
-    assert [c.token_ids for c in alone.completions] == [c.token_ids for c in crowded.completions]
+    assert [c.token_ids for c in alone.completions] == [c.token_ids for c in batched.completions]
     assert [c.token_ids for c in alone.completions] != [c.token_ids for c in other.completions]
     assert len({c.token_ids for c in alone.completions}) > 1
 
 
-def test_a_prompt_without_room_gets_no_completions(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
+def test_a_prompt_that_leaves_no_room_gets_no_completions(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
     run(update_weights(trainer))
     prompt = "x = 1\n" * 400
     generation = run(engine.generate(prompt, SAMPLING))
@@ -169,19 +159,17 @@ def test_a_prompt_without_room_gets_no_completions(engine: GeneratorGroup, train
     assert run(engine.prompt_lengths([prompt, "x"])) == [len(generation.prompt_ids), 1]
 
 
-def test_learner_and_generators_say_whether_their_tokenizers_agree(
-    engine: GeneratorGroup, trainer: LearnerGroup
-) -> None:
+def test_fingerprints_show_whether_the_tokenizers_agree(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
     assert run(engine.fingerprints(PROMPTS)) == [run(trainer.fingerprint(PROMPTS))]
     assert run(engine.fingerprints(PROMPTS[:1])) != [run(trainer.fingerprint(PROMPTS))]
 
 
-def test_a_saved_learner_goes_on_exactly(engine: GeneratorGroup, trainer: LearnerGroup, tmp_path: Path) -> None:
+def test_a_saved_learner_continues_exactly(engine: GeneratorGroup, trainer: LearnerGroup, tmp_path: Path) -> None:
     run(update_weights(trainer))
     batch = as_batch(run(sample(engine, PROMPTS)))
     run(trainer.save(str(tmp_path)))
-    assert run(trainer.sees(str(tmp_path)))
-    assert not run(trainer.sees(str(tmp_path / "elsewhere")))
+    assert run(trainer.sees_path(str(tmp_path)))
+    assert not run(trainer.sees_path(str(tmp_path / "elsewhere")))
     restored = learner()
     run(restored.start())
     run(restored.load(str(tmp_path), trainer.version))
@@ -190,7 +178,7 @@ def test_a_saved_learner_goes_on_exactly(engine: GeneratorGroup, trainer: Learne
     run(restored.close())
 
 
-def test_a_loss_that_is_not_finite_is_skipped_and_counted(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
+def test_a_non_finite_loss_is_skipped_and_counted(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
     run(update_weights(trainer))
     poisoned = as_batch(run(sample(engine, PROMPTS)), [float("inf"), *range(SAMPLING.num_generations - 1)])
     group = learner()
@@ -213,7 +201,7 @@ class StageByStage(WeightUpdateClient):
         return self.set_version(version)
 
 
-def test_an_update_stage_by_stage_is_the_update_in_one_command(engine: GeneratorGroup) -> None:
+def test_an_update_stage_by_stage_equals_the_update_in_one_command(engine: GeneratorGroup) -> None:
     policy = load_policy(str(BASE_PATH), False, torch.device("cpu"))
     served, checksums = [], []
     for version, client in enumerate((WeightUpdateClient, StageByStage), start=20):
@@ -227,16 +215,16 @@ def test_an_update_stage_by_stage_is_the_update_in_one_command(engine: Generator
     assert tokens[0] == tokens[1]
 
 
-def test_an_engine_that_gets_changes_alone_serves_what_one_serves_that_gets_everything(engine: GeneratorGroup) -> None:
+def test_an_engine_that_receives_only_changes_serves_the_same_weights(engine: GeneratorGroup) -> None:
     policy = load_policy(str(BASE_PATH), False, torch.device("cpu"))
-    publisher = WeightSender(policy, torch.float32, "store", sparse=True)
-    deliveries = []
+    sender = WeightSender(policy, torch.float32, "store", sparse=True)
+    results = []
     for version in (30, 31):
         with torch.no_grad():
             for parameter in policy.parameters():
                 parameter[:2] *= 1.5
-        deliveries.append(publisher.update_weights(version, WeightUpdateClient(engine.replicas.serving(), 1, 1, 60.0)))
-    first, second = deliveries
+        results.append(sender.update_weights(version, WeightUpdateClient(engine.replicas.serving(), 1, 1, 60.0)))
+    first, second = results
     assert first.changed is None
     assert second.changed is not None
     assert 0 < second.changed < 0.1
@@ -244,8 +232,8 @@ def test_an_engine_that_gets_changes_alone_serves_what_one_serves_that_gets_ever
     served = run(sample(engine, PROMPTS[:2]))
     assert {c.weight_version for g in served for c in g.completions} == {31}
 
-    whole = WeightSender(policy, torch.float32, "store", sparse=False)
-    everything = whole.update_weights(32, WeightUpdateClient(engine.replicas.serving(), 1, 1, 60.0))
+    full_sender = WeightSender(policy, torch.float32, "store", sparse=False)
+    everything = full_sender.update_weights(32, WeightUpdateClient(engine.replicas.serving(), 1, 1, 60.0))
     assert (everything.checksum, everything.sent_bytes) == (second.checksum, first.sent_bytes)
     again = run(sample(engine, PROMPTS[:2]))
     assert [(c.token_ids, c.logprobs) for g in again for c in g.completions] == [
@@ -253,16 +241,18 @@ def test_an_engine_that_gets_changes_alone_serves_what_one_serves_that_gets_ever
     ]
 
 
-def test_an_error_in_an_actor_names_it_and_keeps_its_traceback(engine: GeneratorGroup, trainer: LearnerGroup) -> None:
+def test_an_error_in_an_actor_names_the_actor_and_keeps_the_traceback(
+    engine: GeneratorGroup, trainer: LearnerGroup
+) -> None:
     with pytest.raises(
         ActorFailed, match=r"agent 0 learner \(process \d+ on [\d.]+\) failed in export: \w+Error: "
-    ) as it:
+    ) as raised:
         run(trainer.export("/proc/there/is/no/such/folder", ["x"]))
-    assert "save_pretrained" in str(it.value.__cause__), "the remote traceback"
+    assert "save_pretrained" in str(raised.value.__cause__), "the remote traceback"
 
 
 class LyingGenerator(Actor):
-    """Stands in for a generator that got other weights: no real one would acknowledge a wrong checksum."""
+    """A stand-in for a generator that received other weights; no real one would acknowledge a wrong checksum."""
 
     def __init__(self, id: ActorId) -> None:
         self.id = id
@@ -270,10 +260,10 @@ class LyingGenerator(Actor):
     def start(self) -> list[str]:
         return []
 
-    def alive(self) -> None:
+    def heartbeat(self) -> None:
         pass
 
-    def meet(self, incarnation: int) -> None:
+    def fence(self, incarnation: int) -> None:
         pass
 
     def update_weights(self, incarnation: int, version: int, weights: Any) -> Acknowledgement:
@@ -281,7 +271,7 @@ class LyingGenerator(Actor):
 
 
 class StuckGenerator(LyingGenerator):
-    """Stands in for a generator that hangs."""
+    """A stand-in for a generator that hangs."""
 
     def update_weights(self, incarnation: int, version: int, weights: Any) -> Acknowledgement:
         import threading
@@ -290,25 +280,27 @@ class StuckGenerator(LyingGenerator):
         raise AssertionError
 
 
-def standing_in(actor_class: type[Any]) -> GeneratorGroup:
-    names = [ActorId("generator", PolicyId((0,)), replica) for replica in range(2)]
-    return GeneratorGroup([ActorSpec(n, actor_class, (n,), {"num_cpus": 0}) for n in names], 1, DEADLINES)
+def stand_ins(actor_class: type[Any]) -> GeneratorGroup:
+    ids = [ActorId("generator", PolicyId((0,)), replica) for replica in range(2)]
+    return GeneratorGroup(
+        [ActorSpec(id, actor_class, (id,), {"num_cpus": 0}) for id in ids], 1, DEADLINES, skip_initialization
+    )
 
 
-def test_generators_that_do_not_take_the_weights_are_named(local_ray: None) -> None:
+def test_generators_that_do_not_acknowledge_the_weights_are_named(local_ray: None) -> None:
     async def scenario() -> None:
-        liars, stuck = standing_in(LyingGenerator), standing_in(StuckGenerator)
+        liars, stuck = stand_ins(LyingGenerator), stand_ins(StuckGenerator)
         sender = learner(deadlines=replace(DEADLINES, sync_s=2))
         try:
             await asyncio.gather(liars.start(), stuck.start(), sender.start())
-            await sender.connect(liars, Log())
+            await sender.connect(liars, MemoryHistory())
             lie = "WeightSyncError: agent 0 generator 0 acknowledged version 0 with checksum 42"
             with pytest.raises(ActorFailed, match=lie):
                 await sender.update_weights(changed=True)
-            await sender.connect(stuck, Log())
-            delivery = await sender.update_weights(changed=True)
-            assert delivery is not None
-            assert {str(name): why for name, why in delivery.failed.items()} == {
+            await sender.connect(stuck, MemoryHistory())
+            result = await sender.update_weights(changed=True)
+            assert result is not None
+            assert {str(id): reason for id, reason in result.failed.items()} == {
                 f"agent 0 generator {i}": f"waited 2 s for agent 0 generator {i} to update weights, in vain "
                 "(resources.deadlines.sync_s)"
                 for i in range(2)

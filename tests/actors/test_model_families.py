@@ -1,5 +1,5 @@
-"""Other models than the bundled one, each with an engine and a learner of its own: their ends, their layouts, their
-names of weights."""
+"""Models other than the bundled one, with an engine and a learner each: end-of-sequence tokens, batch layouts and weight
+names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ import torch
 
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
-from tests.actors.helpers import MODEL, Log, as_batch, generators, learn, learner, sample, update_weights
-from tests.actors.test_engine_and_learner import PROMPTS
+from tests.actors.helpers import (
+    MODEL,
+    PROMPTS,
+    MemoryHistory,
+    as_batch,
+    generators,
+    learn,
+    learner,
+    sample,
+    update_weights,
+)
 
 
-def test_a_completion_ends_at_every_end_that_the_model_names(local_ray: None, tmp_path: Path) -> None:
+def test_a_completion_ends_at_every_end_of_sequence_token_of_the_model(local_ray: None, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(BASE_PATH, folder)
     tokenizer = load_tokenizer(str(folder), MODEL)
@@ -25,10 +34,11 @@ def test_a_completion_ends_at_every_end_that_the_model_names(local_ray: None, tm
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [tokenizer.eos_token_id, space]}))
 
     async def scenario() -> None:
-        engine, trainer = generators(str(folder)), learner()
+        trainer = learner()
+        engine = generators(str(folder), initialize=trainer.initialize_generator)
         try:
             await asyncio.gather(engine.start(), trainer.start())
-            await trainer.connect(engine, Log())
+            await trainer.connect(engine, MemoryHistory())
             await update_weights(trainer)
             completions = [c for g in await sample(engine, PROMPTS) for c in g.completions]
             assert any(c.token_ids[-1] == space for c in completions)
@@ -42,24 +52,25 @@ def test_a_completion_ends_at_every_end_that_the_model_names(local_ray: None, tm
 
 
 @pytest.mark.parametrize(
-    ("family", "settings", "says"),
+    ("family", "settings", "note"),
     [
         ("gemma2", {"sliding_window": 4096}, "softcap"),
         ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}, None),
     ],
-    ids=["softcapping, padded", "experts, under other names in its files"],
+    ids=["softcapping, padded", "experts, with other names in files"],
 )
 def test_other_families_agree_with_the_engine_before_and_after_an_update(
-    family: str, settings: dict, says: str | None, local_ray: None, tmp_path: Path
+    family: str, settings: dict, note: str | None, local_ray: None, tmp_path: Path
 ) -> None:
     folder = random_model(family, settings, tmp_path / family)
 
     async def scenario() -> None:
-        engine, trainer = generators(folder), learner(folder, learning_rate=1e-3)
+        trainer = learner(folder, learning_rate=1e-3)
+        engine = generators(folder, initialize=trainer.initialize_generator)
         try:
             _, notes = await asyncio.gather(engine.start(), trainer.start())
-            assert [says in note for note in notes] == [True] if says else notes == []
-            await trainer.connect(engine, Log())
+            assert [note in line for line in notes] == [True] if note else notes == []
+            await trainer.connect(engine, MemoryHistory())
             for _ in range(2):
                 await update_weights(trainer)
                 stats = await learn(trainer, as_batch(await sample(engine, PROMPTS[:2])))
@@ -73,7 +84,7 @@ def test_other_families_agree_with_the_engine_before_and_after_an_update(
 
 
 def random_model(family: str, settings: dict, folder: Path) -> str:
-    """A small model of `family` with the bundled tokenizer and random weights."""
+    """Write a small model of `family` with random weights and the bundled tokenizer; return its folder."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     shape = {

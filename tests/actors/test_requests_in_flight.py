@@ -1,4 +1,4 @@
-"""Weights that change, and actors that are lost, while real engines have requests in flight."""
+"""Weight updates and lost actors while real engines have requests in flight."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from marl_ray.core.group_queue import GroupQueue
 from marl_ray.learning.policy_model import load_policy
 from marl_ray.weights.deltas import Checksum
 from marl_ray.weights.sender import CastSource
-from tests.actors.echo_actor import process_of
+from tests.actors.echo_actor import kill, process_of
 from tests.actors.helpers import (
     DEADLINES,
+    PROMPTS,
     SAMPLING,
     ClosedQueue,
     FaultyQueue,
-    Log,
+    MemoryHistory,
     as_batch,
     generators,
     learn,
@@ -39,7 +40,6 @@ from tests.actors.helpers import (
     sample,
     update_weights,
 )
-from tests.actors.test_engine_and_learner import PROMPTS
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -48,10 +48,11 @@ SOON = Deadline(120.0, "start_s", "to answer")
 
 
 @asynccontextmanager
-async def an_agent(**options: Any) -> AsyncIterator[tuple[GeneratorGroup, LearnerGroup, Log]]:
-    """Generators and learner of one agent, which serve version 0."""
+async def an_agent(**options: Any) -> AsyncIterator[tuple[GeneratorGroup, LearnerGroup, MemoryHistory]]:
+    """Start generators and learner of one agent, which serve version 0."""
     trainer = learner(learning_rate=3e-3, restarts=5, deadlines=options.get("deadlines", DEADLINES))
-    engine, log = generators(**options), Log()
+    log = MemoryHistory()
+    engine = generators(**({"initialize": trainer.initialize_generator} | options))
     try:
         await asyncio.gather(engine.start(), trainer.start())
         await trainer.connect(engine, log)
@@ -62,13 +63,15 @@ async def an_agent(**options: Any) -> AsyncIterator[tuple[GeneratorGroup, Learne
 
 
 async def long_requests(engine: GeneratorGroup) -> list[asyncio.Task[Generation]]:
-    """They have begun: every engine has shown a sign of life since it was asked."""
+    """Submit long requests, and return when every engine has answered a heartbeat since."""
     tasks = [
         asyncio.create_task(engine.generate(prompt, replace(LONG, seed=i), priority=i))
         for i, prompt in enumerate(PROMPTS)
     ]
-    await asyncio.sleep(0)  # all are sent
-    await asyncio.gather(*(replica.call(GenerationActor.alive).within(SOON) for replica in engine.replicas.serving()))
+    await asyncio.sleep(0)  # all are submitted
+    await asyncio.gather(
+        *(replica.call(GenerationActor.heartbeat).within(SOON) for replica in engine.replicas.serving())
+    )
     return tasks
 
 
@@ -76,32 +79,35 @@ def bits(generations: Sequence[Generation]) -> list[Any]:
     return [[(c.token_ids, c.logprobs, c.spans) for c in g.completions] for g in generations]
 
 
-def as_sampled(policies: Sequence[Any], prompt_ids: Sequence[int], completion: Completion) -> list[float]:
-    """Log-probabilities of the tokens, with the keys and values of earlier versions kept as the engine keeps them.
+def rescore(policies: Sequence[Any], prompt_ids: Sequence[int], completion: Completion) -> list[float]:
+    """Return log-probabilities of the tokens, keeping the KV cache of earlier versions like the engine.
 
-    A span's policy reads, besides its own tokens but the last, the last one of the span before.
+    The policy of a span reads the last token of the previous span, and its own tokens except the last.
     """
     ids = torch.tensor([[*prompt_ids, *completion.token_ids]])
     cache, start, end = None, 0, len(prompt_ids) - 1
-    found: list[torch.Tensor] = []
+    logprobs: list[torch.Tensor] = []
     for version, tokens in completion.spans:
         end += tokens
         with torch.no_grad():
             out = policies[version](ids[:, start:end], past_key_values=cache, use_cache=True)
         scores = (out.logits[0, -tokens:].float() / LONG.temperature).log_softmax(-1)
-        found.append(scores.gather(1, ids[0, end - tokens + 1 : end + 1, None])[:, 0])
+        logprobs.append(scores.gather(1, ids[0, end - tokens + 1 : end + 1, None])[:, 0])
         cache, start = out.past_key_values, end
-    return [float(value) for value in torch.cat(found)]
+    return [float(value) for value in torch.cat(logprobs)]
 
 
-def test_weights_change_between_two_tokens_and_never_under_a_new_request(tmp_path: Path) -> None:
+def test_weights_change_between_tokens_and_new_requests_use_only_new_weights(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with an_agent() as (engine, trainer, log):
-            batch = as_batch(await sample(engine, PROMPTS))  # its prompts are cached under version 0
+        async def initialize(generator: Handle[GenerationActor]) -> None:
+            await further.initialize_generator(generator)
+
+        further = learner(learning_rate=3e-3)
+        async with an_agent(initialize=initialize) as (engine, trainer, log):
+            batch = as_batch(await sample(engine, PROMPTS))  # caches the prompts under version 0
             await trainer.export(str(tmp_path / "0"), PROMPTS)
             await learn(trainer, batch)
             await trainer.export(str(tmp_path / "1"), PROMPTS)
-            further = learner(learning_rate=3e-3)
             await further.start()
             for _ in range(2):
                 await learn(further, batch)
@@ -116,31 +122,31 @@ def test_weights_change_between_two_tokens_and_never_under_a_new_request(tmp_pat
             policies = [load_policy(str(tmp_path / str(v)), False, torch.device("cpu")).eval() for v in range(3)]
             completions = [(g.prompt_ids, c) for g in old for c in g.completions]
             versions = [tuple(version for version, _ in c.spans) for _, c in completions]
-            assert sum(len(found) > 1 for found in versions) >= 8, versions
+            assert sum(len(version) > 1 for version in versions) >= 8, versions
             assert (0, 1, 2) in versions, versions
             for prompt_ids, completion in completions:
                 assert sum(tokens for _, tokens in completion.spans) == len(completion.token_ids)
                 gaps = [
-                    a - b
-                    for a, b in zip(completion.logprobs, as_sampled(policies, prompt_ids, completion), strict=True)
+                    a - b for a, b in zip(completion.logprobs, rescore(policies, prompt_ids, completion), strict=True)
                 ]
                 assert max(map(abs, gaps)) < 1e-4
 
             assert {c.spans for g in new for c in g.completions} == {((2, n),) for n in lengths(new)}
             await engine.resize(2)
-            _, fresh = await engine.replicas.wait_ready(all_members=True)
-            asked = [
-                fresh.call(GenerationActor.generate, p, replace(SAMPLING, seed=100 * i)) for i, p in enumerate(PROMPTS)
+            _, new_replica = await engine.replicas.wait_ready(all_members=True)
+            calls = [
+                new_replica.call(GenerationActor.generate, p, replace(SAMPLING, seed=100 * i))
+                for i, p in enumerate(PROMPTS)
             ]
-            assert bits(await asyncio.gather(*(call.within(SOON) for call in asked))) == bits(new)
+            assert bits(await asyncio.gather(*(call.within(SOON) for call in calls))) == bits(new)
             await resized_to_one(engine)
             await further.close()
 
     async def resized_to_one(engine: GeneratorGroup) -> None:
-        undisturbed = bits(await asyncio.gather(*await long_requests(engine)))
+        expected = bits(await asyncio.gather(*await long_requests(engine)))
         running = await long_requests(engine)
         await engine.resize(1)
-        assert bits(await asyncio.gather(*running)) == undisturbed
+        assert bits(await asyncio.gather(*running)) == expected
         with pytest.raises(UserError, match="at least one generator"):
             await engine.resize(0)
 
@@ -150,40 +156,40 @@ def test_weights_change_between_two_tokens_and_never_under_a_new_request(tmp_pat
     asyncio.run(scenario())
 
 
-def test_requests_in_flight_are_finished_first_where_they_are_drained() -> None:
+def test_with_drain_requests_in_flight_are_finished_before_an_update() -> None:
     async def scenario() -> None:
         async with an_agent(drain=True) as (engine, trainer, _):
-            undisturbed = bits(await asyncio.gather(*await long_requests(engine)))
+            expected = bits(await asyncio.gather(*await long_requests(engine)))
             await learn(trainer, as_batch(await sample(engine, PROMPTS)))
             running = await long_requests(engine)
             await update_weights(trainer)
-            assert bits(await asyncio.gather(*running)) == undisturbed, "all of version 0"
+            assert bits(await asyncio.gather(*running)) == expected, "all of version 0"
             assert {c.weight_version for g in await sample(engine, PROMPTS) for c in g.completions} == {1}
 
     asyncio.run(scenario())
 
 
-def test_a_generator_that_is_lost_is_asked_again_in_its_next_life() -> None:
+def test_requests_of_a_lost_generator_are_retried_after_its_restart() -> None:
     async def scenario() -> None:
         deadlines = replace(DEADLINES, heartbeat_s=8)
         async with an_agent(restarts=2, deadlines=deadlines) as (engine, trainer, _):
             await learn(trainer, as_batch(await sample(engine, PROMPTS)))
             await update_weights(trainer)
-            undisturbed = bits(await asyncio.gather(*await long_requests(engine)))
+            expected = bits(await asyncio.gather(*await long_requests(engine)))
             for incarnation, fault in enumerate((signal.SIGKILL, signal.SIGSTOP), start=2):
                 running = await long_requests(engine)
                 os.kill(process_of(engine.replicas.serving()[0]), fault)
-                assert bits(await asyncio.gather(*running)) == undisturbed
+                assert bits(await asyncio.gather(*running)) == expected
                 assert [replica.incarnation for replica in engine.replicas.serving()] == [incarnation]
-            os.kill(process_of(engine.replicas.serving()[0]), signal.SIGKILL)
+            kill(engine.replicas.serving()[0])
             with pytest.raises(UserError, match=r"^agent 0 generator 0 is lost for good \(resources.generator.max_res"):
                 await engine.generate(PROMPTS[0], LONG)
 
     asyncio.run(scenario())
 
 
-def test_a_learner_that_is_lost_learns_the_same(tmp_path: Path) -> None:
-    """Lost in the middle of a batch; hanging in another; dead after it was done with one, before it said so."""
+def test_a_lost_learner_learns_the_same(tmp_path: Path) -> None:
+    """The learner is killed during a batch, hangs in another, and dies after a third one before it answers."""
 
     async def scenario() -> None:
         async with an_agent(deadlines=replace(DEADLINES, heartbeat_s=8)) as (engine, trainer, log):
@@ -199,7 +205,7 @@ def test_a_learner_that_is_lost_learns_the_same(tmp_path: Path) -> None:
                 wanted = await reference.learn(ClosedQueue(batch))
                 fault = (signal.SIGKILL, signal.SIGSTOP, None)[batch.step]
                 if fault is None:
-                    await died_when_done(trainer, ClosedQueue(batch))
+                    await die_when_done(trainer, ClosedQueue(batch))
                     stats = await trainer.learn(ClosedQueue(batch))
                 else:
                     stats = await trainer.learn(FaultyQueue(batch, fault, trainer))
@@ -214,10 +220,10 @@ def test_a_learner_that_is_lost_learns_the_same(tmp_path: Path) -> None:
             assert checksum == await checksum_of(reference, tmp_path)
             await asyncio.gather(zombie.close(), reference.close())
 
-    async def died_when_done(trainer: LearnerGroup, queue: GroupQueue) -> None:
+    async def die_when_done(trainer: LearnerGroup, queue: GroupQueue) -> None:
         rank: Handle[LearnerActor] = trainer.ranks.serving()[0]
         await rank.call(LearnerActor.finish, await queue.batch(), 0).within(SOON)
-        os.kill(process_of(rank), signal.SIGKILL)
+        kill(rank)
 
     async def checksum_of(group: LearnerGroup, folder: Path) -> int:
         await group.export(str(folder / "reference"), PROMPTS)

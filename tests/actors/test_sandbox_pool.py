@@ -1,4 +1,4 @@
-"""The pool of sandbox workers: order, one run per distinct program, and workers that die, hang or hold secrets."""
+"""The sandbox pool: order of reports, one run per distinct program, workers that die or hang, and secrets."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ import pytest
 ray = pytest.importorskip("ray")
 
 from marl_ray.actors.handle import Handle  # noqa: E402
-from marl_ray.actors.sandbox_pool import SandboxPool  # noqa: E402
-from marl_ray.actors.sandbox_worker import SandboxWorker  # noqa: E402
+from marl_ray.actors.sandbox_pool import SandboxPool, SandboxWorker  # noqa: E402
 from marl_ray.cluster.ray_private import init_on_localhost  # noqa: E402
 from marl_ray.core.errors import UserError  # noqa: E402
 from marl_ray.core.ids import ActorId  # noqa: E402
@@ -33,12 +32,12 @@ from tests.sandbox.benchmark_modules import sandbox_programs, sandbox_soak  # no
 
 SECRET = "SECRET-" + secrets.token_hex(12)
 LIMITS = Limits(test_cpu_s=2.0, test_wall_s=10.0, program_wall_s=20.0)
-PATIENCE = 90.0
+TIMEOUT_S = 90.0
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    """A Ray of our own, whose processes inherit a secret."""
+    """A local Ray whose processes inherit a secret."""
     if ray.is_initialized():
         ray.shutdown()
     os.environ["MARL_RAY_TEST_API_KEY"] = SECRET
@@ -67,15 +66,15 @@ def numbered(number: int, sleep_s: float = 0.0) -> Program:
 
 
 def right(reports: list[ExecutionReport], numbers: list[int]) -> bool:
-    """Every report belongs to its program: it printed its number, and passed one of its tests or two."""
-    seen = [(r.stdout.strip(), r.passed, r.total, r.infra_error) for r in reports]
-    return seen == [(str(n), 1 + (n < 3), 2, None) for n in numbers]
+    """Return whether every report belongs to its program, which prints its number and passes one or two tests."""
+    results = [(r.stdout.strip(), r.passed, r.total, r.infra_error) for r in reports]
+    return results == [(str(n), 1 + (n < 3), 2, None) for n in numbers]
 
 
-async def until(condition: Any, what: str, seconds: float = PATIENCE) -> None:
+async def until(condition: Any, what: str, seconds: float = TIMEOUT_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
         await asyncio.sleep(0.01)
 
 
@@ -91,13 +90,13 @@ def test_order_duplicates_and_cache() -> None:
             await pool.execute(few)
             before = pool.executions
             assert right(await pool.execute(few), list(range(6)))
-            assert pool.executions == before, "recent programs are remembered"
+            assert pool.executions == before, "recent reports are cached"
             assert right(await pool.execute([numbered(n) for n in range(20)]), list(range(20)))
             assert pool.executions >= before + 12, "the cache is bounded"
 
             before = pool.executions
             twice = await asyncio.gather(*(pool.execute([numbered(99, 0.2)]) for _ in range(3)))
-            assert pool.executions == before + 1, "a program that is running is not started again"
+            assert pool.executions == before + 1, "a running program is not started again"
             assert all(right(reports, [99]) for reports in twice)
 
             same_source = Program(numbered(5).source, ("assert f() == 6",), "f")
@@ -107,7 +106,7 @@ def test_order_duplicates_and_cache() -> None:
     asyncio.run(scenario())
 
 
-def test_unusable_tests_are_refused_before_anything_runs() -> None:
+def test_invalid_tests_are_rejected_before_any_program_runs() -> None:
     async def scenario() -> None:
         async with pool_of(1) as pool:
             with pytest.raises(ValueError, match="test"):
@@ -119,7 +118,7 @@ def test_unusable_tests_are_refused_before_anything_runs() -> None:
     asyncio.run(scenario())
 
 
-def test_what_cannot_be_had_is_said_at_start() -> None:
+def test_missing_isolation_is_reported_at_start() -> None:
     async def scenario() -> None:
         settings = SandboxSettings(isolation="auto", require="bwrap")
         pool = SandboxPool(settings, 1, num_cpus_per_worker=0.5, without=("bwrap",))
@@ -132,7 +131,7 @@ def test_what_cannot_be_had_is_said_at_start() -> None:
     assert sandbox_soak.wait_for_no_workers() == []
 
 
-def test_hostile_neighbours_do_no_harm() -> None:
+def test_hostile_programs_do_not_affect_other_programs() -> None:
     async def scenario() -> None:
         async with pool_of(batch_size=16) as pool:
             hostile = sandbox_programs.HOSTILE
@@ -156,12 +155,12 @@ def test_a_dead_worker_is_replaced_and_its_programs_run_elsewhere() -> None:
             await until(lambda: pool.executions >= 1, "the first report")
             workers = sandbox_soak.worker_pids()
             assert len(workers) == 2
-            behind = sandbox_soak.descendants(workers[0])
+            descendants = sandbox_soak.descendants(workers[0])
             os.kill(workers[0], signal.SIGKILL)
-            assert right(await asyncio.wait_for(running, PATIENCE), numbers)
+            assert right(await asyncio.wait_for(running, TIMEOUT_S), numbers)
             await until(lambda: pool.workers.lost_count == 1, "the replacement")
             await until(lambda: len(set(sandbox_soak.worker_pids()) - {workers[0]}) == 2, "a second worker")
-            await until(lambda: not any(map(alive, behind)), "the dead worker's processes to end")
+            await until(lambda: not any(map(is_alive, descendants)), "the dead worker's processes to end")
             assert right(await pool.execute([numbered(n) for n in range(50, 60)]), list(range(50, 60)))
 
     asyncio.run(scenario())
@@ -169,50 +168,50 @@ def test_a_dead_worker_is_replaced_and_its_programs_run_elsewhere() -> None:
 
 def test_a_stuck_worker_is_replaced() -> None:
     async def scenario() -> None:
-        async with pool_of(batch_size=4, deadline_s=4.0) as pool:
+        async with pool_of(batch_size=4, heartbeat_s=4.0) as pool:
             numbers = list(range(12))
             running = asyncio.create_task(pool.execute([numbered(n, 0.1) for n in numbers]))
             await until(lambda: pool._busy, "a worker with a batch")
             worker = next(iter(pool._busy))
             assert worker.location is not None
             stopped = worker.location.process
-            behind = sandbox_soak.descendants(stopped)
+            descendants = sandbox_soak.descendants(stopped)
             os.kill(stopped, signal.SIGSTOP)
             try:
-                assert right(await asyncio.wait_for(running, PATIENCE), numbers)
+                assert right(await asyncio.wait_for(running, TIMEOUT_S), numbers)
                 assert pool.workers.lost_count == 1
-                await until(lambda: not alive(stopped), "the stuck worker to be killed")
-                await until(lambda: not any(map(alive, behind)), "its processes to end")
+                await until(lambda: not is_alive(stopped), "the stuck worker to be killed")
+                await until(lambda: not any(map(is_alive, descendants)), "its processes to end")
             finally:
-                if alive(stopped):
+                if is_alive(stopped):
                     os.kill(stopped, signal.SIGKILL)
 
     asyncio.run(scenario())
 
 
-def test_a_slow_program_does_not_look_like_a_stuck_worker() -> None:
+def test_a_worker_with_a_slow_program_is_not_replaced() -> None:
     async def scenario() -> None:
-        async with pool_of(deadline_s=3.0) as pool:
-            assert right(await asyncio.wait_for(pool.execute([numbered(1, 7.0)]), PATIENCE), [1])
+        async with pool_of(heartbeat_s=3.0) as pool:
+            assert right(await asyncio.wait_for(pool.execute([numbered(1, 7.0)]), TIMEOUT_S), [1])
             assert pool.workers.lost_count == 0
             running = asyncio.create_task(pool.execute([numbered(2, 7.0)]))
-            await until(lambda: pool._busy, "a worker that runs it")
+            await until(lambda: pool._busy, "a worker with the program")
             (worker,) = pool._busy
-            await asyncio.sleep(4.0)  # it has given signs of life
+            await asyncio.sleep(4.0)  # it has answered heartbeats
             assert worker.location is not None
             stopped = worker.location.process
             os.kill(stopped, signal.SIGSTOP)
             try:
-                assert right(await asyncio.wait_for(running, PATIENCE), [2])
-                assert pool.workers.lost_count == 1, "stuck while it was busy"
+                assert right(await asyncio.wait_for(running, TIMEOUT_S), [2])
+                assert pool.workers.lost_count == 1, "it was stuck while busy"
             finally:
-                if alive(stopped):
+                if is_alive(stopped):
                     os.kill(stopped, signal.SIGKILL)
 
     asyncio.run(scenario())
 
 
-def test_programs_are_not_blamed_for_dying_workers() -> None:
+def test_lost_workers_are_not_reported_as_failures_of_programs() -> None:
     async def scenario() -> None:
         async with pool_of(1) as pool:
             running = asyncio.create_task(pool.execute([numbered(1, 1.0)]))
@@ -223,18 +222,18 @@ def test_programs_are_not_blamed_for_dying_workers() -> None:
                 )
                 (pid,) = sandbox_soak.worker_pids()
                 os.kill(pid, signal.SIGKILL)
-                await until(lambda pid=pid: not alive(pid), "its end")
-            (report,) = await asyncio.wait_for(running, PATIENCE)
+                await until(lambda pid=pid: not is_alive(pid), "its end")
+            (report,) = await asyncio.wait_for(running, TIMEOUT_S)
             assert report.infra_error
             assert report.passed == 0
             assert "crash" not in {test.status for test in report.tests}
-            again = await asyncio.wait_for(pool.execute([numbered(1, 1.0)]), PATIENCE)
-            assert right(again, [1]), "what was not run is not remembered"
+            again = await asyncio.wait_for(pool.execute([numbered(1, 1.0)]), TIMEOUT_S)
+            assert right(again, [1]), "infrastructure errors are not cached"
 
     asyncio.run(scenario())
 
 
-def test_closing_gives_an_answer_to_those_who_wait() -> None:
+def test_closing_the_pool_answers_pending_callers() -> None:
     async def scenario() -> None:
         async with pool_of(1) as pool:
             running = asyncio.create_task(pool.execute([numbered(1, 5.0)]))
@@ -247,7 +246,7 @@ def test_closing_gives_an_answer_to_those_who_wait() -> None:
     assert sandbox_soak.wait_for_no_workers() == []
 
 
-def test_secrets_cannot_be_reached() -> None:
+def test_programs_cannot_reach_secrets() -> None:
     source = (
         "import os, gc\nWORD = '-TERCES'[::-1]\ndef f(pids):\n    found = []\n"
         "    if WORD in repr(os.environ): found.append('environment')\n"
@@ -260,22 +259,22 @@ def test_secrets_cannot_be_reached() -> None:
     async def scenario() -> None:
         async with pool_of(1) as pool:
             (worker,) = sandbox_soak.worker_pids()
-            assert SECRET.encode() in Path(f"/proc/{worker}/environ").read_bytes(), "the secret is where it starts"
+            assert SECRET.encode() in Path(f"/proc/{worker}/environ").read_bytes(), "the worker itself has the secret"
             pids = [worker, os.getpid(), 1, *range(2, 30)]
             (report,) = await pool.execute([Program(source, (f"assert f({pids}) == []",), "f")])
             assert report.passed == 1, report.tests
-            looked_at = 0
+            checked = 0
             for pid in sandbox_soak.descendants(worker):
                 try:
                     texts = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline")]
                     links = links_of_ray(pid)
-                except OSError:  # a guest that has ended meanwhile
+                except OSError:  # a guest that has ended
                     continue
-                looked_at += 1
+                checked += 1
                 assert all(SECRET.encode() not in text for text in texts)
-                assert links == [], "nothing of Ray is open behind the wall"
-            assert looked_at >= 2, "zygote and judge at least"
-            assert links_of_ray(worker), "while the worker itself has such files"
+                assert links == [], "sandboxed processes have no open files of Ray"
+            assert checked >= 2, "zygote and judge at least"
+            assert links_of_ray(worker), "the worker itself has such files"
 
     asyncio.run(scenario())
 
@@ -290,13 +289,13 @@ def test_short_soak() -> None:
             assert result.hostile > 25
             assert result.after.processes <= result.before.processes
             assert result.after.descriptors <= result.before.descriptors + sandbox_soak.DESCRIPTORS_OF_RAY
-            assert result.memory_growth < 0.25, "the caches are still filling, but not like this"
+            assert result.memory_growth < 0.25, "more than caches that are still filling"
             assert pool.executions == 500
 
     asyncio.run(scenario())
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -304,37 +303,39 @@ def alive(pid: int) -> bool:
 
 
 def links_of_ray(pid: int) -> list[str]:
-    """Open files and mapped memory that belong to Ray: logs, sockets by path, the object store."""
-    found = []
+    """Return open files and mapped memory of Ray: logs, sockets with a path, the object store."""
+    links = []
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
             link = os.readlink(f"/proc/{pid}/fd/{fd}")
         except OSError:
             continue
         if "/ray" in link or "plasma" in link:
-            found.append(link)
+            links.append(link)
     maps = Path(f"/proc/{pid}/maps").read_text()
-    return found + [line for line in maps.splitlines() if "plasma" in line or "_raylet" in line]
+    return links + [line for line in maps.splitlines() if "plasma" in line or "_raylet" in line]
 
 
-def test_a_program_that_a_sandbox_failed_on_is_tried_once_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With stand-ins for the workers: real ones fail on a program too seldom to be waited for."""
+def test_a_program_with_an_infrastructure_error_is_retried_once_on_another_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The workers are stand-ins, because real sandboxes fail too rarely."""
     workers = [Handle[SandboxWorker](ActorId("sandbox", None, number), None, incarnation=1) for number in range(2)]
-    asked: list[tuple[int, list[str]]] = []
+    batches: list[tuple[int, list[str]]] = []
 
-    async def answer(self: SandboxPool, worker: Handle[SandboxWorker], programs: list[Program]) -> list[Any]:
-        asked.append((worker.id.replica, [program.source for program in programs]))
-        failures = {"bad": "no memory", "unlucky": "no memory" if len(asked) == 1 else None}
+    async def run_batch(self: SandboxPool, worker: Handle[SandboxWorker], programs: list[Program]) -> list[Any]:
+        batches.append((worker.id.replica, [program.source for program in programs]))
+        failures = {"bad": "no memory", "unlucky": "no memory" if len(batches) == 1 else None}
         return [failed_report(p, "bwrap", infra_error=failures.get(p.source)) for p in programs]
 
     async def scenario() -> list[ExecutionReport]:
         pool = SandboxPool(SandboxSettings(), 2, batch_size=3)
         pool.workers.serving = lambda: workers  # type: ignore[method-assign]
-        monkeypatch.setattr(SandboxPool, "_answer", answer)
+        monkeypatch.setattr(SandboxPool, "_run_batch", run_batch)
         programs = [Program(source, ("assert f(1) == 1",), "f") for source in ("good", "bad", "unlucky")]
         pool._busy.add(workers[1])
         first = asyncio.ensure_future(pool.execute(programs))
-        await until(lambda: len(asked) == 1, "the first batch")
+        await until(lambda: len(batches) == 1, "the first batch")
         pool._busy.clear()
         pool._dispatch()
         reports = await first
@@ -342,6 +343,6 @@ def test_a_program_that_a_sandbox_failed_on_is_tried_once_elsewhere(monkeypatch:
         return reports
 
     good, bad, unlucky = asyncio.run(scenario())
-    assert asked == [(0, ["good", "bad", "unlucky"]), (1, ["bad"]), (1, ["unlucky"])]
+    assert batches == [(0, ["good", "bad", "unlucky"]), (1, ["bad"]), (1, ["unlucky"])]
     assert (good.infra_error, unlucky.infra_error) == (None, None)
     assert bad.infra_error == "two sandbox workers failed, the last because: no memory"

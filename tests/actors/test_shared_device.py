@@ -1,35 +1,33 @@
-"""A real engine and a real learner that take turns on one device, here the host's memory, and lose each other."""
+"""A real engine and a real learner that share a device in turns (here host memory), and lose each other."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
-from marl_ray.actors.handle import Deadline, Handle
+from marl_ray.actors.handle import Deadline
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.shared_device import MEGABYTE, SharedDevice
 from marl_ray.core.episode import Generation
-from tests.actors.echo_actor import process_of, until
-from tests.actors.helpers import Log, as_batch, generators, learn, learner, run, sample, update_weights
+from tests.actors.echo_actor import kill, until
+from tests.actors.helpers import MemoryHistory, as_batch, generators, learn, learner, run, sample, update_weights
 
-PATIENCE = Deadline(60.0, "sync_s", "to make room on its device")
+SOON = Deadline(60.0, "sync_s", "to release its device")
 KV_MB = 192
 PROMPTS = [f"def f{i}(x, y):\n    return" for i in range(8)]
 MANY = PROMPTS * 8
-"""More than an engine samples from at a time."""
+"""More prompts than an engine samples at a time."""
 
 
 @asynccontextmanager
-async def pair() -> AsyncIterator[tuple[SharedDevice, GeneratorGroup, LearnerGroup, Log]]:
-    device, log = SharedDevice(0, gpu=False, patience=PATIENCE), Log()
-    engines = generators(restarts=1, colocated=True, kv_cache_mb=KV_MB)
+async def pair() -> AsyncIterator[tuple[SharedDevice, GeneratorGroup, LearnerGroup, MemoryHistory]]:
+    device, log = SharedDevice(0, is_gpu=False, deadline=SOON), MemoryHistory()
     policy = learner(restarts=1, device=device)
+    engines = generators(restarts=1, initialize=policy.initialize_generator, colocated=True, kv_cache_mb=KV_MB)
     try:
         await asyncio.gather(engines.start(), policy.start())
         await policy.connect(engines, log)
@@ -44,19 +42,15 @@ def tokens(generations: list[Generation]) -> list[Any]:
 
 async def megabytes(engines: GeneratorGroup) -> float:
     engine = engines.replicas.serving()[0]
-    return await engine.call(GenerationActor.memory).within(PATIENCE) / MEGABYTE
+    return await engine.call(GenerationActor.memory).within(SOON) / MEGABYTE
 
 
-def kill(handle: Handle[Any]) -> None:
-    os.kill(process_of(handle), signal.SIGKILL)
-
-
-def test_engine_and_learner_take_turns_and_survive_each_other(local_ray: None) -> None:
+def test_engine_and_learner_alternate_and_survive_each_others_loss(local_ray: None) -> None:
     async def scenario() -> None:
         async with pair() as (device, engines, policy, log):
             before = await falls_asleep_and_wakes(engines, policy)
             await learns_while_the_engine_sleeps(device, engines, policy, log, before)
-            await goes_on_where_it_fell_asleep(device, engines)
+            await continues_after_sleep(device, engines)
             await survives_the_learner(engines, policy)
             await survives_the_engine(device, engines, policy)
 
@@ -67,48 +61,50 @@ def test_engine_and_learner_take_turns_and_survive_each_other(local_ray: None) -
         return await sample(engines, PROMPTS)
 
     async def learns_while_the_engine_sleeps(
-        device: SharedDevice, engines: GeneratorGroup, policy: LearnerGroup, log: Log, before: list[Generation]
+        device: SharedDevice,
+        engines: GeneratorGroup,
+        policy: LearnerGroup,
+        log: MemoryHistory,
+        before: list[Generation],
     ) -> None:
         log.batches[0] = as_batch(before)
         assert (await learn(policy, log.batches[0])).optimizer_steps == 1
-        await engines.replicas.serving()[0].call(GenerationActor.alive).within(PATIENCE)
+        await engines.replicas.serving()[0].call(GenerationActor.heartbeat).within(SOON)
         waiting = asyncio.ensure_future(sample(engines, PROMPTS[:1]))
-        await update_weights(
-            policy, changed=False
-        )  # all the same it is sent: there is nothing that a label could be for
+        await update_weights(policy, changed=False)  # sent nevertheless, because a sleeping engine has no weights
         assert {c.weight_version for g in await waiting for c in g.completions} == {1}
-        found = device.pop_memory_metrics(0)
-        play, low, learning, awake = (found[f"memory/device_0/{p}"] for p in ("play", "asleep", "learn", "awake"))
-        assert min(play, awake) > low + 0.9 * KV_MB
-        assert low < learning < play
+        memory = device.pop_memory_metrics(0)
+        rollout, low, training, awake = (memory[f"memory/device_0/{p}"] for p in ("play", "asleep", "learn", "awake"))
+        assert min(rollout, awake) > low + 0.9 * KV_MB
+        assert low < training < rollout
         assert device.pop_memory_metrics(0) == {}
 
-    async def goes_on_where_it_fell_asleep(device: SharedDevice, engines: GeneratorGroup) -> None:
+    async def continues_after_sleep(device: SharedDevice, engines: GeneratorGroup) -> None:
         expected = await sample(engines, MANY)
-        playing = asyncio.ensure_future(sample(engines, MANY))
+        running = asyncio.ensure_future(sample(engines, MANY))
         await until_busy(engines)
-        async with device.borrowed():
-            assert not playing.done()
+        async with device.lock_for_restore():
+            assert not running.done()
         assert engines.replicas.serving() == [], "it has no weights"
-        assert tokens(await playing) == tokens(expected)
+        assert tokens(await running) == tokens(expected)
 
     async def survives_the_learner(engines: GeneratorGroup, policy: LearnerGroup) -> None:
         expected = await sample(engines, PROMPTS)
         [engine] = engines.replicas.serving()
-        playing = asyncio.ensure_future(sample(engines, PROMPTS))
+        running = asyncio.ensure_future(sample(engines, PROMPTS))
         await until_busy(engines)
         kill(policy.ranks.serving()[0])
         policy.ranks.report_lost(policy.ranks.serving()[0], "killed")
-        assert tokens(await playing) == tokens(expected)
+        assert tokens(await running) == tokens(expected)
         [rank] = await policy.ranks.wait_ready()
         [same] = await engines.replicas.wait_ready()
         assert (rank.incarnation, same) == (2, engine)
-        assert tokens(await sample(engines, PROMPTS)) == tokens(expected), "its next incarnation has learned the same"
+        assert tokens(await sample(engines, PROMPTS)) == tokens(expected), "the restored learner has the same weights"
 
     async def survives_the_engine(device: SharedDevice, engines: GeneratorGroup, policy: LearnerGroup) -> None:
         expected = await sample(engines, PROMPTS)
         [engine] = engines.replicas.serving()
-        async with device.learning(policy):
+        async with device.lock_for_training(policy):
             kill(engine)
             engines.replicas.report_lost(engine, "killed")
             asked = asyncio.ensure_future(sample(engines, PROMPTS))
@@ -119,7 +115,7 @@ def test_engine_and_learner_take_turns_and_survive_each_other(local_ray: None) -
 
 
 async def until_busy(engines: GeneratorGroup) -> None:
-    """Requests are with the engine."""
+    """Wait until the engine has requests in flight."""
     [engine] = engines.replicas.serving()
     await until(lambda: engines._in_flight[engine] > 0, "requests in flight")
-    await engine.call(GenerationActor.alive).within(PATIENCE)
+    await engine.call(GenerationActor.heartbeat).within(SOON)

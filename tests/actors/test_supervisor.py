@@ -1,4 +1,4 @@
-"""The supervisor, with small real actors: what becomes of those that do not start, and of those that are lost."""
+"""The supervisor with small real actors: failed starts, losses, restarts and initialisation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from marl_ray.actors.handle import ActorDied, Handle
 from marl_ray.actors.supervisor import ActorSpec
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
-from tests.actors.echo_actor import SOON, Echo, echoes, gone, process_of, until
+from tests.actors.echo_actor import SOON, Echo, echoes, kill, process_of, until, wait_for_end
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 
-def test_where_one_does_not_start_all_are_ended(tmp_path: Path) -> None:
+def test_if_one_actor_does_not_start_all_are_ended(tmp_path: Path) -> None:
     async def scenario() -> None:
         (tmp_path / "here").touch()
         async with echoes(tmp_path, count=2) as supervisor:
@@ -33,17 +33,17 @@ def test_where_one_does_not_start_all_are_ended(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_lost_actor_is_replaced_once_for_each_life(tmp_path: Path) -> None:
+def test_a_lost_actor_is_replaced_once_per_incarnation(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with echoes(tmp_path, restarts=2, kind="sandbox") as supervisor:
             await supervisor.start()
             (first,) = supervisor.serving()
             assert (str(first.id), first.incarnation) == ("sandbox 0", 1)
-            os.kill(process_of(first), signal.SIGKILL)
+            kill(first)
             with pytest.raises(ActorDied, match=r"^sandbox 0 died \(process \d+ on [\d.]+\)$"):
                 await first.call(Echo.say, "hello").within(SOON)
             supervisor.report_lost(first, "it died")
-            supervisor.report_lost(first, "said twice")
+            supervisor.report_lost(first, "reported twice")
             assert supervisor.serving() == []
             await until(supervisor.serving, "the next incarnation")
             (second,) = supervisor.serving()
@@ -56,7 +56,7 @@ def test_a_lost_actor_is_replaced_once_for_each_life(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_starts_in_vain_are_tried_again_and_then_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_starts_are_repeated_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module, "RESTART_PAUSE_S", 0.1)
 
     async def scenario() -> None:
@@ -77,7 +77,7 @@ def test_starts_in_vain_are_tried_again_and_then_no_more(tmp_path: Path, monkeyp
     asyncio.run(scenario())
 
 
-def test_restarts_count_for_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarts_outside_the_window_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module, "RESTART_WINDOW_S", 0.0)
 
     async def scenario() -> None:
@@ -91,45 +91,46 @@ def test_restarts_count_for_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     asyncio.run(scenario())
 
 
-def test_an_actor_serves_only_after_it_was_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_actor_serves_only_after_its_initialisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module, "RESTART_PAUSE_S", 0.1)
 
     async def scenario() -> None:
-        async with echoes(tmp_path, count=2, restarts=3) as supervisor:
+        attempts, weights_arrived = [], asyncio.Event()
+
+        async def initialize(handle: Handle[Echo]) -> None:
+            if handle.incarnation == 1:
+                return
+            attempts.append((handle.id.replica, handle.incarnation))
+            if handle.incarnation == 2:
+                raise UserError("no weights yet")
+            await weights_arrived.wait()
+            assert await handle.call(Echo.say, "ready").within(SOON) == "ready"
+
+        async with echoes(tmp_path, count=2, restarts=3, initialize=initialize) as supervisor:
             await supervisor.start()
-            tried, may_go_on = [], asyncio.Event()
-
-            async def fit(handle: Handle[Echo]) -> None:
-                tried.append((handle.id.replica, handle.incarnation))
-                if handle.incarnation == 2:
-                    raise UserError("no weights yet")
-                await may_go_on.wait()
-                assert await handle.call(Echo.say, "fits").within(SOON) == "fits"
-
-            supervisor.fit = fit
             first, second = supervisor.serving()
             supervisor.report_lost(first, "for the test")
             assert await supervisor.wait_ready() == [second]
-            await until(lambda: (0, 3) in tried, "its second try")
+            await until(lambda: (0, 3) in attempts, "the second attempt")
             assert supervisor.serving() == [second]
-            may_go_on.set()
+            weights_arrived.set()
             again, _ = await supervisor.wait_ready(all_members=True)
-            assert (again.incarnation, tried) == (3, [(0, 2), (0, 3)])
+            assert (again.incarnation, attempts) == (3, [(0, 2), (0, 3)])
 
     asyncio.run(scenario())
 
 
-def test_one_that_hangs_is_suspected_then_lost_and_replaced(tmp_path: Path) -> None:
+def test_a_hanging_actor_is_suspect_then_lost_and_replaced(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with echoes(tmp_path, restarts=1, heartbeat_s=2.0) as supervisor:
             await supervisor.start()
             (first,) = supervisor.serving()
             await first.call(Echo.wait, 3.0).within(SOON)
-            assert supervisor.lost_count == 0, "it worked, and answered meanwhile"
+            assert supervisor.lost_count == 0, "heartbeats are answered during a call"
             os.kill(process_of(first), signal.SIGSTOP)
-            await until(lambda: supervisor.is_suspect(first), "a suspicion")
+            await until(lambda: supervisor.is_suspect(first), "the suspect state")
             os.kill(process_of(first), signal.SIGCONT)
-            await until(lambda: not supervisor.is_suspect(first), "a sign of life")
+            await until(lambda: not supervisor.is_suspect(first), "a heartbeat")
             assert supervisor.serving() == [first]
             os.kill(process_of(first), signal.SIGSTOP)
             await until(lambda: not supervisor.is_serving(first), "the loss")
@@ -139,106 +140,108 @@ def test_one_that_hangs_is_suspected_then_lost_and_replaced(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_actors_are_added_and_taken_away(tmp_path: Path) -> None:
+def test_actors_are_added_and_removed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with echoes(tmp_path) as supervisor:
             await supervisor.start()
-            name = ActorId("generator", PolicyId((0,)), 1)
-            supervisor.add(ActorSpec(name, Echo, (name, str(tmp_path)), {"num_cpus": 0}))
+            id = ActorId("generator", PolicyId((0,)), 1)
+            supervisor.add(ActorSpec(id, Echo, (id, str(tmp_path)), {"num_cpus": 0}))
             assert [echo.id.replica for echo in supervisor.serving()] == [0]
             first, second = await supervisor.wait_ready(all_members=True)
             supervisor.remove(first.id)
             assert first.location is not None
-            await asyncio.to_thread(gone, first.location.process)
+            await asyncio.to_thread(wait_for_end, first.location.process)
             with pytest.raises(ActorDied):
                 await first.call(Echo.say, "hello").within(SOON)
-            supervisor.report_lost(first, "it was taken away")
+            supervisor.report_lost(first, "it was removed")
             assert await supervisor.wait_ready(all_members=True) == [second]
             supervisor.add(ActorSpec(first.id, Echo, (first.id, str(tmp_path)), {"num_cpus": 0}))
             second, again = await supervisor.wait_ready(all_members=True)
             assert (again.id, again.incarnation) == (first.id, 2)
-            supervisor.report_lost(first, "it was taken away")
-            assert supervisor.serving() == [second, again], "no incarnation of before"
+            supervisor.report_lost(first, "it was removed")
+            assert supervisor.serving() == [second, again], "reports about earlier incarnations are ignored"
 
     asyncio.run(scenario())
 
 
-def test_what_is_taken_away_while_it_is_being_replaced_stays_away(
+def test_an_actor_removed_during_its_restart_is_not_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor_module, "RESTART_PAUSE_S", 0.2)
 
     async def scenario() -> None:
-        async with echoes(tmp_path, count=2, restarts=3) as supervisor:
+        restarted: list[int] = []
+
+        async def initialize(handle: Handle[Echo]) -> None:
+            if handle.incarnation > 1:
+                restarted.append(handle.incarnation)
+                raise UserError("no weights")
+
+        async with echoes(tmp_path, count=2, restarts=3, initialize=initialize) as supervisor:
             await supervisor.start()
             first, second = supervisor.serving()
-            lives: list[int] = []
-
-            async def fit(handle: Handle[Echo]) -> None:
-                lives.append(handle.incarnation)
-                raise UserError("not this one")
-
-            supervisor.fit = fit
             supervisor.report_lost(first, "for the test")
-            await until(lambda: lives == [2], "its second incarnation")
+            await until(lambda: restarted == [2], "the second incarnation")
             supervisor.remove(first.id)
             assert await supervisor.wait_ready(all_members=True) == [second]
-            await until(lambda: not supervisor._tasks, "the end of its replacement")
-            assert lives == [2]
+            await until(lambda: not supervisor._tasks, "the end of its restart")
+            assert restarted == [2]
 
     asyncio.run(scenario())
 
 
-def test_who_has_lost_what_it_was_fitted_with_serves_after_another_fit(tmp_path: Path) -> None:
+def test_a_stale_actor_serves_after_another_initialisation(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with echoes(tmp_path, restarts=1, heartbeat_s=20) as supervisor:
+        weights_arrived = asyncio.Event()
+        initialized: list[int] = []
+
+        async def initialize(handle: Handle[Echo]) -> None:
+            if not initialized:
+                initialized.append(0)
+                return
+            await weights_arrived.wait()
+            initialized.append(handle.incarnation)
+            if len(initialized) == 3:
+                raise UserError("it rejects the weights")
+
+        async with echoes(tmp_path, restarts=1, heartbeat_s=20, initialize=initialize) as supervisor:
             await supervisor.start()
             (first,) = supervisor.serving()
-            may_go_on, fitted = asyncio.Event(), []
-
-            async def fit(handle: Handle[Echo]) -> None:
-                await may_go_on.wait()
-                fitted.append(handle.incarnation)
-                if len(fitted) == 2:
-                    raise UserError("it does not take them")
-
-            supervisor.fit = fit
             supervisor.mark_stale(first)
             assert supervisor.serving() == []
             supervisor.mark_stale(first)
-            supervisor.report_lost(first, "it serves nobody, so nobody can know")
-            may_go_on.set()
+            supervisor.report_lost(first, "ignored, because it does not serve")
+            weights_arrived.set()
             assert await supervisor.wait_ready() == [first]
             supervisor.mark_stale(first)
             (second,) = await supervisor.wait_ready()
-            assert second.incarnation == 2, "one that cannot be fitted is lost"
-            assert fitted == [1, 1, 2]
+            assert second.incarnation == 2, "a failed initialisation is a loss"
+            assert initialized == [0, 1, 1, 2]
             supervisor.mark_stale(first)
             assert supervisor.serving() == [second], "an old incarnation"
 
     asyncio.run(scenario())
 
 
-def test_starts_are_made_in_their_turn_and_fits_are_not(tmp_path: Path) -> None:
-    """A fit may wait for somebody who waits for the turn."""
+def test_starts_hold_the_start_lock_and_initialisations_do_not(tmp_path: Path) -> None:
+    """An initialisation may wait for a task that waits for the lock."""
 
     async def scenario() -> None:
-        async with echoes(tmp_path, count=3) as supervisor:
-            turn = asyncio.Lock()
-            inside = []
+        lock = asyncio.Lock()
+        starts: list[int] = []
 
-            @asynccontextmanager
-            async def alone() -> AsyncIterator[None]:
-                async with turn:
-                    inside.append(len(supervisor.serving()))
-                    yield
+        @asynccontextmanager
+        async def start_lock() -> AsyncIterator[None]:
+            async with lock:
+                starts.append(len(starts))
+                yield
 
-            async def fit(handle: Handle[Echo]) -> None:
-                async with turn:
-                    await handle.call(Echo.say, "fitted").within(SOON)
+        async def initialize(handle: Handle[Echo]) -> None:
+            async with lock:
+                await handle.call(Echo.say, "ready").within(SOON)
 
-            supervisor.turn, supervisor.fit = alone, fit
+        async with echoes(tmp_path, count=3, initialize=initialize, start_lock=start_lock) as supervisor:
             await supervisor.start()
-            assert len(inside) == len(supervisor.serving()) == 3
+            assert len(starts) == len(supervisor.serving()) == 3
 
     asyncio.run(scenario())

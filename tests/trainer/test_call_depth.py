@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,8 +16,8 @@ from benchmarks.simulated_actors import Generators, VirtualLoop
 from benchmarks.simulated_durations import Pace
 from marl_ray.actors.handle import Handle
 from marl_ray.actors.learner_actor import LearnerActor
-from marl_ray.actors.learner_group import LearnerGroup
-from marl_ray.actors.shared_learner import SharedLearnerHandle, SharedLearnerView
+from marl_ray.actors.learner_group import LearnerGroup, RankSupervisor
+from marl_ray.actors.shared_learner import SharedLearnerHandle
 from marl_ray.config import Deadlines
 from marl_ray.core.batch import UpdateStats
 from marl_ray.core.ids import ActorId, PolicyId
@@ -37,7 +37,7 @@ class Remote:
 
     def remote(self, *arguments: Any) -> Awaitable[UpdateStats]:
         stack = [frame.name for frame in traceback.extract_stack() if "/marl_ray/" in frame.filename]
-        self.calls.append((arguments[1] if self.name == "ask" else self.name, stack))
+        self.calls.append((arguments[1] if self.name == "call_learner" else self.name, stack))
         answer: asyncio.Future[UpdateStats] = asyncio.get_running_loop().create_future()
         answer.set_result(UpdateStats(0.0, 0.0, 0.0, None, None, 1, 0))
         return answer
@@ -48,7 +48,6 @@ class OneRank:
 
     def __init__(self, rank: Handle[LearnerActor]) -> None:
         self.rank = rank
-        self.fit: Callable[[Handle[LearnerActor]], Awaitable[None]] | None = None
 
     async def wait_ready(self, all_members: bool) -> Sequence[Handle[LearnerActor]]:
         return [self.rank]
@@ -60,9 +59,9 @@ def train(monkeypatch: pytest.MonkeyPatch, folder: Path, handle: type[Handle[Lea
 
     class RecordedGroup(LearnerGroup):
         def __init__(self, policy: PolicyId, pace: Pace, generators: Generators, streams: bool) -> None:
-            methods = {name: Remote(name, calls) for name in ("accumulate", "finish", "ask")}
+            methods = {name: Remote(name, calls) for name in ("accumulate", "finish", "call_learner")}
             rank = handle(ActorId("learner", policy), SimpleNamespace(**methods), 1)
-            super().__init__(policy, [], "store", Deadlines(), shared=cast(SharedLearnerView, OneRank(rank)))
+            super().__init__(policy, lambda initialize: cast(RankSupervisor, OneRank(rank)), 1, "store", Deadlines())
             self.generators = generators
 
         async def update_weights(self, changed: bool) -> None:
