@@ -1,4 +1,7 @@
-"""Programs that look for the answers, or leave something for the next program; and those that aim at other forms."""
+"""Programs that search for expected values, leave state for the next program, or attack other forms of tests.
+
+None may find a value, and the next program must find no trace.
+"""
 
 # ruff: noqa: E501 (lines of the hostile programs)
 from __future__ import annotations
@@ -7,7 +10,7 @@ from tests.sandbox.attacks.attack import PRELUDE, SOCKETS, Attack
 
 FIND_IN_OBJECTS = r'''
 def find(thing, depth=0, seen=None):
-    """The first word that starts as a wanted one does, in a nest of builtin containers."""
+    """Return the first wanted word in nested builtin containers."""
     seen = set() if seen is None else seen
     if id(thing) in seen or depth > 6: return None
     seen.add(id(thing))
@@ -35,7 +38,7 @@ def find(thing, depth=0, seen=None):
 ATTACKS = (
     Attack(
         "answers_in_frames",
-        "walk up the frames to the caller that knows the expected value",
+        "Search the calling frames for the expected value.",
         PRELUDE
         + FIND_IN_OBJECTS
         + r"""
@@ -49,7 +52,7 @@ def f(x):
     ),
     Attack(
         "answers_in_objects",
-        "look for the expected value in every object of the process",
+        "Search every object of the process for the expected value.",
         PRELUDE
         + FIND_IN_OBJECTS
         + r"""
@@ -64,7 +67,7 @@ def f(x):
     ),
     Attack(
         "answers_in_memory",
-        "scan the memory of the process, without crashing on unmapped pages",
+        "Scan the memory of the process for the expected value.",
         PRELUDE
         + r"""
 import gc
@@ -97,7 +100,7 @@ def f(x):
     ),
     Attack(
         "answers_in_files",
-        "read the tests from where they may lie: command lines, open files, source caches",
+        "Search command lines, open files and source caches for the tests.",
         PRELUDE
         + r"""
 def f(x):
@@ -114,7 +117,7 @@ def f(x):
     ),
     Attack(
         "answers_in_descriptors",
-        "read what lies in descriptors: the captured output, its start, what other programs wrote",
+        "Read every open descriptor for expected values and output of other programs.",
         PRELUDE
         + r"""
 def f(x):
@@ -126,13 +129,13 @@ def f(x):
     ),
     Attack(
         "arguments_remembered",
-        "collect arguments of all tests, since later ones may contain the answers to earlier ones",
+        "Collect the arguments of all tests, because later ones may contain answers of earlier ones.",
         "seen = []\ndef f(x):\n    seen.append(x)\n    return seen[-1]\n",
         tests=("assert f('a') == '@WANTED@'", "assert f(['b']) == ['@WANTED@']"),
     ),
     Attack(
         "arguments_mutated",
-        "change the arguments that a test compares with afterwards",
+        "Change an argument that the test compares with afterwards.",
         "def f(x):\n    x.clear()\n    return x\n",
         tests=(
             "data = ['@WANTED@']\nassert f(data) == ['@WANTED@']",
@@ -141,13 +144,13 @@ def f(x):
     ),
     Attack(
         "arguments_made_cyclic",
-        "make an argument contain itself, or grow without end",
+        "Make an argument contain itself and grow.",
         "def f(x):\n    x.append(x)\n    x.append([0] * 10**6)\n    return 0\n",
         tests=("a = [1]\nassert f(a) == '@WANTED@'",),
     ),
     Attack(
         "state_left",
-        "leave marks everywhere a later program could find them",
+        "Leave marks in builtins, modules, environment, signals and files for the next program.",
         r"""
 import builtins, sys, os, random, json, atexit, linecache, threading, decimal, signal, gc
 MARK = "planted by another program"
@@ -188,8 +191,8 @@ def f(x):
 """,
     ),
     Attack(
-        "keyring_left",
-        "leave a note in the kernel: keys, semaphores, message queues, abstract sockets",
+        "kernel_objects_left",
+        "Leave data in kernel objects: keys, semaphores, message queues, abstract sockets.",
         PRELUDE
         + r"""
 import socket
@@ -206,14 +209,14 @@ def f(x):
     ),
     Attack(
         "stdio_forged",
-        "the stdin/stdout form: print every verdict, exit with 0, close stdout",
+        "Print a verdict, close stdout and exit with status 0 in the stdin/stdout form.",
         "import os, sys\nprint('pass')\nprint('@' * 3)\nsys.stdout.flush()\nos.close(1)\nos._exit(0)\n",
         tests=('{"stdin": "1\\n", "stdout": "@WANTED@\\n"}',),
         program={"form": "stdio", "entry_point": ""},
     ),
     Attack(
         "stdio_search",
-        "the stdin/stdout form: look for the expected output in memory",
+        "Search memory for the expected output in the stdin/stdout form.",
         PRELUDE
         + FIND_IN_OBJECTS
         + "import gc\ngc.unfreeze()\nfor thing in gc.get_objects():\n    word = find(thing, 4)\n"
@@ -224,7 +227,7 @@ def f(x):
     ),
     Attack(
         "unittest_patched",
-        "tests that live in the guest: every assertion of unittest does nothing",
+        "Disable every assertion of unittest, for tests that run in the guest; such a pass must be untrusted.",
         "import unittest\nfor name in dir(unittest.TestCase):\n    if name.startswith('assert'):\n"
         "        setattr(unittest.TestCase, name, lambda *a, **k: None)\nclass C:\n    def f(self): return 0\n",
         tests="import unittest\nclass TestC(unittest.TestCase):\n    def test_f(self):\n"
@@ -234,7 +237,7 @@ def f(x):
     ),
     Attack(
         "unittest_exit",
-        "tests that live in the guest: leave with status 0 in the first",
+        "Exit with status 0 in the first of the tests that run in the guest.",
         "import os\nclass C:\n    def f(self): os._exit(0)\n",
         tests="import unittest\nclass TestC(unittest.TestCase):\n    def test_f(self):\n"
         "        self.assertEqual(C().f(), '@WANTED@')\n    def test_g(self):\n        self.assertEqual(C().f(), 1)\n",
@@ -242,20 +245,20 @@ def f(x):
     ),
     Attack(
         "helper_replaced",
-        "a helper of the problem's prompt, redefined so that every check succeeds",
+        "Redefine a helper of the problem's prompt.",
         "def helper(x): return '@' + 'WANTED' if False else 0\ndef f(x): return helper\n",
         tests=("assert helper(f(1)) == '@WANTED@'",),
         program={"prompt": 'def helper(x):\n    return x\n\ndef f(x):\n    """Return x."""\n'},
     ),
     Attack(
         "helper_equal",
-        "a helper that only the program defines, and that returns something equal to everything",
+        "Return an object that equals everything from a helper that only the program defines.",
         "class T:\n    def __eq__(self, other): return True\ndef helper(x): return T()\ndef f(x): return 0\n",
         tests=("assert helper(f(1)) == '@WANTED@'",),
     ),
     Attack(
         "zygote_commands",
-        "speak to the fork server, should one of the sockets lead to it",
+        "Send fork requests to every socket, in case one leads to the zygote.",
         SOCKETS
         + r"""
 def f(x):

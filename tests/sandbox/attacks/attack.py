@@ -1,14 +1,14 @@
-"""What an attack is, and the code that attacks share inside the guest.
+"""The `Attack` record, and code that attacks share inside the guest.
 
-An attack is a program that a policy might write to get a reward it has not earned, to reach the host, or
-to bring the sandbox down. Its tests ask for WANTED, a random word made for each run that only the tests
-contain: no attack can answer it, so any `pass` is a forged one.
+An attack is a program that a policy might write to get an unearned reward, to reach the host, or to stop the sandbox. The
+tests of an attack ask for WANTED, a random word made for each run that only the tests contain. No attack can know the word,
+so every `pass` is forged.
 
-Attacks that try to do something forbidden say so themselves, through `attempt`: they raise `RuntimeError`
-with "ESCAPED ..." where something worked and "CONTAINED n" where nothing did. The suite demands the second, so
-an attack that never reached its payload (a typo, a missing module) fails its test as well.
+Attacks that try forbidden operations report through `attempt`: they raise `RuntimeError` with "ESCAPED ..." if an operation
+worked and "CONTAINED n" if all n were denied. The suite requires CONTAINED, so an attack that never reaches its payload (a
+typo, a missing module) fails as well.
 
-Words in the sources that stand between @ signs are filled in by the suite: see `Scene` in host.py.
+The suite replaces words between @ signs in the sources: see `Scene` in harness.py.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WANTED_PREFIX = "WANT-"
-"""Every wanted word starts so. Attacks that look for it spell it backwards: their own source is in memory."""
+"""Prefix of every wanted word. Attacks that search for the word spell the prefix backwards, because their source is in memory."""
 
 SECRET_PREFIX = "SECRET-"
-"""The same for what the host keeps from the guest: its environment, its files, its memory."""
+"""Prefix of the secret that the host holds in its environment, files and memory."""
 
 SUITE_LIMITS: dict[str, Any] = {
     "test_cpu_s": 0.3,
@@ -30,7 +30,7 @@ SUITE_LIMITS: dict[str, Any] = {
     "max_crashes": 1,
     "memory_mb": 128,
 }
-"""Short, since many attacks only end there. Those that report by themselves get time for it instead."""
+"""Short limits, because many attacks run into them. Attacks that report through `attempt` get `REPORTING_LIMITS`."""
 
 REPORTING_LIMITS: dict[str, Any] = {
     **SUITE_LIMITS,
@@ -42,26 +42,43 @@ REPORTING_LIMITS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Attack:
-    """One hostile program.
+    """One hostile program and the outcome that it must have.
 
-    `tests` may use @WANTED@. `contained` says the program reports through `attempt`, so "CONTAINED" must be
-    read in the report. `statuses`, where given, are the only verdicts allowed. `after` is a second program,
-    run right after in the same sandbox, that looks for what the first one left; it reports through `attempt`
-    too. `judge_may_die` is for tests that compute endlessly with what they get. `untrusted` allows a forged
-    pass provided the report says `trusted: false`. `program` are further fields.
+    Of every attack: no test passes, nothing is read, written, reached or killed outside, the judge survives, the next honest
+    program gets its verdict, and no process or descriptor is left. `expectation` names the further conditions.
     """
 
     name: str
     purpose: str
+    """The hostile operation, as an imperative sentence."""
     source: str
     tests: str | tuple[str, ...] = ("assert f(1) == '@WANTED@'", "assert f([1, 2]) == ['@WANTED@']")
+    """May contain @WANTED@."""
     contained: bool = False
+    """The program reports through `attempt`, and every operation must be denied."""
     statuses: tuple[str, ...] = ()
+    """The permitted verdicts; empty: all but `pass`."""
     after: str | None = None
+    """A second program, run next in the same sandbox, that searches for traces and reports through `attempt`."""
     judge_may_die: bool = False
+    """For tests that compute endlessly on a value of the program."""
     untrusted: bool = False
+    """A forged pass is permitted if the report has `trusted: false`."""
     limits: dict[str, Any] = field(default_factory=dict)
     program: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the `Program`."""
+
+    @property
+    def expectation(self) -> str:
+        """The required outcome in words."""
+        parts = ["a pass is marked as untrusted" if self.untrusted else "no test passes"]
+        if self.contained:
+            parts.append("every forbidden operation is denied")
+        if self.statuses:
+            parts.append(f"every verdict is one of {', '.join(self.statuses)}")
+        if self.after:
+            parts.append("the next program finds no trace")
+        return "; ".join(parts)
 
 
 PRELUDE = r'''
@@ -77,7 +94,7 @@ WANTED = "-TNAW"[::-1]
 SECRET = "-TERCES"[::-1]
 
 def raw(x86, arm, *args):
-    """A system call by number, past every wrapper of Python and libc; OSError where it fails."""
+    """Make a system call by number, past the wrappers of Python and libc. Raises OSError."""
     number = x86 if X86 else arm
     if libc is None or number is None:
         raise OSError(errno.ENOSYS, "cannot call")
@@ -88,7 +105,7 @@ def raw(x86, arm, *args):
     return result
 
 def attempt(actions):
-    """Tries every (name, action). An action that returns None or False was denied; anything else escaped."""
+    """Try every (name, action). An action that returns None or False was denied; any other result is an escape."""
     escaped, denied = [], 0
     for name, action in actions:
         try:
@@ -105,7 +122,7 @@ def attempt(actions):
     raise RuntimeError(f"CONTAINED {denied}")
 
 def true(action):
-    """Makes an action count by the mere fact that it did not raise."""
+    """Count an action as an escape if it does not raise."""
     def run():
         action()
         return True
@@ -116,7 +133,7 @@ SOCKETS = r'''
 import os, socket, stat, struct, json, threading, time
 
 def sockets():
-    """Every socket this process holds, as objects that do not close them: one of them leads to the judge."""
+    """Return the descriptors of all sockets of this process; one leads to the judge."""
     found = []
     for fd in range(3, 256):
         try:
@@ -127,11 +144,11 @@ def sockets():
     return found
 
 def wrap(fd):
-    """A socket object over a copy of a descriptor, made without asking the kernel what it is."""
+    """Return a socket object over a copy of a descriptor, without asking the kernel for its family."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=os.dup(fd))
 
 def shout(data):
-    """Writes bytes to every socket, whatever happens; where none is left, raises."""
+    """Write bytes to every socket."""
     for fd in sockets():
         view = memoryview(data)
         while view:
@@ -141,7 +158,7 @@ def shout(data):
                 time.sleep(0.001)
 
 def frame(value):
-    """Bytes with their length in front."""
+    """Return bytes with their length in front."""
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
     return struct.pack("<I", len(data)) + data
 '''

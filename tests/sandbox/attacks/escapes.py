@@ -1,4 +1,7 @@
-"""Programs that try to reach the host: environment, files, links, sockets, signals, other processes, execution."""
+"""Programs that try to reach the host: environment, files, links, sockets, signals, other processes, execution.
+
+Every operation must be denied.
+"""
 
 # ruff: noqa: E501 (lines of the hostile programs)
 from __future__ import annotations
@@ -8,7 +11,7 @@ from tests.sandbox.attacks.attack import PRELUDE, Attack
 ATTACKS = (
     Attack(
         "environment",
-        "find the host's secret in environments: its own, its parents', everyone's",
+        "Find the host's secret in the environments of the guest, its parents and all processes.",
         PRELUDE
         + r"""
 def f(x):
@@ -29,8 +32,8 @@ def f(x):
         contained=True,
     ),
     Attack(
-        "command_lines",
-        "read the command lines, memory maps and status of the host's processes",
+        "process_files",
+        "Read command lines, memory maps, links and status files of the host's processes.",
         PRELUDE
         + r"""
 def f(x):
@@ -45,7 +48,7 @@ def f(x):
     ),
     Attack(
         "read_file",
-        "read a file of the host by every way of opening one",
+        "Read a file of the host by every way of opening a file.",
         PRELUDE
         + r"""
 def f(x):
@@ -88,7 +91,7 @@ def f(x):
     ),
     Attack(
         "read_system",
-        "read accounts, keys, tokens of a cluster, devices",
+        "Read accounts, keys, cluster tokens and devices.",
         PRELUDE
         + r"""
 def f(x):
@@ -104,7 +107,7 @@ def f(x):
     ),
     Attack(
         "list_folders",
-        "list the host's folders",
+        "List the host's folders.",
         PRELUDE
         + r"""
 def f(x):
@@ -122,7 +125,7 @@ def f(x):
     ),
     Attack(
         "write_files",
-        "write where the host would read: the canary, start files, the interpreter's own library, kernel settings",
+        "Write to the canary, shell start files, Python's own library and kernel settings.",
         PRELUDE
         + r"""
 def f(x):
@@ -141,7 +144,7 @@ def f(x):
     ),
     Attack(
         "change_files",
-        "delete, rename, truncate, stamp or re-own what exists, and make new nodes",
+        "Delete, rename, truncate, re-own or re-stamp existing files, and create new nodes.",
         PRELUDE
         + r"""
 def f(x):
@@ -162,7 +165,7 @@ def f(x):
     ),
     Attack(
         "links",
-        "reach a file through links, descriptors of folders and a change of root",
+        "Reach a file through links, folder descriptors and a changed root.",
         PRELUDE
         + r"""
 def f(x):
@@ -182,7 +185,7 @@ def f(x):
     ),
     Attack(
         "sockets",
-        "make a socket of any family and kind",
+        "Create a socket of any family and kind.",
         PRELUDE
         + r"""
 import socket
@@ -195,7 +198,7 @@ def f(x):
     ),
     Attack(
         "connect",
-        "reach a server that listens on the host: TCP, a path, an abstract name, a web address",
+        "Connect to a server on the host by TCP, path, abstract name and URL.",
         PRELUDE
         + r"""
 import socket
@@ -222,7 +225,7 @@ def f(x):
     ),
     Attack(
         "signals",
-        "kill or stop the host's process, the parent, the group, everyone",
+        "Kill or stop the host process, the parent, the process group and all processes.",
         PRELUDE
         + r"""
 import signal
@@ -244,7 +247,7 @@ def f(x):
     ),
     Attack(
         "signals_by_descriptor",
-        "F_SETOWN and F_SETSIG: the kernel kills any process of the same user when a pipe has data",
+        "Make the kernel send signals with F_SETOWN and F_SETSIG.",
         PRELUDE
         + r"""
 import fcntl, signal
@@ -276,7 +279,7 @@ def f(x):
     ),
     Attack(
         "daemon",
-        "leave a process behind that outlives the sandbox",
+        "Leave a process behind that outlives the sandbox.",
         PRELUDE
         + r"""
 def f(x):
@@ -296,7 +299,7 @@ def f(x):
     ),
     Attack(
         "execute",
-        "start another program by every call that can",
+        "Execute another program by every call that can.",
         PRELUDE
         + r"""
 def f(x):

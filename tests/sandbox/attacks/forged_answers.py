@@ -1,7 +1,7 @@
-"""Programs that know this sandbox: they answer with the right nonce and hostile contents, from inside the guest.
+"""Programs that know this sandbox and answer the judge with the right nonce and hostile contents.
 
-They find the guest's own framing module through the frames that called them, and put their own body in place
-of the one that is being sent.
+They find the guest's framing module through the calling frames and replace the body of the frame that is sent. Every answer
+must be rejected or decoded to harmless data; no test may pass.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ANSWER = r'''
 import json, struct, sys
 
 def answer(make):
-    """Makes every later answer of this guest `make(nonce)`: JSON text or a value, framed as an honest one."""
+    """Replace every later answer of this guest by `make(nonce)`: JSON text or a value, correctly framed."""
     frame = sys._getframe(1)
     while frame is not None:
         for module in list(frame.f_globals.values()):
@@ -30,133 +30,179 @@ def answer(make):
 
 
 def forged(name: str, purpose: str, body: str, **options: object) -> Attack:
-    """An attack whose answers are all `body`, an expression over `nonce`, `N`, and the list `answered`."""
+    """Return an attack that answers with `body`, an expression over `nonce`, `N` and the list `answered`."""
     source = f"{ANSWER}\nN = 30000\nanswered = []\ndef f(x):\n    answer(lambda nonce: {body})\n    return 0\n"
     options.setdefault("statuses", ("fail", "error", "crash", "timeout", "skipped"))
     return Attack(name, purpose, source, **options)  # type: ignore[arg-type]
 
 
 ATTACKS = (
-    forged("wire_verdicts", "say that the test has passed", '[nonce, "ok", ["pass", None, None]]'),
-    forged("wire_kinds", "kinds of answer that do not exist", '[nonce, "pass"]'),
-    forged("wire_kind_typed", "a kind that is not a word", '[nonce, {"ok": 1}, [None]]'),
-    forged("wire_no_kind", "an answer without a kind", "[nonce]"),
-    forged("wire_not_a_list", "an answer that is an object", '{"0": nonce, "1": "ok", "2": True}'),
-    forged("wire_scalar", "an answer that is a number", "17"),
-    forged("wire_nonce_list", "a nonce that contains the nonce", '[[nonce], "ok", 1, None]'),
-    forged("wire_nonce_old", "a nonce of an earlier request", '["0" * len(str(nonce)), "ok", 1, None]'),
-    forged("wire_nonce_case", "a nonce that is almost right", '[str(nonce).swapcase() + " ", "ok", 1, None]'),
-    forged("wire_too_long", "an answer with more parts than its kind has", '[nonce, "ok"] + [None] * 1000'),
-    forged("wire_unknown_tag", "a tag that does not exist", '[nonce, "ok", {"pickle": "gASV"}, None]'),
-    forged("wire_two_tags", "an object with two tags", '[nonce, "ok", {"t": [], "s": []}, None]'),
-    forged("wire_no_tag", "an object without a tag", '[nonce, "ok", {}, None]'),
+    forged("answer_is_a_verdict", "Answer that the test has passed.", '[nonce, "ok", ["pass", None, None]]'),
+    forged("answer_kind_unknown", "Answer with an unknown kind.", '[nonce, "pass"]'),
+    forged("answer_kind_not_text", "Answer with a kind that is not a string.", '[nonce, {"ok": 1}, [None]]'),
+    forged("answer_without_kind", "Answer without a kind.", "[nonce]"),
+    forged("answer_is_an_object", "Answer with a JSON object instead of a list.", '{"0": nonce, "1": "ok", "2": True}'),
+    forged("answer_is_a_number", "Answer with a number instead of a list.", "17"),
+    forged("nonce_in_a_list", "Answer with the nonce wrapped in a list.", '[[nonce], "ok", 1, None]'),
+    forged("nonce_constant", "Answer with a constant nonce.", '["0" * len(str(nonce)), "ok", 1, None]'),
     forged(
-        "wire_tag_types",
-        "tags whose contents have the wrong type",
+        "nonce_similar", "Answer with a nonce that is almost right.", '[str(nonce).swapcase() + " ", "ok", 1, None]'
+    ),
+    forged("answer_too_many_parts", "Answer with more parts than the kind has.", '[nonce, "ok"] + [None] * 1000'),
+    forged("tag_unknown", "Answer with an unknown tag.", '[nonce, "ok", {"pickle": "gASV"}, None]'),
+    forged("tag_twice", "Answer with an object that has two tags.", '[nonce, "ok", {"t": [], "s": []}, None]'),
+    forged("tag_missing", "Answer with an object without a tag.", '[nonce, "ok", {}, None]'),
+    forged(
+        "tag_payload_types",
+        "Answer with tags whose payloads have the wrong type.",
         '[nonce, "ok", [{"t": 1}, {"d": [[1]]}, {"i": 5}], None]',
     ),
     forged(
-        "wire_unhashable",
-        "a set of lists and a dict with keys that cannot be keys",
+        "set_of_lists",
+        "Answer with a set of lists.",
         '[nonce, "ok", {"s": [[1]]}, None]',
     ),
     forged(
-        "wire_infinite",
-        "numbers that JSON does not have",
+        "json_infinities",
+        "Answer with NaN and infinities, which JSON does not define.",
         "'[\"' + str(nonce) + '\", \"ok\", [NaN, Infinity, -1e999], null]'",
     ),
     forged(
-        "wire_digits",
-        "a plain number of a million digits",
+        "integer_million_digits",
+        "Answer with a plain integer of a million digits.",
         "'[\"' + str(nonce) + '\", \"ok\", ' + '9' * 10**6 + ', null]'",
     ),
     forged(
-        "wire_big_int", "a number of a million hexadecimal digits", '[nonce, "ok", {"i": "0x" + "f" * 10**6}, None]'
+        "integer_million_hex_digits",
+        "Answer with an integer of a million hexadecimal digits.",
+        '[nonce, "ok", {"i": "0x" + "f" * 10**6}, None]',
     ),
-    forged("wire_underscores", "numbers in notations that int() takes", '[nonce, "ok", {"i": " -0X_f_f\\n"}, None]'),
     forged(
-        "wire_decimal",
-        "decimals that are names, huge, or not numbers",
+        "integer_odd_notation",
+        "Answer with an integer in a notation that only int() accepts.",
+        '[nonce, "ok", {"i": " -0X_f_f\\n"}, None]',
+    ),
+    forged(
+        "decimal_odd",
+        "Answer with signalling NaN and huge exponents as Decimals.",
         '[nonce, "ok", [{"D": "sNaN"}, {"D": "1e-999999999"}], None]',
     ),
-    forged("wire_decimal_digits", "a decimal of a million digits", '[nonce, "ok", {"D": "9" * 10**6}, None]'),
     forged(
-        "wire_fraction",
-        "fractions over zero, and with parts that are no numbers",
+        "decimal_million_digits",
+        "Answer with a Decimal of a million digits.",
+        '[nonce, "ok", {"D": "9" * 10**6}, None]',
+    ),
+    forged(
+        "fraction_over_zero",
+        "Answer with a Fraction over zero.",
         '[nonce, "ok", {"F": ["1", "0"]}, None]',
     ),
-    forged("wire_range", "a range of more steps than atoms", '[nonce, "ok", {"r": ["0", "f" * 300, "1"]}, None]'),
-    forged("wire_range_zero", "a range of step zero", '[nonce, "ok", {"r": ["0", "5", "0"]}, None]'),
     forged(
-        "wire_dates", "dates that do not exist", '[nonce, "ok", [{"dt": "9999-99-99"}, {"td": [10**18, 0, 0]}], None]'
+        "range_too_long",
+        "Answer with a range of an astronomic length.",
+        '[nonce, "ok", {"r": ["0", "f" * 300, "1"]}, None]',
     ),
-    forged("wire_depth", "tags nested deeper than any honest value", '[nonce, "ok", None, None, None] and "[" * 90000'),
+    forged("range_step_zero", "Answer with a range of step zero.", '[nonce, "ok", {"r": ["0", "5", "0"]}, None]'),
     forged(
-        "wire_depth_tags",
-        "tuples in tuples, just few enough for the JSON parser",
+        "dates_invalid",
+        "Answer with dates and durations that do not exist.",
+        '[nonce, "ok", [{"dt": "9999-99-99"}, {"td": [10**18, 0, 0]}], None]',
+    ),
+    forged(
+        "depth_unbalanced",
+        "Answer with ninety thousand open brackets.",
+        '[nonce, "ok", None, None, None] and "[" * 90000',
+    ),
+    forged(
+        "depth_of_tags",
+        "Answer with tuples nested to the limit of the JSON parser.",
         "'[\"' + str(nonce) + '\", \"ok\", ' + '{\"t\":[' * 400 + ']}' * 400 + ', null]'",
     ),
     forged(
-        "wire_collisions_set",
-        "a set of numbers that all have the same hash",
+        "hash_collisions_in_set",
+        "Answer with a set of integers with equal hashes.",
         '[nonce, "ok", {"s": [{"i": hex(n * (2**61 - 1))} for n in range(N)]}, None]',
     ),
     forged(
-        "wire_collisions_dict",
-        "a dict of numbers that all have the same hash",
+        "hash_collisions_in_dict",
+        "Answer with a dict of integers with equal hashes.",
         '[nonce, "ok", {"d": [[{"i": hex(n * (2**61 - 1))}, 0] for n in range(N)]}, None]',
     ),
     forged(
-        "wire_collisions_keys",
-        "a JSON object with the same key many times",
+        "repeated_json_keys",
+        "Answer with a JSON object that repeats one key.",
         "'[\"' + str(nonce) + '\", \"ok\", {' + ','.join('\"t\": []' for _ in range(N)) + '}, null]'",
     ),
     forged(
-        "wire_reference_type", "references that are not numbers", '[nonce, "ok", {"h": [{"x": 1}, "T", 0, None]}, None]'
+        "reference_not_a_number",
+        "Answer with a reference that is not a number.",
+        '[nonce, "ok", {"h": [{"x": 1}, "T", 0, None]}, None]',
     ),
-    forged("wire_reference_wrong", "references to nothing", '[nonce, "ok", {"h": [-(10**30), "T", 0, None]}, None]'),
     forged(
-        "wire_reference_name",
-        "a reference with a type name of a megabyte",
+        "reference_to_nothing",
+        "Answer with a reference to no object.",
+        '[nonce, "ok", {"h": [-(10**30), "T", 0, None]}, None]',
+    ),
+    forged(
+        "reference_name_huge",
+        "Answer with a reference whose class name has 200 kilobytes and newlines.",
         '[nonce, "ok", {"h": [0, "A\\n" * 10**5, 0, None]}, None]',
     ),
     forged(
-        "wire_reference_endless",
-        "an iterator that always has more",
+        "reference_iterates_endlessly",
+        "Answer with an iterator that always has more items.",
         '[nonce, "ok", {"h": [0, "T", 3, None]}, None] if answered.append(1) or len(answered) == 1 else [nonce, "ok", [0] * 4, False]',
         tests=("assert list(f(1)) == ['@WANTED@']", "assert [y for y in f(1)] == ['@WANTED@']"),
     ),
-    forged("wire_arguments", "arguments afterwards that are something else", '[nonce, "ok", 0, {"s": [1]}]'),
     forged(
-        "wire_arguments_more", "more arguments afterwards than there were", '[nonce, "ok", 0, [["x"], ["y"], ["z"]]]'
+        "changes_not_a_list", "Answer with changes of the arguments that are a set.", '[nonce, "ok", 0, {"s": [1]}]'
     ),
-    forged("wire_arguments_types", "arguments afterwards of other types", '[nonce, "ok", 0, [{"d": []}]]'),
-    forged("wire_raise_shapes", "an exception in a wrong shape", '[nonce, "raise", 5, None, "x", {"a": 1}, 7, None]'),
     forged(
-        "wire_raise_control",
-        "exceptions that would end the judge's loops",
+        "changes_too_many",
+        "Answer with changes of more arguments than were sent.",
+        '[nonce, "ok", 0, [["x"], ["y"], ["z"]]]',
+    ),
+    forged(
+        "changes_of_other_types", "Answer with changes of arguments to other types.", '[nonce, "ok", 0, [{"d": []}]]'
+    ),
+    forged(
+        "exception_malformed",
+        "Answer with an exception in the wrong shape.",
+        '[nonce, "raise", 5, None, "x", {"a": 1}, 7, None]',
+    ),
+    forged(
+        "exception_stops_iteration",
+        "Answer with StopIteration, which would end the judge's loops.",
         '[nonce, "raise", "StopIteration", "x", 1, ["StopIteration"], None, None]',
     ),
     forged(
-        "wire_raise_exit",
-        "exceptions that would end the judge",
+        "exception_exits",
+        "Answer with SystemExit, which would end the judge.",
         '[nonce, "raise", "SystemExit", "0", 1, ["SystemExit", "BaseException"], None, None]',
     ),
     forged(
-        "wire_raise_named",
-        "exceptions named like other builtins",
+        "exception_named_like_builtin",
+        "Answer with an exception named like other builtins.",
         '[nonce, "raise", "print", "x", 1, ["print", "exec", "__import__"], None, None]',
     ),
     forged(
-        "wire_raise_line",
-        "an exception on a line of no file",
+        "exception_line_huge",
+        "Answer with an exception on an impossible line.",
         '[nonce, "raise", "ValueError", "x", 10**30, ["ValueError"], None, None]',
     ),
     forged(
-        "wire_raise_text",
-        "an exception with a message of a megabyte of escapes",
+        "exception_message_huge",
+        "Answer with an exception of a hundred thousand control characters.",
         '[nonce, "raise", "E" * 10**5, "\\x1b" * 10**5, 1, [], None, None]',
     ),
-    forged("wire_syntax", "a syntax error in the middle of a test", '[nonce, "syntax", "x", 1, 1]'),
-    forged("wire_not_utf8", "text that is not UTF-8", '\'["\' + str(nonce) + \'", "ok", "\\udc80\\ud800", null]\''),
+    forged(
+        "syntax_error_during_test",
+        "Answer with a syntax error in the middle of a test.",
+        '[nonce, "syntax", "x", 1, 1]',
+    ),
+    forged(
+        "answer_not_utf8",
+        "Answer with text that is not UTF-8.",
+        '\'["\' + str(nonce) + \'", "ok", "\\udc80\\ud800", null]\'',
+    ),
 )

@@ -1,4 +1,7 @@
-"""Programs that try to be told "pass" without the answer: exits, hostile objects, patched builtins, found answers."""
+"""Programs that try to get a pass without the answer: exits, hostile objects, patched builtins and modules.
+
+No test may pass.
+"""
 
 # ruff: noqa: E501 (lines of the hostile programs)
 from __future__ import annotations
@@ -16,89 +19,111 @@ ALWAYS_EQUAL = r"""
 """
 
 ATTACKS = (
-    Attack("exit_at_import", "leave with status 0 before the tests", "import os\nos._exit(0)\n"),
+    Attack("exit_at_import", "Exit with status 0 before the tests.", "import os\nos._exit(0)\n"),
     Attack(
         "exit_in_call",
-        "leave with status 0 in a test",
+        "Exit with status 0 during a test.",
         "import os\ndef f(x): os._exit(0)\n",
         statuses=("crash", "skipped"),
     ),
-    Attack("system_exit_at_import", "raise SystemExit(0) before the tests", "import sys\nsys.exit(0)\n"),
-    Attack("system_exit_in_call", "raise SystemExit(0) in a test", "def f(x): raise SystemExit(0)\n"),
+    Attack("system_exit_at_import", "Raise SystemExit(0) before the tests.", "import sys\nsys.exit(0)\n"),
+    Attack("system_exit_in_call", "Raise SystemExit(0) during a test.", "def f(x): raise SystemExit(0)\n"),
     Attack(
-        "exceptions_of_control",
-        "raise what loops and generators catch silently",
+        "iteration_exceptions",
+        "Raise StopIteration and GeneratorExit, which loops and generators catch.",
         "def f(x):\n    raise (StopIteration if x == 1 else GeneratorExit)\n",
     ),
-    Attack("keyboard_interrupt", "raise KeyboardInterrupt", "def f(x): raise KeyboardInterrupt\n"),
+    Attack("keyboard_interrupt", "Raise KeyboardInterrupt.", "def f(x): raise KeyboardInterrupt\n"),
     Attack(
         "exit_replaced",
-        "replace every exit by a return",
+        "Replace every exit function by one that returns.",
         "import os, sys, builtins\nos._exit = sys.exit = builtins.exit = lambda *a: None\ndef f(x): raise SystemExit\n",
     ),
-    Attack("equal_object", "an object equal to everything", f"class T:{ALWAYS_EQUAL}\ndef f(x): return T()\n"),
-    Attack("equal_int", "an int equal to everything", f"class T(int):{ALWAYS_EQUAL}\ndef f(x): return T(0)\n"),
-    Attack("equal_str", "a str equal to everything", f"class T(str):{ALWAYS_EQUAL}\ndef f(x): return T('')\n"),
-    Attack("equal_list", "a list equal to everything", f"class T(list):{ALWAYS_EQUAL}\ndef f(x): return T([0])\n"),
-    Attack("equal_dict", "a dict equal to everything", f"class T(dict):{ALWAYS_EQUAL}\ndef f(x): return T(a=1)\n"),
-    Attack("equal_tuple", "a tuple of such", f"class T(tuple):{ALWAYS_EQUAL}\ndef f(x): return [T((T(),))]\n"),
+    Attack(
+        "equal_object", "Return an object that equals everything.", f"class T:{ALWAYS_EQUAL}\ndef f(x): return T()\n"
+    ),
+    Attack(
+        "equal_int",
+        "Return an int subclass that equals everything.",
+        f"class T(int):{ALWAYS_EQUAL}\ndef f(x): return T(0)\n",
+    ),
+    Attack(
+        "equal_str",
+        "Return a str subclass that equals everything.",
+        f"class T(str):{ALWAYS_EQUAL}\ndef f(x): return T('')\n",
+    ),
+    Attack(
+        "equal_list",
+        "Return a list subclass that equals everything.",
+        f"class T(list):{ALWAYS_EQUAL}\ndef f(x): return T([0])\n",
+    ),
+    Attack(
+        "equal_dict",
+        "Return a dict subclass that equals everything.",
+        f"class T(dict):{ALWAYS_EQUAL}\ndef f(x): return T(a=1)\n",
+    ),
+    Attack(
+        "equal_tuple",
+        "Return a tuple subclass, nested in itself, that equals everything.",
+        f"class T(tuple):{ALWAYS_EQUAL}\ndef f(x): return [T((T(),))]\n",
+    ),
     Attack(
         "equal_numbers",
-        "subclasses of numbers from the standard library",
+        "Return subclasses of Decimal and Fraction that equal everything.",
         f"import decimal, fractions\nclass D(decimal.Decimal):{ALWAYS_EQUAL}\nclass F(fractions.Fraction):{ALWAYS_EQUAL}\n"
         "def f(x): return D(0) if x == 1 else [F(0)]\n",
     ),
     Attack(
         "equal_nested",
-        "an object equal to everything deep in honest containers",
+        "Return honest containers around an object that equals everything.",
         f"class T:{ALWAYS_EQUAL}\ndef f(x): return T() if x == 1 else [T()]\n",
     ),
     Attack(
         "contains_everything",
-        "a container that contains everything",
+        "Return a container that claims to contain everything.",
         f"class T:{ALWAYS_EQUAL}\ndef f(x): return T()\n",
         tests=("assert '@WANTED@' in f(1)", "assert all(word in f(1) for word in ['@WANTED@'])"),
     ),
     Attack(
         "class_forged",
-        "an object that says its class is str",
+        "Return an object whose `__class__` is str.",
         f"class T:\n    __class__ = str{ALWAYS_EQUAL}\ndef f(x): return T()\n",
         tests=("assert isinstance(f(1), str) and f(1) == '@WANTED@'", "assert f(1) == '@WANTED@'"),
     ),
     Attack(
         "metaclass_forged",
-        "a class equal to everything, whose instances and subclasses are everything",
+        "Return a class that equals everything and claims every instance and subclass.",
         f"class M(type):{ALWAYS_EQUAL}\n    def __instancecheck__(c, x): return True\n    def __subclasscheck__(c, x): return True\n"
         "class T(metaclass=M): pass\ndef f(x): return T\n",
     ),
     Attack(
         "class_identity",
-        "a class that calls itself decimal.Decimal, one collections.deque, and hides what it is",
+        "Return objects whose classes are named decimal.Decimal and collections.deque.",
         f"class Decimal:{ALWAYS_EQUAL}\n    def __str__(self): return '0'\nDecimal.__module__ = 'decimal'\n"
         f"class deque:{ALWAYS_EQUAL}\n    def __iter__(self): return iter([self])\ndeque.__module__ = 'collections'\n"
         "def f(x): return Decimal() if x == 1 else deque()\n",
     ),
     Attack(
         "pickle_payload",
-        "an object that runs a command when it is unpickled or copied",
+        "Return an object that runs code when it is unpickled or copied.",
         PRELUDE
         + f"class T:{ALWAYS_EQUAL}\n    def __reduce__(self): return (exec, (\"open('@FOLDER@/unpickled', 'w')\",))\n"
         "    __getstate__ = __reduce_ex__ = __deepcopy__ = __copy__ = lambda self, *a: self.__reduce__()\ndef f(x): return T()\n",
     ),
     Attack(
         "assertion_error_shadowed",
-        "AssertionError that is caught nowhere",
+        "Replace AssertionError by an exception that nothing catches.",
         "import builtins\nclass E(BaseException): pass\nbuiltins.AssertionError = AssertionError = E\ndef f(x): return 0\n",
     ),
     Attack(
-        "exceptions_named_like_ours",
-        "exceptions with the names that a judge uses inside",
+        "exceptions_named_like_test_outcomes",
+        "Raise exceptions named like the outcomes of test frameworks.",
         "class Passed(BaseException): pass\nclass SkipTest(Exception): pass\nclass TestTimeout(BaseException): pass\n"
         "def f(x): raise [Passed, SkipTest, TestTimeout][0 if x == 1 else 1]('pass')\n",
     ),
     Attack(
         "builtins_patched",
-        "builtins that agree with everything",
+        "Replace builtins by functions that return True.",
         r"""
 import builtins
 def yes(*a, **k): return True
@@ -111,7 +136,7 @@ def f(x):
     ),
     Attack(
         "libraries_patched",
-        "json, struct, operator, unittest and socket that say pass",
+        "Patch json, operator and unittest so that they report a pass.",
         r"""
 import json, struct, operator, unittest, socket, os, sys
 said = '["pass", true, 0]'
@@ -124,8 +149,8 @@ def f(x): return 0
 """,
     ),
     Attack(
-        "functions_of_the_guest_patched",
-        "replace the functions of the code that serves this process, found through its frames and modules",
+        "guest_functions_patched",
+        "Replace functions of the guest's own code, found through frames.",
         r"""
 import sys
 def yes(*a, **k): return True
@@ -142,35 +167,35 @@ def f(x):
     ),
     Attack(
         "assert_removed",
-        "switch off assert statements, and import code that was compiled without them",
+        "Disable assert statements through sys.flags and __debug__.",
         "import sys\nsys.flags = type('F', (), dict(optimize=2))()\n__debug__x = False\nimport builtins\n"
         "builtins.__dict__['__debug__'] = False\ndef f(x): return 0\n",
     ),
     Attack(
-        "entry_point_strange",
-        "an entry point that is a property, a class, a module of lies",
+        "entry_point_is_an_instance",
+        "Define the entry point as an instance that equals everything.",
         f"class T:{ALWAYS_EQUAL}\n    def __call__(self, *a): return self\n    def __getattr__(self, n): return self\nf = T()\n",
     ),
     Attack(
         "tests_redefined",
-        "define the tests, the candidate and the checker oneself",
+        "Define the tests, the candidate and the checker in the program.",
         "def check(candidate): pass\ndef candidate(x): return 0\ndef test(): pass\n__test__ = {}\nassert_ = check\n"
         "def f(x): return 0\n",
         tests="def check(candidate):\n    assert candidate(1) == '@WANTED@'\n    assert candidate(2) == '@WANTED@'\n",
     ),
     Attack(
-        "tests_swallowed",
-        "end in an open string, an open bracket, a line continuation: joined with tests, they disappear",
+        "open_string_at_end",
+        "End the source in an open string, which would swallow tests appended to the source.",
         'def f(x): return 0\nimport sys\n"""',
     ),
     Attack(
-        "tests_skipped_by_structure",
-        "put what follows into a function that nobody calls",
+        "line_continuation_at_end",
+        "End the source in a line continuation, which would move appended tests into an uncalled function.",
         "def f(x): return 0\nif False:\n    def hidden():\n        pass\n\\",
     ),
     Attack(
         "trace_and_hooks",
-        "trace, profile, audit and display hooks that change what runs",
+        "Install trace, profile, audit and display hooks.",
         r"""
 import sys, threading
 def hook(*args):
@@ -186,12 +211,12 @@ def f(x):
     ),
     Attack(
         "audit_hook_vetoes",
-        "an audit hook that refuses everything the guest does from now on",
+        "Install an audit hook that refuses every further operation of the guest.",
         "import sys\ndef veto(*a): raise SystemExit(0)\ndef f(x):\n    sys.addaudithook(veto)\n    return 0\n",
     ),
     Attack(
         "import_machinery",
-        "modules replaced, so that whoever imports next gets lies",
+        "Replace all loaded modules and the import system.",
         r"""
 import sys, types
 class Lies(types.ModuleType):
@@ -204,12 +229,12 @@ def f(x): return 0
     ),
     Attack(
         "stdout_report",
-        "print what a report would say",
+        "Print the text of a passing report.",
         'def f(x):\n    for n in (1, 2): print(\'{"status": "pass", "passed": 2, "total": 2}\\nOK\\n2 passed\')\n    return 0\n',
     ),
     Attack(
         "output_terminal",
-        "put control characters into messages, names and output",
+        "Put control characters into messages, class names and output.",
         "class Bad(Exception): pass\nBad.__name__ = Bad.__qualname__ = 'E\\x1b[2J\\n\\r\\x00pass'\n"
         "def f(x): raise Bad('\\x1b]0;pass\\x07\\x9b2J\\r\\x00\\ud800\\u202e' * 500)\n",
         statuses=("error",),

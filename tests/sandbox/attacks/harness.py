@@ -1,12 +1,11 @@
-"""The host of an attack: a process that owns a sandbox and secrets, and watches what becomes of its things.
+"""The host process of an attack: a script that owns a sandbox and secrets, and detects damage.
 
-Run as a script, in any Python that finds `marl_ray.sandbox`, under any user: `host.py OPTIONS` with a JSON
-object of `isolation`, `refuse` (what the kernel shall refuse, see `KERNEL_FEATURES`) and `limits`. It writes
-one line of JSON with `level` or `unavailable`, then answers each line of JSON on stdin, a list of programs,
-with a line of `reports`, `damage` (what was harmed), `processes` and `descriptors` (how many more than at
-the start).
+Run in any Python that can import `marl_ray.sandbox`, as any user: `harness.py OPTIONS`, a JSON object with `isolation`,
+`refuse` (kernel features to refuse, see `KERNEL_FEATURES`) and `limits`. The script writes one line of JSON with `level` or
+`unavailable`. It answers each line of JSON on stdin, a list of programs, with a line of `reports`, `damage` (changes of the
+host), `processes` and `descriptors` (their increase since the start).
 
-It is a subreaper, so that a process which escapes its parent becomes its child and is counted.
+The process is a subreaper, so a process that escapes its parent becomes its child and is counted.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 ERRNO_ENOSYS, ERRNO_EPERM = 38, 1
 _ARM = platform.machine() == "aarch64"
 
-# feature -> (system call, mask of the first argument that makes it count, errno); no mask: every call of it.
+# feature -> (system call, mask of the first argument that selects the call, errno); without a mask, every call counts.
 KERNEL_FEATURES: dict[str, list[tuple[int, int | None, int]]] = {
     "landlock": [(444, None, ERRNO_ENOSYS)],
     "seccomp": [(277 if _ARM else 317, None, ERRNO_ENOSYS)],
@@ -45,9 +44,9 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER = 38, 22, 36
 
 
 def refuse(features: list[str]) -> None:
-    """Makes the kernel refuse features to this process and its children, by a filter of its own.
+    """Install a seccomp filter so that the kernel refuses these features to this process and its children.
 
-    `seccomp` refuses prctl(PR_SET_SECCOMP) as well, so it comes last and works on what is started afterwards.
+    `seccomp` refuses prctl(PR_SET_SECCOMP) as well, so it comes last and affects processes started afterwards.
     """
     if not features:
         return
@@ -70,11 +69,11 @@ def refuse(features: list[str]) -> None:
     if os.geteuid() != 0:
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if libc.prctl(_PR_SET_SECCOMP, 2, ctypes.c_char_p(header), 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "the host could not install its filter")
+        raise OSError(ctypes.get_errno(), "the harness could not install its filter")
 
 
 class Scene:
-    """The things an attacker would want: a file, a folder, servers, a secret in memory and environment."""
+    """Targets of attacks: a file, a folder, servers, and a secret in memory and environment."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="marl_ray_canary_", dir="/tmp"))
@@ -97,7 +96,7 @@ class Scene:
         self.before = self.fingerprint()
 
     def words(self) -> dict[str, str]:
-        """What stands for the @WORDS@ in the programs."""
+        """Return the replacements of the @WORDS@ in programs."""
         return {
             "@CANARY@": str(self.canary),
             "@FOLDER@": str(self.folder),
@@ -109,7 +108,7 @@ class Scene:
         }
 
     def fingerprint(self) -> list[Any]:
-        """All that a write, a rename, a new file or a changed mode would alter."""
+        """Return state that a write, a rename, a new file or a changed mode would alter."""
         entries = []
         for path in sorted(self.folder.iterdir()):
             info = path.lstat()
@@ -125,6 +124,7 @@ class Scene:
         ]
 
     def damage(self) -> list[str]:
+        """Return the changes since the last call."""
         found = []
         if self.fingerprint() != self.before:
             found.append(f"files changed: {self.before} -> {self.fingerprint()}")
@@ -144,7 +144,7 @@ class Scene:
 
 
 def descendants(root: int | None = None) -> int:
-    """How many processes descend from this one, not counting its own zombies that nobody has waited for."""
+    """Return the number of descendants of this process, without its own unreaped zombies."""
     root = root or os.getpid()
     parents: dict[int, tuple[int, str]] = {}
     for entry in os.listdir("/proc"):
@@ -163,19 +163,19 @@ def descendants(root: int | None = None) -> int:
         known |= new
 
 
-def settle(measure: Any, most: int, seconds: float = 3.0) -> int:
-    """Waits until a count is at most so large: processes that were killed take a moment to go."""
+def wait_until_at_most(measure: Any, limit: int, seconds: float = 3.0) -> int:
+    """Wait until a count is at most `limit`, because killed processes take a moment to disappear; return the count."""
     deadline = time.monotonic() + seconds
-    while (count := measure()) > most and time.monotonic() < deadline:
+    while (count := measure()) > limit and time.monotonic() < deadline:
         time.sleep(0.005)
     return count
 
 
-def steady(measure: Any, same: int = 20, seconds: float = 10.0) -> int:
-    """The count once it has been the same so many times in a row."""
+def wait_until_stable(measure: Any, repeats: int = 20, seconds: float = 10.0) -> int:
+    """Return a count once it has been the same `repeats` times in a row."""
     deadline = time.monotonic() + seconds
     count, times = measure(), 1
-    while times < same and time.monotonic() < deadline:
+    while times < repeats and time.monotonic() < deadline:
         time.sleep(0.005)
         now = measure()
         count, times = now, times + 1 if now == count else 1
@@ -187,7 +187,7 @@ def open_descriptors() -> int:
 
 
 def make_program(api: Any, fields: dict[str, Any], words: dict[str, str]) -> Any:
-    """A `Program` from JSON, its @WORDS@ filled in."""
+    """Read a `Program` from JSON and replace its @WORDS@."""
 
     def fill(value: Any) -> Any:
         if isinstance(value, str):
@@ -225,20 +225,20 @@ def main() -> None:
     for _ in range(3):
         sandbox.run(warm)
     say({"level": sandbox.level, "describe": sandbox.describe(), "secret": scene.secret})
-    # The next guest is forked ahead, a moment after a report: count when nothing moves any more.
-    processes, descriptors = steady(descendants), open_descriptors()
+    # The spare guest is forked shortly after a report, so wait for a stable count.
+    processes, descriptors = wait_until_stable(descendants), open_descriptors()
     for line in sys.stdin:
         reports = sandbox.run_batch([make_program(api, fields, words) for fields in json.loads(line)])
         say(
             {
                 "reports": [report.to_dict() for report in reports],
                 "damage": scene.damage(),
-                "processes": settle(descendants, processes) - processes,
-                "descriptors": settle(open_descriptors, descriptors) - descriptors,
+                "processes": wait_until_at_most(descendants, processes) - processes,
+                "descriptors": wait_until_at_most(open_descriptors, descriptors) - descriptors,
             }
         )
     sandbox.close()
-    say({"processes": settle(descendants, 0), "damage": scene.damage()})
+    say({"processes": wait_until_at_most(descendants, 0), "damage": scene.damage()})
     scene.close()
 
 

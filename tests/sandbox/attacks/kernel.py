@@ -1,4 +1,7 @@
-"""Programs that go for the kernel and other processes' memory: raw calls, other ABIs, shellcode, descriptors."""
+"""Programs that attack the kernel and other processes' memory: raw calls, other ABIs, shellcode, descriptors.
+
+Every operation must be denied, or the guest killed.
+"""
 
 # ruff: noqa: E501 (lines of the hostile programs)
 from __future__ import annotations
@@ -7,7 +10,7 @@ from tests.sandbox.attacks.attack import PRELUDE, SOCKETS, Attack
 
 MACHINE_CODE = r'''
 def run_code(code):
-    """Runs machine code and returns what it leaves in the result register."""
+    """Run machine code and return the result register."""
     libc.mmap.restype = ctypes.c_void_p
     address = libc.mmap(None, ctypes.c_size_t(4096), 7, 0x22, -1, ctypes.c_long(0))
     ctypes.memmove(address, code, len(code))
@@ -16,8 +19,8 @@ def run_code(code):
 
 ATTACKS = (
     Attack(
-        "memory_of_others",
-        "ptrace, /proc/PID/mem and process_vm_readv on the host's process and the parent",
+        "memory_of_other_processes",
+        "Access the host's and the parent's memory with ptrace, /proc/PID/mem and process_vm_readv.",
         PRELUDE
         + r"""
 def f(x):
@@ -45,7 +48,7 @@ def f(x):
     ),
     Attack(
         "process_settings",
-        "prctl: tracers, dumps, capabilities, another filter, the death signal",
+        "Change tracers, dumps, capabilities, users, filters and the death signal of the process.",
         PRELUDE
         + r"""
 def f(x):
@@ -67,7 +70,7 @@ def f(x):
     ),
     Attack(
         "namespaces",
-        "become root of new namespaces, or enter those of others",
+        "Become root of new namespaces, or enter existing ones.",
         PRELUDE
         + r"""
 def f(x):
@@ -84,7 +87,7 @@ def f(x):
     ),
     Attack(
         "raw_calls",
-        "ninety system calls that a solution never needs: each must be refused as such, not for its arguments",
+        "Make ninety system calls that solutions never need; each must fail as not permitted, not because of its arguments.",
         PRELUDE
         + r"""
 # name: (x86_64, aarch64). Given arguments that the kernel would reject with anything but "not permitted".
@@ -127,7 +130,7 @@ def f(x):
     ),
     Attack(
         "x32_calls",
-        "system calls with the x32 bit set, which a filter on plain numbers lets through",
+        "Make system calls with the x32 bit set, which a filter on plain numbers would allow.",
         PRELUDE
         + r"""
 def f(x):
@@ -136,12 +139,12 @@ def f(x):
              ("execve", true(lambda: raw(bit + 520, None, b"/bin/true", None, None))),
              ("ptrace", true(lambda: raw(bit + 521, None, 0, 0, 0, 0)))])
 """,
-        # The filter may answer with an error or kill the process: both are good.
+        # The filter may return an error or kill the process; both are correct.
         statuses=("error", "crash", "skipped"),
     ),
     Attack(
         "int80_calls",
-        "32-bit system calls from 64-bit code: 20 is getpid there and writev here",
+        "Make 32-bit system calls from 64-bit code, where numbers mean other calls.",
         PRELUDE
         + MACHINE_CODE
         + r"""
@@ -156,7 +159,7 @@ def f(x):
     ),
     Attack(
         "shellcode",
-        "system calls from machine code of its own, with nobody's wrapper in between",
+        "Make system calls from machine code in its own memory.",
         PRELUDE
         + MACHINE_CODE
         + r"""
@@ -174,13 +177,13 @@ def f(x):
     ),
     Attack(
         "shellcode_crash",
-        "jump to nowhere",
+        "Execute an invalid instruction.",
         PRELUDE + MACHINE_CODE + "\ndef f(x): return run_code(b'\\x0f\\x0b' if X86 else b'\\0\\0\\0\\0')\n",
         statuses=("crash", "skipped"),
     ),
     Attack(
         "descriptors_inherited",
-        "use descriptors that the host left open: files, folders, devices, other processes' sockets",
+        "Use descriptors that the host left open.",
         PRELUDE
         + SOCKETS
         + r"""
@@ -204,7 +207,7 @@ def f(x):
     ),
     Attack(
         "descriptors_smuggled",
-        "send descriptors to the judge until it has none left, and ask for those of others",
+        "Send descriptors to the judge until the judge has none left.",
         SOCKETS
         + r"""
 import array
@@ -221,7 +224,7 @@ def f(x):
     ),
     Attack(
         "credentials_smuggled",
-        "speak to the judge with somebody else's credentials, and keep its socket full",
+        "Send messages to the judge with another process's credentials.",
         SOCKETS
         + r"""
 def f(x):
@@ -237,7 +240,7 @@ def f(x):
     ),
     Attack(
         "terminal",
-        "type commands into the terminal that started the host",
+        "Type commands into the terminal that started the host.",
         PRELUDE
         + r"""
 import fcntl
@@ -254,7 +257,7 @@ def f(x):
     ),
     Attack(
         "host_modules",
-        "import what the host runs: Ray, the trainer, its settings",
+        "Import modules of the host: Ray, the trainer, its settings.",
         PRELUDE
         + r"""
 def f(x):
@@ -269,12 +272,12 @@ def f(x):
     ),
     Attack(
         "host_objects",
-        "look through every object and frame of the process for the host's secret",
+        "Search every object and frame of the process for the host's secret.",
         PRELUDE
         + r'''
 import gc
 def secret(thing):
-    """True for a text that holds more than the word that this program itself spells out."""
+    """Return whether a text holds the secret, not only the prefix that this program spells out."""
     if type(thing) is bytes: thing = thing.decode("latin-1")
     return type(thing) is str and SECRET in thing and thing != SECRET
 def f(x):

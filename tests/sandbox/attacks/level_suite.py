@@ -1,4 +1,4 @@
-"""The hosts of this machine: every level it has, as this user and as an ordinary one."""
+"""Host processes of attacks: every level of this machine, as the current user and as an ordinary user."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from typing import Any
 
 from tests.sandbox.attacks.attack import SECRET_PREFIX, SUITE_LIMITS
 
-HOST = Path(__file__).with_name("host.py")
+HOST = Path(__file__).with_name("harness.py")
 REPOSITORY = HOST.parents[3]
 ORDINARY_UID = 61234
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a sandbox here. `expected` is the level it must then report."""
+    """One way to run a sandbox on this machine. `expected` is the level that the sandbox must report."""
 
     name: str
     isolation: str
@@ -49,7 +49,7 @@ VARIANTS = (*_as_user(False), *(_as_user(True) if os.geteuid() == 0 else ()))
 
 @functools.cache
 def python_for(ordinary_user: bool) -> str | None:
-    """An interpreter that this user can run; Python under another user's home cannot be."""
+    """Return an interpreter that this user can execute; Python below another user's home is not executable."""
     if not ordinary_user:
         return sys.executable
     for python in (
@@ -76,7 +76,7 @@ def _user(ordinary: bool) -> dict[str, Any]:
 
 
 def why_not(variant: Variant) -> str:
-    """Why this machine cannot have a level, found out without the sandbox; empty where it must have it."""
+    """Return why this machine lacks a level, determined without the sandbox; empty if the level must be available."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
         return "not a Linux on x86_64 or aarch64"
     if variant.isolation == "bwrap":
@@ -93,12 +93,12 @@ def why_not(variant: Variant) -> str:
 
 
 class Host:
-    """A running host.py. `run` gives the reports of a batch and what the host saw happen to itself."""
+    """A running harness.py."""
 
     def __init__(self, options: dict[str, Any], ordinary_user: bool = False) -> None:
         python = python_for(ordinary_user)
         if python is None:
-            raise LookupError("no Python here that an ordinary user could run")
+            raise LookupError("no Python on this machine that an ordinary user can run")
         self.secret = SECRET_PREFIX + secrets.token_hex(12)
         environment = {
             "MARL_RAY_ATTACK_KEY": self.secret,
@@ -130,17 +130,18 @@ class Host:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the host died with status {self.process.wait()}")
+            raise RuntimeError(f"the host process died with status {self.process.wait()}")
         return dict(json.loads(line))
 
     def run(self, programs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Run a batch and return its reports and the damage to the host."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(programs) + "\n")
         self.process.stdin.flush()
         return self._read()
 
     def close(self) -> dict[str, Any]:
-        """Ends the host; its last word is what was left of its sandbox."""
+        """End the host process; return the processes and damage left by its sandbox."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         last = self._read() if "unavailable" not in self.hello else {}
@@ -150,7 +151,7 @@ class Host:
 
 @contextmanager
 def host_of(variant: Variant) -> Iterator[Host]:
-    """The host of a variant. Whatever happens to the test, the process ends with it."""
+    """Start the host process of a variant, and end it with the block."""
     host = Host({"isolation": variant.isolation, "refuse": list(variant.refuse)}, variant.ordinary_user)
     try:
         yield host

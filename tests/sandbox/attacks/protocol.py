@@ -1,4 +1,7 @@
-"""Programs that speak to the judge themselves: garbage, giants, deep and cyclic values, slow and late replies."""
+"""Programs that send their own bytes to the judge, or return giant, deep, cyclic, slow or late values.
+
+The judge must survive, and no test may pass.
+"""
 
 # ruff: noqa: E501 (lines of the hostile programs)
 from __future__ import annotations
@@ -10,38 +13,38 @@ BIG = {"test_cpu_s": 1.0, "test_wall_s": 2.0, "program_wall_s": 4.0}
 ATTACKS = (
     Attack(
         "garbage",
-        "random bytes to the judge",
+        "Send random bytes to the judge during a call.",
         SOCKETS + "def f(x):\n    shout(os.urandom(5000))\n    return 0\n",
     ),
     Attack(
         "garbage_at_import",
-        "random bytes before the tests",
+        "Send random bytes to the judge before the tests.",
         SOCKETS + "shout(os.urandom(5000))\ndef f(x): return 0\n",
     ),
     Attack(
         "garbage_text",
-        "text that is almost a reply",
+        "Send text that resembles a reply.",
         SOCKETS + "def f(x):\n    shout(frame(b'[\"' + b'a' * 16 + b'\", \"pass\"'))\n    return 0\n",
     ),
     Attack(
         "header_giant",
-        "announce a frame of four gibibytes",
+        "Announce a frame of four gibibytes.",
         SOCKETS + "def f(x):\n    shout(b'\\xff\\xff\\xff\\xff' + b'x' * 1000)\n    time.sleep(60)\n",
     ),
     Attack(
         "header_only",
-        "announce a frame and send nothing",
+        "Announce a frame and send nothing.",
         SOCKETS + "def f(x):\n    shout(struct.pack('<I', 1000))\n    time.sleep(60)\n",
         statuses=("timeout", "crash", "skipped"),
     ),
     Attack(
         "frames_empty",
-        "a million empty frames",
+        "Send a million empty frames.",
         SOCKETS + "def f(x):\n    shout(b'\\0\\0\\0\\0' * 10**6)\n    return 0\n",
     ),
     Attack(
         "frames_every_verdict",
-        "every message that might mean pass, in every shape, before and after the answer",
+        'Send every message that might mean "pass", before and during a call.',
         SOCKETS
         + r"""
 words = ["pass", "passed", "ok", "p", "r", "result", "done", "P", True, 0, 1]
@@ -55,7 +58,7 @@ def f(x):
     ),
     Attack(
         "nonce_stolen",
-        "find the nonce of this request in the frames that serve it, and answer this and later ones by hand",
+        "Find the nonce of the request in the calling frames and answer with it.",
         SOCKETS
         + r"""
 import sys
@@ -80,7 +83,7 @@ def f(x):
     ),
     Attack(
         "reply_twice",
-        "let a thread go on answering after the answer",
+        "Keep sending replies from a thread after the reply.",
         SOCKETS
         + r"""
 def spam(seen=[]):
@@ -94,7 +97,7 @@ def f(x):
     ),
     Attack(
         "replay",
-        "record the frames that the guest sends and send them again for the next request",
+        "Record the guest's frames and send them again for the next request.",
         SOCKETS
         + r"""
 import sys
@@ -117,7 +120,7 @@ def f(x):
     ),
     Attack(
         "requests_stolen",
-        "a thread that reads the judge's requests before the guest does",
+        "Read the judge's requests in a thread before the guest does.",
         SOCKETS
         + r"""
 def steal():
@@ -131,105 +134,111 @@ def f(x): return 0
     ),
     Attack(
         "socket_closed",
-        "close the socket and go on living",
+        "Close the socket to the judge and keep running.",
         SOCKETS + "def f(x):\n    for fd in sockets(): os.close(fd)\n    while True: time.sleep(1)\n",
         statuses=("crash", "timeout", "skipped"),
     ),
     Attack(
         "socket_half_closed",
-        "shut down one direction and go on living",
+        "Shut down one direction of the socket and keep running.",
         SOCKETS + "def f(x):\n    for fd in sockets(): wrap(fd).shutdown(socket.SHUT_RD)\n    time.sleep(60)\n",
         statuses=("crash", "timeout", "skipped"),
     ),
     Attack(
         "socket_replaced",
-        "put another socket in the place of the one to the judge",
+        "Replace the socket to the judge by another socket.",
         SOCKETS + "def f(x):\n    a, b = socket.socketpair()\n    for fd in sockets():\n"
         "        if fd not in (a.fileno(), b.fileno()): os.dup2(a.fileno(), fd)\n    return 0\n",
         statuses=("crash", "timeout", "skipped"),
     ),
     Attack(
         "reply_slow",
-        "one byte of an answer at a time",
+        "Send a reply one byte at a time.",
         SOCKETS
         + "def f(x):\n    for byte in frame(['x'] * 100):\n        shout(bytes([byte]))\n        time.sleep(0.1)\n",
         statuses=("timeout", "crash", "skipped"),
     ),
     Attack(
         "request_never_read",
-        "let the judge block on a long argument",
+        "Never read a long argument, so that the judge blocks while sending.",
         SOCKETS + "time.sleep(60)\ndef f(x): return 0\n",
         tests=("assert f('x' * 3000000) == '@WANTED@'",),
         statuses=("timeout", "crash", "skipped"),
     ),
     Attack(
         "value_deep",
-        "a value nested a hundred thousand deep, which overflows whoever walks it",
+        "Send a frame nested a hundred thousand levels deep.",
         SOCKETS
         + "def f(x):\n    shout(frame(b'[' * 10**5))\n    shout(frame(b'[' * 10**5 + b']' * 10**5))\n    return 0\n",
     ),
     Attack(
-        "value_deep_honest",
-        "the same through the front door, with tuples, dicts and sets",
+        "value_deep_returned",
+        "Return tuples and dicts nested thousands of levels deep.",
         "def f(x):\n    deep = ()\n    for _ in range(5000): deep = (deep,) if x == 1 else {'k': deep}\n    return deep\n",
     ),
-    Attack("value_cyclic", "a list in itself", "def f(x):\n    a = []\n    a.append(a)\n    return a\n"),
+    Attack(
+        "value_cyclic", "Return a list that contains itself.", "def f(x):\n    a = []\n    a.append(a)\n    return a\n"
+    ),
     Attack(
         "value_cyclic_dict",
-        "a dict in itself",
+        "Return a dict that contains itself.",
         "def f(x):\n    d = {}\n    d['d'] = (d, [d])\n    return d\n",
     ),
     Attack(
         "value_billion_laughs",
-        "a list of ten lists of ten lists ...",
+        "Return lists of ten references to the same list, twelve levels deep.",
         "def f(x):\n    a = [1] * 10\n    for _ in range(12): a = [a] * 10\n    return a\n",
         limits=BIG,
     ),
-    Attack("value_huge_text", "a string of half a gigabyte", "def f(x): return 'x' * (96 << 20)\n", limits=BIG),
-    Attack("value_huge_int", "a number of a hundred million bits", "def f(x): return 1 << 10**8\n", limits=BIG),
+    Attack(
+        "value_huge_text", "Return a string of a hundred megabytes.", "def f(x): return 'x' * (96 << 20)\n", limits=BIG
+    ),
+    Attack(
+        "value_huge_int", "Return an integer of a hundred million bits.", "def f(x): return 1 << 10**8\n", limits=BIG
+    ),
     Attack(
         "value_unprintable_int",
-        "a number with more digits than Python will print",
+        "Return an integer with more digits than Python prints.",
         "def f(x): return 10**5000 if x == 1 else [-(10**9000)]\n",
         statuses=("fail", "error"),
     ),
     Attack(
         "value_collisions",
-        "keys that all have the same hash, so that a dict of them takes the square of their number",
+        "Return integers with equal hashes, so that a set of them takes quadratic time.",
         "M = 2**61 - 1\ndef f(x):\n    return [n * M for n in range(8000)]\n",
         tests=("assert set(f(1)) == {'@WANTED@'}",),
         limits=BIG,
     ),
     Attack(
         "value_range_giant",
-        "a range that is small to send and endless to walk",
+        "Return a range that is small to send and endless to iterate.",
         "def f(x): return range(10**15)\n",
         tests=("assert sum(f(1)) == '@WANTED@'",),
         statuses=("timeout", "error", "crash", "fail", "skipped"),
     ),
     Attack(
         "value_exponent_giant",
-        "a decimal that is small to send and fills the memory as an integer",
+        "Return a Decimal that is small to send and fills the memory as an integer.",
         "import decimal\ndef f(x): return decimal.Decimal('1e999999999')\n",
         tests=("assert int(f(1)) == '@WANTED@'",),
         statuses=("timeout", "error", "crash", "fail", "skipped"),
     ),
     Attack(
         "value_repeat_giant",
-        "a number that the test multiplies a string with",
+        "Return a huge number with which the test multiplies a string.",
         "def f(x): return 10**12\n",
         tests=("assert 'ab' * f(1) == '@WANTED@'", "assert 2 ** f(1) == '@WANTED@'"),
         statuses=("timeout", "error", "crash", "fail", "skipped"),
     ),
     Attack(
         "value_iterator_endless",
-        "iterators that never end, or end in an exception of control",
+        "Return iterators that never end, or end with KeyboardInterrupt.",
         "import itertools\ndef g():\n    yield 1\n    raise KeyboardInterrupt\ndef f(x): return itertools.count() if x == 1 else g()\n",
         tests=("assert list(f(1)) == ['@WANTED@']", "assert list(f(2)) == ['@WANTED@']"),
     ),
     Attack(
-        "value_handle_endless",
-        "an object that is iterated, measured and indexed without end",
+        "value_object_endless",
+        "Return an object that can be iterated and indexed without end.",
         "class T:\n    def __iter__(self): return self\n    def __next__(self): return self\n    def __len__(self): return 2**62\n"
         "    def __getitem__(self, i): return self\n    def __getattr__(self, n): return self\n    def __call__(self, *a): return self\n"
         "def f(x): return T()\n",
@@ -237,30 +246,30 @@ def f(x): return 0
     ),
     Attack(
         "value_characters",
-        "surrogates, NUL and other text that does not survive encoding",
+        "Return surrogates, NUL, NaN and infinities.",
         "def f(x): return '\\ud800\\x00\\U0010ffff' if x == 1 else ['\\udfff' * 1000, float('nan'), -0.0, float('inf')]\n",
         statuses=("fail",),
     ),
     Attack(
-        "value_types_named",
-        "an object whose type has a name of ten megabytes, with newlines",
+        "value_type_name_huge",
+        "Return an object whose class name has ten megabytes and newlines.",
         "def f(x): return type('pass\\n' * 2 * 10**6, (), {})()\n",
     ),
     Attack(
-        "str_hostile",
-        "an exception whose text loops, raises, or is not text",
+        "exception_text_hostile",
+        "Raise exceptions whose text raises or loops.",
         "class A(Exception):\n    def __str__(self): raise KeyboardInterrupt\nclass B(Exception):\n    def __str__(self):\n        while True: pass\n"
         "def f(x): raise (A() if x == 1 else B())\n",
     ),
     Attack(
-        "str_huge",
-        "an exception with a text of a hundred megabytes",
+        "exception_text_huge",
+        "Raise an exception with a text of a hundred megabytes.",
         "def f(x): raise ValueError('x' * 10**8 if x == 1 else '\\x1b' * 10**7)\n",
         limits=BIG,
     ),
     Attack(
         "exception_hostile",
-        "an exception whose class, line number and causes lie",
+        "Raise an exception whose class, line number and causes are forged.",
         r"""
 class Meta(type):
     @property
@@ -277,17 +286,17 @@ def f(x): raise E()
     ),
     Attack(
         "exception_chain",
-        "a chain of a million causes",
+        "Raise an exception with a chain of a hundred thousand causes.",
         "def f(x):\n    e = None\n    for _ in range(10**5):\n        n = ValueError()\n        n.__cause__ = e\n        e = n\n    raise e\n",
     ),
     Attack(
         "exception_group_deep",
-        "exception groups nested until whoever prints them overflows",
+        "Raise exception groups nested ten thousand levels deep.",
         "def f(x):\n    e = ValueError()\n    for _ in range(10**4): e = ExceptionGroup('g', [e])\n    raise e\n",
     ),
     Attack(
         "reply_at_limit",
-        "answers just below, at and above the largest reply, many times",
+        "Return strings of growing size around one mebibyte, many times.",
         "import sys\nsizes = iter(range(10**6))\ndef f(x): return 'y' * ((1 << 20) - 40 + next(sizes))\n",
         tests=("assert [f(1) for _ in range(60)] == ['@WANTED@']",),
         limits=BIG,

@@ -1,4 +1,7 @@
-"""Programs that try to use up the machine: processes, memory, time, threads, descriptors, disk, the compiler."""
+"""Programs that try to exhaust processes, memory, time, the stack and the compiler.
+
+Each must end within its limits, and the next program must run.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from tests.sandbox.attacks.attack import PRELUDE, Attack
 ATTACKS = (
     Attack(
         "fork_bomb",
-        "fork for ever",
+        "Fork in a loop.",
         PRELUDE
         + r"""
 def f(x):
@@ -18,8 +21,8 @@ def f(x):
         contained=True,
     ),
     Attack(
-        "fork_bomb_raw",
-        "fork, vfork, clone and clone3 by number, so that nothing Python patches can stop it",
+        "fork_by_syscall_number",
+        "Fork with fork, vfork, clone and clone3 by number, past every Python wrapper.",
         PRELUDE
         + r"""
 def f(x):
@@ -40,8 +43,8 @@ def f(x):
         contained=True,
     ),
     Attack(
-        "spawn_bomb",
-        "processes through the libraries made for it",
+        "spawn_with_libraries",
+        "Start processes with subprocess, os.system, os.spawnv, posix_spawn, forkpty and multiprocessing.",
         PRELUDE
         + r"""
 def f(x):
@@ -64,7 +67,7 @@ def f(x):
     ),
     Attack(
         "memory_list",
-        "byte arrays until nothing is left: a gibibyte is eight times the limit",
+        "Allocate byte arrays of one gibibyte in total, eight times the limit.",
         PRELUDE
         + r"""
 def f(x):
@@ -78,14 +81,14 @@ def f(x):
         contained=True,
     ),
     Attack(
-        "memory_swallowed",
-        "MemoryError caught for ever",
+        "memory_error_ignored",
+        "Allocate in an endless loop that ignores MemoryError.",
         "def f(x):\n    held = []\n    while True:\n        try:\n            held.append(bytearray(1 << 20))\n"
         "        except MemoryError:\n            pass\n",
     ),
     Attack(
         "memory_mmap",
-        "anonymous and shared mappings, mremap, brk",
+        "Allocate with anonymous and shared mappings, mremap and brk.",
         PRELUDE
         + r"""
 def f(x):
@@ -112,8 +115,8 @@ def f(x):
         contained=True,
     ),
     Attack(
-        "memory_elsewhere",
-        "memory that an address space limit does not count: memfd, shm, System V, huge pipes",
+        "memory_outside_address_space",
+        "Use memory that an address-space limit does not count: memfd, shm, System V, huge pipe buffers.",
         PRELUDE
         + r"""
 def f(x):
@@ -137,11 +140,11 @@ def f(x):
 """,
         contained=True,
     ),
-    Attack("memory_text", "a string of a terabyte", "def f(x): return 'x' * 10**12\n"),
-    Attack("memory_range", "a list of a terabyte", "def f(x): return list(range(10**12))\n"),
+    Attack("memory_text", "Build a string of a terabyte.", "def f(x): return 'x' * 10**12\n"),
+    Attack("memory_range", "Build a list of a terabyte.", "def f(x): return list(range(10**12))\n"),
     Attack(
         "memory_zip_bomb",
-        "four gibibytes out of a few kilobytes",
+        "Decompress a few kilobytes into four gibibytes.",
         r"""
 import zlib
 def f(x):
@@ -155,8 +158,8 @@ def f(x):
 """,
     ),
     Attack(
-        "memory_stacks",
-        "threads with stacks of a gibibyte",
+        "memory_thread_stacks",
+        "Start threads with stacks of a gibibyte.",
         PRELUDE
         + r"""
 import threading
@@ -171,14 +174,14 @@ def f(x):
         contained=True,
     ),
     Attack(
-        "loop_swallows_everything",
-        "an endless loop that catches every exception",
+        "loop_catches_everything",
+        "Loop endlessly and catch every exception.",
         "def f(x):\n    while True:\n        try:\n            while True: pass\n        except BaseException: pass\n",
         statuses=("timeout", "skipped", "crash"),
     ),
     Attack(
         "loop_blocks_signals",
-        "an endless loop with every signal blocked, ignored or handled",
+        "Loop endlessly with every signal blocked or ignored.",
         r"""
 import signal
 def f(x):
@@ -190,77 +193,97 @@ def f(x):
 """,
         statuses=("timeout", "skipped", "crash"),
     ),
-    Attack("loop_in_c", "a loop that never returns to the interpreter", "def f(x): return sum(range(10**14))\n"),
-    Attack("loop_bignum", "one arithmetic operation that takes hours", "def f(x): return len(str(10**10**9))\n"),
+    Attack(
+        "loop_in_c", "Loop in C code that never returns to the interpreter.", "def f(x): return sum(range(10**14))\n"
+    ),
+    Attack(
+        "loop_bignum", "Compute one arithmetic operation that takes hours.", "def f(x): return len(str(10**10**9))\n"
+    ),
     Attack(
         "loop_regex",
-        "a regular expression that backtracks for ever",
+        "Match a regular expression that backtracks without end.",
         "import re\ndef f(x): return re.match(r'(a+)+$', 'a' * 64 + 'b')\n",
         statuses=("timeout", "skipped", "crash"),
     ),
-    Attack("loop_import", "an endless loop before `f` exists", "while True: pass\n"),
+    Attack("loop_at_import", "Loop endlessly before `f` is defined.", "while True: pass\n"),
     Attack(
         "sleep",
-        "sleep for a year",
+        "Sleep for a year.",
         "import time\ndef f(x): time.sleep(3e7)\n",
         statuses=("timeout", "skipped"),
     ),
     Attack(
         "deadlock",
-        "wait for a lock that this thread holds",
+        "Wait for a lock that the same thread holds.",
         "import threading\nlock = threading.Lock()\ndef f(x):\n    lock.acquire(); lock.acquire()\n",
         statuses=("timeout", "skipped"),
     ),
     Attack(
-        "wait_for_signal",
-        "wait for what never comes: a signal, input, a pipe",
+        "wait_on_pipe",
+        "Read from a pipe that never receives data.",
         "import os\ndef f(x):\n    r, w = os.pipe()\n    return os.read(r, 1)\n",
         statuses=("timeout", "skipped"),
     ),
     Attack(
         "recursion",
-        "recursion without end",
+        "Recurse without end.",
         "def f(x): return f(x)\n",
         statuses=("error", "crash", "skipped"),
     ),
     Attack(
         "recursion_unlimited",
-        "recursion without end and without Python's limit: a stack overflow in C",
+        "Remove Python's recursion limit and recurse until the C stack overflows.",
         "import sys\nsys.setrecursionlimit(2**31 - 1)\nclass A:\n    def __repr__(self): return repr(self)\n"
         "def f(x): return repr(A())\n",
     ),
     Attack(
         "recursion_nested_data",
-        "data so deep that walking it, printing it or freeing it overflows",
+        "Return data so deep that walking, printing or freeing it overflows the stack.",
         "def f(x):\n    deep = []\n    for _ in range(10**6): deep = [deep]\n    return deep\n",
     ),
     Attack(
         "compile_parentheses",
-        "compile a hundred thousand parentheses",
+        "Evaluate a hundred thousand open parentheses.",
         "def f(x): return eval('(' * 10**5)\n",
     ),
-    Attack("source_parentheses", "a source of a hundred thousand parentheses", "f = " + "(" * 10**5 + ")" * 10**5),
+    Attack(
+        "source_parentheses",
+        "Submit a source with a hundred thousand nested parentheses.",
+        "f = " + "(" * 10**5 + ")" * 10**5,
+    ),
     Attack(
         "source_unary",
-        "a source of a hundred thousand nested operators",
+        "Submit a source with a hundred thousand nested unary operators.",
         "f = lambda x: " + "-" * 10**5 + "1\n",
     ),
-    Attack("source_attributes", "a source with a chain of attributes", "f = lambda x: x" + ".a" * 10**5 + "\n"),
-    Attack("source_sum", "a source with one very long sum", "f = lambda x: " + "+".join(["1"] * 10**5) + "\n"),
+    Attack(
+        "source_attributes",
+        "Submit a source with a chain of a hundred thousand attributes.",
+        "f = lambda x: x" + ".a" * 10**5 + "\n",
+    ),
+    Attack(
+        "source_sum",
+        "Submit a source with a sum of a hundred thousand terms.",
+        "f = lambda x: " + "+".join(["1"] * 10**5) + "\n",
+    ),
     Attack(
         "source_blocks",
-        "a source with blocks nested as deep as indentation allows",
+        "Submit a source with blocks nested as deep as indentation allows.",
         "".join(" " * i + "if 1:\n" for i in range(99)) + " " * 99 + "def f(x): return 1\n",
     ),
-    Attack("source_digits", "a number literal of a million digits", "f = lambda x: " + "9" * 10**6 + "\n"),
     Attack(
-        "source_null",
-        "a source with a NUL, a surrogate and a byte order mark",
+        "source_digits",
+        "Submit a source with a number literal of a million digits.",
+        "f = lambda x: " + "9" * 10**6 + "\n",
+    ),
+    Attack(
+        "source_odd_characters",
+        "Submit a source with a NUL, a surrogate and a byte order mark.",
         "\ufefff = lambda x: 1 # \0 \ud800\n",
     ),
     Attack(
         "source_codec",
-        "a source that asks for another encoding",
+        "Submit a source that declares UTF-7 as its encoding.",
         "# -*- coding: utf-7 -*-\n+AGY- = lambda x: 1\n",
     ),
 )

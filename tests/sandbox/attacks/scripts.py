@@ -1,4 +1,7 @@
-"""Programs that attack how scripts end, and what counts threads, compiles, or carries messages."""
+"""Programs that attack the end of scripts, the thread limit, the compiler and local sockets.
+
+No test may pass, and every operation must be denied.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ def script(name: str, purpose: str, source: str, **more: object) -> Attack:
 
 ATTACKS = (
     script(
-        "script_answers_for_itself",
-        "tell the judge that all is well before ending",
+        "script_sends_verdict",
+        "Send a passing verdict to the judge before exiting.",
         SOCKETS
         + r"""
 shout(frame(["nonce", "ok", None]))
@@ -24,55 +27,55 @@ os._exit(0)
         statuses=("fail", "crash", "skipped"),
     ),
     script(
-        "script_hangs_up",
-        "close the way to the judge and go on for ever",
+        "script_closes_connection",
+        "Close the connection to the judge and loop endlessly.",
         "import os\nos.closerange(3, 64)\nwhile True: pass\n",
         statuses=("crash", "fail", "timeout", "skipped"),
     ),
     script(
-        "script_floods_the_judge",
-        "write to the judge instead of ending",
+        "script_floods_judge",
+        "Write to the judge endlessly instead of exiting.",
         "import os, threading\ndef flood():\n    while True: os.write(3, b'x' * 65536)\n"
         "threading.Thread(target=flood).start()\n",
         statuses=("crash", "timeout", "skipped"),
     ),
     script(
-        "script_has_a_thread_that_stays",
-        "never end, by a thread that is waited for",
+        "script_thread_never_ends",
+        "Keep a non-daemon thread alive.",
         "import threading\nthreading.Thread(target=threading.Event().wait).start()\n",
         statuses=("timeout", "skipped"),
     ),
     script(
-        "script_registers_itself_at_exit",
-        "never end, by exit functions that register themselves",
+        "script_exit_handler_loops",
+        "Register an exit handler that loops and registers itself again.",
         "import atexit\ndef again():\n    atexit.register(again)\n    while True: pass\natexit.register(again)\n",
         statuses=("timeout", "skipped"),
     ),
     script(
-        "script_comes_back_when_deleted",
-        "never end, by objects that make more of themselves when they go",
+        "script_object_resurrects",
+        "Create an object whose finaliser loops and creates another.",
         "class A:\n    def __del__(self):\n        global a\n"
         "        a = type(self)()\n        while True: pass\na = A()\n",
         statuses=("timeout", "skipped"),
     ),
     script(
-        "script_replaces_how_it_ends",
-        "patch what the end calls, so that it ends with what another run would have",
+        "script_patches_exit",
+        "Patch the functions that run at exit, then fail.",
         "import atexit, gc, os, sys, threading\nold = os._exit\n"
         "def ending(status): old(0)\nos._exit = ending\nthreading._shutdown = lambda: old(0)\n"
         "atexit._run_exitfuncs = lambda: None\ngc.collect = lambda *a: None\nraise ValueError\n",
         statuses=("fail", "skipped"),
     ),
     script(
-        "script_writes_on_the_other_stream",
-        "fill the disk over standard error",
+        "script_fills_stderr",
+        "Write hundreds of megabytes to standard error.",
         "import os, sys\nfor _ in range(200):\n    try:\n        os.write(2, b'x' * (1 << 20))\n"
         "        sys.stderr.write('y' * (1 << 20))\n    except OSError:\n        pass\n",
         statuses=("fail", "crash", "timeout", "skipped"),
     ),
     script(
-        "script_looks_for_the_answer",
-        "find the output wanted in memory, files and descriptors",
+        "script_searches_answer",
+        "Search memory and descriptors for the expected output.",
         PRELUDE
         + r"""
 import gc
@@ -92,7 +95,7 @@ attempt([("wanted", lambda: any(WANTED in text for text in texts))])
     ),
     Attack(
         "small_threads",
-        "a thousand threads with stacks so small that no memory limit counts them",
+        "Start a thousand threads with stacks too small for a memory limit to count.",
         PRELUDE
         + r"""
 import threading
@@ -117,8 +120,8 @@ def f(x):
         contained=True,
     ),
     Attack(
-        "decides_about_its_threads",
-        "answer the kernel's questions about threads in place of the zygote",
+        "thread_limit_answered",
+        "Answer the kernel's thread notifications in place of the zygote.",
         PRELUDE
         + r"""
 import fcntl
@@ -133,8 +136,8 @@ def f(x):
         contained=True,
     ),
     Attack(
-        "unusual_messages",
-        "flags of local sockets that nobody needs",
+        "unusual_message_flags",
+        "Use unusual flags of local sockets.",
         PRELUDE
         + r"""
 import socket
@@ -152,7 +155,7 @@ def f(x):
     ),
     Attack(
         "compile_alternatives",
-        "alternatives of a pattern that bind thousands of names, whose compiling takes gigabytes",
+        "Compile pattern alternatives that bind thousands of names, which takes gigabytes.",
         "def f(x):\n    match x:\n        case "
         + "|".join("[" + ",".join(f"a{(i * step) % 4001}" for i in range(1, 4001)) + "]" for step in (1, 4000))
         + ":\n            return 1\n",

@@ -1,4 +1,4 @@
-"""Every hostile program at every level of this machine: no escape, no forged pass, no leak, nothing left."""
+"""Every hostile program at every level of this machine: no escape, no forged pass, no leak, no process left."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud80
 
 
 class Campaign:
-    """Runs the selected attacks, each variant's in order on its own host, two variants side by side.
+    """Background execution of the selected attacks: two variants at a time, each on its own host, attacks in order.
 
-    Most attacks wait for a limit, so two hosts share two cores at ease. A test takes its answer from here.
+    Most attacks wait for a limit, so two hosts can share two cores. Tests read their outcome from `answers`.
     """
 
     def __init__(self, selected: list[tuple[Variant, Attack]]) -> None:
@@ -58,14 +58,14 @@ class Campaign:
         self.executor = ThreadPoolExecutor(2)
         for variant in dict.fromkeys(variant for variant, _ in selected):
             attacks = [attack for other, attack in selected if other is variant]
-            self.executor.submit(self.wage, variant, attacks)
+            self.executor.submit(self.run_variant, variant, attacks)
 
-    def wage(self, variant: Variant, attacks: list[Attack]) -> None:
+    def run_variant(self, variant: Variant, attacks: list[Attack]) -> None:
         last = self.last[variant.name]
         try:
             with host_of(variant) as host:
                 if "unavailable" in host.hello and (reason := why_not(variant)):
-                    raise LookupError(f"no {variant.name} here: {reason}")
+                    raise LookupError(f"no {variant.name} on this machine: {reason}")
                 assert host.hello.get("level") == variant.expected, host.hello
                 for attack in attacks:
                     wanted = WANTED_PREFIX + secrets.token_hex(12)
@@ -80,7 +80,7 @@ class Campaign:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came back of one attack: the word it should have found, the host's secret, the host's answer."""
+    """The wanted word of one attack, the host's secret, and the host's answer."""
 
     wanted: str
     secret: str
@@ -96,7 +96,7 @@ def campaign(request: pytest.FixtureRequest) -> Iterator[Campaign]:
 
 
 def result_of(future: Future[Any]) -> Any:
-    """The result; a level that this machine has not is a skip, and waiting has an end."""
+    """Return the result within 240 s; skip the test if this machine lacks the level."""
     try:
         return future.result(timeout=240)
     except LookupError as error:
@@ -117,7 +117,7 @@ def program_of(attack: Attack, wanted: str) -> dict[str, Any]:
 
 
 def programs_of(attack: Attack, wanted: str) -> list[dict[str, Any]]:
-    """The attack, what looks for its traces where there is such a program, and an honest one."""
+    """Return the attack, the program that searches for its traces if any, and an honest program."""
     after = Attack("after", "", attack.after, attack.tests, contained=True) if attack.after else None
     return [program_of(item, wanted) for item in (attack, after) if item] + [honest_program()]
 
@@ -127,8 +127,8 @@ def honest_program() -> dict[str, Any]:
     return {"program": HONEST_SOURCE, "tests": [f"assert f({word!r}) == {word + word!r}"], "entry_point": "f"}
 
 
-def words_of_guest(report: dict[str, Any]) -> str:
-    """The text of a report that a guest can have put there (with what was wanted, after a failed test)."""
+def guest_text(report: dict[str, Any]) -> str:
+    """Return the text of a report that a guest can influence."""
     return json.dumps(
         [report["stdout"], report["syntax_error"], [[t["error_type"], t["message"]] for t in report["tests"]]]
     )
@@ -140,23 +140,24 @@ def test_attack_is_contained(campaign: Campaign, variant: Variant, attack: Attac
     outcome: Outcome = result_of(campaign.answers[variant.name, attack.name])
     answer, wanted = outcome.answer, outcome.wanted
     report, *middle, honest = answer["reports"]
-    text = words_of_guest(report)
+    text = guest_text(report)
+    rule = f"{attack.purpose} Required: {attack.expectation}"
 
     assert report["total"] >= 1, "the tests were lost"
     statuses = [test["status"] for test in report["tests"]]
     if "pass" in statuses:
-        assert (attack.untrusted, report["trusted"]) == (True, False), f"a forged pass: {report}"
+        assert (attack.untrusted, report["trusted"]) == (True, False), f"forged pass; {rule}: {report}"
     assert "ESCAPED" not in text
     if attack.contained:
-        assert "CONTAINED" in text, f"the attack never reached its payload: {text}"
+        assert "CONTAINED" in text, f"the attack did not reach its payload; {rule}: {text}"
     for seen in middle:
-        assert "ESCAPED" not in words_of_guest(seen)
-        assert "CONTAINED" in words_of_guest(seen), words_of_guest(seen)
+        assert "ESCAPED" not in guest_text(seen)
+        assert "CONTAINED" in guest_text(seen), guest_text(seen)
         assert seen["passed"] == 0
     if not attack.judge_may_die:
         assert "JudgeDied" not in {test["error_type"] for test in report["tests"]}
     if attack.statuses:
-        assert set(statuses) <= set(attack.statuses), text
+        assert set(statuses) <= set(attack.statuses), f"{rule}: {text}"
     assert outcome.secret not in json.dumps(answer["reports"])
     assert wanted not in report["stdout"]
     for test in report["tests"]:
@@ -165,7 +166,7 @@ def test_attack_is_contained(campaign: Campaign, variant: Variant, attack: Attac
         assert len(test["message"] or "") <= 2000
     assert len(report["stdout"]) <= 65536
 
-    assert honest["passed"] == 1, f"the next program suffered: {honest}"
+    assert honest["passed"] == 1, f"the next program is affected: {honest}"
     assert honest["trusted"] is True
     assert honest.get("infra_error") is None
     assert honest["stdout"].strip() == "honest", "output of another program"
@@ -175,8 +176,8 @@ def test_attack_is_contained(campaign: Campaign, variant: Variant, attack: Attac
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-def test_nothing_outlives_the_sandbox(campaign: Campaign, variant: Variant) -> None:
-    """After all attacks the sandbox is closed: no process is left, and nothing was harmed in the end."""
+def test_no_process_or_damage_is_left_after_all_attacks(campaign: Campaign, variant: Variant) -> None:
+    """After all attacks the sandbox is closed: no process and no damage is left."""
     if variant.name not in campaign.last:
         pytest.skip("no attack was selected")
     last = result_of(campaign.last[variant.name])
@@ -184,8 +185,8 @@ def test_nothing_outlives_the_sandbox(campaign: Campaign, variant: Variant) -> N
     assert last["damage"] == []
 
 
-def test_the_suite_covers_every_class() -> None:
+def test_attacks_have_unique_names_and_a_purpose() -> None:
     names = [attack.name for attack in ATTACKS]
     assert len(set(names)) == len(names) >= 75
     assert all(len(module.ATTACKS) >= 10 for module in MODULES)
-    assert all(attack.purpose and "\n" not in attack.purpose for attack in ATTACKS)
+    assert all(attack.purpose.endswith(".") and "\n" not in attack.purpose for attack in ATTACKS)

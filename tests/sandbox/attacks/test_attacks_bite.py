@@ -1,6 +1,6 @@
-"""The attacks are real: run the plain way, tests and program in one subprocess, they get what they are after.
+"""Attacks succeed without a sandbox: run with their tests in one plain subprocess, they reach their goal.
 
-Without this, an attack that could not work anywhere would count as contained. The dangerous ones are left out.
+Otherwise an attack that works nowhere would count as contained. Dangerous attacks are excluded.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ BY_NAME = {attack.name: attack for attack in ATTACKS}
 
 ESCAPES = (
     "environment",
-    "command_lines",
+    "process_files",
     "read_file",
     "read_system",
     "list_folders",
     "connect",
     "host_modules",
-    "memory_elsewhere",
+    "memory_outside_address_space",
     "memory_list",
     "memory_mmap",
     "raw_calls",
     "sockets",
     "descriptors_inherited",
 )
-"""These say ESCAPED where nothing holds them."""
+"""Attacks that report ESCAPED in a plain process."""
 
 FORGERIES = (
     "equal_object",
@@ -51,7 +51,7 @@ FORGERIES = (
     "answers_in_memory",
     "helper_equal",
 )
-"""These make a plain harness say that a test has passed, or find the answer."""
+"""Attacks that make a plain harness report a pass, or find the answer."""
 
 HARNESS = r"""
 import json, sys
@@ -76,7 +76,7 @@ finally:
 
 
 def run_plainly(attack: Attack, folder: Path) -> tuple[int, str]:
-    """(tests passed, text of exceptions) of an attack in a plain subprocess that has a secret and the tests."""
+    """Run an attack in a plain subprocess with a secret and the tests; return passed tests and text of exceptions."""
     wanted, secret = WANTED_PREFIX + secrets.token_hex(12), SECRET_PREFIX + secrets.token_hex(12)
     canary = folder / "marl_ray_canary"
     canary.write_text(secret)
@@ -87,7 +87,7 @@ def run_plainly(attack: Attack, folder: Path) -> tuple[int, str]:
         "@FOLDER@": str(folder),
         "@HOST_PID@": str(os.getpid()),
         "@PORT@": str(server.getsockname()[1]),
-        "@ABSTRACT@": "nobody",
+        "@ABSTRACT@": "missing",
         "@REPOSITORY@": str(Path(__file__).resolve().parents[3]),
         "@SITE_PACKAGES@": next((path for path in sys.path if path.endswith("site-packages")), "/nowhere"),
         "@WANTED@": wanted,

@@ -1,4 +1,4 @@
-"""What a second attacker found: answers in which the judge's own Python code, or C code, trusted the program."""
+"""Regressions: answers of a program that the judge's Python code, or C code that it calls, once trusted."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def statuses(sandbox: Sandbox, source: str, *tests: str) -> list[str]:
         "f(1)['alpha'] == 1",
     ],
 )
-def test_a_counter_is_what_it_holds(sandbox: Sandbox, claim: str) -> None:
+def test_a_counter_subclass_is_compared_by_its_contents(sandbox: Sandbox, claim: str) -> None:
     assert statuses(sandbox, COUNTER, f"from collections import Counter\nassert {claim}") == ["fail"]
 
 
-def test_comparing_a_counter_shows_no_keys(sandbox: Sandbox) -> None:
+def test_comparing_a_counter_does_not_reveal_expected_keys(sandbox: Sandbox) -> None:
     tests = ("from collections import Counter\nassert f(1) == Counter(['alpha'])", "assert f('seen') == []")
     assert statuses(sandbox, COUNTER, *tests) == ["fail", "pass"]
 
 
 def decoded(wire: Any) -> Any:
-    """Stands for the codec: these tests write values down as they are."""
+    """Replace the decoder: these tests use plain values."""
     return wire
 
 
@@ -66,7 +66,9 @@ def decoded(wire: Any) -> Any:
         (("utf-8", b"", 0, 1, "bad"), {}),
     ],
 )
-def test_a_unicode_error_reads_only_its_text(arguments: tuple[Any, ...], attributes: dict[str, Any]) -> None:
+def test_a_unicode_error_reads_no_memory_outside_its_object(
+    arguments: tuple[Any, ...], attributes: dict[str, Any]
+) -> None:
     details = [True, arguments, attributes, None]
     error = decode_exception(["UnicodeDecodeError", "said", 1, ["UnicodeDecodeError"], details], decoded)
     assert isinstance(error, UnicodeError)
@@ -76,7 +78,7 @@ def test_a_unicode_error_reads_only_its_text(arguments: tuple[Any, ...], attribu
     assert str(error) in ("said", "'utf-8' codec can't decode byte 0x61 in position 0: bad")
 
 
-def test_plain_attributes_of_builtin_errors_cross() -> None:
+def test_plain_attributes_of_builtin_exceptions_cross() -> None:
     details = [True, ("gone",), {"name": "x", "own": [1], "path": [1]}, None]
     error: Any = decode_exception(["ImportError", "gone", 1, ["ImportError"], details], decoded)
     assert (error.name, error.own, error.path) == ("x", [1], None)
@@ -90,7 +92,7 @@ def test_plain_attributes_of_builtin_errors_cross() -> None:
         "type('I', (int,), {'__repr__': lambda s: (_ for _ in ()).throw(KeyboardInterrupt)})(7)",
     ],
 )
-def test_an_answer_in_a_message_costs_one_test(sandbox: Sandbox, answer: str) -> None:
+def test_a_value_that_cannot_be_printed_fails_only_its_own_test(sandbox: Sandbox, answer: str) -> None:
     restarts = sandbox.restarts
     found = statuses(
         sandbox,
@@ -104,7 +106,7 @@ def test_an_answer_in_a_message_costs_one_test(sandbox: Sandbox, answer: str) ->
     assert sandbox.restarts == restarts
 
 
-def test_output_that_was_cut_is_not_the_right_one(sandbox: Sandbox) -> None:
+def test_truncated_output_is_wrong(sandbox: Sandbox) -> None:
     source = "print(6)\nprint(' ' * 70_000)\nprint('junk')\n"
     test = '{"stdin": "", "stdout": "6"}'
     report = sandbox.run(Program(source, (test,), "", form="stdio", limits=LIMITS))

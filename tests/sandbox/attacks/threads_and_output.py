@@ -1,4 +1,7 @@
-"""More programs that try to use up the machine: output, threads, descriptors, disk, timers, what runs at exit."""
+"""Programs that try to exhaust output, threads, descriptors, disk and timers, or that hang at exit.
+
+Each must end within its limits, and the next program must run.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from tests.sandbox.attacks.attack import PRELUDE, Attack
 ATTACKS = (
     Attack(
         "print_flood",
-        "print for ever",
+        "Print in an endless loop.",
         "def f(x):\n    while True: print('x' * 10**4)\n",
     ),
     Attack(
         "print_flood_raw",
-        "gigabytes on descriptors 1 and 2, past sys.stdout",
+        "Write gigabytes to descriptors 1 and 2, past sys.stdout.",
         PRELUDE
         + r"""
 def f(x):
@@ -29,12 +32,12 @@ def f(x):
         return total
     attempt([("stdout", lambda: flood(1)), ("stderr", lambda: flood(2))])
 """,
-        # RLIMIT_FSIZE may end it with SIGXFSZ before it can report.
+        # RLIMIT_FSIZE may end the program with SIGXFSZ before it reports.
         statuses=("error", "crash", "timeout", "skipped"),
     ),
     Attack(
         "output_stretched",
-        "make the file behind stdout a terabyte long, without writing it",
+        "Extend the file behind stdout to a terabyte without writing its contents.",
         PRELUDE
         + r"""
 import signal
@@ -57,13 +60,13 @@ def f(x):
     ),
     Attack(
         "output_overwritten",
-        "erase what was printed, put text that no log should hold in its place",
+        "Overwrite captured output with terminal control sequences.",
         "import os\ndef f(x):\n    print('first', flush=True)\n    try: os.lseek(1, 0, 0)\n    except OSError: pass\n"
         "    os.write(1, b'\\x1b]0;owned\\x07\\xff\\xfe\\x00')\n    return 0\n",
     ),
     Attack(
         "threads",
-        "ten thousand threads",
+        "Start ten thousand threads.",
         PRELUDE
         + r"""
 import threading
@@ -75,23 +78,23 @@ def f(x):
         return True
     attempt([("threads", many)])
 """,
-        # Where the test's time is up before the limit on memory stops it, that is as good.
+        # The time limit may stop the test before the memory limit does.
         statuses=("error", "timeout", "crash", "skipped"),
     ),
     Attack(
         "threads_busy_after_reply",
-        "answer, and leave threads that go on working",
+        "Return from the call and leave busy threads behind.",
         "import threading\ndef spin():\n    while True: pass\n"
         "def f(x):\n    for _ in range(4): threading.Thread(target=spin, daemon=True).start()\n    return 0\n",
     ),
     Attack(
         "thread_at_exit",
-        "a thread that is not a daemon, so that the interpreter waits for it at exit",
+        "Start a non-daemon thread that the interpreter would join at exit.",
         "import threading\nthreading.Thread(target=threading.Event().wait).start()\ndef f(x): return 0\n",
     ),
     Attack(
         "descriptors",
-        "open descriptors until the system has none",
+        "Open descriptors and pipes until none are left.",
         PRELUDE
         + r"""
 def f(x):
@@ -109,7 +112,7 @@ def f(x):
     ),
     Attack(
         "disk",
-        "fill a file system: any file anywhere that can be created and written",
+        "Fill a file system: create and write a file in any writable folder.",
         PRELUDE
         + r"""
 import tempfile
@@ -127,7 +130,7 @@ def f(x):
     ),
     Attack(
         "limits_raised",
-        "raise the limits, the priority, the scheduling class",
+        "Raise resource limits, the priority and the scheduling class.",
         PRELUDE
         + r"""
 import resource
@@ -154,7 +157,7 @@ def f(x):
     ),
     Attack(
         "timer_storm",
-        "a timer every microsecond whose handler starts the work again",
+        "Set a timer of one microsecond whose handler loops endlessly.",
         r"""
 import signal
 def again(*args):
@@ -167,8 +170,8 @@ def f(x):
         statuses=("timeout", "crash", "skipped"),
     ),
     Attack(
-        "realtime_signal",
-        "die by a signal that has no name: a timer of the kernel can send one without kill()",
+        "realtime_signal_by_timer",
+        "Send a real-time signal to itself with a kernel timer instead of kill().",
         PRELUDE
         + r"""
 def f(x):
@@ -184,7 +187,7 @@ def f(x):
     ),
     Attack(
         "finaliser_loops",
-        "an object whose end never comes, and an exit handler that never returns",
+        "Return while a finaliser and an exit handler never end.",
         r"""
 import atexit
 def hang(*args):
@@ -200,7 +203,7 @@ def f(x):
     ),
     Attack(
         "gc_callback_loops",
-        "a garbage collector callback that never returns",
+        "Install a garbage-collector callback that never returns.",
         r"""
 import gc
 def hang(*args):
@@ -214,7 +217,7 @@ def f(x):
     ),
     Attack(
         "trace_loops",
-        "a trace function that never returns, set on the frames of the guest itself",
+        "Install a trace function that never returns on the frames of the guest.",
         r"""
 import sys
 def hang(frame, event, arg):
@@ -230,7 +233,7 @@ def f(x):
     ),
     Attack(
         "core_dump",
-        "die with a core file in the working directory",
+        "Crash with core dumps enabled in the working directory.",
         PRELUDE
         + r"""
 import resource
@@ -243,12 +246,12 @@ def f(x):
     ),
     Attack(
         "read_stdin",
-        "wait for input that nobody types",
+        "Wait for input that never arrives.",
         "import sys\ndef f(x):\n    return sys.stdin.read() or input()\n",
     ),
     Attack(
         "switch_interval",
-        "starve every other thread of the guest, the one that answers included",
+        "Starve the guest's other threads, including the one that answers the judge.",
         "import sys, threading\nsys.setswitchinterval(1e6)\n"
         "def spin():\n    while True: pass\n"
         "def f(x):\n    threading.Thread(target=spin, daemon=True).start()\n    return 0\n",
