@@ -12,34 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.sandbox.attacks import (
-    answers,
-    escapes,
-    forged_answers,
-    forgeries,
-    kernel,
-    protocol,
-    resources,
-    scripts,
-    shared_objects,
-    threads_and_output,
-)
+from tests.sandbox.attacks.all_attacks import ATTACKS, MODULES
 from tests.sandbox.attacks.attack import REPORTING_LIMITS, SUITE_LIMITS, WANTED_PREFIX, Attack
 from tests.sandbox.attacks.level_suite import VARIANTS, Variant, host_of, why_not
 
-MODULES = (
-    resources,
-    threads_and_output,
-    escapes,
-    kernel,
-    forgeries,
-    answers,
-    protocol,
-    forged_answers,
-    shared_objects,
-    scripts,
-)
-ATTACKS: tuple[Attack, ...] = tuple(attack for module in MODULES for attack in module.ATTACKS)
 HONEST_SOURCE = "def f(x):\n    print('honest')\n    return x + x\n"
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]")
 

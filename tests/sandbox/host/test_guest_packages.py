@@ -1,4 +1,4 @@
-"""Packages that are let in: they are there and nothing beside them is, at every level this machine has."""
+"""Allowed packages: importable at every level of this machine, and nothing else of site-packages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TESTS = ("assert f(3) == 9", "assert g('secrets_of_others')", "assert r('secrets
 
 
 def distribution(folder: Path, name: str, **files: str) -> None:
-    """Install a package of these files, as pip would leave it."""
+    """Install a package with these files as pip does."""
     info = folder / f"{name}-1.dist-info"
     info.mkdir(parents=True)
     (folder / name).mkdir()
@@ -44,7 +44,7 @@ def distribution(folder: Path, name: str, **files: str) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of installed packages."""
+    """Return a folder of installed packages."""
     folder = tmp_path / "site"
     distribution(folder, "shapes", __init__="import shapes.area\n", area="def square(x):\n    return x * x\n")
     distribution(folder, "secrets_of_others", __init__="KEY = 'abc'\n")
@@ -59,7 +59,7 @@ def statuses(report: ExecutionReport) -> list[tuple[str, str | None]]:
 @pytest.mark.parametrize(
     ("isolation", "without"), [("bwrap", ()), ("process", ()), ("process", ("landlock",))], ids=str
 )
-def test_what_is_named_is_there_and_nothing_else(isolation: str, without: tuple[str, ...], site: Path) -> None:
+def test_only_named_packages_can_be_imported_and_read(isolation: str, without: tuple[str, ...], site: Path) -> None:
     settings = SandboxSettings(isolation, packages=("shapes",))  # type: ignore[arg-type]
     try:
         with Sandbox(settings, without=without) as sandbox:
@@ -73,13 +73,13 @@ def test_what_is_named_is_there_and_nothing_else(isolation: str, without: tuple[
     assert {file[1], written[1]} <= {"PermissionError", "FileNotFoundError", "OSError"}
 
 
-def test_without_the_setting_there_is_no_package(site: Path) -> None:
+def test_no_package_can_be_imported_by_default(site: Path) -> None:
     with Sandbox() as sandbox:
         assert statuses(sandbox.run(Program(PROGRAM, TESTS[:1], "f"))) == [("error", "ModuleNotFoundError")]
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "said"),
+    ("name", "code", "message"),
     [
         ("absent", None, "sandbox.packages: absent is not installed here"),
         ("needy", "import another", "sandbox.packages: needy cannot be imported: No module named 'another'"),
@@ -90,24 +90,24 @@ def test_without_the_setting_there_is_no_package(site: Path) -> None:
         ),
     ],
 )
-def test_packages_that_cannot_be_had(name: str, code: str | None, said: str, site: Path) -> None:
+def test_unusable_packages_are_refused(name: str, code: str | None, message: str, site: Path) -> None:
     if code is not None:
         distribution(site, name, __init__=code)
     with pytest.raises(SandboxUnavailable) as caught:
         Sandbox(SandboxSettings("process", packages=(name,)), without=["landlock"]).start()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_every_guest_draws_the_same_numbers() -> None:
+def test_every_guest_gets_the_same_random_numbers() -> None:
     pytest.importorskip("numpy")
     program = Program("import numpy\ndef f():\n    return float(numpy.random.rand())", ("assert f() == 2",), "f")
-    said = set()
+    messages = set()
     for _ in range(2):
         with Sandbox(SandboxSettings(packages=("numpy",))) as sandbox:
-            said.add(sandbox.run(program).tests[0].message)
-    assert len(said) == 1
+            messages.add(sandbox.run(program).tests[0].message)
+    assert len(messages) == 1
 
 
-def test_names_are_names() -> None:
+def test_package_names_must_be_import_names() -> None:
     with pytest.raises(ValueError, match=r"sandbox\.packages: 'numpy\.linalg' is not an import name"):
         SandboxSettings(packages=("numpy.linalg",))

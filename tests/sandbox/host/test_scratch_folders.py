@@ -1,4 +1,4 @@
-"""Folders that programs may write to: what they are good for, and what they do not open up."""
+"""Scratch folders: programs can write files there, within bounds, and nowhere else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module", params=LEVELS)
 def scratch(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """A sandbox with scratch folders, at each level that has them."""
+    """A sandbox with scratch folders at each level that supports them."""
     if request.param == "bwrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
     limits = Limits(test_cpu_s=5.0, test_wall_s=20.0, max_output_bytes=1 << 20)
@@ -34,15 +34,15 @@ def scratch(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         yield running
 
 
-def asked(sandbox: Sandbox, source: str) -> object:
-    """What a program's `f` returns."""
+def result_of(sandbox: Sandbox, source: str) -> object:
+    """Run a program and return the result of its `f`."""
     report = sandbox.run(Program(f"{source}\nprint(repr(f()))", ("assert f",), "f"))
     assert report.infra_error is None
     assert report.passed == 1, report.tests
     return ast.literal_eval(report.stdout)
 
 
-def test_honest_programs_write_files(scratch: Sandbox) -> None:
+def test_programs_can_write_files_archives_and_databases(scratch: Sandbox) -> None:
     source = """
 import os, shutil, sqlite3, tempfile, zipfile
 
@@ -68,13 +68,13 @@ def f():
     shutil.rmtree("a")
     return read, found, sorted(os.listdir())
 """
-    assert asked(scratch, source) == (b"te", [(7,)], ["s.db", "z.zip"])
+    assert result_of(scratch, source) == (b"te", [(7,)], ["s.db", "z.zip"])
 
 
-def test_a_program_finds_nothing_of_another(scratch: Sandbox) -> None:
+def test_a_program_finds_no_file_of_another(scratch: Sandbox) -> None:
     first = "import os\ndef f():\n    open('left', 'w').write('x')\n    return os.getcwd()"
-    before = asked(scratch, first)
-    assert asked(scratch, "import os\ndef f():\n    return os.listdir()") == []
+    before = result_of(scratch, first)
+    assert result_of(scratch, "import os\ndef f():\n    return os.listdir()") == []
     assert isinstance(before, str)
     others = f"""
 import os
@@ -91,8 +91,8 @@ def f():
     return attempt(os.listdir, parent), attempt(os.listdir, {before!r}), *made, attempt(os.rmdir, os.getcwd())
 """
     denied = "PermissionError"
-    parent, former, *more = asked(scratch, others)  # type: ignore[misc]
-    assert former in ([], denied), "its own now, or closed"
+    parent, former, *more = result_of(scratch, others)  # type: ignore[misc]
+    assert former in ([], denied), "reused by this program, or closed"
     assert (parent, *more) == (denied, denied, denied, denied)
 
 
@@ -115,16 +115,16 @@ def f():
             os.remove(name)
     return counts
 """
-    full, without_inodes = asked(scratch, many)  # type: ignore[misc]
+    full, without_inodes = result_of(scratch, many)  # type: ignore[misc]
     assert full == (MIB, 28)
     assert without_inodes[1] == 28
     assert 200 < without_inodes[0] < 256 - 16
     filling = many.replace("os.remove(name)", "pass")
-    assert asked(scratch, filling)[0] == (MIB, 28)  # type: ignore[index]
-    assert asked(scratch, many)[0] == (MIB, 28), "what the last one left is gone"  # type: ignore[index]
+    assert result_of(scratch, filling)[0] == (MIB, 28)  # type: ignore[index]
+    assert result_of(scratch, many)[0] == (MIB, 28), "files of the previous program are gone"  # type: ignore[index]
 
 
-def test_a_program_that_uses_all_files_up_has_its_guests_all_the_same(scratch: Sandbox) -> None:
+def test_a_program_that_uses_up_all_files_still_gets_its_guests(scratch: Sandbox) -> None:
     source = """
 import itertools, os
 try:
@@ -160,15 +160,15 @@ class Own:
         "globals().update(held=[open(str(n), 'w') for n in range(40)]); [os.remove(str(n)) for n in range(40)]",
     ],
 )
-def test_whatever_is_left_is_removed(scratch: Sandbox, leaving: str) -> None:
-    assert asked(scratch, f"import os\ndef f():\n    {leaving}\n    return 1") == 1
-    room = "import os\ndef f():\n    [open(str(n), 'w').close() for n in range(200)]\n    return len(os.listdir())"
-    assert asked(scratch, room) == 200
+def test_all_files_are_removed_after_a_program(scratch: Sandbox, leaving: str) -> None:
+    assert result_of(scratch, f"import os\ndef f():\n    {leaving}\n    return 1") == 1
+    refill = "import os\ndef f():\n    [open(str(n), 'w').close() for n in range(200)]\n    return len(os.listdir())"
+    assert result_of(scratch, refill) == 200
     assert scratch.restarts == 0
 
 
-def test_nothing_else_is_opened_up(scratch: Sandbox, tmp_path: Path) -> None:
-    """Each of these must fail: writing elsewhere, links and special files, rights, and running what was written."""
+def test_other_file_operations_stay_denied(scratch: Sandbox, tmp_path: Path) -> None:
+    """Writing elsewhere, links, special files, modes and executing written files all fail."""
     mine = tmp_path / "mine"
     mine.write_text("kept")
     for path in (tmp_path, *tmp_path.parents):
@@ -222,12 +222,12 @@ def f():
         allowed.append(call)
     return allowed
 """
-    assert asked(scratch, source) == []
+    assert result_of(scratch, source) == []
     assert mine.read_text() == "kept"
 
 
-def test_the_machine_sees_nothing_of_it(scratch: Sandbox) -> None:
-    place = asked(
+def test_scratch_folders_are_invisible_to_the_machine(scratch: Sandbox) -> None:
+    place = result_of(
         scratch, "import os\ndef f():\n    open('seen', 'w').close()\n    return os.path.dirname(os.getcwd())"
     )
     assert isinstance(place, str)
@@ -236,7 +236,7 @@ def test_the_machine_sees_nothing_of_it(scratch: Sandbox) -> None:
         assert not any(line.split()[1] == place and line.startswith("tmpfs") for line in mounts)
 
 
-def test_levels_that_cannot_shut_a_program_up_in_a_folder_are_refused() -> None:
+def test_levels_without_landlock_are_refused() -> None:
     settings = SandboxSettings("none", allow_unsafe=True, scratch_mb=MIB)
     with pytest.raises(SandboxUnavailable, match=r"none: a scratch folder \(sandbox.scratch_mb\) needs Landlock"):
         Sandbox(settings).start()
@@ -246,7 +246,7 @@ def test_levels_that_cannot_shut_a_program_up_in_a_folder_are_refused() -> None:
         SandboxSettings(scratch_mb=-1)
 
 
-def test_classes_that_write_files_pass(scratch: Sandbox) -> None:
+def test_classeval_classes_that_write_files_pass(scratch: Sandbox) -> None:
     classes = {task: program for task, program in datasets.classeval().items() if task in CLASSEVAL_WITH_FILES}
     assert len(classes) == 8
     assert failures(run_solutions(scratch, classes)) == {}

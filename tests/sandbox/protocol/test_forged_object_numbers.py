@@ -1,4 +1,4 @@
-"""What a hostile guest may claim of the objects that it shares with the judge."""
+"""Hostile claims of a guest about objects that it shares with the judge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from marl_ray.sandbox.inside.protocol.encoding import MUTABLE, ProtocolError
 from marl_ray.sandbox.inside.protocol.shared_objects import _MAX_NODES, SharedObjects
-from tests.sandbox.protocol.test_shared_objects import Sides
+from tests.sandbox.protocol.sides import Sides
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ from tests.sandbox.protocol.test_shared_objects import Sides
         [[5, "00"]],
     ],
 )
-def test_false_claims_are_violations(claim: Any) -> None:
+def test_false_claims_raise_a_protocol_error(claim: Any) -> None:
     judge = SharedObjects()
     mine = [[0], (), {1: 2}, {3}, bytearray(b"x"), float("nan")]
     judge.encode_values(mine)
@@ -63,7 +63,7 @@ def test_false_claims_are_violations(claim: Any) -> None:
         judge.apply_changes(claim)
 
 
-def test_objects_that_were_not_given_stay_as_they_are() -> None:
+def test_only_objects_that_were_sent_can_be_changed() -> None:
     judge = SharedObjects()
     secret, given_list = ["expected"], [0]
     judge.encode_values(given_list)
@@ -91,11 +91,11 @@ def test_an_object_keeps_its_type() -> None:
 
 
 def laughs(depth: int, width: int, number: int = 0) -> Any:
-    """Lists of the same lists: small on the wire, `width ** depth` long when written out."""
+    """Return nested references to the same lists: small when encoded, `width ** depth` items when expanded."""
     return [laughs(depth - 1, width, number + 1), *[{"@": number + 1}] * (width - 1)] if depth else [1]
 
 
-def test_what_is_endless_when_written_out_is_refused() -> None:
+def test_values_that_expand_exponentially_are_rejected() -> None:
     started = time.monotonic()
     for wire in (laughs(12, 10), laughs(50, 2), [*laughs(4, 10), {"@": 0}]):
         with pytest.raises(ProtocolError):
@@ -121,8 +121,8 @@ def test_what_is_endless_when_written_out_is_refused() -> None:
     assert time.monotonic() - started < 20
 
 
-def test_what_holds_the_changed_is_written_out_too() -> None:
-    """Every change is small; it is the lists that hold the changed one, and do not change, that become endless."""
+def test_containers_of_changed_objects_count_as_well() -> None:
+    """Count the unchanged lists that contain a changed object; every change itself is small."""
     judge = SharedObjects()
     chain: list[Any] = [[] for _ in range(30)]
     judge.encode_values(*chain)
@@ -140,7 +140,7 @@ def test_what_holds_the_changed_is_written_out_too() -> None:
         judge.apply_changes([[1, [0] * 10_000]])
 
 
-def test_what_is_there_once_may_be_large() -> None:
+def test_large_values_without_repetition_are_accepted() -> None:
     sides = Sides()
     large: list[Any] = [0] * (_MAX_NODES + 1)
     circle: list[Any] = [1]
@@ -152,7 +152,7 @@ def test_what_is_there_once_may_be_large() -> None:
     assert circle[2] == 2
 
 
-def test_classes_are_remembered_by_clean_names_and_no_longer_than_their_program() -> None:
+def test_classes_are_cached_by_cleaned_name_per_program() -> None:
     program = SharedObjects()
     for wire in ({"S": ["T" * 5000 + "?", 1, 0, None]}, {"N": ["P" * 5000 + "?", ["x"], [1], 0, None]}):
         wires = [json.loads(json.dumps(wire).replace("?", end)) for end in "ab"]

@@ -1,4 +1,4 @@
-"""The value codec: what goes in comes out, and nothing that comes in does harm."""
+"""The value codec: values survive encoding and decoding, and hostile input is rejected."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ hashables = st.recursive(
         st.decimals(allow_nan=False, min_value=Decimal(-(10**50)), max_value=Decimal(10**50)),
         st.dates(),
         st.datetimes(timezones=st.none() | st.just(datetime.UTC)).map(lambda time: time.replace(fold=0)),
-        st.times().map(lambda time: time.replace(fold=0)),  # fold is lost; equality does not look at it
+        st.times().map(lambda time: time.replace(fold=0)),  # fold is lost; equality ignores it
         st.timedeltas(),
         st.builds(range, st.integers(-99, 99), st.integers(-99, 99), st.integers(1, 9)),
     ),
@@ -69,12 +69,12 @@ values = st.recursive(
 )
 
 
-def over_the_wire(value: Any) -> Any:
+def round_trip(value: Any) -> Any:
     return decode(json.loads(json.dumps(encode(value))))
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal, and of the same types all the way down (1, 1.0 and True are not the same)."""
+    """Return whether two values are equal and of the same types at every depth (1, 1.0 and True differ)."""
     if type(left) is not type(right):
         return False
     if isinstance(left, deque) and left.maxlen != right.maxlen:
@@ -89,7 +89,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def all_plain(value: Any) -> bool:
-    """Only exact builtin types and classes made in the judge, all the way down."""
+    """Return whether a value contains only exact builtin types and classes created by the judge."""
     if type(value) not in PLAIN and type(value).__module__ != "solution":
         return False
     if isinstance(value, slice):
@@ -101,23 +101,23 @@ def all_plain(value: Any) -> bool:
 
 @FUZZ
 @given(values)
-def test_values_come_back_the_same(value: Any) -> None:
-    assert same(over_the_wire(value), value)
+def test_values_survive_a_round_trip(value: Any) -> None:
+    assert same(round_trip(value), value)
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, -0.0, Decimal("Infinity"), 2**61, -(2**62), 2**62, 2**63, ""])
-def test_edges_come_back_the_same(value: Any) -> None:
-    assert same(over_the_wire([value]), [value])
+def test_edge_cases_survive_a_round_trip(value: Any) -> None:
+    assert same(round_trip([value]), [value])
 
 
-def test_nan_comes_back_as_nan() -> None:
-    assert math.isnan(over_the_wire(math.nan))
-    assert over_the_wire(Decimal("NaN")).is_nan()
+def test_nan_survives_a_round_trip() -> None:
+    assert math.isnan(round_trip(math.nan))
+    assert round_trip(Decimal("NaN")).is_nan()
 
 
 @FUZZ
 @given(wires)
-def test_any_json_gives_plain_data_or_a_protocol_error(wire: Any) -> None:
+def test_any_json_decodes_to_plain_data_or_a_protocol_error(wire: Any) -> None:
     try:
         value = decode(wire)
     except ProtocolError:
@@ -177,22 +177,22 @@ def test_any_json_gives_plain_data_or_a_protocol_error(wire: Any) -> None:
         {"e": ["ValueError", []]},
     ],
 )
-def test_hostile_wires_are_refused(wire: Any) -> None:
+def test_hostile_input_is_rejected(wire: Any) -> None:
     with pytest.raises(ProtocolError):
         decode(wire)
 
 
 @pytest.fixture
-def recursion_of_the_sandbox() -> Iterator[None]:
-    """As deep as judge and guest may go, which the deepest values need."""
+def sandbox_recursion_limit() -> Iterator[None]:
+    """Set the recursion limit of judge and guest, which the deepest values need."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(RECURSION)
     yield
     sys.setrecursionlimit(before)
 
 
-@pytest.mark.usefixtures("recursion_of_the_sandbox")
-def test_depth_is_bounded_both_ways() -> None:
+@pytest.mark.usefixtures("sandbox_recursion_limit")
+def test_depth_is_bounded_in_both_directions() -> None:
     deep: Any = 1
     for _ in range(MAX_DEPTH + 5):
         deep = [deep]
@@ -215,18 +215,18 @@ def test_depth_is_bounded_both_ways() -> None:
 named = namedtuple("named", "x")
 
 
-def everything_is(answer: Any) -> dict[str, Any]:
+def methods_returning(answer: Any) -> dict[str, Any]:
     names = ["__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__", "__contains__", "__str__"]
     names += ["__repr__", "__iter__", "__len__", "__getitem__", "__index__", "__float__", "__int__", "keys", "items"]
     return {**{name: lambda *a: answer for name in names}, "__hash__": lambda self: 0}
 
 
 @pytest.mark.parametrize("base", [int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset, deque])
-def test_of_subclasses_the_base_value_and_the_name_cross(base: type) -> None:
-    liar = type("Liar", (base,), everything_is(True))
+def test_only_base_value_and_name_of_a_subclass_cross(base: type) -> None:
+    liar = type("Liar", (base,), methods_returning(True))
     honest = base([1, 2]) if base in (list, tuple, set, frozenset, deque) else base()
     lying = liar([1, 2]) if base in (list, tuple, set, frozenset, deque) else liar()
-    made = over_the_wire(lying)
+    made = round_trip(lying)
     assert (type(made).__name__, type(made).__bases__) == ("Liar", (base,))
     assert type(made).__eq__ is base.__eq__
     assert type(made).__bool__ is base.__bool__ if hasattr(base, "__bool__") else True
@@ -237,14 +237,14 @@ def test_of_subclasses_the_base_value_and_the_name_cross(base: type) -> None:
 def test_namedtuples_cross_with_their_fields(fields: str) -> None:
     kind = namedtuple("P", fields)
     value = kind(*range(len(kind._fields)))
-    made = over_the_wire(value)
+    made = round_trip(value)
     assert (made, repr(made), made._fields) == (value, repr(value), value._fields)
     assert [getattr(made, name) for name in value._fields] == list(value)
     assert made._asdict() == value._asdict()
 
 
 class References(CodecContext):
-    """Sends a zero for everything that is no data."""
+    """Encodes every object that is not plain data as reference 0."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -255,7 +255,7 @@ class References(CodecContext):
 
 
 @pytest.mark.parametrize("value", [object(), len, type, iter([1]), (x for x in [1]), 1j.__class__, NotImplemented, ...])
-def test_what_is_not_data_does_not_cross(value: Any) -> None:
+def test_objects_that_are_not_data_cross_only_as_references(value: Any) -> None:
     with pytest.raises(UnsupportedValue):
         encode([value])
     references = References()
@@ -263,10 +263,10 @@ def test_what_is_not_data_does_not_cross(value: Any) -> None:
     assert references.seen == [value]
 
 
-@pytest.mark.usefixtures("recursion_of_the_sandbox")
+@pytest.mark.usefixtures("sandbox_recursion_limit")
 @pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: (x,), lambda x: {1: x}, lambda x: deque([x])])
 @pytest.mark.parametrize("leaf", [1, 2**80, "\ud800", b"b", (), [], named(1)])
-def test_both_sides_have_the_same_limit_of_depth(wrap: Any, leaf: Any) -> None:
+def test_encoder_and_decoder_have_the_same_depth_limit(wrap: Any, leaf: Any) -> None:
     value = leaf
     for depth in range(1, MAX_DEPTH + 4):
         value = wrap(value)

@@ -1,9 +1,8 @@
-"""Objects that judge and guest both have: the same after any mix of calls and changes, and safe from false claims."""
+"""Shared objects: both sides stay equal after any mix of messages and changes."""
 
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
@@ -13,36 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.sandbox.inside.protocol.encoding import ProtocolError, UnsupportedValue
-from marl_ray.sandbox.inside.protocol.shared_objects import SharedObjects, restore
+from marl_ray.sandbox.inside.protocol.shared_objects import restore
+from tests.sandbox.protocol.sides import Sides
 
 Pair = namedtuple("Pair", "left right")
 
 
 class Stack(list):  # type: ignore[type-arg]
-    """A class of a program."""
+    """A class defined by a program."""
 
 
-class Sides:
-    """Two tables, and the messages between them through JSON."""
-
-    def __init__(self) -> None:
-        self.here, self.there = SharedObjects(), SharedObjects()
-
-    def send(self, *values: Any, back: bool = False) -> list[Any]:
-        source, target = (self.there, self.here) if back else (self.here, self.there)
-        news, wires = json.loads(json.dumps([source.pending_changes(), source.encode_values(*values)]))
-        source.take_snapshot()
-        target.apply_changes(news)
-        received = [target.decode_value(wire) for wire in wires]
-        target.take_snapshot()
-        return received
-
-    def collect(self) -> None:
-        """As the judge does it, which is here."""
-        self.there.drop(self.here.drop_unreferenced())
-
-
-def test_the_same_object_is_the_same_on_the_other_side() -> None:
+def test_identity_is_preserved_on_the_other_side() -> None:
     sides = Sides()
     inner: list[Any] = [1]
     mine = {"a": inner, "b": (inner, deque([inner])), "c": Stack(), "n": float("nan")}
@@ -54,7 +34,7 @@ def test_the_same_object_is_the_same_on_the_other_side() -> None:
     assert sides.send(math.nan)[0] is math.nan
 
 
-def test_what_one_side_changes_the_other_sees() -> None:
+def test_changes_reach_the_other_side() -> None:
     sides = Sides()
     mine: list[Any] = [[1], {2: 3}, {4}, bytearray(b"a"), deque([5]), Counter("b"), OrderedDict(c=1, d=2)]
     mine += [defaultdict(None), Stack([6]), [0] * 3]
@@ -95,7 +75,7 @@ def test_a_bytearray_changes_in_place_under_its_views() -> None:
     assert mine == b"\1\0ab"
 
 
-def test_what_nobody_holds_is_forgotten_after_its_last_change() -> None:
+def test_unreferenced_objects_are_dropped_after_their_last_change() -> None:
     sides = Sides()
     (theirs,) = sides.send([[1], [2]])
     sides.collect()
@@ -106,11 +86,11 @@ def test_what_nobody_holds_is_forgotten_after_its_last_change() -> None:
     del mine
     sides.send()
     sides.collect()
-    assert theirs == [[1, 3], [2]], "changed before it was forgotten"
+    assert theirs == [[1, 3], [2]], "changed before it was dropped"
     assert sides.here._entries == sides.there._entries == {}
 
 
-def test_what_the_other_side_has_changed_can_be_restored() -> None:
+def test_changes_of_the_other_side_can_be_undone() -> None:
     sides = Sides()
     mine: list[Any] = [[1, [2]], {2: 3}, {4}, bytearray(b"a"), deque([5], 3), Counter("b"), OrderedDict(c=1, d=2)]
     before = copy.deepcopy(mine)
@@ -127,14 +107,14 @@ def test_what_the_other_side_has_changed_can_be_restored() -> None:
     other.append(2)
     sides.send(back=True)
     assert made == [1, 2]
-    assert not any(value is made for value, _ in sides.here.changed_by_peer()), "peer-made keys may be slow"
+    assert not any(value is made for value, _ in sides.here.changed_by_peer()), "restoring keys of the peer may be slow"
     for value, content in reversed(sides.here.changed_by_peer()):
         restore(value, content)
     assert mine == before
     assert sides.there.changed_by_peer() == []
 
 
-def test_a_message_that_fails_numbers_nothing() -> None:
+def test_a_failed_message_registers_no_object() -> None:
     sides = Sides()
     mine = [1]
     sides.send(mine)
@@ -164,7 +144,7 @@ steps = st.lists(
 
 
 def containers(root: Any) -> list[Any]:
-    """Every list and dict that can be reached, in one order."""
+    """Return every reachable list and dict in a fixed order."""
     found, todo = [], [root]
     while todo:
         value = todo.pop(0)
@@ -175,7 +155,7 @@ def containers(root: Any) -> list[Any]:
 
 
 def shape(root: Any) -> Any:
-    """Content and identity of all that can be reached."""
+    """Return the content and identity of every reachable object."""
     known = containers(root)
     numbers = {id(value): number for number, value in enumerate(known)}
     names = [list(value.items() if type(value) is dict else enumerate(value)) for value in known]
@@ -186,7 +166,7 @@ def shape(root: Any) -> Any:
 
 @settings(max_examples=300, deadline=None)
 @given(steps)
-def test_both_sides_stay_the_same(script: list[Any]) -> None:
+def test_both_sides_stay_equal(script: list[Any]) -> None:
     sides = Sides()
     mine: Any = [[1], {"k": []}]
     (theirs,) = sides.send(mine)
@@ -207,7 +187,7 @@ def test_both_sides_stay_the_same(script: list[Any]) -> None:
         try:
             sides.send(back=back)
         except (UnsupportedValue, ProtocolError):
-            return  # so much the same within itself that it is refused
+            return  # refused: it expands to too many nodes
         assert shape(mine) == shape(theirs)
 
 

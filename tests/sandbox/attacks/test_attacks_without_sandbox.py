@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sandbox.attacks.all_attacks import ATTACKS
 from tests.sandbox.attacks.attack import SECRET_PREFIX, WANTED_PREFIX, Attack
-from tests.sandbox.attacks.test_attacks import ATTACKS
 
 BY_NAME = {attack.name: attack for attack in ATTACKS}
 
