@@ -1,4 +1,4 @@
-"""Programs for the sandbox's benchmarks: honest ones of a usual size, and hostile ones, each with what it must get."""
+"""Programs for the sandbox benchmarks, honest and hostile, each with its expected number of passes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def f(numbers: List[int], k: int) -> List[int]:
     total = sum(math.isqrt(abs(number)) for number in numbers)
     return [total + {problem}] + ordered[:k]  # {tag}
 '''
-"""About what a policy writes for one function. The tag makes each one different."""
+"""A solution of typical size. The tag makes every program different."""
 
 GROUP = 8
-"""So many programs answer the same problem, with the same tests, as the completions of a group do."""
+"""Number of programs per problem, with equal tests, like the completions of a group."""
 
 HOSTILE: dict[str, str] = {
     "exit": "import os\ndef f(*a): os._exit(0)\n",
@@ -60,7 +60,7 @@ HOSTILE: dict[str, str] = {
 
 @dataclass(frozen=True)
 class KnownProgram:
-    """A program and how many of its tests must pass; `name` is "honest", "wrong" or that of a hostile program."""
+    """A program and its expected number of passes; `name` is "honest", "wrong" or the name of a hostile program."""
 
     name: str
     program: Program
@@ -68,7 +68,7 @@ class KnownProgram:
 
 
 def honest(tag: int, *, right: bool = True) -> Program:
-    """A program with eight asserts, of which it passes all, or all but the last."""
+    """Return a program that passes all of its eight asserts, or all but the last."""
     problem = tag // GROUP
     source = HONEST.replace("{tag}", str(tag)).replace("{problem}", str(problem))
     rows: list[str] = []
@@ -84,7 +84,7 @@ def honest(tag: int, *, right: bool = True) -> Program:
 
 
 def mixture(count: int, *, hostile_share: float, seed: int) -> Iterator[KnownProgram]:
-    """Different programs in random order: honest ones, of which a tenth are wrong, and a share of hostile ones."""
+    """Yield different programs in random order: a share of hostile programs, and honest ones, of which a tenth are wrong."""
     generator = random.Random(seed)
     names = list(HOSTILE)
     for number in range(count):

@@ -1,9 +1,9 @@
-"""Many programs, a tenth of them hostile, through the Ray workers: is every verdict right, does nothing grow?
+"""Soak test: many programs, a tenth of them hostile, through the Ray workers; checks verdicts, memory and leaks.
 
     python -m benchmarks.sandbox_soak [--programs 20000] [--workers 2] [--isolation auto] [--json FILE]
 
-Exits with 1 if a verdict was wrong, if a process or descriptor is left over, or if the workers' memory (each with
-its zygote and judge) differs by more than 10 % between the first and the last fifth.
+Exits with status 1 if a verdict is wrong, if a process or descriptor is left, or if the memory of the workers (each with its
+zygote and judge) differs by more than 10 % between the first and the last fifth of the run.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from marl_ray.sandbox import SandboxSettings
 CHUNK = 250
 MEMORY_TOLERANCE = 0.10
 DESCRIPTORS_OF_RAY = 4
-"""Sockets that Ray itself may open in its workers meanwhile; a leak by program would be hundreds."""
+"""Sockets that Ray may open in its workers during the run; a leak per program would be hundreds."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """The workers at one moment: MiB resident, descriptors, processes behind them."""
+    """Resource use of the workers and their child processes: resident MiB, descriptors, child processes."""
 
     memory_mb: float
     descriptors: int
@@ -44,7 +44,7 @@ class Usage:
 
 @dataclass
 class SoakResult:
-    """What a soak found. `wrong` names the programs whose verdict was not the expected one."""
+    """Result of a soak test. `wrong` lists programs with an unexpected verdict."""
 
     programs: int = 0
     hostile: int = 0
@@ -55,31 +55,33 @@ class SoakResult:
     replacements: int = 0
     samples: list[Usage] = field(default_factory=list)
     before: Usage = Usage(0, 0, 0)
-    """Idle, after the first chunk."""
+    """Idle workers after the first chunk."""
     after: Usage = Usage(0, 0, 0)
-    """Idle, at the end."""
+    """Idle workers at the end."""
 
     def fifth(self, which: int) -> list[Usage]:
+        """Return the samples of the first (0) or last (-1) fifth of the run."""
         size = max(1, len(self.samples) // 5)
         return self.samples[:size] if which == 0 else self.samples[-size:]
 
     @property
     def memory_growth(self) -> float:
-        """Median of the last fifth over that of the first, minus one."""
+        """Relative change of the median memory between the first and the last fifth."""
         first, last = (statistics.median(s.memory_mb for s in self.fifth(n)) for n in (0, -1))
         return last / first - 1
 
     def problems(self) -> list[str]:
-        found = [f"wrong verdicts: {self.wrong[:5]}"] if self.wrong else []
+        """Return the violated conditions."""
+        problems = [f"wrong verdicts: {self.wrong[:5]}"] if self.wrong else []
         if self.infra_errors:
-            found.append(f"{self.infra_errors} programs were not run (infra_error)")
+            problems.append(f"{self.infra_errors} programs were not run (infra_error)")
         if abs(self.memory_growth) > MEMORY_TOLERANCE:
-            found.append(f"memory changed by {self.memory_growth:+.1%}")
+            problems.append(f"memory changed by {self.memory_growth:+.1%}")
         for name, allowed in (("descriptors", DESCRIPTORS_OF_RAY), ("processes", 0)):
             first, last = getattr(self.before, name), getattr(self.after, name)
             if last > first + allowed:
-                found.append(f"{name} grew from {first} to {last}")
-        return found
+                problems.append(f"{name} grew from {first} to {last}")
+        return problems
 
 
 def _children() -> dict[int, list[int]]:
@@ -95,7 +97,7 @@ def _children() -> dict[int, list[int]]:
 
 
 def worker_pids() -> list[int]:
-    """The sandbox workers of the Ray that this process has started, by the title Ray gives its processes."""
+    """Return the process ids of the sandbox workers below this process, by the title that Ray gives them."""
     pids = []
     for pid in descendants(os.getpid()):
         try:
@@ -108,22 +110,22 @@ def worker_pids() -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that descend from one, in no order."""
-    children, found = _children(), []
+    """Return all descendants of a process, in no order."""
+    children, pids = _children(), []
     todo = [pid]
     while todo:
         for child in children.get(todo.pop(), []):
-            found.append(child)
+            pids.append(child)
             todo.append(child)
-    return found
+    return pids
 
 
 def take_sample() -> Usage:
     memory = descriptors = processes = 0
     for worker in worker_pids():
-        behind = descendants(worker)
-        processes += len(behind)
-        for pid in (worker, *behind):
+        children = descendants(worker)
+        processes += len(children)
+        for pid in (worker, *children):
             try:
                 descriptors += len(os.listdir(f"/proc/{pid}/fd"))
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
@@ -133,24 +135,24 @@ def take_sample() -> Usage:
     return Usage(round(memory / 2**20, 2), descriptors, processes)
 
 
-async def settled_sample(most: Usage | None, seconds: float = 5.0) -> Usage:
-    """A sample once killed guests are gone: no more than `most`, or twice the same in a row."""
+async def idle_sample(limit: Usage | None, seconds: float = 5.0) -> Usage:
+    """Return a sample after killed guests have disappeared: at most `limit`, or equal twice in a row."""
     deadline = time.monotonic() + seconds
     previous = take_sample()
     while time.monotonic() < deadline:
         await asyncio.sleep(0.1)
         sample = take_sample()
-        if most is None:
+        if limit is None:
             if (sample.processes, sample.descriptors) == (previous.processes, previous.descriptors):
                 break
-        elif sample.processes <= most.processes and sample.descriptors <= most.descriptors:
+        elif sample.processes <= limit.processes and sample.descriptors <= limit.descriptors:
             break
         previous = sample
     return sample
 
 
 async def soak(pool: SandboxPool, cases: list[KnownProgram], chunk: int = CHUNK) -> SoakResult:
-    """Runs cases chunk by chunk, sampling the workers when they are idle in between."""
+    """Run the cases in chunks and sample the idle workers between chunks."""
     result = SoakResult(programs=len(cases))
     started = time.monotonic()
     for begin in range(0, len(cases), chunk):
@@ -165,11 +167,11 @@ async def soak(pool: SandboxPool, cases: list[KnownProgram], chunk: int = CHUNK)
                 result.wrong.append(f"{case.name}: {[(t.status, t.message) for t in report.tests]}"[:300])
         result.samples.append(take_sample())
         if begin == 0:
-            result.before = await settled_sample(None)
+            result.before = await idle_sample(None)
         if sys.stderr.isatty():
             print(f"\r{begin + len(part)} programs, {result.samples[-1]}", end="", file=sys.stderr)
     result.seconds = time.monotonic() - started
-    result.after = await settled_sample(result.before)
+    result.after = await idle_sample(result.before)
     result.replacements = pool.workers.lost_count
     return result
 
@@ -191,11 +193,11 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--isolation", default="auto")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write all samples there")
+    parser.add_argument("--json", type=Path, help="write all samples to this file")
     arguments = parser.parse_args()
     init_on_localhost(num_cpus=arguments.workers, include_dashboard=False, log_to_driver=False)
     result = asyncio.run(run(arguments))
-    left = wait_for_no_workers()
+    remaining = wait_for_no_workers()
     ray.shutdown()
     if arguments.json:
         arguments.json.write_text(json.dumps(asdict(result), indent=1))
@@ -205,18 +207,18 @@ def main() -> int:
         middle: dict[str, Any] = {k: statistics.median(getattr(s, k) for s in samples) for k in asdict(samples[0])}
         print(f"{name}: {middle}")
     print(f"memory: {result.memory_growth:+.1%}; idle before: {result.before}; idle after: {result.after}")
-    problems = result.problems() + ([f"processes left over: {left}"] if left else [])
+    problems = result.problems() + ([f"processes left: {remaining}"] if remaining else [])
     kinds = Counter(text.partition(":")[0] for text in result.wrong)
-    print("\n".join(problems) + f"\n{kinds}" if problems else "all verdicts right, nothing grew, nothing left over")
+    print("\n".join(problems) + f"\n{kinds}" if problems else "all verdicts right, no growth, no process left")
     return 1 if problems else 0
 
 
 def wait_for_no_workers(seconds: float = 10.0) -> list[int]:
-    """The sandbox workers that are still there after a while."""
+    """Return the sandbox workers that are still alive after the timeout."""
     deadline = time.monotonic() + seconds
-    while (left := worker_pids()) and time.monotonic() < deadline:
+    while (remaining := worker_pids()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return left
+    return remaining
 
 
 if __name__ == "__main__":

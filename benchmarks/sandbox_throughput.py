@@ -1,11 +1,11 @@
-"""How fast the sandbox is, next to a fresh interpreter, to a bare fork, and through Ray; all in one run.
+"""Throughput and latency of the sandbox, compared with a fresh interpreter and a bare fork, with and without Ray.
 
     python -m benchmarks.sandbox_throughput [--rounds 7] [--isolation auto] [--workers N] [--check] [--json FILE]
 
-Every round measures each way once, one after the other, so that a busy machine slows all of them; what is printed are
-medians over the rounds, and of the ratios within each round. `--check` exits with 1 where a ratio misses its target.
-Programs are of the size of a HumanEval solution, with eight asserts; all are different, eight at a time have the same
-tests. "fork" is fork, exit and wait of a Python that has imported what the sandbox's fork server has.
+Every round measures each variant once, one after the other, so a busy machine slows all of them. The output has medians over
+the rounds, and of the ratios within each round. `--check` exits with status 1 if a ratio misses its target. Programs have the
+size of a HumanEval solution and eight asserts; all differ, and groups of eight have equal tests. "fork" is fork, exit and wait
+of a Python with the modules of the zygote loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from marl_ray.sandbox.host.launch_spec import launch_spec
 from marl_ray.sandbox.inside.zygote import preload
 
 TARGETS = {"library_vs_fresh": 4.0, "ray_vs_library": 0.85, "latency_vs_fork": 5.0}
-"""At least, at least, at most."""
+"""The first two are lower bounds, the last an upper bound."""
 
 FORK_SCRIPT = """
 import os, sys, time
@@ -53,7 +53,7 @@ print(sorted(times)[len(times) // 2])
 
 @dataclass(frozen=True)
 class Round:
-    """One round: programs per second of each way, and milliseconds of one program and of one fork."""
+    """One round: programs per second of each variant, and milliseconds of one program and of one fork."""
 
     fresh: float
     library: float
@@ -62,12 +62,12 @@ class Round:
     fork_ms: float
 
     def ratios(self) -> dict[str, float]:
-        found = {"library_vs_fresh": self.library / self.fresh, "latency_vs_fork": self.latency_ms / self.fork_ms}
-        return found | ({"ray_vs_library": self.ray / self.library} if self.ray else {})
+        ratios = {"library_vs_fresh": self.library / self.fresh, "latency_vs_fork": self.latency_ms / self.fork_ms}
+        return ratios | ({"ray_vs_library": self.ray / self.library} if self.ray else {})
 
 
 class Programs:
-    """Programs that nobody has seen before."""
+    """A source of programs that have not run before."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -78,27 +78,27 @@ class Programs:
 
 
 def fresh_interpreter(program: Program) -> bool:
-    """The plain way: program and asserts in a new `python -I -S`. Whether all passed."""
+    """Run program and asserts in a new `python -I -S`; return whether all passed."""
     script = program.source + "\n" + "\n".join(program.tests)
     command = [os.path.realpath(sys.executable), "-I", "-S", "-c", script]
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env={}).returncode == 0
 
 
 def fork_server_modules(level: str) -> list[str]:
-    """What the fork server of a level has imported here: more where its guests cannot read Python's library."""
+    """Return the modules that the zygote of a level imports: more if guests cannot read Python's library."""
     config = launch_spec(level).config
     unreadable = not config["may_open"] or (config["user"] is not None and not config["readable_by_all"])
     return (preload.COMMON + preload.RARE if unreadable else preload.COMMON).split()
 
 
 def fork_ms(modules: Sequence[str], count: int = 60) -> float:
-    """Median milliseconds of fork, exit and wait in an interpreter like the fork server."""
+    """Return the median milliseconds of fork, exit and wait in an interpreter like the zygote."""
     command = [os.path.realpath(sys.executable), "-I", "-S", "-c", FORK_SCRIPT, str(count), *modules]
     return 1000 * float(subprocess.run(command, capture_output=True, check=True, env={}).stdout)
 
 
 def expect(passed: bool) -> None:
-    """A benchmark of wrong answers is worth nothing."""
+    """Raise RuntimeError if a program failed, which would invalidate the benchmark."""
     if not passed:
         raise RuntimeError("a program did not pass its tests")
 
@@ -110,8 +110,8 @@ def measure(
     rounds: int,
     per_worker: int = 150,
 ) -> list[Round]:
-    """`execute` runs programs through Ray and says how many tests passed of each; None leaves Ray out."""
-    programs, found = Programs(), []
+    """Return one `Round` per round. `execute` runs programs through Ray and returns their passes; None skips Ray."""
+    programs, results = Programs(), []
     workers = len(sandboxes)
     modules = fork_server_modules(sandboxes[0].level)
 
@@ -136,25 +136,25 @@ def measure(
             started = time.perf_counter()
             expect(sandboxes[0].run(program).passed == 8)
             single.append(time.perf_counter() - started)
-        if number:  # the first round warms everything up
-            found.append(Round(fresh, library, through_ray, 1000 * statistics.median(single), fork_ms(modules)))
-    return found
+        if number:  # the first round is a warm-up
+            results.append(Round(fresh, library, through_ray, 1000 * statistics.median(single), fork_ms(modules)))
+    return results
 
 
-def summary(found: Sequence[Round]) -> dict[str, float]:
-    """Medians of every figure and of every ratio."""
-    values = [asdict(one) | one.ratios() for one in found]
+def summary(rounds: Sequence[Round]) -> dict[str, float]:
+    """Return the medians of every figure and every ratio."""
+    values = [asdict(one) | one.ratios() for one in rounds]
     return {name: round(statistics.median(value[name] for value in values), 3) for name in values[0]}
 
 
 def misses(figures: dict[str, float]) -> list[str]:
-    """The targets that are not met."""
-    found = []
+    """Return the missed targets."""
+    missed = []
     for name, target in TARGETS.items():
         value = figures.get(name)
         if value is not None and (value > target if name == "latency_vs_fork" else value < target):
-            found.append(f"{name} is {value}, the target is {target}")
-    return found
+            missed.append(f"{name} is {value}, the target is {target}")
+    return missed
 
 
 def main() -> int:
@@ -163,7 +163,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--isolation", default="auto")
     parser.add_argument("--no-ray", action="store_true")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
+    parser.add_argument("--check", action="store_true", help="exit with status 1 if a target is missed")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     settings = SandboxSettings(isolation=arguments.isolation)
@@ -172,16 +172,18 @@ def main() -> int:
         sandbox.start()
     print(sandboxes[0].describe())
     if arguments.no_ray:
-        found = measure(sandboxes, None, rounds=arguments.rounds)
+        results = measure(sandboxes, None, rounds=arguments.rounds)
     else:
-        found = asyncio.run(_with_ray(settings, sandboxes, arguments))
+        results = asyncio.run(_with_ray(settings, sandboxes, arguments))
     for sandbox in sandboxes:
         sandbox.close()
-    figures = summary(found)
+    figures = summary(results)
     for name, value in figures.items():
         print(f"{name:<18}{value:>10.2f}" + (f"   (target {TARGETS[name]})" if name in TARGETS else ""))
     if arguments.json:
-        arguments.json.write_text(json.dumps({"summary": figures, "rounds": [asdict(one) for one in found]}, indent=1))
+        arguments.json.write_text(
+            json.dumps({"summary": figures, "rounds": [asdict(one) for one in results]}, indent=1)
+        )
     missed = misses(figures)
     print("\n".join(missed) or "all targets met")
     return 1 if missed and arguments.check else 0
