@@ -150,7 +150,7 @@ async def measure(steps: int, folder: Path) -> dict[str, Figures]:
         session = TrainingSession(first, problem, run, ResumeState.at_start())
         team = await actors_module.start_actors(first, 10**6)
         try:
-            await session._make_ready(team)
+            await session.prepare(team)
             state = TrainerState(0, 0, 0)
             for name, (staleness, streams) in CASES.items():
                 sink = Rows()

@@ -24,7 +24,7 @@ from marl_ray.data.loading import load_tasks
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.environments.code_generation.attempt import CodeAttempt
 from marl_ray.external.transition import Transition
-from marl_ray.launch.training_session import TrainingSession, open_row_stream
+from marl_ray.launch.training_session import TrainingSession, open_metric_stream
 from marl_ray.sandbox import ExecutionReport
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
@@ -132,7 +132,7 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
             """Nothing is open."""
 
     def open_tally(*arguments: Any) -> MetricStream:
-        return MetricStream([*open_row_stream(*arguments).sinks, Tally()])
+        return MetricStream([*open_metric_stream(*arguments).sinks, Tally()])
 
     config = make_config(workload, folder)
     environment = (CodeGeneration if workload.real_reward else VariedReward)(workload.agents)
@@ -142,7 +142,7 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
     run.make()
     connect(verbose=False)
     try:
-        patched: dict[str, Any] = {"Trainer": GatedTrainer, "open_row_stream": open_tally}
+        patched: dict[str, Any] = {"Trainer": GatedTrainer, "open_metric_stream": open_tally}
         with mock.patch.multiple("marl_ray.launch.training_session", **patched):
             asyncio.run(TrainingSession(config, problem, run, ResumeState.at_start()).run())
     except Stopped:

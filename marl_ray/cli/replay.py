@@ -64,7 +64,7 @@ def _replay(run_dir: Path, agent: int | None, steps: Steps) -> None:
     folder, config = saved.folder, saved.config()
     if agent is not None and agent not in range(config.num_agents):
         raise UserError(f"{folder} has agents 0 to {config.num_agents - 1}: --agent {agent} does not exist")
-    replay_range = ReplayRange.through(folder, *steps)
+    replay_range = ReplayRange.find(folder, *steps)
     largest = 0.0
     for policy in config.policies if agent is None else [config.policy_of(agent)]:
         print(
@@ -103,7 +103,7 @@ def _header() -> str:
 
 def _line(step: ReplayedStep) -> str:
     recorded = step.recorded or {}
-    pairs = ((step.found[name], recorded.get(name)) for name in step.found)
+    pairs = ((step.replayed[name], recorded.get(name)) for name in step.replayed)
     return f"{step.step:>6}" + "".join(f" | {_number(found)} {_number(known)}" for found, known in pairs)
 
 

@@ -1,6 +1,7 @@
-"""Learning again from checkpoint and log alone: no Ray, no engine, no sandbox.
+"""Replaying updates from a checkpoint and the batch log, without Ray, engine or sandbox.
 
-It shows what an update did, and that the log is complete: on the machine of the run all numbers agree to the bit.
+A replay reproduces the recorded metrics of an update and verifies the log. On the machine of the run all numbers agree
+bit for bit.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from marl_ray.storage.run_folder import RunFolder, StoredHistory
 from marl_ray.telemetry.sinks import is_evaluation, read_rows
 
 ROUNDING = 1e-5
-"""Relative differences up to here are another machine's, or another number of threads."""
+"""Relative differences up to this value come from another machine or another number of threads."""
 COMPARED = {"loss": 0.1, "grad_norm": 0.0, "learning_rate": 0.0, "logprob_gap": 1.0}
-"""What is compared, and the size below which a difference is relative to that size instead of to the number itself: a
-loss near 0 is a difference of large terms, and the gap between learner and sampler is rounding itself."""
+"""Compared metrics and their scale: differences of smaller numbers are relative to the scale. A loss near 0 is a
+difference of large terms, and the gap between learner and engine is itself rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRange:
-    """Which batches are learned from again: `start` to before `last`, and shown from `first` on."""
+    """The batches of a replay: `start` to `last` - 1, reported from `first` on."""
 
     checkpoint: Path | None
     """None: the base models."""
@@ -46,31 +47,31 @@ class ReplayRange:
     last: int
 
     @classmethod
-    def through(cls, folder: RunFolder, first: int | None, last: int | None) -> ReplayRange:
-        """From the newest checkpoint at or before `first`, or the base models. None: as many as there can be.
+    def find(cls, folder: RunFolder, first: int | None, last: int | None) -> ReplayRange:
+        """Return the range from the newest checkpoint at or before `first`, or from the base models.
 
-        Raises UserError where the log lacks a batch on the way.
+        None: the longest possible range. Raises UserError if the log lacks a batch of the range.
         """
         logged = set(folder.log.steps())
         starts: dict[int, Path | None] = {0: None} | {checkpoint_step(path): path for path in folder.checkpoints.all()}
         hint = "output.keep_batches: true keeps all of a run's batches"
         if last is None:
             if not logged:
-                raise UserError(f"{folder} has no batch to learn from again: {hint}")
+                raise UserError(f"{folder} has no logged batch: {hint}")
             last = max(logged) + 1
         if logged and last > max(logged) + 1:
-            raise UserError(f"{folder} has batches up to step {max(logged) + 1} only: --steps cannot go on to {last}")
+            raise UserError(f"{folder} has batches up to step {max(logged) + 1} only: --steps cannot end at {last}")
         if first is None:
             before = [start for start in starts if start < last]
-            whole = [start for start in before if logged.issuperset(range(start, last))]
-            first = min(whole, default=max(before, default=0))
+            complete = [start for start in before if logged.issuperset(range(start, last))]
+            first = min(complete, default=max(before, default=0))
         if first >= last:
             raise UserError(f"--steps {first}:{last} is no step: give FROM:TO with FROM below TO")
         start = max(start for start in starts if start <= first)
-        lost = next((step for step in range(start, last) if step not in logged), None)
-        if lost is not None:
+        missing = next((step for step in range(start, last) if step not in logged), None)
+        if missing is not None:
             raise UserError(
-                f"{folder} has no batch {lost}, on the way from step {start} to step {last}: {hint}; there are "
+                f"{folder} has no batch {missing} between step {start} and step {last}: {hint}; the log has "
                 f"{_ranges(sorted(logged)) or 'none'}"
             )
         return cls(starts[start], start, first, last)
@@ -78,82 +79,82 @@ class ReplayRange:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedStep:
-    """One step, counted from 1 as in metrics.jsonl: each of `COMPARED` as it was found again and as it was recorded.
+    """The replayed and the recorded `COMPARED` metrics of one step, counted from 1 as in metrics.jsonl.
 
-    None: there is no such number, or none that is finite.
+    None: the metric is absent or not finite.
     """
 
     step: int
-    found: Mapping[str, float | None]
+    replayed: Mapping[str, float | None]
     recorded: Mapping[str, float | None] | None
-    """None: the run had not learned from it yet."""
+    """None: the run has not recorded the step."""
 
     @property
     def difference(self) -> float:
-        """The largest, relative; 0: the same bits."""
+        """The largest relative difference; 0 if all metrics are identical."""
         if self.recorded is None:
             return 0.0
-        return max(_difference(self.found[name], self.recorded[name], size) for name, size in COMPARED.items())
+        return max(_difference(self.replayed[name], self.recorded[name], scale) for name, scale in COMPARED.items())
 
 
-def replay(folder: RunFolder, saved: SavedRun, policy: PolicyId, way: ReplayRange) -> Iterator[ReplayedStep]:
-    """One policy's steps, one after another. Raises UserError for what is missing or damaged."""
-    disable_progress_bar()  # of transformers, for files that are read at once
+def replay(folder: RunFolder, saved: SavedRun, policy: PolicyId, span: ReplayRange) -> Iterator[ReplayedStep]:
+    """Yield the replayed steps of one policy. Raises UserError for missing or damaged files."""
+    disable_progress_bar()  # of transformers, which shows one even for small files
     rows = read_rows(folder.metrics) if folder.metrics.exists() else ()
     recorded = {row["step"]: row for row in rows if not is_evaluation(row)}
     learner, history = None, StoredHistory(folder, policy)
-    for config, batches in _parts(folder, saved, way):
-        learner = _learner(config, policy, way) if learner is None else _again(config, policy, learner)
+    for config, batches in _ranges_by_config(folder, saved, span):
+        learner = _learner(config, policy, span) if learner is None else _with_config(config, policy, learner)
         for step in batches:
             stats = learner.update(history.batch(step))
-            if step >= way.first:
+            if step >= span.first:
                 row = recorded.get(step + 1)
-                yield ReplayedStep(step + 1, _numbers(stats), row and _recorded(row, policy))
+                yield ReplayedStep(step + 1, _metrics_of(stats), row and _recorded(row, policy))
 
 
-def _parts(folder: RunFolder, saved: SavedRun, way: ReplayRange) -> Iterator[tuple[Config, range]]:
-    """The batches with the config that they were learned from under, which a resumed run may have changed."""
-    start = way.start
+def _ranges_by_config(folder: RunFolder, saved: SavedRun, span: ReplayRange) -> Iterator[tuple[Config, range]]:
+    """Yield the ranges of batches, each with its config, which a resumed run may have changed."""
+    start = span.start
     for until, path in folder.former_configs().items():
-        if start < min(until, way.last):
-            yield from_tree(read_yaml(path), saved.algorithm), range(start, min(until, way.last))
+        if start < min(until, span.last):
+            yield from_tree(read_yaml(path), saved.algorithm), range(start, min(until, span.last))
             start = until
-    if start < way.last:
-        yield saved.config(), range(start, way.last)
+    if start < span.last:
+        yield saved.config(), range(start, span.last)
 
 
-def _learner(config: Config, policy: PolicyId, way: ReplayRange) -> Learner:
-    """As it was when it had seen `way.start` batches."""
+def _learner(config: Config, policy: PolicyId, span: ReplayRange) -> Learner:
+    """Return the learner at `span.start`."""
     learner = _new(config, policy)
-    if way.checkpoint is not None:
-        read_state(way.checkpoint)
-        learner.load(str(Checkpoints.policy_folder(way.checkpoint, policy)), way.start)
+    if span.checkpoint is not None:
+        read_state(span.checkpoint)
+        learner.load(str(Checkpoints.policy_folder(span.checkpoint, policy)), span.start)
     return learner
 
 
-def _again(config: Config, policy: PolicyId, before: Learner) -> Learner:
-    """The same learner under another config, as after --resume."""
+def _with_config(config: Config, policy: PolicyId, learner: Learner) -> Learner:
+    """Return the same learner with another config, as after --resume."""
     with TemporaryDirectory() as folder:
-        before.save(folder)
-        learner = _new(config, policy)
-        learner.load(folder, before.step)
-    return learner
+        learner.save(folder)
+        resumed = _new(config, policy)
+        resumed.load(folder, learner.step)
+    return resumed
 
 
 def _new(config: Config, policy: PolicyId) -> Learner:
-    """At the base model. It computes as the run's did where this machine is like the run's."""
+    """Return a learner at the base model, with the arguments for this machine."""
     return Learner(*local_learner_arguments(config, policy, _schedule_steps(config)))
 
 
 def _schedule_steps(config: Config) -> int:
-    """The optimizer steps of the run, which depend on the size of the data; a constant schedule does not on them."""
+    """Return the optimizer steps of the run for its learning rate schedule. A constant schedule needs none."""
     if config.optimizer.lr_scheduler == "constant":
         return 1
     dataset = config.dataset
     return training_budget(config, len(load_tasks(dataset.name, dataset.train_split, dataset.type))).optimizer_steps
 
 
-def _numbers(stats: UpdateStats) -> dict[str, float | None]:
+def _metrics_of(stats: UpdateStats) -> dict[str, float | None]:
     return {name: _finite(getattr(stats, name)) for name in COMPARED}
 
 
@@ -165,16 +166,16 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def _difference(found: float | None, recorded: float | None, size: float) -> float:
-    if found == recorded:
+def _difference(replayed: float | None, recorded: float | None, scale: float) -> float:
+    if replayed == recorded:
         return 0.0
-    if found is None or recorded is None:
+    if replayed is None or recorded is None:
         return math.inf
-    return abs(found - recorded) / max(abs(found), abs(recorded), size)
+    return abs(replayed - recorded) / max(abs(replayed), abs(recorded), scale)
 
 
 def _ranges(steps: list[int]) -> str:
-    """`0 to 3, 7`."""
+    """Return steps as text: `0 to 3, 7`."""
     ranges: list[list[int]] = []
     for step in steps:
         if ranges and step == ranges[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""One run: check, folder, Ray, loop, summary; and what becomes of it when it is stopped or fails."""
+"""A training run from its checks to its summary, including interruption and failure."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from marl_ray.trainer.context import RunInputs
 logger = logging.getLogger(__name__)
 
 RAY_PACKAGE = "_ray_pkg_"
-"""In the path of the copy of --working-dir that a Ray job runs in."""
-FULL_OR_CLOSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
-"""What a disk says that is a person's to mend."""
+"""Part of the path of a Ray job's working directory, a copy that Ray deletes."""
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+"""Errors of a disk that a user can correct."""
 
 
 def train(config: Config, saved: SavedRun | None = None) -> None:
-    """Train, blocking; `saved` is the run to go on with. Raises UserError, and KeyboardInterrupt when stopped.
+    """Train until the run ends; `saved` is the run to resume. Raises UserError, and KeyboardInterrupt when stopped.
 
-    Any other exception is a bug: the run folder keeps its traceback, and a note on it says where.
+    Any other exception is a bug: its traceback is written to the run folder, and a note on the exception says where.
     """
     with StopSignals() as signals:
         logs.configure()
-        begun, startup = time.monotonic(), StartupTimer()
+        started, startup = time.monotonic(), StartupTimer()
         try:
             with startup.part("checks"):
-                problem = check(config, saved)
+                inputs = check(config, saved)
         except RunIsDone as done:
             if config.output.resume == "never":
                 raise
@@ -57,45 +57,47 @@ def train(config: Config, saved: SavedRun | None = None) -> None:
         folder = folder_of(config) if saved is None else saved.folder
         folder.make()
         with hold_lock(folder.lock), logs.log_file(folder.log_file):
-            _train(config, saved, problem, folder, begun, signals, startup)
+            _train(config, saved, inputs, folder, started, signals, startup)
 
 
 def _train(
     config: Config,
     saved: SavedRun | None,
-    problem: RunInputs,
+    inputs: RunInputs,
     folder: RunFolder,
-    begun: float,
+    started: float,
     signals: StopSignals,
     startup: StartupTimer,
 ) -> None:
-    """The run, in a folder that is its own."""
+    """Run in `folder`, whose lock this process holds."""
     try:
-        folder.requests.clear()  # of a run that ended without a word
-        folder.remove_incomplete()  # likewise
+        folder.requests.clear()  # left by a run that was killed
+        folder.remove_incomplete()
         if saved is None:
-            check_new_folder(folder)  # nobody was there meanwhile
+            check_new_folder(folder)  # no run has started there since the checks
             folder.write_config(to_yaml(config), 0)
-        total = training_budget(config, len(problem.train_tasks)).total_steps
-        standing = ResumeState.at_start() if saved is None else _go_on(config, saved, len(problem.train_tasks), total)
-        folder.log.drop_from(standing.logged)  # what is left of another history
-        _introduce(config, folder, len(problem.train_tasks))
+        total = training_budget(config, len(inputs.train_tasks)).total_steps
+        resume_state = (
+            ResumeState.at_start() if saved is None else _resume(config, saved, len(inputs.train_tasks), total)
+        )
+        folder.log.drop_from(resume_state.logged)  # batches behind the point from which the run resumes
+        _log_plan(config, folder, len(inputs.train_tasks))
         folder.error.unlink(missing_ok=True)
-        result = _on_ray(config, TrainingSession(config, problem, folder, standing, startup), signals)
-        for line in write_run_summary(config, folder, result, time.monotonic() - begun):
+        result = _on_ray(config, TrainingSession(config, inputs, folder, resume_state, startup), signals)
+        for line in write_run_summary(config, folder, result, time.monotonic() - started):
             logger.info(line)
     except KeyboardInterrupt:
-        logger.info(_stopped(folder))
-        _draw(config, folder)
+        logger.info(_describe_stop(folder))
+        _plot(config, folder)
         raise
     except (ActorDied, ClusterLost) as error:
-        raise UserError(f"{error}{_goes_on(folder)}") from error
+        raise UserError(f"{error}{_resume_hint(folder)}") from error
     except UserError:
         raise
     except Exception as error:
-        no_room = _cannot_write(error, folder)
-        if no_room:
-            raise UserError(f"{no_room}{_goes_on(folder)}") from error
+        disk_error = _describe_disk_error(error, folder)
+        if disk_error:
+            raise UserError(f"{disk_error}{_resume_hint(folder)}") from error
         error.add_note(_keep_traceback(folder))
         raise
     finally:
@@ -104,62 +106,61 @@ def _train(
         folder.remove_if_empty()
 
 
-def _go_on(config: Config, saved: SavedRun, num_tasks: int, total: int) -> ResumeState:
-    """Where the run stands, said."""
-    standing = ResumeState.of(saved.folder, total)
-    step, logged = standing.state.step, standing.logged
+def _resume(config: Config, saved: SavedRun, num_tasks: int, total: int) -> ResumeState:
+    """Return the resume state of the run, and log it."""
+    resume_state = ResumeState.of(saved.folder, total)
+    step, logged = resume_state.state.step, resume_state.logged
     if logged > step and not same_learning_settings(config, saved, num_tasks):
-        standing = standing.without_log()
-        logger.info(
-            f"goes on after step {step}: settings of learning have changed, so steps to {logged} are taken again"
-        )
+        resume_state = resume_state.without_log()
+        logger.info(f"resuming after step {step}: learning settings have changed, so steps up to {logged} are repeated")
     else:
-        begun = f"the checkpoint of step {step}" if step else "the base models"
-        again = f", and steps to {logged} are learned again from the log" if logged > step else ""
-        logger.info(f"goes on after step {logged}: from {begun}{again}")
-    return standing
+        source = f"the checkpoint of step {step}" if step else "the base models"
+        log = f" and the logged batches up to step {logged}" if logged > step else ""
+        logger.info(f"resuming after step {logged} from {source}{log}")
+    return resume_state
 
 
-def _cannot_write(error: Exception, folder: RunFolder) -> str | None:
-    """What to say of a disk that is full or closed, here or in an actor; None: the error is another one, even if the
-    disk happens to be full. Libraries in Rust say the number in words alone. A file that is not the run's is named."""
-    cause = getattr(error.__cause__, "cause", None) or error  # Ray's error has what the actor raised
-    if isinstance(cause, OSError) and cause.errno in FULL_OR_CLOSED:
-        named = Path(os.fsdecode(cause.filename)) if isinstance(cause.filename, str | bytes) else folder.path
-        if named.is_absolute() and not named.is_relative_to(folder.path):
+def _describe_disk_error(error: Exception, folder: RunFolder) -> str | None:
+    """Return the message for an error of a full or read-only disk, in this process or in an actor; else None.
+
+    Libraries written in Rust give the error number only as text. A file outside the run folder is named.
+    """
+    cause = getattr(error.__cause__, "cause", None) or error  # Ray's error contains the actor's
+    if isinstance(cause, OSError) and cause.errno in DISK_ERRORS:
+        file = Path(os.fsdecode(cause.filename)) if isinstance(cause.filename, str | bytes) else folder.path
+        if file.is_absolute() and not file.is_relative_to(folder.path):
             return str(error)
-        why = cause.strerror
-    elif found := [number for number in FULL_OR_CLOSED if f"(os error {number})" in str(cause)]:
-        why = os.strerror(found[0])
+        reason = cause.strerror
+    elif numbers := [number for number in DISK_ERRORS if f"(os error {number})" in str(cause)]:
+        reason = os.strerror(numbers[0])
     else:
         return None
-    return f"{folder} cannot be written ({why}): make room there, or set another output.base_dir"
+    return f"{folder} cannot be written ({reason}): free space there, or set another output.base_dir"
 
 
-def _introduce(config: Config, folder: RunFolder, num_tasks: int) -> None:
-    """What should be known before the first step."""
-    cut = config.model.top_k or any(agent.top_p < 1 for agent in config.agents)
-    if config.importance == "none" and (cut or config.rollout.max_staleness):
+def _log_plan(config: Config, folder: RunFolder, num_tasks: int) -> None:
+    """Log the training budget, the folder and warnings before the first step."""
+    truncated = config.model.top_k or any(agent.top_p < 1 for agent in config.agents)
+    if config.importance == "none" and (truncated or config.rollout.max_staleness):
         logger.info(
-            "note: the sampler's distribution is not the learner's (top_p, top_k or max_staleness), and "
-            f"{config.algorithm}.importance is none, so gradients are slightly "
-            "off-policy; agent_*/logprob_gap shows by how much"
+            "note: the sampling distribution differs from the policy (top_p, top_k or max_staleness), and "
+            f"{config.algorithm}.importance is none, so gradients are slightly off-policy; see agent_*/logprob_gap"
         )
     if RAY_PACKAGE in str(folder):
         logger.warning(
-            f"results go to {folder}, which Ray deletes with the job: set output.base_dir to a shared folder"
+            f"results are written to {folder}, which Ray deletes with the job: set output.base_dir to a shared folder"
         )
     for line in describe_budget(config, num_tasks).splitlines():
         logger.info(line)
-    logger.info(f"results go to {folder}")
+    logger.info(f"results are written to {folder}")
 
 
 def _on_ray(config: Config, session: TrainingSession, signals: StopSignals) -> TrainingResult:
-    """The loop, on the cluster or on this machine."""
+    """Run the session on the cluster or on a local Ray instance."""
     try:
         with session.startup.part("Ray"):
             logger.info(connect(config.output.verbose))
-        with watch_head(lambda line: _end_at_once(line, session.folder)):
+        with watch_head(lambda line: _exit_now(line, session.folder)):
             return signals.run(session.run)
     except ActorDied as error:
         node = find_lost_node()
@@ -168,19 +169,19 @@ def _on_ray(config: Config, session: TrainingSession, signals: StopSignals) -> T
         disconnect(keep_logs=isinstance(sys.exception(), Exception))
 
 
-def _end_at_once(line: str, folder: RunFolder) -> NoReturn:
-    """End this process without a word to Ray, which would wait for its head: actors end with their driver."""
-    print(f"error: {line}{_goes_on(folder)}", file=sys.stderr, flush=True)
+def _exit_now(line: str, folder: RunFolder) -> NoReturn:
+    """End this process without shutting Ray down, which would wait for the lost head. Actors end with their driver."""
+    print(f"error: {line}{_resume_hint(folder)}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
-def _goes_on(folder: RunFolder) -> str:
-    """What to do after an end that is nobody's mistake, if there is something to go on from."""
-    return f"; --resume {folder} goes on" if not folder.is_empty else ""
+def _resume_hint(folder: RunFolder) -> str:
+    """Return how to resume the run, or nothing if the folder contains no result."""
+    return f"; --resume {folder} continues" if not folder.is_empty else ""
 
 
-def _draw(config: Config, folder: RunFolder) -> None:
-    """The plot of a run that was stopped, if it has a step to show. A disk that takes no plot is no news then."""
+def _plot(config: Config, folder: RunFolder) -> None:
+    """Plot an interrupted run, if it has recorded a step. A failure to write the plot is only a warning."""
     rows = read_metrics(folder) if folder.metrics.exists() else []
     if not any("rollout/episodes" in row for row in rows):
         return
@@ -190,19 +191,19 @@ def _draw(config: Config, folder: RunFolder) -> None:
         logger.warning(f"{folder.plot} cannot be written ({error.strerror})")
 
 
-def _stopped(folder: RunFolder) -> str:
-    """Where a run was stopped, and where it would go on."""
+def _describe_stop(folder: RunFolder) -> str:
+    """Return where a run was stopped and where it would resume."""
     if folder.is_empty:
         return "stopped before the first step"
     step = max((row["step"] for row in read_metrics(folder)), default=0) if folder.metrics.exists() else 0
     logged = ResumeState.of(folder).logged
-    return f"stopped at step {step}; --resume {folder} goes on from " + (f"step {logged}" if logged else "the start")
+    return f"stopped at step {step}; --resume {folder} continues from " + (f"step {logged}" if logged else "the start")
 
 
 def _keep_traceback(folder: RunFolder) -> str:
-    """Write the exception that is being handled to the run folder; a line that says where it is."""
+    """Write the current exception to the run folder. Return a line that says where it is."""
     try:
         folder.error.write_text(traceback.format_exc())
     except OSError as error:
-        return f"This is a bug, or something nobody thought of; {folder} cannot keep it ({error.strerror})."
-    return f"This is a bug, or something nobody thought of: {folder.error} keeps it."
+        return f"Unexpected error. Please report it; {folder} cannot store the traceback ({error.strerror})."
+    return f"Unexpected error. Please report it and attach this file: {folder.error}"

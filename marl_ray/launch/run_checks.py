@@ -1,7 +1,6 @@
-"""Every check of a config that can be made before anything starts.
+"""Checks of a config before anything starts.
 
-A run and a dry run both come here; the dry run leaves out what would need a download, and what is true of its own
-machine alone.
+Runs and dry runs use the same checks. A dry run skips checks that need a download or depend on the local machine.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ logger = logging.getLogger(__name__)
 
 
 def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> RunInputs:
-    """Look at everything outside the config that it names; `saved` is the run to go on with. Raises UserError.
+    """Check everything outside the config that the config names, and return the inputs of the run.
 
-    In a dry run, the tasks of a hub's dataset stay empty, a hub's model is checked by its name alone, and this machine
-    need not be the one of the run.
+    `saved` is the run to resume. In a dry run, tasks of a data set on a hub are not loaded, a model on a hub is checked
+    by its name only, and this machine is not checked. Raises UserError.
     """
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     transition = Transition(config.external, environment)
     for agent in config.agents:
-        if agent.estimator not in ESTIMATORS.entries:  # those of the package are there, and import torch
+        if agent.estimator not in ESTIMATORS.entries:  # bundled estimators exist, and importing them imports torch
             ESTIMATORS.get(agent.estimator)
     require_trackers(config)
     require_peft(config.lora)
@@ -71,53 +70,53 @@ def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> R
 
 
 def folder_of(config: Config) -> RunFolder:
-    """The folder of a new run; without a run_name, another one at every call."""
+    """Return the folder of a new run. Without a run_name, every call returns another folder."""
     output = config.output
     return new_folder(output.base_dir, output.run_name, f"{config.algorithm}-{config.dataset.type}")
 
 
 def existing_run(config: Config) -> SavedRun | None:
-    """The run that is in the config's folder, if there is one. Raises UserError where it cannot be read."""
+    """Return the run in the config's folder, if there is one. Raises UserError if it cannot be read."""
     folder = folder_of(config)
     return SavedRun.read(folder.path) if folder.config.exists() else None
 
 
 def _check_order(config: Config, environment: Environment[Any], tasks: Sequence[Task]) -> None:
-    """Where roles answer one after another, a node has more joint actions than the config's arithmetic knows of."""
-    stages = max((len(environment.order(task)) for task in tasks), default=1)
-    if stages == 1:
+    """Raise UserError for settings that need all agents to answer at the same time, if the environment has an order."""
+    rounds = max((len(environment.order(task)) for task in tasks), default=1)
+    if rounds == 1:
         return
     if config.rollout.handoff == "all":
         raise UserError(
-            f"{config.algorithm}.handoff all is for agents that answer at the same time, and environment "
-            f"{config.environment} has them answer one after another: set it to random or best"
+            f"{config.algorithm}.handoff all needs agents that answer at the same time, but in environment "
+            f"{config.environment} agents answer one after another: set it to random or best"
         )
     if config.credit.critic == "maac":
         raise UserError(
-            f"{config.algorithm}.critic maac values what all agents read before anybody has answered, and in "
+            f"{config.algorithm}.critic maac reads all agents' prompts before any agent answers, but in "
             f"environment {config.environment} agents answer one after another: set it to iac"
         )
     for agent in config.agents:
         if BEYOND_SIBLINGS.get(agent.estimator) in ("greedy", "counterfactual"):
             raise UserError(
-                f"estimator {agent.estimator} looks at answers in place of those given, and where agents answer one "
-                f"after another, as in environment {config.environment}, later ones have read those given: use another"
+                f"estimator {agent.estimator} replaces completions, but in environment {config.environment} agents "
+                "answer one after another and have read the original completions: use another estimator"
             )
     logger.info(
-        f"agents answer one after another, in {stages} stages: a node has up to {pluralize(stages, 'time')} the joint "
-        "actions that the plan counts, since each earlier answer is continued by later ones that have read it"
+        f"agents answer one after another, in {rounds} rounds: a node has up to {pluralize(rounds, 'time')} the joint "
+        "actions that the plan counts, because every earlier completion is continued by later agents"
     )
 
 
 def _check_models(config: Config, dry: bool) -> dict[str, tuple[bool, str]]:
-    """By name: whether prompts go through the chat template, and why; not for what a dry run would have to fetch."""
-    places = {agent.name: resolve_model(agent.name, fetch=False) for agent in config.agents}
-    known = [name for name, place in places.items() if not dry or Path(place).is_dir()]
-    return {name: check_model(name, config.model) for name in known}
+    """Return by model name whether prompts use the chat template, and why. A dry run skips models on a hub."""
+    paths = {agent.name: resolve_model(agent.name, fetch=False) for agent in config.agents}
+    local = [name for name, path in paths.items() if not dry or Path(path).is_dir()]
+    return {name: check_model(name, config.model) for name in local}
 
 
 def _check_central_critic(config: Config, texts: list[str]) -> None:
-    """It reads the ids of all agents' prompts, so they have to mean the same. Raises UserError."""
+    """Raise UserError if models have different tokenizers: a central critic reads the token ids of all agents."""
     first, *others = dict.fromkeys(agent.name for agent in config.agents)
     ids = load_tokenizer(resolve_model(first), config.model)(texts).input_ids
     for name in others:
@@ -129,7 +128,7 @@ def _check_central_critic(config: Config, texts: list[str]) -> None:
 
 
 def _load_tasks(config: Config, dry: bool) -> tuple[list[Task], list[Task]]:
-    """Training and evaluation tasks."""
+    """Return training and evaluation tasks."""
     dataset = config.dataset
     check_dataset_name(dataset.name, [split for split in (dataset.train_split, dataset.eval_split) if split])
     if dry and needs_download(dataset.name):
@@ -140,30 +139,32 @@ def _load_tasks(config: Config, dry: bool) -> tuple[list[Task], list[Task]]:
 
 def _warn_of_overlap(config: Config, train_tasks: list[Task], eval_tasks: list[Task]) -> None:
     dataset = config.dataset
-    both = {_content(task) for task in train_tasks} & {_content(task) for task in eval_tasks}
-    if both:
+    shared = {_content(task) for task in train_tasks} & {_content(task) for task in eval_tasks}
+    if shared:
         logger.warning(
-            f"{pluralize(len(both), 'task')} of {dataset.eval_split} are in {dataset.train_split} too, so the "
+            f"{pluralize(len(shared), 'task')} of {dataset.eval_split} are also in {dataset.train_split}, so the "
             "evaluation is not on held-out tasks: set dataset.train_split and dataset.eval_split apart"
         )
 
 
 def _content(task: Task) -> tuple[Any, ...]:
-    """All of a task but its id."""
+    """Return all of a task except its id."""
     return (task.prompt, *sorted(task.fields.items()))
 
 
 def check_new_folder(folder: RunFolder) -> None:
-    """The folder can be made. Raises UserError where it holds a run or what cannot hold one; says so where this user
-    may not write, which need not be so on the machine of the run."""
+    """Raise UserError if the folder contains a run or cannot be a folder.
+
+    Missing permissions are only a warning, because the run may start on another machine.
+    """
     if folder.config.exists():
         raise UserError(
-            f"{folder} already holds a run: resume it with --resume {folder}, or set another output.run_name"
+            f"{folder} already contains a run: resume it with --resume {folder}, or set another output.run_name"
         )
-    there = next(parent for parent in (folder.path, *folder.path.parents) if parent.exists())
-    if not there.is_dir():
-        raise UserError(f"output folder {folder} cannot be made ({there} is not a folder): set output.base_dir")
-    if not os.access(there, os.W_OK | os.X_OK):
+    existing = next(parent for parent in (folder.path, *folder.path.parents) if parent.exists())
+    if not existing.is_dir():
+        raise UserError(f"output folder {folder} cannot be made ({existing} is not a folder): set output.base_dir")
+    if not os.access(existing, os.W_OK | os.X_OK):
         logger.warning(
-            f"output folder {folder} cannot be made here (no right to write to {there}): set output.base_dir"
+            f"output folder {folder} cannot be made here (no right to write to {existing}): set output.base_dir"
         )

@@ -1,4 +1,4 @@
-"""More or fewer generators while a run goes on, as people ask for them."""
+"""Scaling the generators of a running run on request."""
 
 from __future__ import annotations
 
@@ -14,47 +14,46 @@ from marl_ray.storage.scale_requests import POLL_INTERVAL_S, ScaleReply, ScaleRe
 logger = logging.getLogger(__name__)
 
 
-async def serve_requests(requests: ScaleRequests, team: RunActors) -> None:
-    """Do what is asked, one request after another, for as long as this is awaited. What comes after a cancellation, or
-    is not done by then, is refused."""
-    asked: list[tuple[str, ScaleRequest | UserError]] = []
+async def serve_requests(requests: ScaleRequests, actors: RunActors) -> None:
+    """Serve requests one after another until cancelled. Requests that are open then are refused."""
+    pending: list[tuple[str, ScaleRequest | UserError]] = []
     try:
         while True:
-            asked += await asyncio.to_thread(requests.take)
-            while asked:
-                id, request = asked[0]
-                answer = await _answer(request, team)
+            pending += await asyncio.to_thread(requests.take)
+            while pending:
+                id, request = pending[0]
+                answer = await _answer(request, actors)
                 logger.info(answer.text if answer.done else f"not scaled: {answer.text}")
-                asked.pop(0)
+                pending.pop(0)
                 await asyncio.to_thread(_settle, requests, id, answer)
             await asyncio.sleep(POLL_INTERVAL_S)
     finally:
-        for id, _ in asked + requests.take():
-            _settle(requests, id, ScaleReply(False, "the run is at its end"))
+        for id, _ in pending + requests.take():
+            _settle(requests, id, ScaleReply(False, "the run is ending"))
 
 
-async def _answer(request: ScaleRequest | UserError, team: RunActors) -> ScaleReply:
+async def _answer(request: ScaleRequest | UserError, actors: RunActors) -> ScaleReply:
     try:
         if isinstance(request, UserError):
             raise request
-        return ScaleReply(True, await _scale(request, team))
+        return ScaleReply(True, await _scale(request, actors))
     except (UserError, ActorFailed) as error:
         return ScaleReply(False, str(error))
 
 
-async def _scale(request: ScaleRequest, team: RunActors) -> str:
-    """Do it; returns what there is now. Raises UserError, and what starting an actor raises."""
+async def _scale(request: ScaleRequest, actors: RunActors) -> str:
+    """Scale the generators and return the result as text. Raises UserError and the errors of starting an actor."""
     agent, replicas = request.agent, request.replicas
-    validate_request(agent, replicas, len(team.generators))
-    group = team.generators[agent]
+    validate_request(agent, replicas, len(actors.generators))
+    group = actors.generators[agent]
     before = group.size
     await group.resize(replicas)
-    policy = team.learner_of(agent).policy
-    return f"{policy} has {pluralize(replicas, 'generator')} now ({before} before), until this run ends or is resumed"
+    policy = actors.learner_of(agent).policy
+    return f"{policy} now has {pluralize(replicas, 'generator')} ({before} before), until this run ends or is resumed"
 
 
 def _settle(requests: ScaleRequests, id: str, answer: ScaleReply) -> None:
     try:
         requests.settle(id, answer)
     except OSError as error:
-        logger.warning(f"nobody hears the answer to a request ({error})")
+        logger.warning(f"the answer to a request cannot be written ({error})")

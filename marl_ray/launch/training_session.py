@@ -1,4 +1,4 @@
-"""One run on Ray, from its actors' start to their end."""
+"""The actors of a run from their start to their end."""
 
 from __future__ import annotations
 
@@ -28,72 +28,71 @@ logger = logging.getLogger(__name__)
 
 
 class TrainingSession:
-    """A run's actors and its loop. `standing`: where the run goes on, or starts. `startup` has the parts of the start
-    that are done."""
+    """The actors and the training loop of one run. `startup` contains the phases of the start that are done."""
 
     def __init__(
         self,
         config: Config,
-        problem: RunInputs,
+        inputs: RunInputs,
         folder: RunFolder,
-        standing: ResumeState,
+        resume_state: ResumeState,
         startup: StartupTimer | None = None,
     ) -> None:
-        self.config, self.inputs, self.folder, self.standing = config, problem, folder, standing
+        self.config, self.inputs, self.folder, self.resume_state = config, inputs, folder, resume_state
         self.startup = StartupTimer() if startup is None else startup
 
     async def run(self) -> TrainingResult:
-        """Start the actors, train, and end them. Raises UserError."""
-        numbers = training_budget(self.config, len(self.inputs.train_tasks))
-        logger.info(_starting(self.config))
-        team = await start_actors(self.config, numbers.optimizer_steps, self.startup)
+        """Start the actors, train, and end the actors. Raises UserError."""
+        budget = training_budget(self.config, len(self.inputs.train_tasks))
+        logger.info(_describe_start(self.config))
+        actors = await start_actors(self.config, budget.optimizer_steps, self.startup)
         try:
-            await self._make_ready(team)
-            logger.info(f"ready after {self.startup}; weights travel by {team.transport}")
-            about = describe_cluster() | {"startup_s": self.startup.as_json()}
-            write_atomically(self.folder.machine, json.dumps(about, indent=1).encode())
-            rows = open_row_stream(self.config, self.folder, self.standing, numbers.total_steps)
+            await self.prepare(actors)
+            logger.info(f"ready after {self.startup}; weights are transferred by {actors.transport}")
+            machine = describe_cluster() | {"startup_s": self.startup.as_json()}
+            write_atomically(self.folder.machine, json.dumps(machine, indent=1).encode())
+            metrics = open_metric_stream(self.config, self.folder, self.resume_state, budget.total_steps)
             try:
-                trainer = Trainer(self.config, self.inputs, self.folder, self.standing, team, rows)
-                return await run_with_background(trainer.run(), serve_requests(self.folder.requests, team))
+                trainer = Trainer(self.config, self.inputs, self.folder, self.resume_state, actors, metrics)
+                return await run_with_background(trainer.run(), serve_requests(self.folder.requests, actors))
             finally:
-                rows.close()
+                metrics.close()
         finally:
-            await team.close()
+            await actors.close()
 
-    async def _make_ready(self, team: RunActors) -> None:
-        """What must hold before the first rollout: they fit together, and the generators have their weights."""
+    async def prepare(self, actors: RunActors) -> None:
+        """Check the actors, load the checkpoint, and send the first weights to the generators."""
         with self.startup.part("tokenizers"):
-            await check_actors(self.config, team, self.inputs, self.folder.path)
+            await check_actors(self.config, actors, self.inputs, self.folder.path)
         with self.startup.part("weights"):
-            if (checkpoint := self.standing.checkpoint) is not None:
-                step, policy_folder = self.standing.state.step, self.folder.checkpoints.policy_folder
-                await gather(*(x.load(str(policy_folder(checkpoint, x.policy)), step) for x in team.learners))
-            of_policy = {x.policy: StoredHistory(self.folder, x.policy) for x in team.learners}
-            await gather(*(x.connect(team.generators[x.policy.number], of_policy[x.policy]) for x in team.learners))
-            await gather(*(x.update_weights(changed=True) for x in team.learners))
+            if (checkpoint := self.resume_state.checkpoint) is not None:
+                step, policy_folder = self.resume_state.state.step, self.folder.checkpoints.policy_folder
+                await gather(*(x.load(str(policy_folder(checkpoint, x.policy)), step) for x in actors.learners))
+            histories = {x.policy: StoredHistory(self.folder, x.policy) for x in actors.learners}
+            await gather(*(x.connect(actors.generators[x.policy.number], histories[x.policy]) for x in actors.learners))
+            await gather(*(x.update_weights(changed=True) for x in actors.learners))
         with self.startup.part("agreement"):
-            await check_logprob_agreement(self.config, team, self.inputs)
-            # Under a new label engines share no keys and values with what they were compared on.
-            await gather(*(x.update_weights(changed=False) for x in team.learners))
+            await check_logprob_agreement(self.config, actors, self.inputs)
+            # A new version, so that no engine reuses cached keys and values of the comparison.
+            await gather(*(x.update_weights(changed=False) for x in actors.learners))
 
 
-def _starting(config: Config) -> str:
-    """What is going to be started, which takes a while."""
+def _describe_start(config: Config) -> str:
+    """Return a line that lists the actors to start."""
     replicas = sum(config.agents[policy.number].generator.replicas for policy in config.policies)
     workers = pluralize(config.resources.sandbox.workers, "sandbox worker")
     return f"starting {pluralize(replicas, 'generator')}, {pluralize(len(config.policies), 'learner')} and {workers}"
 
 
-def open_row_stream(config: Config, folder: RunFolder, standing: ResumeState, total: int) -> MetricStream:
-    """The sinks that the config asks for, of a run of `total` steps that stands there.
+def open_metric_stream(config: Config, folder: RunFolder, resume_state: ResumeState, total: int) -> MetricStream:
+    """Return the sinks of the config for a run of `total` steps.
 
-    From here on the folder is this config's: a resumed run's is written anew, with what was overridden.
+    From here on the folder belongs to this config: the config.yaml of a resumed run is rewritten with the overrides.
     """
-    done = standing.state.step
+    done = resume_state.state.step
     folder.write_config(to_yaml(config), done)
     sinks: list[Sink] = [
-        JsonlSink(folder.metrics, folder.episodes, done, standing.logged),
+        JsonlSink(folder.metrics, folder.episodes, done, resume_state.logged),
         ConsoleSink(total, done, config.policies, config.rollout.num_turns, config.loop.logging_steps),
     ]
     if config.wandb.project:

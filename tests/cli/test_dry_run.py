@@ -133,8 +133,8 @@ def test_sequential_agents_are_reported_and_exclude_trees(capsys: pytest.Capture
     assert train_main("magrpo", arguments) == 0
     assert "agents answer one after another, in 2 stages: a node has up to 2 times" in capsys.readouterr().err
     for override, message in (
-        ("magrpo.handoff=all", "magrpo.handoff all is for agents that answer at the same time"),
-        ("magrpo.estimator=remax", "estimator remax looks at answers in place of those given"),
+        ("magrpo.handoff=all", "magrpo.handoff all needs agents that answer at the same time"),
+        ("magrpo.estimator=remax", "estimator remax replaces completions"),
         ("magrpo.critic=maac", "agents answer one after another: set it to iac"),
     ):
         assert train_main("magrpo", [*arguments, "--override", override, "magrpo.num_turns=1"]) == 1

@@ -1,4 +1,4 @@
-"""Waiting for several things at once."""
+"""gather, task_group and wait_within."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marl_ray.core.concurrency import DeadlineExceeded, gather, task_group, wait
 from marl_ray.core.errors import UserError
 
 
-def test_together_keeps_the_order() -> None:
+def test_gather_keeps_the_order() -> None:
     async def value(number: int) -> int:
         await asyncio.sleep(0)
         return number
@@ -36,7 +36,7 @@ def test_the_first_failure_cancels_the_others() -> None:
     assert ended == ["endless", "endless"]
 
 
-def test_a_crew_is_begun_on_the_way_and_waited_for() -> None:
+def test_a_task_group_waits_for_tasks_created_later() -> None:
     ended = []
 
     async def value(number: int) -> None:
@@ -55,8 +55,8 @@ def test_a_crew_is_begun_on_the_way_and_waited_for() -> None:
 
 
 @pytest.mark.parametrize("begins_it", [True, False])
-def test_a_crews_first_failure_ends_all_and_is_raised_as_it_is(begins_it: bool) -> None:
-    """In a task, or in what begins the tasks, which may wait for something else."""
+def test_the_first_failure_in_a_task_group_cancels_all_and_is_raised_itself(begins_it: bool) -> None:
+    """The failure is in a task or in the body of the task group."""
     ended = []
 
     async def endless() -> None:
@@ -83,7 +83,7 @@ def test_a_crews_first_failure_ends_all_and_is_raised_as_it_is(begins_it: bool) 
     assert ended == ["endless"]
 
 
-def test_a_wait_in_vain_names_who_and_the_setting() -> None:
+def test_an_expired_wait_names_the_peer_and_the_setting() -> None:
     async def wait(setting: str) -> None:
         await wait_within(0.01, "the generators", setting, asyncio.Event().wait())
 
@@ -95,7 +95,7 @@ def test_a_wait_in_vain_names_who_and_the_setting() -> None:
     assert str(found.value) == "waited 0.01 s for the generators, in vain"
 
 
-def test_a_timeout_within_the_wait_is_not_the_wait_s() -> None:
+def test_a_timeout_of_the_awaitable_itself_is_raised_unchanged() -> None:
     async def fails() -> None:
         raise TimeoutError("of its own")
 

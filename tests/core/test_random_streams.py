@@ -1,4 +1,4 @@
-"""Randomness is a function of the seed and the purpose; the data order covers every task once an epoch."""
+"""Random numbers are a function of the seed and the stream's name; an epoch covers every task once."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def test_an_epoch_takes_every_task_once_in_a_new_order() -> None:
     assert len(tasks_for_step(10, 3, 3, seed=5)) == 1
 
 
-def test_the_place_in_the_data_follows_from_the_step_alone() -> None:
+def test_the_position_in_the_data_follows_from_the_step_alone() -> None:
     assert tasks_for_step(10, 3, 7, seed=5) == tasks_for_step(10, 3, 7, seed=5)

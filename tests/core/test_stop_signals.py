@@ -1,4 +1,4 @@
-"""StopSignals: what the first one does to whatever runs, and what a second one does."""
+"""The effects of the first and the second stop signal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SIGNALS = [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
 
 @pytest.fixture(autouse=True)
 def heard() -> object:
-    """Who runs tests in the background ignores Ctrl-C."""
+    """Handle SIGINT, which is ignored if the tests run in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(("number", "raised"), SIGNALS)
-def test_outside_of_the_loop_it_is_raised(number: int, raised: type[BaseException]) -> None:
+def test_outside_the_event_loop_a_signal_raises(number: int, raised: type[BaseException]) -> None:
     before = signal.getsignal(number)
     with pytest.raises(raised) as caught, StopSignals():
         signal.raise_signal(number)
@@ -36,7 +36,7 @@ def test_outside_of_the_loop_it_is_raised(number: int, raised: type[BaseExceptio
 
 
 @pytest.mark.parametrize(("number", "raised"), SIGNALS)
-def test_the_loop_s_work_is_cancelled_and_ends_in_order(number: int, raised: type[BaseException]) -> None:
+def test_in_the_event_loop_a_signal_cancels_the_work(number: int, raised: type[BaseException]) -> None:
     ended = []
 
     async def work() -> None:
@@ -52,7 +52,7 @@ def test_the_loop_s_work_is_cancelled_and_ends_in_order(number: int, raised: typ
     assert ended == ["in order"]
 
 
-def test_a_loop_that_sleeps_is_woken() -> None:
+def test_a_sleeping_loop_is_woken() -> None:
     async def work() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.2)  # a signal from outside, while nothing runs
         await asyncio.sleep(60)
@@ -68,7 +68,7 @@ def test_a_loop_that_sleeps_is_woken() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_one_that_comes_while_the_loop_is_made_ends_the_work_before_it_begins() -> None:
+def test_a_signal_before_the_work_starts_cancels_it() -> None:
     begun = []
 
     async def work() -> None:
@@ -83,7 +83,7 @@ def test_one_that_comes_while_the_loop_is_made_ends_the_work_before_it_begins() 
     assert begun == []
 
 
-def test_one_that_comes_when_the_work_is_done_is_not_lost() -> None:
+def test_a_signal_after_the_work_is_not_lost() -> None:
     async def work() -> None:
         asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
 
@@ -91,7 +91,7 @@ def test_one_that_comes_when_the_work_is_done_is_not_lost() -> None:
         signals.run(work)
 
 
-def test_what_fails_because_of_the_stop_is_the_stop() -> None:
+def test_an_error_caused_by_the_stop_is_reported_as_the_stop() -> None:
     async def work() -> None:
         try:
             asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
@@ -103,7 +103,7 @@ def test_what_fails_because_of_the_stop_is_the_stop() -> None:
         signals.run(work)
 
 
-def test_a_failure_without_a_signal_goes_through() -> None:
+def test_an_error_without_a_signal_is_raised() -> None:
     async def work() -> None:
         raise RuntimeError("a bug")
 

@@ -108,6 +108,6 @@ def test_a_bug_shows_its_traceback_and_the_run_folder_keeps_it(tmp_path: Path, m
     kept = tmp_path / "r" / "error.txt"
     *_, error, last = result.stderr.strip().splitlines()
     assert error == "ZeroDivisionError: division by zero"
-    assert last == f"This is a bug, or something nobody thought of: {kept} keeps it."
+    assert last == f"Unexpected error. Please report it and attach this file: {kept}"
     assert "return 1 / 0" in kept.read_text()
     assert "Traceback (most recent call last)" in result.stderr

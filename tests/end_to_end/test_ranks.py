@@ -33,6 +33,6 @@ def test_a_learner_of_two_ranks_trains_and_one_rank_learns_the_same(tmp_path: Pa
     folder, policy = RunFolder(tmp_path / "r"), PolicyId((0,))
     assert (folder.checkpoints.policy_folder(folder.checkpoints.all()[0], policy) / "shards").is_dir()
     for first in (0, 2):  # from the base model, and from the checkpoint of two ranks
-        found = list(replay(folder, SavedRun.read(folder.path), policy, ReplayRange.through(folder, first, 3)))
+        found = list(replay(folder, SavedRun.read(folder.path), policy, ReplayRange.find(folder, first, 3)))
         assert [step.step for step in found] == list(range(first + 1, 4))
         assert max(step.difference for step in found) < ROUNDING

@@ -117,7 +117,7 @@ def test_a_signal_ends_a_run_and_leaves_a_whole_checkpoint(
     lines = [line for line in rest_of(process) if not line.startswith("step ")]
     assert process.returncode == CODES[number]
     assert len(lines) == 1, lines
-    assert re.fullmatch(r"stopped at step \d+; --resume \S+ goes on from step \d+", lines[0])
+    assert re.fullmatch(r"stopped at step \d+; --resume \S+ continues from step \d+", lines[0])
     assert_ended(family)
     assert_no_litter(short_path / "t")
     path, state = RunFolder(short_path / "r").checkpoints.latest()
@@ -134,7 +134,7 @@ def test_a_lost_raylet_is_named_and_none_of_ray_s_paragraphs_printed(
     next(p for p in family if "raylet/raylet" in " ".join(_cmdline(p)[:1])).kill()
     *others, last = [line for line in rest_of(process) if not line.startswith("step ")]
     assert process.returncode == 1
-    assert re.fullmatch(r"error: Ray's process on node 127\.0\.0\.1 \(raylet\) is gone.*; --resume \S+ goes on", last)
+    assert re.fullmatch(r"error: Ray's process on node 127\.0\.0\.1 \(raylet\) is gone.*; --resume \S+ continues", last)
     assert all(re.match(r"(agent \d \w+( \d)?|sandbox \d) is lost: ", line) for line in others), others
     assert_ended(family)
 

@@ -156,7 +156,7 @@ def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(
 
     resumed = train("--resume", str(tmp_path / "he"))
     assert resumed.returncode == 0, resumed.stderr
-    assert "goes on " in resumed.stderr
+    assert "resuming after step " in resumed.stderr
     expected, got = rows(finished, "step"), rows(tmp_path / "he", "step")
     assert [forgetful(row) for row in got] == [forgetful(row) for row in expected]
     for agent in ("agent_0", "agent_1"):

@@ -1,4 +1,4 @@
-"""A run that is learned from again: its log, its checkpoints and its rows, made by real learners."""
+"""Replaying a run whose log, checkpoints and metrics were written by real learners."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.credit.trees import episode, random_tree
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 STEPS, SAVED, CHANGED = 5, 2, 3
-"""A checkpoint after step 2; from step 3 on, where there is another, a resumed run had another learning rate."""
+"""Checkpoints after steps 2 and 3; from step 3 on a resumed run has another learning rate."""
 SCHEDULE = 3 * 24
-"""Optimizer steps of the quickstart, all epochs."""
+"""Optimizer steps of the quickstart over all epochs."""
 
 
 def settings(**overrides: object) -> Config:
@@ -37,7 +37,7 @@ def settings(**overrides: object) -> Config:
 
 
 def log_steps(folder: RunFolder, config: Config) -> None:
-    """Trees at random, as if they had been played."""
+    """Log batches of random trees."""
     rng = random.Random(0)
     for step in range(STEPS):
         episodes = [episode(random_tree(2, 2, 2, "aligned", "random", rng)) for _ in range(2)]
@@ -46,7 +46,7 @@ def log_steps(folder: RunFolder, config: Config) -> None:
 
 
 def learn(folder: RunFolder, config: Config, learners: list[Learner], start: int, end: int) -> None:
-    """What a run does of these steps, with rows and checkpoints."""
+    """Learn the steps as a run does, with metric rows and checkpoints."""
     files = JsonlSink(folder.metrics, folder.episodes, done=start)
     for step in range(start, end):
         row: dict = {"step": step + 1, "env_steps": 8 * (step + 1)}
@@ -61,7 +61,7 @@ def learn(folder: RunFolder, config: Config, learners: list[Learner], start: int
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A run that was resumed after step 3 with another learning rate."""
+    """The folder of a run that was resumed after step 3 with another learning rate."""
     found = RunFolder(tmp_path_factory.mktemp("runs") / "r")
     before, after = settings(), settings(**{"magrpo.learning_rate": 1e-3})
     found.make()
@@ -82,8 +82,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return found
 
 
-def test_all_that_was_recorded_agrees_to_the_bit(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    """Through a checkpoint and through a change of the config."""
+def test_all_recorded_metrics_agree_bit_for_bit(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    """Across a checkpoint and a change of the config."""
     assert main(["replay", str(folder)]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
@@ -104,7 +104,7 @@ def test_all_that_was_recorded_agrees_to_the_bit(folder: RunFolder, capsys: pyte
         assert all(found == recorded != "-" for found, recorded in map(str.split, pairs))
 
 
-def test_some_steps_of_one_agent(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_range_of_steps_of_one_agent(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     for steps, begins, shown in (
         ("2:4", "agent 1, from checkpoint step_000002", [3, 4]),
         ("1:2", "agent 1, from its base model", [2]),
@@ -118,7 +118,7 @@ def test_some_steps_of_one_agent(folder: RunFolder, capsys: pytest.CaptureFixtur
         assert last.endswith(" have recorded metrics; metrics are bit-identical")
 
 
-def test_what_was_not_learned_like_this_fails(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_difference_from_the_record_fails(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     whole = folder.metrics.read_text()
     row = json.loads(whole.splitlines()[-1])
     try:
@@ -136,7 +136,7 @@ def test_what_was_not_learned_like_this_fails(folder: RunFolder, capsys: pytest.
         folder.metrics.write_text(whole)
 
 
-def test_what_was_not_recorded_is_not_said_to_agree(
+def test_an_unrecorded_step_is_not_reported_as_equal(
     folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = shutil.copytree(folder.path, tmp_path / "r")
@@ -152,10 +152,10 @@ def test_what_was_not_recorded_is_not_said_to_agree(
         (["--agent", "2"], "has agents 0 to 1: --agent 2 does not exist"),
         (["--steps", "3:3"], "--steps 3:3 is no step: give FROM:TO with FROM below TO"),
         (["--steps", ":0"], "--steps 0:0 is no step"),
-        (["--steps", "2:7"], "has batches up to step 5 only: --steps cannot go on to 7"),
+        (["--steps", "2:7"], "has batches up to step 5 only: --steps cannot end at 7"),
     ],
 )
-def test_what_cannot_be_replayed_is_said(
+def test_an_impossible_range_is_an_error(
     folder: RunFolder, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["replay", str(folder), *arguments]) == 1
@@ -165,14 +165,14 @@ def test_what_cannot_be_replayed_is_said(
     assert err.count("\n") == 1
 
 
-def test_a_log_that_begins_at_the_last_checkpoint(folder: RunFolder, tmp_path: Path) -> None:
-    """As it is without keep_batches."""
+def test_a_log_that_starts_at_the_last_checkpoint(folder: RunFolder, tmp_path: Path) -> None:
+    """As without output.keep_batches."""
     copy = RunFolder(tmp_path / "r")
     shutil.copytree(folder.path, copy.path)
     copy.log.drop_before(CHANGED)
-    assert ReplayRange.through(copy, None, None) == ReplayRange(copy.checkpoints.all()[-1], CHANGED, CHANGED, STEPS)
-    with pytest.raises(UserError, match=r"has no batch 2, on the way from step 2 to step 4: .* there are 3 to 4$"):
-        ReplayRange.through(copy, 2, 4)
+    assert ReplayRange.find(copy, None, None) == ReplayRange(copy.checkpoints.all()[-1], CHANGED, CHANGED, STEPS)
+    with pytest.raises(UserError, match=r"has no batch 2 between step 2 and step 4: .* the log has 3 to 4$"):
+        ReplayRange.find(copy, 2, 4)
     copy.log.drop_before(STEPS)
-    with pytest.raises(UserError, match=r"has no batch to learn from again: output\.keep_batches: true keeps all"):
-        ReplayRange.through(copy, None, None)
+    with pytest.raises(UserError, match=r"has no logged batch: output\.keep_batches: true keeps all"):
+        ReplayRange.find(copy, None, None)

@@ -1,4 +1,4 @@
-"""What becomes of a run that fails, is stopped, or goes on: the folder and what is said."""
+"""The folder and the messages of a run that fails, is stopped, or is resumed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
-    """How the loop ends; no Ray is started for it."""
+    """The exception with which the session ends. Ray is not started."""
     ends: list[BaseException] = []
 
     class TrainingSession:
         def __init__(
-            self, config: object, problem: object, folder: RunFolder, standing: object, startup: StartupTimer
+            self, config: object, inputs: object, folder: RunFolder, resume_state: object, startup: StartupTimer
         ) -> None:
             self.folder, self.startup = folder, startup
 
@@ -56,12 +56,12 @@ def arguments(base: Path, *overrides: str) -> list[str]:
     return ["--config", str(QUICKSTART), "--override", f"output.base_dir={base}", "output.run_name=r", *overrides]
 
 
-def test_a_bug_keeps_its_traceback(ending: list[BaseException], tmp_path: Path) -> None:
+def test_the_traceback_of_a_bug_is_written(ending: list[BaseException], tmp_path: Path) -> None:
     ending.append(ValueError("list index"))
     with pytest.raises(ValueError, match="list index") as bug:
         train_main("magrpo", arguments(tmp_path))
     kept = tmp_path / "r" / "error.txt"
-    assert bug.value.__notes__ == [f"This is a bug, or something nobody thought of: {kept} keeps it."]
+    assert bug.value.__notes__ == [f"Unexpected error. Please report it and attach this file: {kept}"]
     assert kept.read_text().startswith("Traceback (most recent call last):\n")
     assert "in _on_ray" in kept.read_text()
     assert kept.read_text().endswith("ValueError: list index\n")
@@ -77,7 +77,7 @@ def test_a_bug_keeps_its_traceback(ending: list[BaseException], tmp_path: Path) 
 def test_a_full_disk_is_named(
     ending: list[BaseException], error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Here, or in a learner, whose error comes within Ray's and ours."""
+    """In this process, or in a learner, whose error is the cause of Ray's error and of ActorFailed."""
     remote, failed = RuntimeError("of Ray"), ActorFailed("agent 0 learner failed in save")
     remote.cause, failed.__cause__ = error, remote  # type: ignore[attr-defined]
     for number, end in enumerate((error, failed)):
@@ -86,9 +86,9 @@ def test_a_full_disk_is_named(
         hidden = [folder.checkpoints.begin(3, PolicyId((0,))), folder.models / ".agent_0"]
         hidden[1].mkdir(parents=True)
         assert train_main("magrpo", arguments(tmp_path, f"output.run_name=r{number}")) == 1
-        said = capsys.readouterr().err.splitlines()[-1]
-        assert said.startswith(f"error: {folder} cannot be written (No space left on device): make room there")
-        assert said.endswith(f"--resume {folder} goes on")
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith(f"error: {folder} cannot be written (No space left on device): free space there")
+        assert last.endswith(f"--resume {folder} continues")
         assert not any(path.exists() for path in hidden)
 
 
@@ -100,15 +100,15 @@ def test_a_file_elsewhere_is_named(
     remote.cause, failed.__cause__ = denied, remote  # type: ignore[attr-defined]
     ending.append(failed)
     assert train_main("magrpo", arguments(tmp_path)) == 1
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith(f"error: {failed}; --resume")
-    assert "'/cache/model'" in said
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"error: {failed}; --resume")
+    assert "'/cache/model'" in last
 
 
-def test_what_a_killed_driver_left_is_gone_before_the_first_step(
+def test_leftovers_of_a_killed_driver_are_removed_before_the_first_step(
     ending: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stray of a checkpoint that was being committed would be taken for a part of the next one of its step."""
+    """An incomplete checkpoint would otherwise become part of the next checkpoint of the same step."""
     ending.append(KeyboardInterrupt())
     folder = RunFolder(tmp_path / "r")
     assert train_main("magrpo", arguments(tmp_path)) == 130
@@ -116,19 +116,19 @@ def test_what_a_killed_driver_left_is_gone_before_the_first_step(
     stray.parent.mkdir(parents=True)
     stray.write_text("{}")
 
-    there: list[bool] = []
+    existed: list[bool] = []
 
-    class Looking(run.TrainingSession):
+    class CheckingSession(run.TrainingSession):
         async def run(self) -> None:
-            there.append(stray.exists())
+            existed.append(stray.exists())
             await super().run()
 
-    monkeypatch.setattr(run, "TrainingSession", Looking)
+    monkeypatch.setattr(run, "TrainingSession", CheckingSession)
     assert train_main("magrpo", ["--resume", str(folder)]) == 130
-    assert there == [False]
+    assert existed == [False]
 
 
-def test_a_bug_on_a_full_disk_is_a_bug(
+def test_a_bug_on_a_full_disk_is_reported_as_a_bug(
     ending: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=1, used=1, free=0))
@@ -137,7 +137,7 @@ def test_a_bug_on_a_full_disk_is_a_bug(
         train_main("magrpo", arguments(tmp_path))
 
 
-def test_a_users_error_is_one_line_and_leaves_nothing(
+def test_a_user_error_is_one_line_and_leaves_no_folder(
     ending: list[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ending.append(UserError("the cluster is too small"))
@@ -146,13 +146,13 @@ def test_a_users_error_is_one_line_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_stopped_run_says_where_it_is(
+def test_a_stopped_run_says_where_it_would_continue(
     ending: list[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ending.append(KeyboardInterrupt())
     folder = RunFolder(tmp_path / "r")
     assert train_main("magrpo", arguments(tmp_path)) == 130
-    assert capsys.readouterr().err.endswith(f"stopped at step 3; --resume {folder} goes on from the start\n")
+    assert capsys.readouterr().err.endswith(f"stopped at step 3; --resume {folder} continues from the start\n")
     for agent in (0, 1):
         folder.checkpoints.begin(2, PolicyId((agent,)))
     folder.checkpoints.commit(TrainerState(2, 16, 2), keep=1)
@@ -160,23 +160,23 @@ def test_a_stopped_run_says_where_it_is(
     for step in (2, 4):
         folder.log.append(synthetic(step, agents=2, group_count=1, size=1, tokens=1, prompt=1))
     assert train_main("magrpo", ["--resume", str(folder)]) == 130
-    assert capsys.readouterr().err.endswith(f"stopped at step 3; --resume {folder} goes on from step 3\n")
+    assert capsys.readouterr().err.endswith(f"stopped at step 3; --resume {folder} continues from step 3\n")
     assert not folder.error.exists()
     assert not folder.lock.exists()
 
 
-def test_a_stopped_run_leaves_its_plot(ending: list[BaseException], tmp_path: Path) -> None:
+def test_a_stopped_run_is_plotted(ending: list[BaseException], tmp_path: Path) -> None:
     ending.append(KeyboardInterrupt())
     assert train_main("magrpo", arguments(tmp_path)) == 130
     plot = RunFolder(tmp_path / "r").plot
-    assert not plot.exists(), "no step to draw"
+    assert not plot.exists(), "no step to plot"
     row = {"step": 3, "env_steps": 24, "rollout/episodes": 2, "turn_1/reward_mean": 1.5}
     RunFolder(tmp_path / "r").metrics.write_text(json.dumps(row) + "\n")
     assert train_main("magrpo", ["--resume", str(tmp_path / "r")]) == 130
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_that_did_nothing_leaves_nothing(
+def test_a_run_stopped_before_the_first_step_leaves_no_folder(
     ending: list[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(verbose: bool) -> str:
@@ -188,7 +188,7 @@ def test_a_run_that_did_nothing_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_is_being_written_is_not_touched(
+def test_a_locked_run_is_not_changed(
     ending: list[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ending.append(KeyboardInterrupt())
@@ -202,10 +202,10 @@ def test_a_run_that_is_being_written_is_not_touched(
     assert {path: path.read_bytes() for path in folder.path.iterdir()} == before
 
 
-def test_a_requeued_run_goes_on(
+def test_a_requeued_run_is_resumed(
     ending: list[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same command, again and again."""
+    """The same command resumes the run each time."""
     ending.append(KeyboardInterrupt())
     command = arguments(tmp_path, "output.resume=auto", "output.save_final_model=false", "dataset.eval_split=null")
     command += ["magrpo.max_steps=4"]
@@ -215,7 +215,7 @@ def test_a_requeued_run_goes_on(
             folder.checkpoints.begin(done, PolicyId((agent,)))
         folder.checkpoints.commit(TrainerState(done, 16 * done, done), keep=1)
         assert train_main("magrpo", command) == 130
-        assert capsys.readouterr().err.endswith("goes on from " + (f"step {done}\n" if done else "the start\n"))
+        assert capsys.readouterr().err.endswith("continues from " + (f"step {done}\n" if done else "the start\n"))
     assert train_main("magrpo", [*command, "seed=7"]) == 1
     assert "a resumed run keeps its seed" in capsys.readouterr().err
     for agent in (0, 1):
@@ -228,17 +228,17 @@ def test_a_requeued_run_goes_on(
     assert train_main("grpo", ["--resume", str(folder)]) == 1
 
 
-def test_a_folder_that_holds_a_run_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "config.yaml").write_text("seed: 1\n")
     assert train_main("magrpo", arguments(tmp_path)) == 1
-    assert f"{tmp_path / 'r'} already holds a run: resume it with --resume" in capsys.readouterr().err
+    assert f"{tmp_path / 'r'} already contains a run: resume it with --resume" in capsys.readouterr().err
     assert train_main("magrpo", ["--resume", str(tmp_path / "r")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'r' / 'config.yaml'} has no section magrpo or grpo\n"
 
 
 def test_a_saved_config_is_read_once(tmp_path: Path) -> None:
-    """What a resumed run may change comes from the same reading as what it is compared with."""
+    """The resumed config and the config that it is compared with come from one read."""
     (tmp_path / "config.yaml").write_text(QUICKSTART.read_text())
     saved = SavedRun.read(tmp_path)
     (tmp_path / "config.yaml").unlink()

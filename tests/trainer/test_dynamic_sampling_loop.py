@@ -1,4 +1,4 @@
-"""The real loop with dynamic sampling, on imagined hardware: what is in a batch, what is skipped, where it goes on."""
+"""The training loop with dynamic sampling on simulated hardware."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CASE = Case((PACE, PACE), (1, 1), tasks=3, steps=6, group=3, alike=0.6)
 
 @dataclass
 class Kept:
-    """The batch log, in memory."""
+    """A batch log in memory."""
 
     steps: dict[int, LoggedStep] = field(default_factory=dict)
 
     def append(self, rollout: LoggedStep) -> None:
-        assert rollout.step == len(self.steps), "in their order"
+        assert rollout.step == len(self.steps), "batches are logged in order"
         self.steps[rollout.step] = rollout
 
     def read(self, step: int, agents: int) -> LoggedStep:
@@ -39,49 +39,49 @@ class Kept:
         return self.steps[step].draws
 
     def drop_before(self, step: int) -> None:
-        """All is kept."""
+        """Keep all batches."""
 
 
-def played(
-    case: Case, folder: Path, standing: ResumeState | None = None, log: Kept | None = None
+def run(
+    case: Case, folder: Path, resume_state: ResumeState | None = None, log: Kept | None = None
 ) -> tuple[list[MetricRow], Kept]:
     log = Kept() if log is None else log
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        found, _ = runner.run(imagine(case, folder, standing, log))
-    return found.rows, log
+        sink, _ = runner.run(imagine(case, folder, resume_state, log))
+    return sink.rows, log
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
-def test_a_batch_is_the_first_draws_that_teach(tmp_path: Path, staleness: int) -> None:
-    rows, log = played(replace(CASE, staleness=staleness), tmp_path)
-    draw = 0
+def test_a_batch_consists_of_the_first_informative_samples(tmp_path: Path, staleness: int) -> None:
+    rows, log = run(replace(CASE, staleness=staleness), tmp_path)
+    sample = 0
     for step, row in enumerate(rows):
         kept = log.steps[step]
-        numbers = range(draw, draw + kept.draws)
+        numbers = range(sample, sample + kept.draws)
         assert set(kept.skipped) < set(numbers)
         assert kept.draws - len(kept.skipped) == 3
-        assert numbers[-1] not in kept.skipped, "it ends with the last that it needs"
+        assert numbers[-1] not in kept.skipped, "the last sample is informative"
         for batch in kept.batches:
             groups = batch.mini_batches[0].groups
-            assert len(groups) == 3 * 2, "two turns of each"
-            assert [group.turn for group in groups] == [0, 1] * 3, "draw by draw"
+            assert len(groups) == 3 * 2, "two turns per sample"
+            assert [group.turn for group in groups] == [0, 1] * 3, "sample by sample"
         assert row["rollout/skipped"] == len(kept.skipped)
         assert row["rollout/episodes"] == kept.draws
-        assert row["rollout/joint_samples"] == kept.draws * 2 * 3, "what was skipped was sampled"
-        draw += kept.draws
+        assert row["rollout/joint_samples"] == kept.draws * 2 * 3, "skipped samples count too"
+        sample += kept.draws
         assert row.get("agent_0/staleness_max", 0) <= staleness
     assert len(rows) == 6
     assert sum(len(kept.skipped) for kept in log.steps.values()) > 0
-    assert log.steps[0].skipped == played(CASE, tmp_path / "again")[1].steps[0].skipped
+    assert log.steps[0].skipped == run(CASE, tmp_path / "again")[1].steps[0].skipped
 
 
 @pytest.mark.parametrize(("done", "logged"), [(0, 0), (2, 2), (2, 4), (5, 6)])
-def test_a_resumed_run_goes_on_at_the_right_draw(tmp_path: Path, done: int, logged: int) -> None:
-    _, whole = played(CASE, tmp_path / "whole")
+def test_a_resumed_run_continues_at_the_right_sample(tmp_path: Path, done: int, logged: int) -> None:
+    _, whole = run(CASE, tmp_path / "whole")
     before = [whole.steps[step] for step in range(done)]
     state = TrainerState(done, sum(r.joint_samples for r in before), 2 * done, sum(r.draws for r in before))
     log = Kept({step: whole.steps[step] for step in range(logged)})
-    rows, resumed = played(CASE, tmp_path / "resumed", ResumeState(None, state, logged, frozenset()), log)
+    rows, resumed = run(CASE, tmp_path / "resumed", ResumeState(None, state, logged, frozenset()), log)
     assert len(rows) == 6 - done
     assert rows[-1]["env_steps"] == sum(r.joint_samples for r in whole.steps.values())
     for step, kept in whole.steps.items():
@@ -89,20 +89,22 @@ def test_a_resumed_run_goes_on_at_the_right_draw(tmp_path: Path, done: int, logg
         assert (again.draws, again.skipped, again.batches) == (kept.draws, kept.skipped, kept.batches)
 
 
-def test_without_anything_to_skip_a_batch_is_its_size(tmp_path: Path) -> None:
-    rows, log = played(replace(CASE, alike=0.0), tmp_path)
+def test_without_uninformative_samples_nothing_is_skipped(tmp_path: Path) -> None:
+    rows, log = run(replace(CASE, alike=0.0), tmp_path)
     assert [(kept.draws, kept.skipped) for kept in log.steps.values()] == [(3, ())] * 6
     assert rows[-1]["rollout/skipped"] == 0
 
 
-def test_a_run_that_finds_nothing_ends_at_once(tmp_path: Path) -> None:
-    says = "step 1 took 12 tasks, and in 0 of the 3 that it needs rewards differ: there is nothing to learn from"
+def test_a_run_without_informative_samples_ends_at_once(tmp_path: Path) -> None:
+    says = "step 1 sampled 12 tasks, of which 0 of 3 required have different rewards: there is nothing to learn from"
     with pytest.raises(UserError, match=says):
-        played(replace(CASE, alike=1.0), tmp_path)
+        run(replace(CASE, alike=1.0), tmp_path)
 
 
-def test_a_step_that_finds_too_few_learns_from_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, log = played(replace(CASE, alike=0.9, steps=4), tmp_path)
+def test_a_step_with_too_few_informative_samples_learns_from_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, log = run(replace(CASE, alike=0.9, steps=4), tmp_path)
     sizes = [kept.draws - len(kept.skipped) for kept in log.steps.values()]
     assert min(sizes) < 3
     assert all(kept.draws == 12 for kept, size in zip(log.steps.values(), sizes, strict=True) if size < 3)
@@ -110,7 +112,7 @@ def test_a_step_that_finds_too_few_learns_from_them(tmp_path: Path, capsys: pyte
 
 
 def test_every_epoch_is_a_permutation() -> None:
-    draws = [task_for_sample(5, draw, seed=1) for draw in range(15)]
-    epochs = [draws[:5], draws[5:10], draws[10:]]
+    tasks = [task_for_sample(5, sample, seed=1) for sample in range(15)]
+    epochs = [tasks[:5], tasks[5:10], tasks[10:]]
     assert all(sorted(epoch) == list(range(5)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) > 1

@@ -1,4 +1,4 @@
-"""When a run may not go on."""
+"""Health checks that end a run or warn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def health(**section: object) -> HealthMonitor:
 
 
 def played(*versions: Sequence[int]) -> Episode:
-    """One node; for each agent the versions of its completions."""
+    """Return an episode of one node with the weight versions of each agent's completions."""
     groups = [[Completion((1,), "", (0.0,), "stop", ((v, 1),)) for v in group] for group in versions]
     return Episode(TASK, Node(0, [], [], groups, []))
 
@@ -43,15 +43,15 @@ def test_bad_steps_in_a_row_end_the_run(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err.count("not finite, update skipped") == 3
 
 
-def test_a_sampler_that_differs_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gap_between_engine_and_learner_is_warned_of_once(capsys: pytest.CaptureFixture[str]) -> None:
     watcher = health()
     for step in (1, 2):
         watcher.check_updates([GOOD, replace(GOOD, logprob_gap=0.2)], step)
     watcher.check_updates([replace(GOOD, logprob_gap=float("nan"))], 3)
-    assert capsys.readouterr().err.count("differ by 0.200 nats a token") == 1
+    assert capsys.readouterr().err.count("differ by 0.200 nats per token") == 1
 
 
-def test_old_weights_differ_by_design(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gap_from_stale_weights_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     far = replace(GOOD, logprob_gap=0.2)
     health(max_staleness=2).check_updates([far], 1)
     assert capsys.readouterr().err == ""  # importance, on by itself, makes up for it
@@ -63,7 +63,7 @@ def test_old_weights_differ_by_design(capsys: pytest.CaptureFixture[str]) -> Non
     assert "versions old" not in capsys.readouterr().err
 
 
-def test_a_step_without_any_verdict_has_no_sandbox() -> None:
+def test_a_step_without_any_verdict_ends_the_run() -> None:
     health().check_rollout([lost("gone"), played([3], [3])], 3)
     with pytest.raises(UserError, match="no episode of step 7 had a verdict: gone"):
         health().check_rollout([lost("gone"), lost("gone")], 6)
@@ -76,7 +76,7 @@ def test_stale_tokens_are_a_bug() -> None:
             health().check_rollout([played([batch], versions)], batch)
 
 
-def test_a_run_that_learned_nothing_fails() -> None:
+def test_a_run_without_an_optimizer_step_fails() -> None:
     health().check_learning(1, 5)
     with pytest.raises(UserError, match="no optimizer step up to step 5 had a gradient"):
         health().check_learning(0, 5)

@@ -1,4 +1,4 @@
-"""The real loop on a virtual clock, with imagined engines, learners and sandbox: who waits for whom, how long."""
+"""The training loop on a virtual clock with simulated engines, learners and sandbox: staleness and waiting times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.simulate import Case, simulate
 from benchmarks.simulated_durations import Pace
 
 EQUAL = Pace(token_s=0.02, slots=16, mean_tokens=100, learn_s=0.14, optimizer_s=0.1, publish_s=0.1)
-"""Rollout and learning take about as long, and engines have less room than a batch needs."""
+"""Rollout and learning take about the same time, and engines have fewer slots than a batch needs."""
 
 
 @settings(max_examples=25, deadline=None)
@@ -26,10 +26,10 @@ EQUAL = Pace(token_s=0.02, slots=16, mean_tokens=100, learn_s=0.14, optimizer_s=
     seed=st.integers(0, 1000),
     shared=st.booleans(),
 )
-def test_nothing_is_too_stale_and_nobody_waits_for_ever(
+def test_the_staleness_bound_holds_without_deadlock(
     speeds: list[float], staleness: int, tasks: int, turns: int, streams: bool, mtbf_s: float, seed: int, shared: bool
 ) -> None:
-    """Every batch is learned from once and in order, or the trainer would raise; a deadlock raises too."""
+    """The trainer raises unless every batch is learned once and in order; a deadlock raises too."""
     paces = tuple(replace(EQUAL, learn_s=speed) for speed in speeds)
     case = Case(
         paces,
@@ -45,9 +45,9 @@ def test_nothing_is_too_stale_and_nobody_waits_for_ever(
         seed=seed,
         shared=shared,
     )
-    found = simulate(case)
-    assert 0 <= found.staleness_mean <= found.staleness_max <= staleness
-    assert found == simulate(case), "the order of events is a function of the case"
+    figures = simulate(case)
+    assert 0 <= figures.staleness_mean <= figures.staleness_max <= staleness
+    assert figures == simulate(case), "the order of events is a function of the case"
 
 
 @pytest.fixture(scope="module")
@@ -55,21 +55,21 @@ def equal() -> Case:
     return Case((EQUAL, EQUAL), (1, 1), tasks=8, steps=8, group=8)
 
 
-def test_learning_while_the_rest_is_played_shortens_a_synchronous_step(equal: Case) -> None:
+def test_learning_during_the_rollout_shortens_a_synchronous_step(equal: Case) -> None:
     barrier, streamed = simulate(replace(equal, streams=False)), simulate(equal)
     assert streamed.staleness_max == 0
     assert streamed.samples_per_s > 1.4 * barrier.samples_per_s
 
 
-def test_one_version_of_slack_overlaps_rollouts_and_learning(equal: Case) -> None:
+def test_staleness_1_overlaps_rollouts_and_learning(equal: Case) -> None:
     barrier, ahead = simulate(replace(equal, streams=False)), simulate(replace(equal, staleness=1))
     assert ahead.staleness_max == 1
     assert ahead.samples_per_s > 1.6 * barrier.samples_per_s
     assert ahead.gate_idle < 0.05
 
 
-def test_a_slow_learner_is_seen_to_hold_up_the_other() -> None:
+def test_a_slow_learner_makes_the_other_wait() -> None:
     slow = replace(EQUAL, learn_s=0.5)
-    found = simulate(Case((EQUAL, slow), (1, 1), tasks=4, steps=6, group=4))
-    assert found.learner_idle[0] > found.learner_idle[1] + 0.3
-    assert found.gate_idle > 0.2
+    figures = simulate(Case((EQUAL, slow), (1, 1), tasks=4, steps=6, group=4))
+    assert figures.learner_idle[0] > figures.learner_idle[1] + 0.3
+    assert figures.gate_idle > 0.2
