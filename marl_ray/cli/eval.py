@@ -70,7 +70,7 @@ def numbers(text: str) -> list[int]:
 
 
 def _eval(options: argparse.Namespace) -> None:
-    from marl_ray.evaluation.evaluate import EvaluationRequest, run
+    from marl_ray.evaluation.evaluate import EvaluationRequest, run_evaluation
 
     configure_logging(options)
     config = load_config(options)
@@ -85,7 +85,7 @@ def _eval(options: argparse.Namespace) -> None:
         folder=options.output or Path("evaluations") / stamp,
         episodes=options.episodes,
     )
-    for line in run(config, request):
+    for line in run_evaluation(config, request):
         print(line)
 
 

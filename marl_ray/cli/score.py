@@ -54,9 +54,8 @@ def _score(options: argparse.Namespace) -> None:
 
     from marl_ray.config import parse_overrides
     from marl_ray.data import DATASETS
-    from marl_ray.evaluation.completion_scorer import AHEAD, CompletionScorer
-    from marl_ray.evaluation.completions_file import read_completions, tasks_by_id
     from marl_ray.evaluation.local_sandbox_pool import LocalSandboxPool
+    from marl_ray.evaluation.scoring import LINES_PER_SANDBOX, CompletionScorer, read_completions, tasks_by_id
     from marl_ray.telemetry import logs
 
     configure_logging(options)
@@ -72,7 +71,7 @@ def _score(options: argparse.Namespace) -> None:
         with tqdm(
             total=len(joints), unit="line", disable=logs.progress_bar_disabled(), dynamic_ncols=True, leave=False
         ) as bar:
-            async for line in scorer.each(joints, sandboxes, AHEAD * workers):
+            async for line in scorer.score_all(joints, sandboxes, LINES_PER_SANDBOX * workers):
                 with tqdm.external_write_mode():
                     print(json.dumps(line), flush=True)
                 bar.update()

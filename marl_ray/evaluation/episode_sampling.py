@@ -1,8 +1,7 @@
-"""Playing an evaluation: its actors, its episodes, and what is measured of them.
+"""Sampling of evaluation episodes: the actors of an evaluation, and the episodes of each model.
 
-The episodes are played by the code of training's evaluations, one joint action a turn. So the samples of a task are
-independent from the first turn on, as pass@k wants them, and the first of them is what a training with
-`eval_num_generations: 1` evaluates.
+Episodes use the code of training's evaluations with one joint action per turn, so the samples of a task are independent
+from the first turn on, as pass@k requires. The first sample equals a training evaluation with `eval_num_generations: 1`.
 """
 
 from __future__ import annotations
@@ -30,71 +29,72 @@ from marl_ray.telemetry.logs import progress_bar_disabled
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 256
-"""Episodes in play: enough for engines to batch, and few enough that no request waits for long."""
+MAX_CONCURRENT_EPISODES = 256
+"""Enough for engines to batch, and few enough that no request waits for long."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """What is to be played: `samples` episodes of each task by each contender, by one of PROTOCOLS.
+    """A checked evaluation: `samples` episodes of each task by each model, under one of PROTOCOLS.
 
-    `adapters`: those of the evaluated_models' models that are one, and the models that they are for.
+    `adapters` maps the folders of models that are LoRA adapters to their base models.
     """
 
     config: Config
-    evaluated_models: Sequence[EvaluatedModel]
+    models: Sequence[EvaluatedModel]
     tasks: Sequence[Task]
     samples: int
     protocol: str
     adapters: Mapping[str, str] = field(default_factory=dict)
 
 
-def evaluate(evaluation: EvaluationPlan, hear: Callable[[EvaluatedModel, list[list[Episode]]], None]) -> None:
-    """Play it, on the cluster or on this machine; `hear` gets each contender's episodes, by task, when they are all
-    played. Raises UserError, and KeyboardInterrupt when it is stopped."""
+OnModelDone = Callable[[EvaluatedModel, list[list[Episode]]], None]
+"""Called with a model and its episodes by task."""
+
+
+def sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone) -> None:
+    """Sample all episodes, on the cluster or on this machine.
+
+    Raises UserError, and KeyboardInterrupt when it is stopped.
+    """
     with StopSignals() as signals:
         try:
-            logger.info(connect(evaluation.config.output.verbose))
-            signals.run(lambda: _evaluate(evaluation, hear))
+            logger.info(connect(plan.config.output.verbose))
+            signals.run(lambda: _sample_episodes(plan, on_model_done))
         finally:
             disconnect()
 
 
-async def _evaluate(evaluation: EvaluationPlan, hear: Callable[[EvaluatedModel, list[list[Episode]]], None]) -> None:
-    ensemble = EvaluationActors(evaluation.config)
+async def _sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone) -> None:
+    actors = EvaluationActors(plan.config)
     try:
-        await ensemble.start()
-        for contender in evaluation.evaluated_models:
-            agents = range(contender.config.num_agents)
-            generators = await ensemble.start_generators([policy_config(contender, agent) for agent in agents])
-            hear(contender, await _play(evaluation, contender, generators, ensemble.sandbox))
+        await actors.start()
+        for model in plan.models:
+            agents = range(model.config.num_agents)
+            generators = await actors.start_generators([policy_config(model, agent) for agent in agents])
+            on_model_done(model, await _episodes_of(plan, model, generators, actors.sandbox))
     finally:
-        await ensemble.close()
+        await actors.close()
 
 
-async def _play(
-    evaluation: EvaluationPlan, contender: EvaluatedModel, generators: Sequence[CompletionGenerator], sandbox: Executor
+async def _episodes_of(
+    plan: EvaluationPlan, model: EvaluatedModel, generators: Sequence[CompletionGenerator], sandbox: Executor
 ) -> list[list[Episode]]:
-    """The episodes of each task, in order."""
-    config, tasks, samples = contender.config, evaluation.tasks, evaluation.samples
+    """Return the episodes of each task, in order."""
+    config, tasks, samples = model.config, plan.tasks, plan.samples
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     transition = Transition(config.external, environment)
-    in_play = asyncio.Semaphore(AT_ONCE)
+    limit = asyncio.Semaphore(MAX_CONCURRENT_EPISODES)
     with tqdm(
-        total=len(tasks) * samples,
-        desc=contender.label,
-        disable=progress_bar_disabled(),
-        dynamic_ncols=True,
-        leave=False,
+        total=len(tasks) * samples, desc=model.label, disable=progress_bar_disabled(), dynamic_ncols=True, leave=False
     ) as bar:
 
-        async def play(task: Task, sample: int) -> Episode:
-            async with in_play:
-                through = PROTOCOLS[evaluation.protocol](generators)
-                runner = EpisodeRunner(config, environment, transition, through, sandbox)
+        async def run_episode(task: Task, sample: int) -> Episode:
+            async with limit:
+                runner = EpisodeRunner(config, environment, transition, PROTOCOLS[plan.protocol](generators), sandbox)
                 episode = await runner.evaluate_task(task, 1, sample)
             bar.update()
             return episode
 
-        episodes = await gather(*(play(task, sample) for task in tasks for sample in range(samples)))
+        episodes = await gather(*(run_episode(task, sample) for task in tasks for sample in range(samples)))
     return [episodes[start : start + samples] for start in range(0, len(episodes), samples)]

@@ -1,4 +1,4 @@
-"""Sandboxes side by side in this process, for who does without Ray."""
+"""A pool of sandboxes in this process, for scoring without Ray."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Work = tuple[Program, "Future[ExecutionReport]"]
 
 
 class LocalSandboxPool:
-    """`workers` sandboxes, each with a thread that hands it one program after another. An `Executor` of rollouts.
+    """An `Executor` with `workers` sandboxes, each served by a thread.
 
-    Whoever leaves with an exception does not wait for programs that run: the threads are daemons, and a sandbox's
+    Leaving the context with an exception does not wait for running programs: the threads are daemons, and a sandbox's
     processes end with the process that started them.
     """
 
@@ -28,7 +28,7 @@ class LocalSandboxPool:
         self._threads = [threading.Thread(target=self._serve, args=(box,), daemon=True) for box in self._sandboxes]
 
     def __enter__(self) -> Self:
-        """Start them. Raises UserError where no acceptable isolation is to be had."""
+        """Start the sandboxes. Raises UserError if no acceptable isolation is available."""
         for sandbox in self._sandboxes:
             try:
                 sandbox.start()
@@ -47,11 +47,11 @@ class LocalSandboxPool:
                 sandbox.close()
 
     def describe(self) -> str:
-        """One line: how programs are isolated."""
+        """Return the isolation of programs in one line."""
         return self._sandboxes[0].describe()
 
     async def execute(self, programs: Sequence[Any]) -> list[ExecutionReport]:
-        """Reports in the order of the programs. Each program has limits, so that this ends."""
+        """Return the reports in the order of the programs."""
         waiting: list[Future[ExecutionReport]] = []
         for program in programs:
             report: Future[ExecutionReport] = Future()
@@ -66,5 +66,5 @@ class LocalSandboxPool:
                 continue
             try:
                 report.set_result(sandbox.run(program))
-            except Exception as error:  # whatever it is, whoever waits must know
+            except Exception as error:  # passed to the waiting caller
                 report.set_exception(error)

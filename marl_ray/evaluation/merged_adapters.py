@@ -1,7 +1,7 @@
-"""Adapters that are evaluated: engines load whole models, so each is merged into its base model for as long as that.
+"""Temporary merging of LoRA adapters into their base models, because engines load complete models.
 
-The merged models are in a hidden folder of the run that an adapter is of, which the engines' nodes see as they see the
-run's other models, and are deleted at the end.
+The merged models are in a hidden folder of the adapter's run, which is on a path that the engines' nodes share, and are
+deleted after the evaluation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PREFIX = ".merged-"
 
 
 def check_adapter(folder: str) -> None:
-    """It is whole, and can be merged here. Raises UserError."""
+    """Raise UserError unless the adapter is complete and peft is installed."""
     if not peft_installed():
         raise UserError(f"{folder} is an adapter, and peft is not installed: pip install 'marl-ray[lora]'")
     try:
@@ -37,34 +37,34 @@ def check_adapter(folder: str) -> None:
 
 
 @contextmanager
-def merged(asked: EvaluationPlan) -> Iterator[EvaluationPlan]:
-    """The same, with whole models in the adapters' places as long as this lasts. Raises UserError."""
+def merged_adapters(plan: EvaluationPlan) -> Iterator[EvaluationPlan]:
+    """Yield the plan with merged models in place of adapters; delete them at the end. Raises UserError."""
     with ExitStack() as stack:
-        places = {folder: _merge(folder, base, asked.config.model, stack) for folder, base in asked.adapters.items()}
-        playing = [replace(contender, config=_placed(contender.config, places)) for contender in asked.evaluated_models]
-        yield replace(asked, evaluated_models=playing)
+        merged = {folder: _merge(folder, base, plan.config.model, stack) for folder, base in plan.adapters.items()}
+        models = [replace(model, config=_with_models(model.config, merged)) for model in plan.models]
+        yield replace(plan, models=models)
 
 
 def _merge(folder: str, base: str, model: ModelConfig, stack: ExitStack) -> str:
-    """The folder of the merged model, which `stack` deletes. It has the name of the adapter's: names say how to
-    prompt."""
+    """Return the folder of the merged model, which `stack` deletes. It keeps the adapter's name, on which the prompt
+    format depends."""
     from marl_ray.learning.merging import save_merged_model  # torch
 
     logger.info(f"merging adapter {folder} into {base}")
     adapter = Path(folder)
-    run = next(above for above in adapter.parents if RunFolder(above).config.exists())
+    run = next(parent for parent in adapter.parents if RunFolder(parent).config.exists())
     try:
-        place = stack.enter_context(TemporaryDirectory(prefix=PREFIX, dir=run))
-        whole = Path(place) / adapter.name
-        save_merged_model(resolve_model(base), adapter, whole, model)
+        parent = stack.enter_context(TemporaryDirectory(prefix=PREFIX, dir=run))
+        model_folder = Path(parent) / adapter.name
+        save_merged_model(resolve_model(base), adapter, model_folder, model)
     except OSError as error:
         raise UserError(
-            f"adapter {folder} cannot be merged into {base} below {run} ({error.strerror or error}): copy the run to "
-            "where there is room and you may write"
+            f"adapter {folder} cannot be merged into {base} in {run} ({error.strerror or error}): copy the run to a "
+            "writable folder with enough space"
         ) from None
-    return str(whole)
+    return str(model_folder)
 
 
-def _placed(config: Config, places: Mapping[str, str]) -> Config:
-    agents = (replace(agent, name=places.get(agent.name, agent.name)) for agent in config.agents)
+def _with_models(config: Config, merged: Mapping[str, str]) -> Config:
+    agents = (replace(agent, name=merged.get(agent.name, agent.name)) for agent in config.agents)
     return replace(config, agents=tuple(agents))

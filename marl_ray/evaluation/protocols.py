@@ -1,12 +1,14 @@
-"""In which order the agents of an evaluation answer, and what they hear of each other within a turn.
+"""Communication protocols of an evaluation: the order of responses, and the responses that each agent reads.
 
-`parallel`: as trained, all at the same time unless the environment has an order of its own. `single`: the last agent
-alone, with the prompts of a single agent. `sequential`: one after another, each reads what those before it have
-answered in this turn. `discussion`: each answers, reads what all others have answered, and answers once more; only that
-counts.
+| protocol | agents |
+|---|---|
+| parallel | respond at the same time, as trained, unless the environment has an order of its own |
+| single | the last agent alone, with the prompts of a single agent |
+| sequential | respond in order; each reads the responses of the agents before it in this turn |
+| discussion | respond, read the responses of all others, and respond again; only the second response counts |
 
-The last two change prompts on their way to the generators, and nothing else: environment, player and sandbox do not
-know of them, nor do the records of episodes, whose prompts are the environment's.
+`sequential` and `discussion` change prompts on their way to the generators. Environment, episode runner and sandbox
+are unaffected, and episode records keep the environment's prompts.
 """
 
 from __future__ import annotations
@@ -20,66 +22,67 @@ from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.random_streams import stream_seed
 from marl_ray.rollout.episode_runner import CompletionGenerator
 
-Answers = defaultdict[tuple[int, int], "asyncio.Future[str]"]
-"""By turn and agent; whoever asks first makes the future."""
+Responses = defaultdict[tuple[int, int], "asyncio.Future[str]"]
+"""The response of each agent by (turn, agent), as a future that readers may await before it exists."""
 
 
 @dataclass(slots=True)
-class _Speaker:
-    """One agent's generators in one episode, in whose turns it is asked once each."""
+class _ProtocolGenerator:
+    """The generators of one agent in one episode; called once per turn."""
 
     agent: int
-    others: range
-    own: CompletionGenerator
-    answers: Answers
+    read_from: range
+    """Agents whose responses this agent reads."""
+    generators: CompletionGenerator
+    responses: Responses
     turn: int = field(default=0, init=False)
 
-    async def hear(self, prompt: str) -> str:
-        """The prompt after what the others have answered in this turn."""
-        heard = [await self.answers[self.turn, other] for other in self.others if other != self.agent]
-        return "".join(f"Another agent has answered:\n{answer.strip()}\n\n" for answer in heard) + prompt
+    async def with_responses(self, prompt: str) -> str:
+        """Return the prompt after the other agents' responses of this turn."""
+        others = [await self.responses[self.turn, other] for other in self.read_from if other != self.agent]
+        return "".join(f"Another agent has answered:\n{response.strip()}\n\n" for response in others) + prompt
 
-    def tell(self, generation: Generation) -> None:
-        """Nothing is what the others hear of a prompt that was too long."""
+    def share(self, generation: Generation) -> None:
+        """Make the first completion readable; an empty text if the prompt was too long."""
         texts = [completion.text for completion in generation.completions[:1]]
-        self.answers[self.turn, self.agent].set_result("".join(texts))
+        self.responses[self.turn, self.agent].set_result("".join(texts))
 
 
-class _InOrder(_Speaker):
+class _Sequential(_ProtocolGenerator):
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
-        generation = await self.own.generate(await self.hear(prompt), sampling, priority)
-        self.tell(generation)
+        generation = await self.generators.generate(await self.with_responses(prompt), sampling, priority)
+        self.share(generation)
         self.turn += 1
         return generation
 
 
-class _AfterDrafts(_Speaker):
+class _Discussion(_ProtocolGenerator):
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
-        once = replace(sampling, num_generations=1, seed=stream_seed(sampling.seed, "draft"))
-        self.tell(await self.own.generate(prompt, once, priority))
-        generation = await self.own.generate(await self.hear(prompt), sampling, priority)
+        draft = replace(sampling, num_generations=1, seed=stream_seed(sampling.seed, "draft"))
+        self.share(await self.generators.generate(prompt, draft, priority))
+        generation = await self.generators.generate(await self.with_responses(prompt), sampling, priority)
         self.turn += 1
         return generation
 
 
 def parallel(generators: Sequence[CompletionGenerator]) -> list[CompletionGenerator]:
-    """As they are."""
+    """Return the generators unchanged."""
     return list(generators)
 
 
 def sequential(generators: Sequence[CompletionGenerator]) -> list[CompletionGenerator]:
-    """Those of an episode in which agents answer in their order."""
-    answers = _no_answers()
-    return [_InOrder(agent, range(agent), own, answers) for agent, own in enumerate(generators)]
+    """Return generators for one episode in which agents respond in order."""
+    responses = _no_responses()
+    return [_Sequential(agent, range(agent), own, responses) for agent, own in enumerate(generators)]
 
 
 def discussion(generators: Sequence[CompletionGenerator]) -> list[CompletionGenerator]:
-    """Those of an episode in which agents exchange drafts in every turn."""
-    answers, everyone = _no_answers(), range(len(generators))
-    return [_AfterDrafts(agent, everyone, own, answers) for agent, own in enumerate(generators)]
+    """Return generators for one episode in which agents exchange drafts in every turn."""
+    responses, everyone = _no_responses(), range(len(generators))
+    return [_Discussion(agent, everyone, own, responses) for agent, own in enumerate(generators)]
 
 
-def _no_answers() -> Answers:
+def _no_responses() -> Responses:
     return defaultdict(lambda: asyncio.get_running_loop().create_future())
 
 
@@ -90,6 +93,6 @@ PROTOCOLS: dict[str, Callable[[Sequence[CompletionGenerator]], list[CompletionGe
     "sequential": sequential,
     "discussion": discussion,
 }
-"""What an episode's agents are asked through. With `single` there is one agent."""
+"""Wrappers of an episode's generators. `single` has one agent and needs no wrapper."""
 REORDERING = ("sequential", "discussion")
-"""Protocols that make agents wait for each other, which an environment's own order may rule out."""
+"""Protocols in which agents wait for each other, which excludes environments with an order of their own."""

@@ -61,7 +61,7 @@ def select_episodes(records: Iterable[EpisodeRecord], count: int) -> list[Select
 
 
 def episode_view(episode: SelectedEpisode) -> dict[str, Any]:
-    """Return what the episode template shows."""
+    """Return the variables of the episode template."""
     record = episode.record
     nodes = {tuple(node["path"]): node for node in record["nodes"]}
     is_chain = len(nodes) == len({len(path) for path in nodes})

@@ -1,4 +1,4 @@
-"""What --model names, and what is refused before anything starts."""
+"""Resolution of --model, and requests that are rejected before any actor starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marl_ray.config import Config, from_tree, load, to_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
-from marl_ray.evaluation.evaluate import EvaluationRequest, check
+from marl_ray.evaluation.evaluate import EvaluationRequest, plan_evaluation
 from marl_ray.evaluation.model_sources import (
     evaluated_models,
     find_model_sources,
@@ -35,7 +35,7 @@ def config() -> Config:
 
 @pytest.fixture
 def run(tmp_path: Path, config: Config) -> RunFolder:
-    """A run with two checkpoints and no trained models."""
+    """Return the folder of a run with two checkpoints and no trained models."""
     folder = RunFolder(tmp_path / "one")
     folder.make()
     folder.write_config(to_yaml(config), 0)
@@ -46,7 +46,7 @@ def run(tmp_path: Path, config: Config) -> RunFolder:
     return folder
 
 
-def test_a_run_is_its_models_or_its_newest_checkpoint(run: RunFolder, config: Config) -> None:
+def test_a_run_stands_for_its_trained_models_or_its_newest_checkpoint(run: RunFolder, config: Config) -> None:
     base, newest = find_model_sources(["base", str(run)], config)
     assert base.weights == ("bundled:toy-base", "bundled:toy-base")
     checkpoints = run.checkpoints.all()
@@ -61,7 +61,7 @@ def test_a_run_is_its_models_or_its_newest_checkpoint(run: RunFolder, config: Co
     assert trained.weights == (str(run.model(PolicyId((0,)))), str(run.model(PolicyId((1,)))))
 
 
-def test_models_of_fewer_steps_than_the_newest_checkpoint_are_not_taken(run: RunFolder, config: Config) -> None:
+def test_the_newest_checkpoint_replaces_models_of_fewer_steps(run: RunFolder, config: Config) -> None:
     for steps, folder in ((4, run.models), (3, run.checkpoints.all()[1])):
         for agent in (0, 1):
             run.model(PolicyId((agent,))).mkdir(parents=True, exist_ok=True)
@@ -70,32 +70,32 @@ def test_models_of_fewer_steps_than_the_newest_checkpoint_are_not_taken(run: Run
         assert found.weights[1] == str(folder / "agent_1")
 
 
-def test_a_shared_policy_plays_each_of_its_agents(tmp_path: Path, config: Config) -> None:
-    """Whether or not the config that plays it shares one."""
+def test_a_shared_policy_provides_the_weights_of_each_of_its_agents(tmp_path: Path, config: Config) -> None:
+    """Independently of whether the evaluation's config shares one."""
     shared = load(QUICKSTART, "magrpo", {"magrpo.policy": 0})
     folder = RunFolder(tmp_path / "shared")
     folder.make()
     folder.write_config(to_yaml(shared), 0)
     folder.model(PolicyId((0, 1))).mkdir(parents=True)
-    for playing in (config, shared):
-        base, trained = find_model_sources(["base", str(folder)], playing)
+    for own in (config, shared):
+        base, trained = find_model_sources(["base", str(folder)], own)
         assert trained.weights == (str(folder.models / "policy_0"),) * 2
-        apart = evaluated_models([base, trained], playing, swap=True)[1].config
+        apart = evaluated_models([base, trained], own, swap=True)[1].config
         assert [agent.name for agent in apart.agents] == ["bundled:toy-base", trained.weights[1]]
-        assert apart.policies == (PolicyId((0,)), PolicyId((1,))), "whoever learned together plays apart"
+        assert apart.policies == (PolicyId((0,)), PolicyId((1,))), "policies are not shared in an evaluation"
 
 
-def test_adapters_are_told_from_models_and_have_to_be_whole(run: RunFolder, config: Config) -> None:
+def test_adapters_are_recognised_and_must_be_complete(run: RunFolder, config: Config) -> None:
     adapter = run.checkpoints.all()[1] / "agent_0"
     (adapter / "adapter_model.safetensors").touch()
     (adapter / "tokenizer.json").touch()
     (newest,) = find_model_sources([str(run)], config)
     assert newest.adapters == {str(adapter): "bundled:toy-base"}
     with pytest.raises(UserError, match=r"agent_0 cannot be loaded: adapter_model.safetensors is cut off"):
-        check(config, request(models=[str(run)]))
+        plan_evaluation(config, request(models=[str(run)]))
 
 
-def test_models_that_are_none_are_refused(run: RunFolder, config: Config, tmp_path: Path) -> None:
+def test_invalid_models_are_rejected(run: RunFolder, config: Config, tmp_path: Path) -> None:
     def refusal(*names: str) -> str:
         with pytest.raises(UserError) as caught:
             find_model_sources(names, config)
@@ -113,87 +113,87 @@ def test_models_that_are_none_are_refused(run: RunFolder, config: Config, tmp_pa
     assert "has neither trained models nor a checkpoint yet" in refusal(str(empty))
 
 
-def test_runs_of_one_name_are_told_apart(run: RunFolder, config: Config, tmp_path: Path) -> None:
+def test_runs_with_the_same_name_are_labelled_by_their_paths(run: RunFolder, config: Config, tmp_path: Path) -> None:
     other = tmp_path / "seed2" / "one"
     shutil.copytree(run.path, other)
     base, one, two = find_model_sources(["base", str(run), str(other)], config)
     assert (base.label, one.label, two.label) == ("base", str(run), str(other))
     assert len(evaluated_models([base, one, two], config, swap=True)) == 9
-    with pytest.raises(UserError, match=f"--model {other}/ is given twice: leave one away"):
+    with pytest.raises(UserError, match=f"--model {other}/ is given twice: remove one"):
         find_model_sources([str(other), f"{other}/"], config)
 
 
-def test_swapping_fills_every_place_with_either(run: RunFolder, config: Config) -> None:
+def test_swapping_assigns_every_model_to_every_agent(run: RunFolder, config: Config) -> None:
     sources = find_model_sources(["base", str(run)], config)
     places = evaluated_models(sources, config, swap=True)
     assert [place.label for place in places] == ["base+base", "base+one", "one+base", "one+one"]
     assert [agent.name for agent in places[2].config.agents] == [sources[1].weights[0], "bundled:toy-base"]
-    assert places[1].players == ("base", "one")
-    with pytest.raises(UserError, match="--swap puts models in each other's places"):
+    assert places[1].sources == ("base", "one")
+    with pytest.raises(UserError, match="--swap combines models across agents"):
         evaluated_models(sources[:1], config, swap=True)
     single = single_agent(places[1])
     assert [agent.name for agent in single.config.agents] == [sources[1].weights[1]]
 
 
-def test_a_trained_base_model_is_prompted_as_its_base_was(run: RunFolder) -> None:
+def test_a_trained_model_keeps_the_prompt_format_of_its_base_model(run: RunFolder) -> None:
     tree = {"agents": ["some/model-base", "some/model"], "dataset": {"name": "bundled:toy"}, "magrpo": {}}
     config = from_tree(tree, "magrpo")
     (trained,) = evaluated_models(find_model_sources([str(run)], config), config, swap=False)
     assert [policy_config(trained, agent).model.use_chat_template for agent in (0, 1)] == [False, None]
-    said = replace(config, model=replace(config.model, use_chat_template=True))
-    (told,) = evaluated_models(find_model_sources([str(run)], said), said, swap=False)
-    assert policy_config(told, 0).model.use_chat_template is True
+    forced = replace(config, model=replace(config.model, use_chat_template=True))
+    (model,) = evaluated_models(find_model_sources([str(run)], forced), forced, swap=False)
+    assert policy_config(model, 0).model.use_chat_template is True
 
 
 def request(**changes: object) -> EvaluationRequest:
-    asked = EvaluationRequest(["base"], None, 5, [1, 5], "parallel", False, Path("out"), False)
-    return replace(asked, **changes)  # type: ignore[arg-type]
+    default = EvaluationRequest(["base"], None, 5, [1, 5], "parallel", False, Path("out"), False)
+    return replace(default, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"samples": 4}, "pass@5 needs as many samples, there are 4: raise --samples"),
         ({"protocol": "paralel"}, "unknown protocol 'paralel': there are parallel, single, sequential, discussion"),
         ({"split": "test"}, "has no split 'test'"),
-        ({"swap": True}, "give --model twice"),
+        ({"swap": True}, "give --model at least twice"),
     ],
 )
-def test_what_cannot_be_played_is_refused(config: Config, changes: dict[str, object], says: str) -> None:
+def test_invalid_requests_are_rejected(config: Config, changes: dict[str, object], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        check(config, request(**changes))
-    assert says in str(caught.value)
+        plan_evaluation(config, request(**changes))
+    assert message in str(caught.value)
 
 
-def test_greedy_samples_are_one(config: Config) -> None:
+def test_greedy_sampling_allows_one_sample(config: Config) -> None:
     greedy = replace(config, evaluation=replace(config.evaluation, eval_temperature=0.0))
-    with pytest.raises(UserError, match="all samples of a task are alike: set --samples 1"):
-        check(greedy, request())
-    with pytest.raises(UserError, match="eval_num_generations 4 would be alike: set that to 1"):
+    with pytest.raises(UserError, match="all samples of a task are equal: set --samples 1"):
+        plan_evaluation(greedy, request())
+    with pytest.raises(UserError, match=r"all 4 samples of magrpo.eval_num_generations would be equal: set it to 1"):
         load(QUICKSTART, "magrpo", {"magrpo.eval_temperature": 0})
     assert load(QUICKSTART, "magrpo", {"magrpo.eval_temperature": 0, "magrpo.eval_num_generations": 1})
 
 
-def test_the_command_plays_a_sample_at_a_time_whatever_training_does(run: RunFolder) -> None:
+def test_the_command_samples_one_joint_action_per_turn(run: RunFolder) -> None:
     for config, model in ((QUICKSTART, "base"), (None, str(run.path))):
-        asked = argparse.Namespace(override=["magrpo.eval_temperature=0"], config=config, model=[model])
-        assert load_config(asked).evaluation.eval_num_generations == 1
+        options = argparse.Namespace(override=["magrpo.eval_temperature=0"], config=config, model=[model])
+        assert load_config(options).evaluation.eval_num_generations == 1
 
 
-def test_tasks_are_those_of_training_unless_a_split_is_named(config: Config) -> None:
+def test_the_default_tasks_are_those_of_training_evaluations(config: Config) -> None:
     few = replace(config, evaluation=replace(config.evaluation, eval_num_samples=3))
-    assert len(check(few, request()).tasks) == 3
-    assert len(check(few, request(split="eval[:5]")).tasks) == 5
-    single = check(few, request(protocol="single"))
-    assert single.evaluated_models[0].config.num_agents == 1
+    assert len(plan_evaluation(few, request()).tasks) == 3
+    assert len(plan_evaluation(few, request(split="eval[:5]")).tasks) == 5
+    single = plan_evaluation(few, request(protocol="single"))
+    assert single.models[0].config.num_agents == 1
 
 
 @pytest.mark.parametrize("protocol", ["sequential", "discussion"])
-def test_an_order_of_the_environments_own_is_kept(protocol: str) -> None:
+def test_reordering_protocols_are_rejected_for_environments_with_an_order(protocol: str) -> None:
     ordered = load(QUICKSTART.with_name("toy_solver_tester.yaml"), "magrpo")
     with pytest.raises(UserError, match="environment solver_tester has an order of its own: use parallel"):
-        check(ordered, request(protocol=protocol))
-    assert check(ordered, request(protocol="single")).evaluated_models[0].config.num_agents == 1
+        plan_evaluation(ordered, request(protocol=protocol))
+    assert plan_evaluation(ordered, request(protocol="single")).models[0].config.num_agents == 1
 
 
 def test_an_evaluation_needs_a_config(capsys: pytest.CaptureFixture[str]) -> None:

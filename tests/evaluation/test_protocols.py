@@ -1,4 +1,4 @@
-"""Who hears whom within a turn. Generators are scripted, and the player is the real one."""
+"""The prompts that agents read under each protocol, with scripted generators and the real episode runner."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from marl_ray.sandbox import ExecutionReport, Program, failed_report
 from tests.factories import make_completion
 
 TASK = Task("t/1", "Double it.", {"entry_point": "f", "tests": ("assert f(1) == 2",)})
-HEARD = "Another agent has answered:\n"
+INTRODUCTION = "Another agent has answered:\n"
 
 
-class Counting:
-    """Stands in for an agent's generators: says its name and how often it was asked, and remembers what it read."""
+class FakeGenerators:
+    """Generators that respond with their name and the number of the request, and record their prompts."""
 
     def __init__(self, name: str, too_long: bool = False) -> None:
         self.name, self.too_long = name, too_long
@@ -27,23 +27,23 @@ class Counting:
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
         self.asked.append((prompt, sampling))
-        await asyncio.sleep(0)  # whoever may run, does
-        said = make_completion(f"{self.name} {len(self.asked)}")
-        return Generation((1,), () if self.too_long else (said,))
+        await asyncio.sleep(0)  # lets other agents run
+        completion = make_completion(f"{self.name} {len(self.asked)}")
+        return Generation((1,), () if self.too_long else (completion,))
 
     @property
     def prompts(self) -> list[str]:
         return [prompt for prompt, _ in self.asked]
 
 
-class Unrun:
-    """Stands in for the sandbox: every test has failed, as of answers that are no code."""
+class FailingSandbox:
+    """A sandbox in which every test fails."""
 
     async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
         return [failed_report(program, "") for program in programs]
 
 
-def play(protocol: str, agents: Sequence[Counting], turns: int = 1) -> Episode:
+def run_episode(protocol: str, agents: Sequence[FakeGenerators], turns: int = 1) -> Episode:
     sections = {"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}}
     own = {"num_agents": len(agents), "num_turns": turns, "num_generations": 2}
     config = from_tree(sections | {"magrpo": own}, "magrpo")
@@ -51,41 +51,41 @@ def play(protocol: str, agents: Sequence[Counting], turns: int = 1) -> Episode:
     transition = Transition(config.external, environment)
 
     async def episode() -> Episode:
-        runner = EpisodeRunner(config, environment, transition, PROTOCOLS[protocol](agents), Unrun())
+        runner = EpisodeRunner(config, environment, transition, PROTOCOLS[protocol](agents), FailingSandbox())
         return await asyncio.wait_for(runner.run_episode(TASK, 1, "eval", evaluation=True), timeout=10)
 
     return asyncio.run(episode())
 
 
-def test_in_parallel_nobody_hears_anybody() -> None:
-    aux, main = Counting("aux"), Counting("main")
-    play("parallel", [aux, main], turns=2)
+def test_parallel_agents_read_no_other_responses() -> None:
+    aux, main = FakeGenerators("aux"), FakeGenerators("main")
+    run_episode("parallel", [aux, main], turns=2)
     assert len(aux.asked) == len(main.asked) == 2
-    assert not any(HEARD in prompt for prompt in aux.prompts + main.prompts)
+    assert not any(INTRODUCTION in prompt for prompt in aux.prompts + main.prompts)
 
 
-def test_in_sequence_later_agents_hear_earlier_ones_of_the_same_turn() -> None:
-    agents = [Counting("one"), Counting("two"), Counting("three")]
-    played = play("sequential", agents, turns=2)
+def test_sequential_agents_read_the_earlier_responses_of_the_same_turn() -> None:
+    agents = [FakeGenerators("one"), FakeGenerators("two"), FakeGenerators("three")]
+    result = run_episode("sequential", agents, turns=2)
     one, two, three = (agent.prompts for agent in agents)
     for turn in (0, 1):
-        assert HEARD not in one[turn]
-        assert two[turn].startswith(f"{HEARD}one {turn + 1}\n\n")
-        assert three[turn].startswith(f"{HEARD}one {turn + 1}\n\n{HEARD}two {turn + 1}\n\n")
-    nodes = [node for _, node in played.nodes()]
+        assert INTRODUCTION not in one[turn]
+        assert two[turn].startswith(f"{INTRODUCTION}one {turn + 1}\n\n")
+        assert three[turn].startswith(f"{INTRODUCTION}one {turn + 1}\n\n{INTRODUCTION}two {turn + 1}\n\n")
+    nodes = [node for _, node in result.nodes()]
     assert [prompt.rpartition(node.prompts[1])[1:] for prompt, node in zip(two, nodes, strict=True)] == [
         (node.prompts[1], "") for node in nodes
     ]
     assert [group[0].text for group in nodes[1].completions] == ["one 2", "two 2", "three 2"]
 
 
-def test_in_a_discussion_drafts_are_exchanged_and_the_second_answers_count() -> None:
-    aux, main = Counting("aux"), Counting("main")
-    played = play("discussion", [aux, main], turns=2)
-    assert [HEARD in prompt for prompt in aux.prompts] == [False, True, False, True]
-    assert aux.prompts[1] == f"{HEARD}main 1\n\n{aux.prompts[0]}"
-    assert main.prompts[3] == f"{HEARD}aux 3\n\n{main.prompts[2]}"
-    assert [[group[0].text for group in node.completions] for _, node in played.nodes()] == [
+def test_discussing_agents_exchange_drafts_and_their_second_responses_count() -> None:
+    aux, main = FakeGenerators("aux"), FakeGenerators("main")
+    result = run_episode("discussion", [aux, main], turns=2)
+    assert [INTRODUCTION in prompt for prompt in aux.prompts] == [False, True, False, True]
+    assert aux.prompts[1] == f"{INTRODUCTION}main 1\n\n{aux.prompts[0]}"
+    assert main.prompts[3] == f"{INTRODUCTION}aux 3\n\n{main.prompts[2]}"
+    assert [[group[0].text for group in node.completions] for _, node in result.nodes()] == [
         ["aux 2", "main 2"],
         ["aux 4", "main 4"],
     ]
@@ -93,6 +93,8 @@ def test_in_a_discussion_drafts_are_exchanged_and_the_second_answers_count() -> 
     assert draft.seed != answer.seed
 
 
-def test_a_prompt_that_is_too_long_ends_the_episode_and_nobody_waits() -> None:
+def test_a_prompt_that_is_too_long_ends_the_resultwithout_a_deadlock() -> None:
     for protocol in ("sequential", "discussion"):
-        assert play(protocol, [Counting("aux", too_long=True), Counting("main")]).stopped_by("prompt_too_long")
+        assert run_episode(protocol, [FakeGenerators("aux", too_long=True), FakeGenerators("main")]).stopped_by(
+            "prompt_too_long"
+        )

@@ -1,4 +1,4 @@
-"""pass@k against its closed formula and by simulation; how often intervals cover what they estimate."""
+"""pass@k against its closed formula and by simulation, and the coverage of bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from marl_ray.evaluation.statistics import estimates, pass_at_k
+from marl_ray.evaluation.statistics import bootstrap_estimates, pass_at_k
 
 
 def test_pass_at_k_is_the_closed_formula() -> None:
@@ -19,7 +19,7 @@ def test_pass_at_k_is_the_closed_formula() -> None:
             assert pass_at_k(n, c, k) == pytest.approx(float(exact), rel=1e-14, abs=0)
 
 
-def test_pass_at_k_keeps_its_digits_where_binomials_overflow() -> None:
+def test_pass_at_k_is_precise_where_binomials_overflow() -> None:
     assert pass_at_k(10**6, 1, 1) == pytest.approx(1e-6, rel=1e-14)
     exact = 1 - Fraction(math.comb(9_000, 500), math.comb(10_000, 500))
     assert pass_at_k(10_000, 1_000, 500) == pytest.approx(float(exact), rel=1e-12)
@@ -28,47 +28,47 @@ def test_pass_at_k_keeps_its_digits_where_binomials_overflow() -> None:
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(5, 2, 6), (5, 6, 1), (5, -1, 1), (5, 2, 0), (0, 0, 1)])
-def test_pass_at_k_of_nothing_is_refused(n: int, c: int, k: int) -> None:
+def test_invalid_arguments_of_pass_at_k_are_rejected(n: int, c: int, k: int) -> None:
     with pytest.raises(ValueError, match="does not exist"):
         pass_at_k(n, c, k)
 
 
 @pytest.mark.parametrize(("p", "k"), [(0.1, 1), (0.1, 5), (0.5, 3), (0.02, 10)])
-def test_pass_at_k_has_no_bias(p: float, k: int) -> None:
+def test_pass_at_k_is_unbiased(p: float, k: int) -> None:
     n, rounds = 12, 40_000
     passed = np.random.default_rng(1).binomial(n, p, size=rounds)
     found = np.array([pass_at_k(n, c, k) for c in range(n + 1)])[passed]
     truth = 1 - (1 - p) ** k
     error = found.std() / math.sqrt(rounds)
     assert abs(found.mean() - truth) < 4 * error
-    plugged_in = 1 - (1 - passed / n) ** k
-    assert k == 1 or abs(plugged_in.mean() - truth) > 4 * error  # what one might write instead is biased
+    plug_in = 1 - (1 - passed / n) ** k
+    assert k == 1 or abs(plug_in.mean() - truth) > 4 * error  # the plug-in estimate is biased
 
 
 @pytest.mark.parametrize("tasks", [40, 164])
-def test_intervals_cover_the_truth_as_often_as_they_say(tasks: int) -> None:
-    """Tasks of unequal difficulty, of which 5 samples each are drawn: pass@1, and a difference between two models."""
+def test_intervals_have_their_nominal_coverage(tasks: int) -> None:
+    """Tasks of unequal difficulty with 5 samples each: pass@1, and its difference between two models."""
     rng, rounds = np.random.default_rng(2), 600
     covered = np.zeros(2)
     for seed in range(rounds):
         difficulty = rng.beta(0.5, 1.0, size=tasks)  # mean 1/3
         one, other = rng.binomial(5, difficulty) / 5, rng.binomial(5, 0.9 * difficulty) / 5
-        found = estimates(np.stack([one, one - other], axis=1), seed, resamples=500)
+        found = bootstrap_estimates(np.stack([one, one - other], axis=1), seed, resamples=500)
         for column, truth in enumerate((1 / 3, 1 / 3 * 0.1)):
             estimate = found[column]
             assert estimate is not None
             covered[column] += estimate.low <= truth <= estimate.high
-    # Standard error of a share of 600 at 0.95: 0.009. The bootstrap's intervals are a little too short for few tasks.
+    # The standard error of the coverage is 0.009 (600 rounds). Bootstrap intervals are slightly short for few tasks.
     assert covered.min() / rounds > 0.92
     assert covered.max() / rounds < 0.975
 
 
-def test_models_are_compared_task_by_task() -> None:
-    """Where one is better by a little on every task, the intervals overlap and that of the difference excludes zero."""
+def test_differences_between_models_are_paired_by_task() -> None:
+    """Improve every task slightly: the models' intervals overlap, but the interval of the difference excludes 0."""
     rng = np.random.default_rng(3)
     one = rng.uniform(0, 4, size=50)
     other = one + rng.uniform(0.05, 0.15, size=50)
-    first, second, difference = estimates(np.stack([one, other, other - one], axis=1), 0)
+    first, second, difference = bootstrap_estimates(np.stack([one, other, other - one], axis=1), 0)
     assert first is not None
     assert second is not None
     assert difference is not None
@@ -78,22 +78,22 @@ def test_models_are_compared_task_by_task() -> None:
     assert 0.05 < difference.low < difference.high < 0.15
 
 
-def test_a_task_without_a_value_does_not_count() -> None:
+def test_missing_values_are_left_out() -> None:
     values = np.array([[1.0, np.nan, np.nan], [2.0, 4.0, np.nan], [6.0, 6.0, np.nan], [3.0, np.nan, np.nan]])
-    first, second, third = estimates(values, 0)
+    first, second, third = bootstrap_estimates(values, 0)
     assert first is not None
     assert second is not None
     assert (first.mean, first.tasks, second.mean, second.tasks, third) == (3.0, 4, 5.0, 2, None)
     assert 4.0 <= second.low < second.high <= 6.0
-    (alone,) = estimates(np.array([[2.0]]), 0)
+    (alone,) = bootstrap_estimates(np.array([[2.0]]), 0)
     assert alone is not None
     assert alone.to_dict() == {"mean": 2.0, "low": None, "high": None, "tasks": 1}
 
 
-def test_the_same_seed_gives_the_same_intervals_however_much_is_beside() -> None:
+def test_intervals_depend_on_the_seed_and_not_on_other_columns() -> None:
     values = np.random.default_rng(4).normal(size=(30, 3))
-    alone, together = estimates(values[:, :1], 7), estimates(values, 7)
+    alone, together = bootstrap_estimates(values[:, :1], 7), bootstrap_estimates(values, 7)
     assert together[0] is not None
     assert alone[0] is not None
     assert together[0].to_dict() == pytest.approx(alone[0].to_dict())
-    assert estimates(values, 8) != together
+    assert bootstrap_estimates(values, 8) != together

@@ -1,4 +1,4 @@
-"""Numbers of hand-made trees, worked by hand."""
+"""Metrics of hand-made trees, computed by hand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TREE = make_episode(
 """Means 1; 2 and 4; 6, below the first of the second turn."""
 
 
-def test_a_chain() -> None:
+def test_metrics_of_a_chain() -> None:
     row = episode_metrics([CHAIN], discount=0.5, num_turns=2)
     assert row == {
         "turn_1/reward_mean": 2.0,
@@ -58,7 +58,7 @@ def test_a_chain() -> None:
     }
 
 
-def test_a_turn_of_a_tree_is_the_mean_over_its_nodes() -> None:
+def test_metrics_of_a_turn_are_means_over_its_nodes() -> None:
     row = episode_metrics([TREE], discount=0.5, num_turns=3)
     assert row["turn_1/reward_mean"] == 1.0
     assert row["turn_2/reward_mean"] == 3.0
@@ -76,17 +76,17 @@ def test_expected_returns_of_a_node() -> None:
     assert expected_return(TREE.root, 1.0) == 1.0 + ((2.0 + 6.0) + 4.0) / 2
 
 
-def test_a_branch_that_ended_early_counts_on_with_its_last_node() -> None:
-    """Of the second turn's two nodes the better one ended; the other went on."""
+def test_a_branch_that_ended_early_counts_in_later_turns() -> None:
+    """The better node of turn 2 ends early; the other is expanded."""
     tree = make_episode(TREE.root, ((1,), "early_termination"))
     row = episode_metrics([tree], discount=1.0, num_turns=4)
     assert (row["turn_2/reward_mean"], row["turn_2/ended_early"]) == (3.0, 0.0)
-    assert (row["turn_3/reward_mean"], row["turn_3/ended_early"]) == (5.0, 0.5)  # 6 played, 4 counted on
+    assert (row["turn_3/reward_mean"], row["turn_3/ended_early"]) == (5.0, 0.5)  # 6 played, 4 ended early
     assert (row["turn_4/reward_mean"], row["turn_4/ended_early"]) == (4.0, 1.0)
     assert row["turn_3/expected_return"] == 5.0
 
 
-def test_a_root_that_ended_early_and_one_that_went_on() -> None:
+def test_a_root_that_ended_early_beside_an_expanded_root() -> None:
     solved = make_episode(make_node(0, [4.0, 4.0]), ((), "early_termination"))
     row = episode_metrics([CHAIN, solved], discount=1.0, num_turns=2)
     assert row["turn_2/reward_mean"] == 4.0
@@ -94,12 +94,12 @@ def test_a_root_that_ended_early_and_one_that_went_on() -> None:
     assert row["turn_1/expected_return"] == 5.0  # 6 and 4
 
 
-def test_a_branch_that_stopped_for_another_reason_does_not_count_on() -> None:
+def test_a_branch_that_stopped_for_another_reason_does_not_count_in_later_turns() -> None:
     stopped = make_episode(make_node(0, [1.0, 1.0], transitions={0: {}}), ((0,), "prompt_too_long"))
     assert "turn_2/reward_mean" not in episode_metrics([stopped], discount=1.0, num_turns=2)
 
 
-def test_metrics_levels_and_transitions_are_means_over_those_that_have_them() -> None:
+def test_metrics_are_means_over_the_outcomes_that_have_them() -> None:
     root = make_node(
         0,
         [1.0, 1.0],
@@ -117,7 +117,7 @@ def test_metrics_levels_and_transitions_are_means_over_those_that_have_them() ->
     assert list(row)[-2:] == ["a", "expert/failures"]
 
 
-def test_agents_own_rewards_have_keys_only_where_the_environment_gives_them() -> None:
+def test_rewards_of_agents_are_metrics_only_if_the_environment_sets_them() -> None:
     root = make_node(0, [1.0, 3.0], {0: make_node(1, [2.0, 2.0])})
     root.joint_actions = [
         replace(action, rewards=own, outcome=replace(action.outcome, rewards=own))
@@ -129,7 +129,7 @@ def test_agents_own_rewards_have_keys_only_where_the_environment_gives_them() ->
     assert not any(key.startswith("agent_") and "turn_2" in key for key in row)
 
 
-def test_counts_of_a_rollout() -> None:
+def test_rollout_metrics() -> None:
     tree = make_episode(
         make_node(0, [1.0, 1.0], {0: make_node(1, [1.0], counts={"sandbox/timeouts": 1, "own/tries": 3})}),
         ((1,), "prompt_too_long"),
@@ -155,14 +155,14 @@ def test_counts_of_a_rollout() -> None:
     }
 
 
-def test_env_steps_count_every_joint_action_of_every_node() -> None:
-    """Two tasks, G = 2, two agents, two turns, joint_mode cross, handoff all: 2 x (4 + 16)."""
+def test_env_steps_count_all_joint_actions_of_all_nodes() -> None:
+    """Expect 2 x (4 + 16) for two tasks, G = 2, two agents, two turns, joint_mode cross and handoff all."""
     cross = [0.0] * 4
     trees = [make_episode(make_node(0, cross, {g: make_node(1, cross) for g in range(4)})) for _ in range(2)]
     assert joint_samples(trees) == 40
 
 
-def test_the_row_of_a_step_has_its_names_in_their_order() -> None:
+def test_a_step_row_has_its_metrics_in_order() -> None:
     updates = [UpdateStats(0.5, 2.0, 1e-5, 0.01, None, 1, 0), UpdateStats(0.0, 0.0, 1e-5, None, None, 0, 1)]
     groups = (Group(0, (1,), (make_completion("a", 3, version=2), make_completion("b", 4)), (0.0, 1.0), (-1.0, 1.0)),)
     batches = [Batch(2, (MiniBatch(groups, 1),)), Batch(2, ())]
@@ -199,7 +199,7 @@ def test_the_row_of_a_step_has_its_names_in_their_order() -> None:
     assert (row["agent_0/loss"], row["agent_1/skipped_steps"], row["sandbox/executions_per_s"]) == (0.5, 1, 1.5)
 
 
-def test_what_a_loss_measures_is_in_the_row() -> None:
+def test_loss_statistics_are_metrics() -> None:
     stats = replace(
         UpdateStats(0.5, 2.0, 1e-5, None, None, 2, 0),
         entropy=1.5,
@@ -217,7 +217,7 @@ def test_what_a_loss_measures_is_in_the_row() -> None:
     }
 
 
-def test_what_a_critic_measures_is_in_the_row() -> None:
+def test_critic_statistics_are_metrics() -> None:
     stats = replace(UpdateStats(0.5, 2.0, 1e-5, None, None, 2, 0), critic=CriticStats(0.25, 1.5, 0.75))
     found = update_metrics(PolicyId((0, 1)), stats, 4)
     expected = {"policy_0/critic_loss": 0.25, "policy_0/value_mean": 1.5, "policy_0/explained_variance": 0.75}
@@ -226,7 +226,7 @@ def test_what_a_critic_measures_is_in_the_row() -> None:
     assert "policy_0/explained_variance" not in update_metrics(PolicyId((0, 1)), same, 4)
 
 
-def test_the_row_of_an_evaluation() -> None:
+def test_an_evaluation_row() -> None:
     episodes = [CHAIN, make_episode(None, ((), "prompt_too_long"))]
     row = evaluation_row(make_config(num_turns=2), TrainerState(5, 80, 0), episodes, {"eval": 1.5})
     assert (row["step"], row["env_steps"], row["eval/turn_2/reward_mean"]) == (5, 80, 4.0)
@@ -234,7 +234,7 @@ def test_the_row_of_an_evaluation() -> None:
     assert (row["eval/episodes"], row["eval/too_long_prompts"], row["time/eval"]) == (2, 1, pytest.approx(1.5))
 
 
-def test_in_a_whole_tree_an_early_end_counts_as_often_as_it_would_have_had_nodes() -> None:
+def test_with_handoff_all_an_early_end_counts_for_every_node_it_would_have_had() -> None:
     solved = make_episode(make_node(0, [4.0, 4.0]), ((), "early_termination"))
     going_on = make_episode(make_node(0, [0.0, 0.0], {g: make_node(1, [0.0, 0.0]) for g in (0, 1)}))
     row = episode_metrics([solved, going_on], 1.0, 2, whole=True)

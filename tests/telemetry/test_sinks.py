@@ -1,4 +1,4 @@
-"""What the sinks make of rows and episodes."""
+"""Sinks of rows and episode records: files and console."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def paths(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "metrics.jsonl", tmp_path / "episodes.jsonl"
 
 
-def test_rows_and_some_of_the_episodes_are_kept(paths: tuple[Path, Path]) -> None:
+def test_rows_and_episode_records_are_appended(paths: tuple[Path, Path]) -> None:
     stream = MetricStream([JsonlSink(*paths, done=0)])
     stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [CHAIN], {"eval": 1.0}), "before", [RECORD])
     stream.step(row_of(1), [RECORD] * 2)
@@ -52,7 +52,7 @@ def test_rows_and_some_of_the_episodes_are_kept(paths: tuple[Path, Path]) -> Non
     assert [(e["step"], e["kind"]) for e in episodes] == [(0, "eval"), (1, "train"), (1, "train"), (2, "train")]
 
 
-def test_a_resumed_run_forgets_what_it_takes_again(paths: tuple[Path, Path]) -> None:
+def test_a_resumed_run_drops_the_rows_that_it_writes_again(paths: tuple[Path, Path]) -> None:
     first = MetricStream([JsonlSink(*paths, done=0)])
     for step in (1, 2, 3):
         first.step(row_of(step), [RECORD])
@@ -65,7 +65,7 @@ def test_a_resumed_run_forgets_what_it_takes_again(paths: tuple[Path, Path]) -> 
     assert [path.read_text() for path in paths] == ["", ""]
 
 
-def test_evaluations_of_logged_steps_are_not_forgotten(paths: tuple[Path, Path]) -> None:
+def test_evaluations_of_logged_steps_are_kept(paths: tuple[Path, Path]) -> None:
     first = MetricStream([JsonlSink(*paths, done=0)])
     for step in (0, 2, 4):
         first.evaluation(evaluation_row(CONFIG, TrainerState(step, 0, 0), [CHAIN], {"eval": 1.0}), "", [RECORD])
@@ -79,12 +79,12 @@ def test_evaluations_of_logged_steps_are_not_forgotten(paths: tuple[Path, Path])
 
 
 @pytest.mark.parametrize("line", ['{"step": 1', "[]", '{"stop": 1}', '{"step": "1"}', "\0", '{"step": true}'])
-def test_a_damaged_line_is_named(paths: tuple[Path, Path], line: str) -> None:
+def test_a_damaged_line_is_reported(paths: tuple[Path, Path], line: str) -> None:
     paths[0].write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
     with pytest.raises(UserError, match=rf"^{paths[0]} is damaged in line 2: delete that line$"):
         list(read_rows(paths[0]))
     paths[0].write_bytes(b'{"step": 1}\n{"step": 2, "text": "\xc3')
-    assert list(read_rows(paths[0])) == [{"step": 1}], "cut off within a letter"
+    assert list(read_rows(paths[0])) == [{"step": 1}], "truncated within a character"
 
 
 def test_the_record_of_a_tree() -> None:
@@ -99,10 +99,10 @@ def test_the_record_of_a_tree() -> None:
         replace(first, outcome=replace(first.outcome, evidence=Verdict("fine"))),
         replace(second, rewards=(3.0, 2.0)),
     ]
-    found = episode_record(tree)
-    assert found["task"] == "toy/1"
-    assert found["stops"] == [{"path": [1], "reason": "infra_error", "detail": "gone"}]
-    root, child = found["nodes"]
+    record = episode_record(tree)
+    assert record["task"] == "toy/1"
+    assert record["stops"] == [{"path": [1], "reason": "infra_error", "detail": "gone"}]
+    root, child = record["nodes"]
     assert root["joint_actions"] == [
         {"indices": [0, 0], "reward": 1.0, "levels": {"tests": 1.0}, "verdict": "fine"},
         {"indices": [1, 1], "reward": 3.0, "levels": {"tests": 1.0}, "rewards": [3.0, 2.0]},
@@ -112,7 +112,7 @@ def test_the_record_of_a_tree() -> None:
     assert root["responses"] == [["answer 0.0.0", "answer 0.0.1"], ["answer 0.1.0", "answer 0.1.1"]]
     assert root["weight_versions"] == [[0], [0]]
     assert root["prompts"] == ["prompt 0.0", "prompt 0.1"]
-    assert json.loads(json.dumps(found)) == found
+    assert json.loads(json.dumps(record)) == record
 
 
 def test_the_console_shows_every_nth_step_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +130,7 @@ def test_the_console_shows_every_nth_step_and_the_last(capsys: pytest.CaptureFix
     assert "| pass 100% |" in steps[0]
 
 
-def test_what_is_left_is_told_by_the_last_steps(
+def test_the_remaining_time_is_estimated_from_recent_steps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter([0.0, 1000.0, *(1000.0 + 2.0 * n for n in range(1, 30))])
@@ -145,7 +145,7 @@ def test_what_is_left_is_told_by_the_last_steps(
     assert "| loss  +0.0000 |" in last
 
 
-def test_the_console_has_no_column_of_tests_where_there_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_console_has_no_column_of_tests_without_such_a_metric(capsys: pytest.CaptureFixture[str]) -> None:
     chain = make_episode(make_node(0, [1.0, 3.0], {1: make_node(1, [4.0, 4.0])}))
     stream = MetricStream([ConsoleSink(1, 0, policies=(), num_turns=2, every=1)])
     stream.evaluation(evaluation_row(CONFIG, TrainerState(0, 0, 0), [chain], {"eval": 1.0}), "before", [])
@@ -157,8 +157,8 @@ def test_the_console_has_no_column_of_tests_where_there_are_none(capsys: pytest.
     assert step.startswith("step 1/1 | reward  2.00  4.00 | loss")
 
 
-class Failing:
-    """A sink that cannot be closed."""
+class FailingSink:
+    """A sink whose close raises."""
 
     def row(self, row: MetricRow, name: str) -> None: ...
 
@@ -168,13 +168,13 @@ class Failing:
         raise OSError("no")
 
 
-def test_a_sink_that_cannot_be_closed_does_not_keep_the_others_open() -> None:
+def test_all_sinks_are_closed_even_if_one_raises() -> None:
     closed = []
 
-    class Watched(Failing):
+    class Watched(FailingSink):
         def close(self) -> None:
             closed.append(self)
 
     with pytest.raises(OSError, match="no"):
-        MetricStream([Watched(), Failing(), Watched()]).close()
+        MetricStream([Watched(), FailingSink(), Watched()]).close()
     assert len(closed) == 2

@@ -38,6 +38,7 @@ PURE = {"abs", "all", "any", "callable", "chr", "divmod", "enumerate", "format",
 PURE |= {"next", "ord", "pow", "print", "range", "repr", "reversed", "round", "slice", "sum", "type", "zip"}
 """Other builtins whose arguments are used only if the result is used."""
 NEUTRAL = {"Add 0", "Add ''", "Add []", "Sub 0", "Mult 1", "Div 1", "FloorDiv 1", "Eq True", "Is True", "NotEq False"}
+NEUTRAL |= {"Add 0.0", "Sub 0.0", "Mult 1.0", "Div 1.0"}
 """Operations that leave their left operand unchanged, by operator and right operand; `0 + x` and `1 * x` count too."""
 WORK = "(work)"
 

@@ -1,4 +1,4 @@
-"""A solution in one function, split in two: `aux` computes a part of what it says, main calls it there."""
+"""Splits of a one-function solution into a helper `aux`, which computes one expression, and a main that calls it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARTS = ast.BinOp | ast.Call | ast.Compare | ast.ListComp | ast.IfExp | ast.Subs
 
 
 def good_split(task: Task, source: str) -> list[str] | None:
-    """The first split in which main uses aux, is no thin wrapper, and throws nothing away; None: there is none."""
+    """Return the first split in which main uses aux without being a thin wrapper or discarding its result, or None."""
     environment = CodeGeneration(2)
     for texts in splits(source, task.fields["entry_point"]):
         attempt = environment.attempt(task, texts, last=True)
@@ -24,7 +24,7 @@ def good_split(task: Task, source: str) -> list[str] | None:
 
 
 def splits(source: str, name: str) -> Iterator[list[str]]:
-    """The texts of aux and of main: for every part of the function `name`, the largest first."""
+    """Yield the sources of aux and main for every expression of the function `name`, the longest first."""
     tree = ast.parse(source)
     imports = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     main = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
@@ -39,19 +39,19 @@ def splits(source: str, name: str) -> Iterator[list[str]]:
 
 
 def _bound(table: symtable.SymbolTable) -> set[str]:
-    """Names that code binds, but for imports."""
+    """Return the names that code binds, except imports."""
     names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_local() and not symbol.is_imported()}
     return names.union(*map(_bound, table.get_children()))
 
 
 def _read(table: symtable.SymbolTable) -> set[str]:
-    """Names that code reads and does not bind."""
+    """Return the names that code reads and does not bind."""
     names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
     return names.union(*map(_read, table.get_children()))
 
 
 class _Taken(ast.NodeTransformer):
-    """Puts a call in the place of everything that reads like a part."""
+    """Replaces every occurrence of an expression by a call."""
 
     def __init__(self, part: ast.expr, call: str) -> None:
         self.part, self.call = ast.dump(part), ast.parse(call, mode="eval").body

@@ -1,4 +1,4 @@
-"""Completions that are given, scored as in training: what a line gets, and which files are refused."""
+"""`marl-ray score`: the scores of given completions, and the files that are rejected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from marl_ray.cli.main import main
 from marl_ray.data.loading import load_tasks
-from tests.evaluation.splitting import good_split
+from tests.evaluation.solution_splits import good_split
 from tests.sandbox import datasets
 
 PROMPT = 'def f(x):\n    """Add 2."""\n'
@@ -36,7 +36,7 @@ def written(path: Path, rows: list[Any]) -> str:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[..., list[str]]:
-    """The command on a file of these lines."""
+    """Return the arguments of the command for given lines."""
 
     def made(rows: list[Any], *arguments: str, kind: str = "humaneval", dataset: str = "") -> list[str]:
         dataset = dataset or written(tmp_path / "tasks.jsonl", TASKS)
@@ -48,7 +48,7 @@ def command(tmp_path: Path) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def score(command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> Score:
-    """What it prints."""
+    """Return the lines that the command prints."""
 
     def scored(*arguments: Any, **settings: Any) -> list[dict[str, Any]]:
         assert main(command(*arguments, **settings)) == 0
@@ -61,7 +61,7 @@ def levels(found: dict[str, Any]) -> dict[str, float]:
     return {name: round(value, 6) for name, value in found["levels"].items()}
 
 
-def test_a_line_says_all_that_training_would_know(score: Score) -> None:
+def test_a_score_has_reward_levels_metrics_and_report(score: Score) -> None:
     alone, both, three = score(
         [
             line("t/1", "def f(x):\n    return x + 2", turn=2),
@@ -78,7 +78,7 @@ def test_a_line_says_all_that_training_would_know(score: Score) -> None:
     assert levels(three) == {**levels(both), "aux": 0.2, "aux_called": 0.25, "not_thin": 0.5}
 
 
-def test_lines_come_in_their_order_however_long_they_take(score: Score) -> None:
+def test_scores_are_in_the_order_of_the_lines(score: Score) -> None:
     endless = line("t/0", "def f(x):\n    while True:\n        x += 1\n    return x")
     rows = [endless, *(line("t/1", f"def f(x):\n    return x + {n}") for n in range(4))]
     settings = ["--workers", "2", "--override", "sandbox.test_timeout_s=0.3", "sandbox.max_timeouts=1"]
@@ -87,7 +87,7 @@ def test_lines_come_in_their_order_however_long_they_take(score: Score) -> None:
     assert [test["status"] for test in found[0]["report"]["tests"]] == ["timeout", "skipped"]
 
 
-def test_feedback_gives_the_prompts_of_the_next_turn(score: Score) -> None:
+def test_a_feedback_mode_adds_the_prompts_of_the_next_turn(score: Score) -> None:
     wrong = line("t/0", AUX, "def f(x):\n    return x")
     (found,) = score([wrong], "--feedback", "level_feedback", "--override", "external.sandbox_slice=-1")
     aux, main_prompt = found["prompts"]
@@ -102,7 +102,7 @@ def test_feedback_gives_the_prompts_of_the_next_turn(score: Score) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("bad", "message"),
     [
         ("{", "line 2: not JSON"),
         ("[1]", "line 2: not a JSON object"),
@@ -110,27 +110,27 @@ def test_feedback_gives_the_prompts_of_the_next_turn(score: Score) -> None:
         ({"task_id": "t/0"}, "line 2: completions is missing"),
         (line("t/0", "", trun=1), "line 2: unknown key 'trun': did you mean turn?"),
         (line("t/00", ""), "line 2: the dataset has no task 't/00': did you mean t/0?"),
-        (line("t/0"), "line 2: completions should be a list of texts, one an agent"),
+        (line("t/0"), "line 2: completions should be a list of texts, one per agent"),
         ({"task_id": "t/0", "completions": "text"}, "line 2: completions should be a list of texts"),
         ({"task_id": "t/0", "completions": ["", None]}, "line 2: completions should be a list of texts"),
         (line("t/0", "", turn=0), "line 2: turn should be a whole number from 1, got 0"),
         (line("t/0", "", turn=True), "line 2: turn should be a whole number from 1, got True"),
     ],
 )
-def test_a_bad_line_is_named_before_anything_runs(
-    bad: Any, says: str, command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+def test_a_bad_line_is_reported_before_anything_runs(
+    bad: Any, message: str, command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command([line("t/0", MAIN), bad, line("t/1", "")])) == 1
     out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)  # the sandbox would have said that it is active
-    assert says in err
+    assert (out, err.count("\n")) == ("", 1)  # no sandbox was started
+    assert message in err
     if not isinstance(bad, str):
         assert main(command([line("t/0", MAIN), bad, bad, bad])) == 1
         assert capsys.readouterr().err.endswith("(and 2 more bad lines)\n")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--feedback", "level_fedback"], "unknown external.mode 'level_fedback': did you mean level_feedback?"),
         (["--split", "tset"], "has no split 'tset'; its splits: test, train"),
@@ -139,28 +139,28 @@ def test_a_bad_line_is_named_before_anything_runs(
     ],
 )
 def test_settings_are_checked_before_anything_runs(
-    arguments: list[str], says: str, command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command([line("t/0", MAIN)], *arguments)) == 1
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert says in err
+    assert message in err
 
 
-def test_types_are_those_of_the_registry(
+def test_unknown_types_and_unreadable_files_are_rejected(
     command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(command([line("t/0", MAIN)], kind="humanevl")) == 1
     assert "unknown dataset.type 'humanevl': did you mean humaneval?" in capsys.readouterr().err
     assert main(command([], kind="humaneval")) == 1
-    assert "holds no line" in capsys.readouterr().err
+    assert "is empty" in capsys.readouterr().err
     missing = command([line("t/0", MAIN)])
     Path(missing[missing.index("--completions") + 1]).unlink()
     assert main(missing) == 1
     assert "cannot be read (No such file or directory)" in capsys.readouterr().err
 
 
-def test_humaneval_solutions_earn_what_their_levels_say(score: Score) -> None:
+def test_humaneval_solutions_earn_full_rewards(score: Score) -> None:
     problems = datasets.load("humaneval")[::2]
     solutions = {row["task_id"]: row["prompt"] + row["canonical_solution"] for row in problems}
     path = str(datasets.DATA / "humaneval.jsonl")
@@ -174,7 +174,7 @@ def test_humaneval_solutions_earn_what_their_levels_say(score: Score) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
-def test_mbpp_solutions_of_one_function_earn_what_their_levels_say(score: Score) -> None:
+def test_mbpp_solutions_of_one_function_earn_full_rewards(score: Score) -> None:
     path = str(datasets.DATA / "mbpp.jsonl")
     rows: list[dict[str, Any]] = []
     for row, task in zip(datasets.load("mbpp")[:40], load_tasks(path, "test[:40]"), strict=True):
@@ -190,7 +190,7 @@ def test_mbpp_solutions_of_one_function_earn_what_their_levels_say(score: Score)
     assert {one["reward"] for one in found[1::2]} == {4.0}
 
 
-def test_a_task_that_an_environment_cannot_serve_is_refused_before_anything_runs(
+def test_a_task_that_the_environment_rejects_is_reported_before_anything_runs(
     command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = TASKS[0] | {"task_id": "one", "buggy_solution": "def f(x):\n    return x\n"}
@@ -219,6 +219,6 @@ def test_programs_that_read_standard_input(score: Score, tmp_path: Path) -> None
     helper = "def aux(a, b):\n    return int(a) + int(b)"
     good = line("APPS/1", helper, "def main():\n    print(aux(*input().split()) + 0.0)")
     found, half = score([good, line("APPS/1", "def main():\n    print(3)")], kind="apps", dataset=dataset)
-    assert found["reward"] == 2.5 + 0.5, "adding nothing is no work"
+    assert found["reward"] == 2.5 + 0.5, "an unused addition is no use of the helper"
     assert levels(half) == {"main": 0.6, "syntax": 0.5, "tests": 0.5}
     assert half["report"]["tests"][1]["message"] == "line 1: got '3', expected '7'"
