@@ -99,11 +99,11 @@ class GarbageZygote:
         self.script, self.load, self.silent = list(script), load, silent
         self.open: list[socket.socket] = []
 
-    def fork(self, resources: GuestLimits, *streams: int) -> GuestProcess:
+    def fork(self, limits: GuestLimits, *streams: int) -> GuestProcess:
         ours, theirs = socket.socketpair()
         self.open.append(theirs)
         threading.Thread(target=self.speak, args=(theirs,), daemon=True).start()
-        return GuestProcess(os.getpid(), ours, anonymous_file("output"), resources)
+        return GuestProcess(os.getpid(), ours, anonymous_file("output"), limits)
 
     def speak(self, connection: socket.socket) -> None:
         stream = connection.makefile("rb")
@@ -122,7 +122,7 @@ class GarbageZygote:
         if not self.silent:
             connection.close()
 
-    def prepare_spare(self, resources: GuestLimits) -> None:
+    def prepare_spare(self, limits: GuestLimits) -> None:
         pass
 
     def kill(self, guest: GuestProcess) -> None:

@@ -162,8 +162,8 @@ def test_canonical_solutions_pass_with_any_split_of_the_tests(sandbox: Sandbox, 
     for program in programs:
         whole = split_suite(program.tests, program.entry_point, "auto", program.prompt, None)[0][1]
         parts = split_suite(program.tests, program.entry_point, "auto", program.prompt, visible)
-        found = {n: case.source for numbers, suite in parts for n, case in zip(numbers, suite.cases, strict=True)}
-        assert [found[n] for n in sorted(found)] == [case.source for case in whole.cases]
+        sources = {n: case.source for numbers, suite in parts for n, case in zip(numbers, suite.cases, strict=True)}
+        assert [sources[n] for n in sorted(sources)] == [case.source for case in whole.cases]
     some = [Program(p.source, p.tests, p.entry_point, p.prompt, visible=visible) for p in programs[::4]]
     assert [report.passed for report in sandbox.run_batch(some)] == [report.total for report in sandbox.run_batch(some)]
 

@@ -105,10 +105,10 @@ class TrustAnalysis:
         """Return why these statements must run in the guest; empty if the judge can evaluate them."""
         for statement in statements:
             for part in ast.walk(statement):
-                for suspect, what in _class_uses(part):
-                    name = self._name_in(suspect, self._remote)
-                    if name:
-                        return f"a test {what} the program's class {name}"
+                for expression, use in _class_uses(part):
+                    names = names_in(expression) & self._remote
+                    if names:
+                        return f"a test {use} the program's class {min(names)}"
                 if self._awaits(part):
                     return "a test runs a coroutine of the program"
                 passed = self._passed_object(part)
@@ -124,12 +124,6 @@ class TrustAnalysis:
         function = part.func if isinstance(part, ast.Call) else None
         base = function.value if isinstance(function, ast.Attribute) else None
         return isinstance(base, ast.Name) and base.id == "asyncio" and self.from_program(part)
-
-    def _name_in(self, node: ast.AST | None, names: frozenset[str]) -> str:
-        for part in ast.walk(node) if node is not None else ():
-            if isinstance(part, ast.Name) and part.id in names:
-                return part.id
-        return ""
 
     def _passed_object(self, part: ast.AST) -> str:
         """Describe a value that a node passes to the program and that is not plain data; empty if there is none."""
@@ -190,9 +184,9 @@ def last_name(function: ast.AST) -> str:
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
 
 
-def _class_uses(part: ast.AST) -> Iterator[tuple[ast.AST | None, str]]:
+def _class_uses(part: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     """Yield the expressions that a node uses as classes, and how."""
-    if isinstance(part, ast.ExceptHandler):
+    if isinstance(part, ast.ExceptHandler) and part.type is not None:
         yield part.type, "catches"
     elif isinstance(part, ast.ClassDef):
         for base in part.bases:
