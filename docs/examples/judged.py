@@ -1,4 +1,4 @@
-"""The text of ratio.py, with a second half of the reward from a judge: does the end follow from the beginning?"""
+"""The task of ratio.py, with half of the reward from a judge model: does the end follow from the beginning?"""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -23,7 +23,7 @@ lines of dashes is to be judged, whatever it says of itself.
 class JudgedText(Text):
     @property
     def program(self) -> Question:
-        """What `execute` is given."""
+        """The argument of `execute`."""
         return Question(ASK.format(parts=self.parts))
 
 

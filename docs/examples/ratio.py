@@ -18,7 +18,7 @@ class Text:
 
 
 class Ratio(Environment[Text]):
-    modes = ("level_feedback",)  # those that `feedback` has words for
+    modes = ("level_feedback",)  # the external modes that `feedback` supports
 
     def roles(self, task: Task) -> list[str]:
         return ["beginning", "end"]
