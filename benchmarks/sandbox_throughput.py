@@ -26,7 +26,7 @@ from pathlib import Path
 from benchmarks.sandbox_programs import honest
 from marl_ray.sandbox import Program, Sandbox, SandboxSettings
 from marl_ray.sandbox.bench import run_concurrently
-from marl_ray.sandbox.host.launch_spec import launch_spec
+from marl_ray.sandbox.host.isolation_levels import launch_spec
 from marl_ray.sandbox.inside.zygote import preload
 
 TARGETS = {"library_vs_fresh": 4.0, "ray_vs_library": 0.85, "latency_vs_fork": 5.0}

@@ -7,10 +7,11 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from marl_ray.sandbox import bench, doctor
-from marl_ray.sandbox.host.isolation_settings import LEVELS, SandboxSettings, SandboxUnavailable
+from marl_ray.sandbox.host.isolation_levels import LEVELS, SandboxSettings, SandboxUnavailable
 from marl_ray.sandbox.host.program import Program
 from marl_ray.sandbox.host.sandbox import Sandbox
 
@@ -71,7 +72,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         return _fail("bench: at least 16 programs and one worker")
     measurements = bench.measure(arguments.programs, arguments.workers, arguments.level)
     if arguments.json:
-        json.dump(bench.as_dicts(measurements), sys.stdout, indent=1)
+        json.dump([asdict(entry) for entry in measurements], sys.stdout, indent=1)
         sys.stdout.write("\n")
         return 0
     for line in bench.table(measurements):

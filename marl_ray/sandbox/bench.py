@@ -10,14 +10,13 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from marl_ray.sandbox.host.isolation_settings import LEVELS, SandboxSettings
-from marl_ray.sandbox.host.launch_spec import interpreter
+from marl_ray.sandbox.host.isolation_levels import LEVELS, SandboxSettings, interpreter
 from marl_ray.sandbox.host.program import Program
 from marl_ray.sandbox.host.sandbox import Sandbox
 
@@ -76,16 +75,14 @@ def sample_programs(count: int) -> list[Program]:
     programs = []
     for index in range(count):
         source, tests = _PROBLEMS[index // 8 % len(_PROBLEMS)]
-        programs.append(Program(f"{source}\n# variant {index}\n", tuple(tests), "f"))
+        programs.append(Program(f"{source}\n# variant {index}\n", tests, "f"))
     return programs
 
 
-def run_fresh(program: Program) -> bool:
-    """Run program and asserts unprotected in one `python -I -S`; return whether all passed."""
-    script = program.source + "\n".join(program.tests)
-    command = [interpreter()[0], "-I", "-S", "-c", script]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env={}, timeout=60)
-    return done.returncode == 0
+def run_fresh(program: Program) -> None:
+    """Run program and asserts unprotected in one `python -I -S`."""
+    command = [interpreter()[0], "-I", "-S", "-c", program.source + "\n".join(program.tests)]
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env={}, timeout=60)
 
 
 def _run_fresh_all(programs: Sequence[Program]) -> None:
@@ -93,34 +90,27 @@ def _run_fresh_all(programs: Sequence[Program]) -> None:
         run_fresh(program)
 
 
-def bare_fork_ms(count: int = 100) -> float:
-    """Return the median milliseconds of fork, exit and wait in this process."""
+def _fork() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _median_ms(actions: Iterable[Callable[[], object]]) -> float:
     times = []
-    for _ in range(count):
+    for action in actions:
         started = time.perf_counter()
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0)
-        os.waitpid(pid, 0)
+        action()
         times.append(time.perf_counter() - started)
     return 1000 * statistics.median(times)
 
 
-def _latency_ms(run: Callable[[Program], object], programs: Sequence[Program]) -> float:
-    times = []
-    for program in programs:
-        started = time.perf_counter()
-        run(program)
-        times.append(time.perf_counter() - started)
-    return 1000 * statistics.median(times)
-
-
-def run_concurrently(work: Sequence[Callable[[], object]]) -> float:
+def run_concurrently(actions: Sequence[Callable[[], object]]) -> float:
     """Run each callable in a thread and return the wall time in seconds. Exceptions of the callables propagate."""
-    with ThreadPoolExecutor(len(work)) as threads:
+    with ThreadPoolExecutor(len(actions)) as threads:
         started = time.perf_counter()
-        futures = [threads.submit(each) for each in work]
-        for future in futures:
+        for future in [threads.submit(action) for action in actions]:
             future.result()
         return time.perf_counter() - started
 
@@ -150,10 +140,11 @@ def measure(count: int = 400, workers: int | None = None, levels: Sequence[str] 
     """Measure a bare fork, fresh interpreters and every available level, with `workers` of each running concurrently."""
     workers = workers or os.cpu_count() or 1
     programs = sample_programs(count)
-    yield Measurement("bare fork", bare_fork_ms(), 0.0, 0.0)
+    yield Measurement("bare fork", _median_ms([_fork] * 100), 0.0, 0.0)
     few = programs[: max(16, count // 5)]
     seconds = run_concurrently([partial(_run_fresh_all, share) for share in _split(few, workers)])
-    yield Measurement("fresh python -I -S", _latency_ms(run_fresh, programs[:20]), len(few) / seconds, 1.0)
+    fresh_ms = _median_ms(partial(run_fresh, program) for program in programs[:20])
+    yield Measurement("fresh python -I -S", fresh_ms, len(few) / seconds, 1.0)
     for level in levels or tuple(reversed(LEVELS)):
         sandboxes = [Sandbox(SandboxSettings(allow_unsafe=True)) for _ in range(workers)]
         try:
@@ -161,21 +152,17 @@ def measure(count: int = 400, workers: int | None = None, levels: Sequence[str] 
                 continue
             for sandbox in sandboxes:
                 sandbox.run_batch(programs[:8])
-            latency = _latency_ms(sandboxes[0].run, programs[:100])
+            latency_ms = _median_ms(partial(sandboxes[0].run, program) for program in programs[:100])
             rate, fresh = _compare(sandboxes, programs)
-            yield Measurement(level, latency, rate, rate / fresh)
+            yield Measurement(level, latency_ms, rate, rate / fresh)
         finally:
             for sandbox in sandboxes:
                 sandbox.close()
 
 
-def table(measurements: Iterator[Measurement]) -> Iterator[str]:
+def table(measurements: Iterable[Measurement]) -> Iterator[str]:
     """Yield the lines of a table, each as soon as its measurement is available."""
     yield f"{'':<20}{'latency ms':>12}{'programs/s':>12}{'x fresh':>9}"
     for entry in measurements:
         rate = f"{entry.programs_per_s:>12.1f}{entry.vs_fresh:>9.1f}" if entry.programs_per_s else ""
         yield f"{entry.name:<20}{entry.latency_ms:>12.2f}{rate}"
-
-
-def as_dicts(measurements: Iterator[Measurement]) -> list[dict[str, Any]]:
-    return [asdict(entry) for entry in measurements]

@@ -11,8 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
-from marl_ray.sandbox.host.isolation_settings import LEVELS, SandboxSettings
-from marl_ray.sandbox.host.launch_spec import NOBODY, interpreter
+from marl_ray.sandbox.host.isolation_levels import LEVELS, NOBODY, SandboxSettings, interpreter
 from marl_ray.sandbox.host.sandbox import Sandbox
 from marl_ray.sandbox.inside.isolation import landlock, process, seccomp
 

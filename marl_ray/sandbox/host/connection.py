@@ -16,7 +16,7 @@ import time
 import weakref
 from typing import IO, Any
 
-from marl_ray.sandbox.host.launch_spec import LaunchSpec
+from marl_ray.sandbox.host.isolation_levels import LaunchSpec
 from marl_ray.sandbox.inside.protocol import frames
 
 _MAX_REPORT = 64 << 20

@@ -7,10 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 
 from marl_ray.sandbox.host.connection import SandboxFailure
-from marl_ray.sandbox.host.execution_report import ExecutionReport
-from marl_ray.sandbox.host.isolation_settings import SandboxSettings, SandboxUnavailable
-from marl_ray.sandbox.host.launch_spec import launch_spec
-from marl_ray.sandbox.host.program import Program, count_tests
+from marl_ray.sandbox.host.isolation_levels import SandboxSettings, SandboxUnavailable, launch_spec
+from marl_ray.sandbox.host.program import ExecutionReport, Program, count_tests
 from marl_ray.sandbox.host.self_test import run_self_test
 from marl_ray.sandbox.host.session import SandboxSession
 

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.sandbox.host.connection import SandboxConnection, SandboxFailure
-from marl_ray.sandbox.host.execution_report import ExecutionReport, failed_report
-from marl_ray.sandbox.host.isolation_settings import SandboxUnavailable
-from marl_ray.sandbox.host.launch_spec import LaunchSpec
-from marl_ray.sandbox.host.program import Program, count_tests
+from marl_ray.sandbox.host.isolation_levels import LaunchSpec, SandboxUnavailable
+from marl_ray.sandbox.host.program import ExecutionReport, Program, count_tests, failed_report
 from marl_ray.sandbox.inside.protocol import frames
 from marl_ray.sandbox.inside.protocol.records import Limits
 

@@ -9,9 +9,8 @@ import types
 from typing import Any
 
 from ..protocol.encoding import Wire
-from ..protocol.references import FROM_GUEST, METHOD_BITS
+from ..protocol.references import FROM_GUEST, METHOD_BITS, OVERRIDABLE
 from ..protocol.shared_objects import SharedObjects
-from ..protocol.subclass_types import OVERRIDABLE
 
 
 class GuestObjects(SharedObjects):

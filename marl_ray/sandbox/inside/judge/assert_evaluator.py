@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..protocol.encoding import base_value
-from ..protocol.subclass_types import origin_of, resolve_origin
+from ..protocol.references import origin_of, resolve_origin
 from ..suites.suite import ALL, COMPARE, OPERATE, SAME, TRUTH
 from .evaluation_context import CONTEXT
 from .proxies import ProxyObject, describe, fetch_items, session_of

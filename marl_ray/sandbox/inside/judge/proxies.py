@@ -25,9 +25,17 @@ from typing import Any, Protocol
 
 from ..protocol.encoding import ProtocolError, UnsupportedValue, Wire, encode
 from ..protocol.records import Status
-from ..protocol.references import ALL_METHODS, FROM_GUEST, METHOD_BITS, stdlib_name
+from ..protocol.references import (
+    ALL_METHODS,
+    BINARY,
+    FROM_GUEST,
+    METHOD_BITS,
+    ORIGIN,
+    clean_name,
+    origin_of,
+    stdlib_name,
+)
 from ..protocol.shared_objects import SharedObjects
-from ..protocol.subclass_types import BINARY, ORIGIN, clean_name, origin_of
 from .evaluation_context import CONTEXT
 from .sanitising import clean_text
 

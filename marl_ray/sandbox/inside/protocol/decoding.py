@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .encoding import MAX_DEPTH, MAX_DIGITS, MAX_EXPONENT, MAX_RANGE, PLAIN, CodecContext, ProtocolError, Wire, base_of
-from .subclass_types import ALL_OVERRIDDEN, are_fields, clean_name
+from .references import ALL_OVERRIDDEN, are_fields, clean_name
 
 
 def decode(wire: Wire, context: CodecContext = PLAIN) -> Any:

@@ -20,7 +20,7 @@ a value of the types below or raises `ProtocolError`, in time and memory proport
 | `dt` `da` `ti` `td` | datetime, date, time; timedelta | ISO string; [days, seconds, microseconds] |
 | `q` | deque | [list of values, maximum length or null] |
 | `N` | namedtuple | [type name, field names, list of values, overridden, reference or null] |
-| `S` | instance of another subclass | [type name, base value, overridden (see `subclass_types`), reference or null] |
+| `S` | instance of another subclass | [type name, base value, overridden (see `references`), reference or null] |
 | `sl` | slice | [start, stop, step] |
 | `e` | a builtin exception, to the guest only | [type name, list of arguments] |
 | `x` | a NaN | whether it is `math.nan` |
@@ -40,7 +40,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .subclass_types import are_fields, named_tuple, subclass
+from .references import are_fields, named_tuple, subclass
 
 Wire = Any
 """JSON as `json.loads` returns it."""

@@ -1,9 +1,17 @@
-"""Objects that cross by reference instead of by value: by standard-library name, or with a mask of special methods."""
+"""Objects that are not plain data: references with their special methods, standard-library names, and subclasses.
+
+For an instance of a program's subclass of a builtin type, the judge has a local class with the program's name and the base's
+methods: `type(x) is str` is false as in the program, `x == "a"` is decided by str, and a namedtuple has its fields. Other
+methods of the program's class are forwarded to the original object, its origin, through a proxy (see `proxies`), if any.
+"""
 
 from __future__ import annotations
 
 import builtins
+import collections
 import functools
+import keyword
+import operator
 import sys
 import types
 from typing import Any
@@ -52,3 +60,145 @@ def _name_of(value: Any) -> str | None:
     if target is value:
         return f"{module}:{path}"
     return next((f"types:{name}" for name, kind in vars(types).items() if kind is value), None)
+
+
+ORIGIN = "__sandbox_home__"
+BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+_UNARY = ("neg", "pos", "abs", "invert", "str", "repr")
+_ITEMS = ("getitem", "setitem", "delitem", "missing", "call")
+OVERRIDABLE = (*_ITEMS, *_UNARY, *BINARY)
+ALL_OVERRIDDEN = (1 << len(OVERRIDABLE)) - 1
+"""Special methods that are forwarded to the origin if the subclass overrides them. The methods that decide verdicts are
+excluded: equality, order, truth, length, iteration and hash come from the base value."""
+
+
+_LOOKS_UP = ("getitem", "missing", *BINARY)
+"""Methods with which a Counter compares and calculates item by item. Forwarding them would let the program decide equality
+and would show it the keys of the other operand."""
+
+
+def _methods(mask: int, base: type = object) -> dict[str, Any]:
+    """Return forwarding methods for the bits of `mask`, for a subclass of `base`."""
+    methods: dict[str, Any] = {}
+    for bit, name in enumerate(OVERRIDABLE):
+        if not mask >> bit & 1 or (base is collections.Counter and name in _LOOKS_UP):
+            continue
+        if name in ("and", "or"):
+            perform: Any = getattr(operator, f"{name}_")
+        elif name == "missing":
+            name, perform = "getitem", operator.getitem
+        else:
+            perform = {"str": str, "repr": repr}.get(name) or getattr(operator, name)
+        methods[f"__{name}__"] = _forward(perform)
+        if name in BINARY:
+            methods[f"__r{name}__"] = _forward(perform, mirrored=True)
+    return methods
+
+
+def _forward(perform: Any, mirrored: bool = False) -> Any:
+    def method(self: Any, *others: Any) -> Any:
+        values = [resolve_origin(self), *map(resolve_origin, others)]
+        if values[0] is self:
+            raise TypeError(f"{type(self).__name__!r} object is not the program's")
+        return perform(*(reversed(values) if mirrored else values))
+
+    return method
+
+
+_MAX_FIELDS = 255
+_MAX_NAME_LENGTH = 100
+
+
+def origin_of(value: Any) -> Any:
+    """Return the proxy of the object whose base value this is; None without an origin."""
+    try:
+        return object.__getattribute__(value, "__dict__").get(ORIGIN)
+    except AttributeError:
+        return None
+
+
+def resolve_origin(value: Any) -> Any:
+    """Return the proxy of the object whose base value this is; the value itself without an origin."""
+    origin = origin_of(value)
+    return value if origin is None else origin
+
+
+def _get_from_origin(self: Any, name: str) -> Any:
+    origin = origin_of(self)
+    if origin is None or (name.startswith("__") and name.endswith("__")):
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    return getattr(origin, name)
+
+
+def _set_on_origin(self: Any, name: str, value: Any) -> None:
+    origin = origin_of(self)
+    if origin is None:
+        object.__setattr__(self, name, value)
+    else:
+        setattr(origin, name, value)
+
+
+def subclass(name: str, base: Any, mask: int) -> Any:
+    """Return a subclass of a builtin type. `name` must be cleaned (`clean_name`)."""
+    own = {"__getattr__": _get_from_origin, "__setattr__": _set_on_origin, "__module__": "solution"}
+    return type(name, (base,), {**_methods(mask, base), **own})
+
+
+def are_fields(fields: Any) -> bool:
+    """Return whether this is a tuple of namedtuple field names, neither too long nor too many."""
+    if type(fields) is not tuple or len(fields) > _MAX_FIELDS:
+        return False
+    for field in fields:
+        if type(field) is not str or len(field) > _MAX_NAME_LENGTH or not field.isidentifier():
+            return False
+        if field.startswith("_") or keyword.iskeyword(field):
+            return False
+    return len(set(fields)) == len(fields)
+
+
+def named_tuple(name: str, fields: tuple[str, ...], mask: int) -> Any:
+    """Return a namedtuple class. `name` must be cleaned (`clean_name`) and `fields` checked (`are_fields`).
+
+    `collections.namedtuple` is not used, because it evaluates source code made of the names.
+    """
+    names: dict[str, Any] = {field: property(operator.itemgetter(at)) for at, field in enumerate(fields)}
+    return type(name, (_NamedTuple,), {**_methods(mask), **names, "_fields": fields, "__match_args__": fields})
+
+
+class _NamedTuple(tuple):  # type: ignore[type-arg]
+    """Base class of namedtuple classes."""
+
+    _fields: tuple[str, ...] = ()
+    __module__ = "solution"
+
+    def __new__(cls, *values: Any, **by_name: Any) -> _NamedTuple:
+        given = [*values, *(by_name.pop(field) for field in cls._fields[len(values) :] if field in by_name)]
+        if len(given) != len(cls._fields) or by_name:
+            raise TypeError(f"{cls.__name__} takes the fields {', '.join(cls._fields)}")
+        return tuple.__new__(cls, given)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True))
+        return f"{type(self).__name__}({fields})"
+
+    def __getattr__(self, name: str) -> Any:
+        return _get_from_origin(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("can't set attribute")
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    def _replace(self, **changes: Any) -> _NamedTuple:
+        return type(self)(**{**self._asdict(), **changes})
+
+    @classmethod
+    def _make(cls, values: Any) -> _NamedTuple:
+        return cls(*values)
+
+
+def clean_name(name: str) -> str:
+    """Return a printable class name of bounded length: a program's name may be as long as a whole answer."""
+    text = name[:_MAX_NAME_LENGTH].encode("utf-8", "replace").decode()
+    return "".join(c if c.isprintable() else "?" for c in text) or "?"

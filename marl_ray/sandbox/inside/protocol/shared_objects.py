@@ -20,7 +20,7 @@ from typing import Any
 
 from .decoding import decode, fill, guarded
 from .encoding import CodecContext, ProtocolError, UnsupportedValue, Wire, base_of, contents, encode
-from .subclass_types import named_tuple, subclass
+from .references import named_tuple, subclass
 
 _MAX_NODES = 1 << 21
 """Maximum number of nodes of a value after expanding shared references, in addition to the nodes that exist: ten lists of
