@@ -1,4 +1,4 @@
-"""The contracts: all that the package has keeps to them, and what is broken is caught."""
+"""Conformance checks: the package's plug-ins pass them, and broken plug-ins fail them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.environments.talk import TASK, Said, Talk
 AUX, MAIN = "def aux(x):\n    return x + 1", "def {}(x):\n    return aux(x) + 1"
 
 
-# What the package has
+# The package's own plug-ins
 
 
 @pytest.mark.parametrize("agents", [1, 2, 3])
@@ -73,7 +73,7 @@ def test_dataset_types(name: str) -> None:
 @pytest.mark.parametrize("name", MODES.entries)
 def test_modes(sandbox: Sandbox, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any")
-    config = ExternalConfig(  # nobody answers there, so that expert_edits goes on without an edit
+    config = ExternalConfig(  # no server listens there, so expert_edits continues without an edit
         mode=name, expert_model="m", expert_base_url="http://127.0.0.1:9/v1", expert_retries=0
     )
     tasks = load_tasks("bundled:toy", "eval[:1]")

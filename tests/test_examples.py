@@ -32,7 +32,7 @@ JUDGED = {"environment": "judged:Judged", "judge.model": "m", "judge.key_variabl
 
 @pytest.fixture(autouse=True)
 def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In the examples' folder; what is imported from there is forgotten afterwards."""
+    """Run in the examples' folder, and remove its modules afterwards."""
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.setattr(sys, "path", sys.path.copy())
     yield

@@ -1,4 +1,4 @@
-"""docs/how-to/extend.md: every block of code in it is run."""
+"""docs/how-to/extend.md: every code block runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SNIPPETS = [code for kind, code in BLOCKS if kind == "python" and not code.start
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, with the page's files; what is imported from there is forgotten afterwards."""
+    """A working folder with the page's files, whose modules are removed afterwards."""
     for name, code in FILES.items():
         (tmp_path / name).write_text(code)
     monkeypatch.chdir(tmp_path)

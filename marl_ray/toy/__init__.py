@@ -1,5 +1,5 @@
-"""What is bundled: the quickstart's toy task set with the tiny base policy that `make quickstart` trains on a CPU, and
-a harder set with a base policy of its own. `tools/toy` makes them."""
+"""Bundled toy task sets with tiny base policies: the quickstart's set, which `make quickstart` trains on a CPU, and a
+harder one. `tools/toy` creates them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ClassEval's rows: what becomes of them, what is mended, and what is said of those that cannot be used."""
+"""Conversion, repair and validation of ClassEval's rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datasets by name and split: what is loaded, and what is said when it cannot be."""
+"""Loading datasets by name and split, and the errors of invalid ones."""
 
 from __future__ import annotations
 

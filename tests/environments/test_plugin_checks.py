@@ -1,4 +1,4 @@
-"""Answers of plug-ins that are wrong, and what is said of them; and that the names refused are those of the rows."""
+"""Validation of plug-in return values, and reserved names."""
 
 from __future__ import annotations
 

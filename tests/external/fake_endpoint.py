@@ -67,7 +67,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 def says(text: str, pause: float = 0.0, usage: dict[str, int] | None = None) -> Answer:
-    """A reply with this text, in the protocol of the path that was asked."""
+    """Return a reply with this text in the protocol of the requested path."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         time.sleep(pause)

@@ -134,7 +134,7 @@ def test_a_misspelt_setting_is_named() -> None:
 
 
 def test_guest_code_does_not_find_the_key(server: Server) -> None:
-    """The process that asks has it in its environment; what a model wrote runs in another, which has none."""
+    """Check that guest code, unlike the requesting process, has no environment variables."""
     look = "import os\ndef f():\n    return [dict(os.environ), list(os.environb.values())]"
     with Sandbox() as sandbox:
         report = sandbox.run(Program(look, ("assert f() == [{}, []]", f"assert {KEY!r} in str(f())"), "f"))

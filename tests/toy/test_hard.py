@@ -1,4 +1,4 @@
-"""The hard set: agents have to agree, what is held out is held out, and the base policy leans neither way."""
+"""The hard toy set: held-out families, required agreement, and a base policy without preference."""
 
 from __future__ import annotations
 

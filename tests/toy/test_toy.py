@@ -115,7 +115,7 @@ def test_the_base_is_small_and_complete() -> None:
 
 
 def test_tokenizer_round_trip(policy: tuple[Qwen2ForCausalLM, AutoTokenizer]) -> None:
-    """The trap of a BPE trained under another pre-tokenizer than the one that is loaded (see make_tokenizer)."""
+    """Check that the BPE was trained with the pre-tokenizer that is loaded (see make_tokenizer)."""
     model, tokenizer = policy
     raw = Tokenizer.from_file(str(BASE_PATH / "tokenizer.json"))
     rng = random.Random(0)

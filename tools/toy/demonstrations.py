@@ -1,9 +1,8 @@
-"""Noisy demonstrations: what the base policy is trained to imitate.
+"""Noisy demonstrations for the training of the base policy.
 
-A base that is always right has nothing to learn, one that never is gets no signal from a group. So a demonstrator
-is right in each respect (name, constant, cooperation, returning, spelling) most of the time, and its slips are drawn
-independently of each other and of the problem. Then every level of the reward occurs within a group of eight,
-and reinforcement only has to make firm what the base does more often than not.
+A base policy that is always right has nothing to learn, and one that is never right gets no signal from a group. A
+demonstration is therefore usually right in each respect (name, constant, cooperation, return, syntax), with independent
+errors. Every level of the reward then occurs within a group of eight.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ WRONG_NAMES = ("helper", "solution", "func", "compute")
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """Chances of being right, respect by respect."""
+    """Probabilities of being right in each respect."""
 
     name: float = 0.92
     constant: float = 0.75
     structure: float = 0.68
-    """aux computes its part and no more; main uses the helper's value and adds its own part to it."""
+    """aux computes only its part; main applies its own part to the helper's value."""
     returns: float = 0.90
     syntax: float = 0.93
 
     def better(self, share: float) -> Skill:
-        """The same demonstrator with `share` of its slips avoided."""
+        """Return the skill without `share` of the errors."""
         chances = {f: getattr(self, f) for f in self.__dataclass_fields__}
         return replace(self, **{f: 1 - (1 - chance) * (1 - share) for f, chance in chances.items()})
 
@@ -43,9 +42,9 @@ PERFECT = Skill(1.0, 1.0, 1.0, 1.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A response and what its author had in mind, which is what the author can see of it a turn later.
+    """A response and its constants, which its author sees again in the next turn.
 
-    `a` and `b` are the constants that stand in the code, None if that constant is not in it.
+    `a` and `b` are the constants in the code, None if the code does not contain the constant.
     """
 
     role: Role
@@ -55,12 +54,12 @@ class Attempt:
 
 
 def other_constant(constant: int, rng: random.Random) -> int:
-    """A constant that is not `constant`."""
+    """Return a constant other than `constant`."""
     return rng.choice([c for c in CONSTANTS if c != constant])
 
 
 def attempt(problem: Problem, role: Role, skill: Skill, rng: random.Random) -> Attempt:
-    """One demonstration for `problem`, whose constants are those that the agent believes in."""
+    """Return a demonstration for `problem`, whose constants are the constants that the agent assumes."""
 
     def right(chance: float) -> bool:
         return rng.random() < chance
@@ -104,7 +103,7 @@ def attempt(problem: Problem, role: Role, skill: Skill, rng: random.Random) -> A
 
 
 def misspell(lines: list[str], rng: random.Random) -> list[str]:
-    """One slip after which the function does not parse."""
+    """Return the lines with one error that keeps the function from parsing."""
     first, *middle, last = lines
     match rng.choice(("colon", "bracket", "operator")):
         case "colon":
@@ -119,11 +118,10 @@ def misspell(lines: list[str], rng: random.Random) -> list[str]:
 def second_attempt(
     problem: Problem, previous: Attempt, skill: Skill, rng: random.Random, *, sees_problem: bool, failing: bool | None
 ) -> Attempt:
-    """One demonstration for the second turn.
+    """Return a demonstration for the second turn, which uses only information in the prompt.
 
-    Only what stands in the prompt may be demonstrated: without the problem in it, the constants are those of the
-    agent's own previous function, right or wrong; told that a test fails (`failing`), the agent doubts them now and
-    then, and one that is not there has to be guessed.
+    If the prompt does not contain the problem, the constants come from the agent's own previous function, right or
+    wrong. After a failed test (`failing`) the agent sometimes replaces them, and it guesses missing constants.
     """
     believed = problem
     if not sees_problem:

@@ -1,8 +1,8 @@
-"""Families of toy problems: small enough for a tiny model, split so that two agents are really needed.
+"""Families of toy problems, small enough for a tiny model and divided between two agents.
 
-Each family has two constants, `a` and `b`. By convention the helper computes the part with `a` and the entry point
-takes the helper's value and does the part with `b`. Nobody tells the agents that convention: the base policy
-has a leaning towards it (it was trained on demonstrations that mostly follow it), and reinforcement makes it firm.
+Each family has two constants, `a` and `b`. By convention the helper computes the part with `a`, and the entry point applies
+the part with `b` to the helper's value. The prompts do not state the convention: the base policy mostly follows it, because
+its demonstrations do, and reinforcement strengthens it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 CONSTANTS = range(2, 10)
-"""Both constants: one digit, so one token, so that a wrong constant is one wrong choice and no spelling error."""
+"""Constants have one digit and therefore one token, so a wrong constant is one wrong choice."""
 
 INPUTS: dict[str, tuple[object, ...]] = {
     "int": (0, 1, 4, 7, 10, 13, 25, 38),
     "list": ([1], [5, 2], [3, 9, 4], [8, 1, 6, 7], [2, 2, 10], [12, 5, 7, 3, 9], [6, 11], [4, 8, 15, 16]),
     "str": ("a", "no", "cat", "tree", "go on", "x y z"),
 }
-"""Arguments the tests draw from. Not too telling: a wrong threshold or modulus may pass some of the asserts."""
+"""Arguments of the tests, chosen so that a wrong threshold or modulus may pass some of the asserts."""
 
 ANNOTATIONS = {"int": "int", "list": "list[int]", "str": "str"}
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One kind of problem. `{v}` stands for the argument, `{p}` for the helper's value, `{a}`, `{b}` for constants."""
+    """One kind of problem. `{v}` is the argument, `{p}` the helper's value, `{a}` and `{b}` the constants."""
 
     name: str
     entry_points: tuple[str, ...]
@@ -164,7 +164,7 @@ FAMILIES: tuple[Family, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem: a family with its names and constants chosen."""
+    """One problem: a family with names and constants."""
 
     family: Family
     entry_point: str
@@ -174,7 +174,7 @@ class Problem:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """What makes it another problem: names do not count, so no eval task is a renamed train task."""
+        """The identity of the problem, without names, so no eval task is a renamed train task."""
         return (self.family.name, self.a, self.b)
 
     @property
@@ -189,15 +189,15 @@ class Problem:
         return f'{signature}\n    """{self.sentence}"""\n'
 
     def part(self, a: int | None = None) -> str:
-        """The helper's expression, with another constant if one is given."""
+        """Return the helper's expression, optionally with another constant."""
         return self.family.part.format(v=self.argument, a=self.a if a is None else a)
 
     def rest(self, value: str, b: int | None = None) -> str:
-        """The entry point's expression over the helper's `value`, with another constant if one is given."""
+        """Return the entry point's expression of the helper's `value`, optionally with another constant."""
         return self.family.rest.format(p=value, b=self.b if b is None else b)
 
     def whole(self, a: int | None = None, b: int | None = None) -> str:
-        """The entry point's expression without a helper."""
+        """Return the entry point's expression without a helper."""
         part = self.part(a)
         return self.rest(part if self._binds_tightly(part) else f"({part})", b)
 
@@ -210,11 +210,11 @@ class Problem:
 
     @staticmethod
     def _binds_tightly(part: str) -> bool:
-        """True for a call and for a product: only `+` and `*`, `-` and string joins are done to the value."""
+        """Return whether a part needs no brackets: only `+`, `-`, `*` and string concatenation are applied to it."""
         return part.endswith(")") or (" * " in part and "+" not in part)
 
     def tests(self, count: int = 6) -> str:
-        """HumanEval's `check`, with `count` asserts whose right-hand sides are computed here."""
+        """Return HumanEval's `check` function with `count` asserts and computed expected values."""
         inputs = INPUTS[self.family.kind]
         rng = random.Random(f"{self.family.name}/{self.a}/{self.b}")
         lines = ["def check(candidate):"]
@@ -225,7 +225,7 @@ class Problem:
 
 
 def all_problems() -> Iterator[Problem]:
-    """Every family with every pair of constants; the names go round, so that none gives the constants away."""
+    """Yield every family with every pair of constants, and random names that do not reveal the constants."""
     for family in FAMILIES:
         rng = random.Random(family.name)
         for a in CONSTANTS:
@@ -234,9 +234,9 @@ def all_problems() -> Iterator[Problem]:
 
 
 def split_problems(train: int = 16, evaluation: int = 4) -> dict[str, list[Problem]]:
-    """Per family, `train` and `evaluation` problems that share no pair of constants; the rest are `spare`.
+    """Return, per family, `train` and `evaluation` problems with different pairs of constants; the rest are `spare`.
 
-    The base policy is trained on demonstrations for `train` and `spare` problems and has never seen an eval one.
+    The base policy is trained on `train` and `spare` problems and on no eval problem.
     """
     splits: dict[str, list[Problem]] = {"train": [], "eval": [], "spare": []}
     for family in FAMILIES:

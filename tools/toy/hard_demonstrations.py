@@ -1,8 +1,8 @@
-"""Noisy demonstrations for the hard set, as `demonstrations` has them for the other.
+"""Noisy demonstrations for the hard set, like `demonstrations` for the easier one.
 
-Who cooperates also chooses a way: which step is the helper's. No way is likelier than another, and a demonstrator
-does not know what its partner chose, so that helper and entry point of a base policy fit each other as often as chance
-has it. In a later turn a demonstrator mostly keeps to the way it went before, and less so when a test failed.
+A cooperating agent also chooses a decomposition (`way`): which step the helper takes. All decompositions are equally likely
+and agents choose independently, so helper and entry point of a base policy match only by chance. In the second turn an
+agent mostly keeps its decomposition, less often after a failed test.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ FIRST_TURN = Skill(name=0.97, constant=0.96, structure=0.8, returns=0.97, syntax
 SECOND_TURN = FIRST_TURN.better(0.4)
 
 KEEPS_WAY = {True: 0.5, False: 0.95, None: 0.7}
-"""How likely one goes the same way again, by whether a test failed, or nothing was said (None)."""
+"""Probability of keeping the decomposition, by whether a test failed (None: unknown)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A response, the constants that stand in its code (None for a step that is not in it), and which step it takes to
-    be the helper's; None where it does not cooperate."""
+    """A response, the constants in its code (None for a step that it does not contain), and the helper's step according
+    to its author (None without cooperation)."""
 
     role: Role
     text: str
@@ -34,8 +34,8 @@ class Attempt:
 
 
 def attempt(problem: Problem, role: Role, skill: Skill, rng: random.Random, way: int | None = None) -> Attempt:
-    """One demonstration for `problem`, whose constants are those that the agent believes in; `way` is one that it is
-    set on, if it cooperates."""
+    """Return a demonstration for `problem`, whose constants are the constants that the agent assumes. `way` fixes the
+    decomposition of a cooperating agent."""
 
     def right(chance: float) -> bool:
         return rng.random() < chance
@@ -79,7 +79,7 @@ def attempt(problem: Problem, role: Role, skill: Skill, rng: random.Random, way:
 
 
 def other_constant(step: Step, constant: int | None, rng: random.Random) -> int | None:
-    """A wrong constant; of a step without a constant still none."""
+    """Return a wrong constant, None for a step without a constant."""
     others = [c for c in step.constants if c != constant]
     return rng.choice(others) if others else None
 
@@ -87,10 +87,10 @@ def other_constant(step: Step, constant: int | None, rng: random.Random) -> int 
 def second_attempt(
     problem: Problem, previous: Attempt, skill: Skill, rng: random.Random, *, sees_problem: bool, failing: bool | None
 ) -> Attempt:
-    """One demonstration for the second turn.
+    """Return a demonstration for the second turn, which uses only information in the prompt.
 
-    Only what stands in the prompt may be demonstrated: without the problem in it, the constants are those of the
-    agent's own previous function, and one that is not there has to be guessed.
+    If the prompt does not contain the problem, the constants come from the agent's own previous function, and missing
+    constants are guessed.
     """
     believed = problem
     if not sees_problem:

@@ -1,8 +1,8 @@
-"""Families of the hard set: two or three steps in a row, of which the helper takes one and the entry point the others.
+"""Families of the hard set: sequences of two or three steps, of which the helper takes one and the entry point the others.
 
-Of three steps the helper may take the first or the second. Both ways earn the full reward, but only if both agents go
-the same way: else one step is done twice and another never. The base policy takes either way as often as the other,
-so agreement is for reinforcement to find, and pairs that were trained apart need not have found the same.
+Of three steps the helper may take the first or the second. Both decompositions (`ways`) earn the full reward, but only if
+both agents use the same one: otherwise one step happens twice and another never. The base policy uses both equally often,
+so reinforcement has to find an agreement, and separately trained pairs may agree on different ones.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ ARGUMENTS = {"int": ("x", "n"), "list": ("items", "nums"), "str": ("text", "word
 ANNOTATIONS = {"int": "int", "list": "list[int]", "str": "str"}
 
 TESTS = 6
-"""Asserts of a problem."""
+"""Number of asserts per problem."""
 UNSEEN_SHARE = 5
-"""Of every so many families of a kind one is in no training, neither of a run nor of the base policy."""
+"""One of this many families of a kind is held out from all training, including that of the base policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Steps in a row. `kind` is what families are told apart by when some of every kind are held out."""
+    """A sequence of steps. Some families of every `kind` are held out."""
 
     kind: str
     steps: tuple[Step, ...]
@@ -43,13 +43,13 @@ class Family:
 
     @property
     def ways(self) -> range:
-        """Which step the helper may take for the full reward. Not the last: main would be a thin wrapper."""
+        """The steps that the helper may take for the full reward; with the last one main would be a thin wrapper."""
         return range(len(self.steps) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem: a family with its names and constants chosen, a constant a step (None where it has none)."""
+    """One problem: a family with names and one constant per step (None for a step without a constant)."""
 
     family: Family
     entry_point: str
@@ -58,7 +58,7 @@ class Problem:
 
     @property
     def key(self) -> tuple[str, tuple[int | None, ...]]:
-        """What makes it another problem: names do not count."""
+        """The identity of the problem, without names."""
         return (self.family.name, self.constants)
 
     @property
@@ -74,13 +74,13 @@ class Problem:
         return f'def {self.entry_point}{signature}:\n    """{self.sentence}"""\n'
 
     def applied(self, numbers: Sequence[int], operand: str, constants: Sequence[int | None] | None = None) -> str:
-        """The expression that does steps number `numbers` to `operand`, with other constants if they are given."""
+        """Return the expression that applies the steps `numbers` to `operand`, optionally with other constants."""
         for number in numbers:
             operand = self.family.steps[number].apply(operand, (constants or self.constants)[number])
         return operand
 
     def whole(self, constants: Sequence[int | None] | None = None) -> str:
-        """The expression without a helper."""
+        """Return the expression without a helper."""
         return self.applied(range(len(self.constants)), self.argument, constants)
 
     @property
@@ -92,28 +92,28 @@ class Problem:
         return aux, f"def {self.entry_point}({v}):\n    return {main}"
 
     def tests(self) -> str:
-        """HumanEval's `check`, with asserts whose right-hand sides are computed here."""
+        """Return HumanEval's `check` function with computed expected values."""
         function = self._function(self.whole())
         lines = [f"    assert candidate({value!r}) == {function(value)!r}" for value in self._arguments()]
         return "\n".join(["def check(candidate):", *lines]) + "\n"
 
     @property
     def fair(self) -> bool:
-        """Whether the tests tell apart: results differ, and agents who go different ways fail nearly all of them."""
+        """Whether the tests discriminate: results differ, and mixed decompositions fail nearly all of them."""
         arguments, function = self._arguments(), self._function(self.whole())
-        passed = [sum(other(v) == function(v) for v in arguments) for other in self._astray()]
+        passed = [sum(other(v) == function(v) for v in arguments) for other in self._mixed()]
         return len({function(v) for v in arguments}) > 2 and max(passed, default=0) < 2
 
     def _arguments(self) -> list[Any]:
-        """Those of the tests: sooner such as tell apart agents who go different ways."""
+        """Return the arguments of the tests, preferring arguments on which mixed decompositions fail."""
         inputs = INPUTS[self.family.steps[0].takes]
-        function, astray = self._function(self.whole()), self._astray()
+        function, mixed = self._function(self.whole()), self._mixed()
         drawn = random.Random(f"{self.family.name}/{self.constants}").sample(inputs, len(inputs))
-        chosen = sorted(drawn, key=lambda value: any(other(value) == function(value) for other in astray))[:TESTS]
+        chosen = sorted(drawn, key=lambda value: any(other(value) == function(value) for other in mixed))[:TESTS]
         return sorted(chosen, key=inputs.index)
 
-    def _astray(self) -> list[Callable[[Any], Any]]:
-        """What is computed where helper and main go different ways, as far as it can be computed at all."""
+    def _mixed(self) -> list[Callable[[Any], Any]]:
+        """Return the functions of mixed decompositions, as far as their types match."""
         steps, last = self.family.steps, len(self.family.steps)
         return [
             self._function(self.applied([*range(main), helper, *range(main + 1, last)], self.argument))
@@ -127,7 +127,7 @@ class Problem:
 
 
 def all_families() -> list[Family]:
-    """Every family, a kind's one after the other."""
+    """Return all families, grouped by kind."""
     rng = random.Random("hard")
 
     def some(rows: Sequence[tuple[Step, ...]], count: int) -> list[tuple[Step, ...]]:
@@ -148,7 +148,7 @@ def all_families() -> list[Family]:
 
 
 def draw(family: Family, count: int) -> list[Problem]:
-    """Up to `count` fair problems of a family with different constants, the same ones always."""
+    """Return up to `count` fair problems of a family with different constants, deterministically."""
     rng = random.Random(f"problems/{family.name}")
     choices: list[list[int | None]] = [[*step.constants] or [None] for step in family.steps]
     every = list(product(*choices))
@@ -159,9 +159,10 @@ def draw(family: Family, count: int) -> list[Problem]:
 
 
 def split_problems(evaluation: int = 24, train: int = 2, spare: int = 40) -> dict[str, list[Problem]]:
-    """Four splits. `unseen`: a problem each of families that occur nowhere else. Of all other families `train`
-    problems each; of `evaluation` of them, drawn over all kinds, one each in `eval`; and up to `spare` more, on which,
-    with those of `train`, the base policy was trained. No two splits share a family's constants.
+    """Return four splits, no two of which share a family's constants.
+
+    `unseen` has one problem of each held-out family. Of each other family, `train` has `train` problems and `spare` up to
+    `spare` problems; the base policy is trained on both. `eval` has one problem of each of `evaluation` random families.
     """
     splits: dict[str, list[Problem]] = {"train": [], "eval": [], "unseen": [], "spare": []}
     drawn = [problems for family in all_families() if (problems := draw(family, 1 + train + spare))]

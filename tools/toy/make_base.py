@@ -1,13 +1,13 @@
-"""Makes a bundled base policy: `python -m tools.toy.make_base`, the quickstart's `marl_ray/toy/base/`, and with `--set
-toy-hard` the hard set's `marl_ray/toy/hard_base/`.
+"""Train a bundled base policy: `python -m tools.toy.make_base` for the quickstart's `marl_ray/toy/base/`, and with `--set
+toy-hard` for the hard set's `marl_ray/toy/hard_base/`.
 
-A Qwen2 of 0.85 M parameters and a byte-level BPE, trained from nothing on noisy demonstrations of both roles of a
-pair and of a single agent, first and second turn, in the very prompts that the environment and the external modes
-make; the hard set's goes on from the quickstart's, with its tokenizer. The model sees what a policy sees in a run:
-`tokenizer(prompt)` directly followed by the completion and EOS.
+The policy is a Qwen2 of 0.85 M parameters with a byte-level BPE. It is trained from scratch on noisy demonstrations of both
+roles of a pair and of a single agent, for both turns, with the exact prompts of the environment and the external modes.
+The hard set's policy continues from the quickstart's, with its tokenizer. As in a run, the input is `tokenizer(prompt)`,
+directly followed by the completion and EOS.
 
-One prompt comes with several demonstrations, packed behind it: each attends to the prompt and to itself. The prompt
-is most of the cost, and several answers to one prompt are what teaches a distribution instead of an answer.
+Several demonstrations of one prompt are packed behind it, and each attends to the prompt and to itself: the prompt is most
+of the cost, and several answers to a prompt teach a distribution.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_POSITIONS = 1024
 
 @dataclass(frozen=True, slots=True)
 class TokenScene:
-    """A scene in token ids; each response ends with EOS."""
+    """A scene as token ids; each response ends with EOS."""
 
     prompt: list[int]
     responses: list[list[int]]
@@ -58,10 +58,10 @@ class TokenScene:
 
 
 def make_tokenizer(texts: Iterable[str], folder: Path, vocab_size: int = VOCAB_SIZE) -> PreTrainedTokenizerBase:
-    """Trains the BPE and saves it in `folder`; returns it as `AutoTokenizer` loads it.
+    """Train the BPE, save it in `folder`, and return it as loaded by `AutoTokenizer`.
 
-    A folder whose model is a Qwen2 is loaded with Qwen2's tokenizer class, which puts its own normalizer and
-    pre-tokenizer in place of the saved ones, without a word. So the merges are learned under exactly those.
+    A folder with a Qwen2 model is loaded with Qwen2's tokenizer class, which silently replaces the saved normalizer and
+    pre-tokenizer by its own. The merges are therefore learned with Qwen2's.
     """
     texts = list(texts)
     template = Qwen2Tokenizer()
@@ -95,7 +95,7 @@ def make_tokenizer(texts: Iterable[str], folder: Path, vocab_size: int = VOCAB_S
 
 
 def make_model(tokenizer: PreTrainedTokenizerBase, vocab_size: int = VOCAB_SIZE) -> Qwen2ForCausalLM:
-    """0.85 M parameters, freshly initialised: 3.4 MB in fp32."""
+    """Return a new model with 0.85 M parameters, 3.4 MB in fp32."""
     config = Qwen2Config(
         vocab_size=vocab_size,
         hidden_size=128,
@@ -119,7 +119,7 @@ def make_model(tokenizer: PreTrainedTokenizerBase, vocab_size: int = VOCAB_SIZE)
 
 
 def tokenise(tokenizer: PreTrainedTokenizerBase, scenes: Sequence[Scene]) -> list[TokenScene]:
-    """Prompt and responses apart, as in a run, where sampled ids follow the prompt's."""
+    """Tokenise prompts and responses separately, as in a run, where sampled ids follow the prompt's ids."""
     return [
         TokenScene(
             tokenizer(scene.prompt).input_ids,
@@ -130,7 +130,7 @@ def tokenise(tokenizer: PreTrainedTokenizerBase, scenes: Sequence[Scene]) -> lis
 
 
 def pack(scenes: Sequence[TokenScene], pad: int) -> dict[str, torch.Tensor]:
-    """Token ids [B, L], positions [B, L], mask [B, 1, L, L] (additive); flat `predictors` and their `targets`.
+    """Return token ids [B, L], positions [B, L], an additive mask [B, 1, L, L], and flat `predictors` and `targets`.
 
     Segment 0 is the prompt, segment k the k-th response; a token sees its past in segment 0 and in its own.
     """
@@ -167,7 +167,7 @@ def pack(scenes: Sequence[TokenScene], pad: int) -> dict[str, torch.Tensor]:
 
 
 def response_loss(model: Qwen2ForCausalLM, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Mean cross-entropy over the responses' tokens, EOS included."""
+    """Return the mean cross-entropy over the responses' tokens, including EOS."""
     hidden = model.model(
         input_ids=batch["ids"], position_ids=batch["positions"], attention_mask=batch["mask"]
     ).last_hidden_state
@@ -176,7 +176,7 @@ def response_loss(model: Qwen2ForCausalLM, batch: dict[str, torch.Tensor]) -> to
 
 
 def batches(scenes: Sequence[TokenScene], size: int, rng: random.Random) -> Iterable[list[TokenScene]]:
-    """Endless batches, epoch after epoch; each of scenes of like length, since padding costs as much as text."""
+    """Yield batches of scenes of similar length (padding costs as much as text), epoch after epoch, without end."""
     while True:
         order = sorted(scenes, key=lambda scene: len(scene) + 8 * rng.random())
         chunks = [order[at : at + size] for at in range(0, len(order) - size + 1, size)]
@@ -195,7 +195,7 @@ def train(
     seed: int,
     report: Callable[[int, float], Any],
 ) -> None:
-    """AdamW with a short warm-up and a cosine down to a tenth."""
+    """Train with AdamW, a short warm-up and a cosine decay to a tenth of the peak learning rate."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak_lr, betas=(0.9, 0.98), weight_decay=0.01)
 
     def factor(step: int) -> float:
@@ -220,7 +220,7 @@ def train(
 def sample(
     model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], max_new_tokens: int = 48
 ) -> list[str]:
-    """One response to each prompt, from the model's own distribution (temperature 1, nothing cut off)."""
+    """Sample one response per prompt at temperature 1 without truncation."""
     tokens = tokenizer(list(prompts), padding=True, padding_side="left", return_tensors="pt")
     ids = model.generate(  # type: ignore[misc]
         **tokens, max_new_tokens=max_new_tokens, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, use_cache=True
@@ -238,7 +238,7 @@ def play(
     turns: int = 2,
     external: ExternalConfig | None = None,
 ) -> list[list[float]]:
-    """One episode for each problem, the same policy in every role; rewards by turn, [turns][problems]."""
+    """Roll out one episode per problem with the same policy in every role. Return the rewards, [turns][problems]."""
     environment = CodeGeneration(agents)
     transition = Transition(external or ExternalConfig(), environment)
     tasks = [as_task(problem) for problem in problems]
@@ -260,14 +260,14 @@ def play(
 
 
 def summary(rewards: Sequence[float]) -> str:
-    """Mean, share of full reward, and how often each level (rounded to halves) occurs."""
+    """Return the mean reward and the share of each level, rounded down to halves."""
     counts = Counter(math.floor(2 * reward) / 2 for reward in rewards)
     levels = " ".join(f"{level:g}:{counts[level] / len(rewards):.0%}" for level in sorted(counts))
     return f"mean {sum(rewards) / len(rewards):.2f}  {levels}"
 
 
 def begin(texts: Sequence[str], start: Path | None, folder: Path) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerBase]:
-    """The model to train, new or the one in the folder `start`, and its tokenizer, which is saved in `folder`."""
+    """Return the model to train, new or from the folder `start`, and its tokenizer, which is saved in `folder`."""
     if start is None:
         tokenizer = make_tokenizer(texts, folder)
         return make_model(tokenizer), tokenizer
@@ -279,12 +279,12 @@ def begin(texts: Sequence[str], start: Path | None, folder: Path) -> tuple[Qwen2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--set", choices=SETS, default="toy")
-    parser.add_argument("--out", type=Path, help="if not given, where the package has it")
-    parser.add_argument("--steps", type=int, help="if not given, the set's; so are the next three")
+    parser.add_argument("--out", type=Path, help="default: the folder in the package")
+    parser.add_argument("--steps", type=int, help="default, as for the next three: the set's value")
     parser.add_argument("--first", type=int, help="first-turn scenes")
     parser.add_argument("--second", type=int, help="second-turn scenes")
     parser.add_argument("--lr", type=float)
-    parser.add_argument("--demonstrations", type=int, default=4, help="answers to each prompt")
+    parser.add_argument("--demonstrations", type=int, default=4, help="demonstrations per prompt")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -302,7 +302,7 @@ def main() -> None:
     splits = chosen.split_problems()
     known = [problem for split in chosen.known for problem in splits[split]]
     with Sandbox() as sandbox, tempfile.TemporaryDirectory() as staging:
-        folder = Path(staging)  # copied to its place when whole, so that an interrupted run breaks no base
+        folder = Path(staging)  # copied when complete, so that an interruption does not break the bundled policy
 
         def run(programs: list[Program]) -> list[ExecutionReport]:
             return sandbox.run_batch(programs)

@@ -1,7 +1,7 @@
-"""Writes the bundled task files, `marl_ray/toy/*.jsonl`: `python -m tools.toy.make_tasks`.
+"""Write the bundled task files, `marl_ray/toy/*.jsonl`: `python -m tools.toy.make_tasks`.
 
-The files are deterministic; HumanEval's fields, plus `split` (train, eval or unseen), `family` and the two functions of
-a full-reward joint answer (`aux_solution`, `main_solution`), which tests use and no agent sees.
+The files are deterministic. Rows have HumanEval's fields, `split` (train, eval or unseen), `family`, and the two functions
+of a full-reward joint answer (`aux_solution`, `main_solution`), which only tests use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tools.toy.sets import SETS
 
 
 def task_row(problem: Any, task_id: str, split: str) -> dict[str, str]:
-    """One line of a file."""
+    """Return one row of a task file."""
     aux, main = problem.joint
     return {
         "task_id": task_id,
@@ -30,7 +30,7 @@ def task_row(problem: Any, task_id: str, split: str) -> dict[str, str]:
 
 
 def task_rows(name: str) -> list[dict[str, str]]:
-    """All rows of a set, families interleaved so that a long enough slice of a split holds all of them."""
+    """Return all rows of a set, with interleaved families so that a long enough slice contains all of them."""
     rows: list[dict[str, str]] = []
     chosen = SETS[name]
     splits = chosen.split_problems()

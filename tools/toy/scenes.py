@@ -1,7 +1,7 @@
-"""Scenes for the base policy: the prompts of a run, each with demonstrations of how to answer it.
+"""Training scenes for the base policy: prompts of a run, each with demonstrations.
 
-The prompts come from the environment and from the external modes themselves, the feedback in them from programs
-that the sandbox ran, so the base meets nothing in a run that it was not trained on.
+The environment and the external modes write the prompts, with feedback from executed programs, so the prompts of a run
+have the distribution of the training data.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ TEAMS: tuple[tuple[Role, ...], ...] = (("aux", "main"), ("single",))
 TEAM_WEIGHTS = (0.8, 0.2)
 
 AUTHOR_WEIGHTS = (0.6, 0.15, 0.25)
-"""How often a first-turn, a second-turn and a perfect demonstrator wrote what a second turn
-revises. Training makes turn 1 good, so good answers must be in distribution too."""
+"""Shares of first-turn, second-turn and perfect demonstrations among the answers that a second turn revises. Training
+improves turn 1, so good answers must be in the distribution too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One prompt and demonstrations of how to answer it."""
+    """One prompt with demonstrated responses."""
 
     prompt: str
     responses: tuple[str, ...]
 
 
 def as_task(problem: Any) -> Task:
-    """The problem as the environment takes it."""
+    """Return the problem as a task of the environment."""
     key = "-".join(map(str, problem.key))
     return Task(f"toy/{key}", problem.prompt, {"entry_point": problem.entry_point, "tests": problem.tests()})
 
@@ -49,7 +49,7 @@ def as_task(problem: Any) -> Task:
 def first_scenes(
     chosen: ToySet, problems: Sequence[Any], count: int, demonstrations: int, rng: random.Random
 ) -> list[Scene]:
-    """About `count` first-turn scenes, of problems and teams drawn at random."""
+    """Return about `count` first-turn scenes of random problems and teams."""
     scenes: list[Scene] = []
     by = chosen.demonstrator
     while len(scenes) < count:
@@ -62,8 +62,8 @@ def first_scenes(
 
 
 @dataclass(frozen=True, slots=True)
-class _Act:
-    """A first turn that was played; `attempts` are the demonstrators' own."""
+class _FirstTurn:
+    """A simulated first turn; `attempts` are the demonstrations."""
 
     problem: Any
     attempts: list[Any]
@@ -75,8 +75,8 @@ class _Act:
 def second_scenes(
     chosen: ToySet, problems: Sequence[Any], count: int, demonstrations: int, rng: random.Random, run: Run
 ) -> list[Scene]:
-    """About `count` second-turn scenes. Each distinct joint program is run once, by `run`."""
-    acts: list[_Act] = []
+    """Return about `count` second-turn scenes. `run` executes each distinct joint program once."""
+    turns: list[_FirstTurn] = []
     by, planned = chosen.demonstrator, 0
     while planned < count:
         problem = rng.choice(problems)
@@ -86,31 +86,33 @@ def second_scenes(
         attempts = [by.attempt(problem, role, skill, rng) for role in team]
         environment = CodeGeneration(len(team), sandbox_slice=config.sandbox_slice)
         joint = environment.attempt(as_task(problem), [a.text for a in attempts], last=True)
-        acts.append(_Act(problem, attempts, config, environment, joint))
+        turns.append(_FirstTurn(problem, attempts, config, environment, joint))
         planned += len(team)
-    distinct = {act.joint.program.key: act.joint.program for act in acts}
+    distinct = {turn.joint.program.key: turn.joint.program for turn in turns}
     reports = dict(zip(distinct, run(list(distinct.values())), strict=True))
     return [
-        scene for act in acts for scene in _second(chosen, act, reports[act.joint.program.key], demonstrations, rng)
+        scene for turn in turns for scene in _second(chosen, turn, reports[turn.joint.program.key], demonstrations, rng)
     ]
 
 
-def _second(chosen: ToySet, act: _Act, report: ExecutionReport, demonstrations: int, rng: random.Random) -> list[Scene]:
-    """The second turn of one joint action, every agent's scene."""
-    task, outcome = as_task(act.problem), act.environment.outcome(act.joint, report)
-    transition = Transition(act.config, act.environment)
-    heard = asyncio.run(transition.next_prompts(task, act.environment.first_prompts(task), act.joint, outcome))
+def _second(
+    chosen: ToySet, turn: _FirstTurn, report: ExecutionReport, demonstrations: int, rng: random.Random
+) -> list[Scene]:
+    """Return the second-turn scene of every agent for one joint action."""
+    task, outcome = as_task(turn.problem), turn.environment.outcome(turn.joint, report)
+    transition = Transition(turn.config, turn.environment)
+    observations = asyncio.run(transition.next_prompts(task, turn.environment.first_prompts(task), turn.joint, outcome))
     by, failing = chosen.demonstrator, None
-    if act.config.mode != "plain":
-        failing = not diagnose(act.joint, report, act.config.sandbox_slice).all_passed
+    if turn.config.mode != "plain":
+        failing = not diagnose(turn.joint, report, turn.config.sandbox_slice).all_passed
     skill = by.SECOND_TURN.better(0.5) if failing is False else by.SECOND_TURN
 
     def again(previous: Any) -> str:
-        sees = act.config.original_prompt
-        second = by.second_attempt(act.problem, previous, skill, rng, sees_problem=sees, failing=failing)
+        sees = turn.config.original_prompt
+        second = by.second_attempt(turn.problem, previous, skill, rng, sees_problem=sees, failing=failing)
         return str(second.text)
 
     return [
         Scene(prompt, tuple(again(previous) for _ in range(demonstrations)))
-        for previous, prompt in zip(act.attempts, heard.prompts, strict=True)
+        for previous, prompt in zip(turn.attempts, observations.prompts, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""The bundled task sets, each with what its tasks and its base policy are made from."""
+"""The bundled task sets, with the problems and training settings of their base policies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools.toy.demonstrations import Skill
 
 
 class Demonstrator(Protocol):
-    """Answers to a set's problems: the module `demonstrations`, or one like it."""
+    """A module with demonstrations for a set's problems, such as `demonstrations`."""
 
     FIRST_TURN: Skill
     SECOND_TURN: Skill
@@ -35,7 +35,7 @@ MODES: tuple[tuple[float, ExternalConfig], ...] = (
     (0.03, ExternalConfig(mode="plain")),
     (0.02, ExternalConfig(mode="plain", original_prompt=True)),
 )
-"""How often each external mode is met: mostly the default, some of each other mode that needs no expert."""
+"""Shares of the external modes in second-turn scenes: mostly the default, and every mode without an expert."""
 
 HARD_MODES: tuple[tuple[float, ExternalConfig], ...] = (
     (0.55, ExternalConfig(original_prompt=True)),
@@ -44,13 +44,13 @@ HARD_MODES: tuple[tuple[float, ExternalConfig], ...] = (
     (0.10, ExternalConfig(mode="plain", original_prompt=True)),
     (0.10, ExternalConfig()),
 )
-"""Mostly with the problem repeated, as without it nobody can go another way than before."""
+"""Mostly with the problem repeated, because without it an agent cannot change its decomposition."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToySet:
-    """One set. Problems of the splits `tasks` are what is bundled, those of `known` what the base policy was shown;
-    `start` is the folder of the model that it was trained from, None for one from nothing."""
+    """A task set. The splits `tasks` are bundled, and the base policy is trained on the splits `known`, starting from the
+    model in the folder `start`, or from scratch if None."""
 
     tasks_path: Path
     base_path: Path
@@ -61,12 +61,12 @@ class ToySet:
     known: tuple[str, ...] = ("train", "spare")
     start: Path | None = None
     first: int = 12000
-    """First-turn scenes that the base policy is shown."""
+    """Number of first-turn scenes in the training of the base policy."""
     second: int = 9000
-    """Second-turn scenes."""
+    """Number of second-turn scenes."""
     steps: int = 2800
     batch_size: int = 16
-    """Prompts a step."""
+    """Prompts per step."""
     peak_lr: float = 2e-3
 
 
@@ -87,4 +87,4 @@ SETS: dict[str, ToySet] = {
         peak_lr=1.5e-3,
     ),
 }
-"""By name; `bundled:NAME` are its tasks, `bundled:NAME-base` is its policy."""
+"""Sets by name: `bundled:NAME` are the tasks, `bundled:NAME-base` is the base policy."""

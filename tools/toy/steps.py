@@ -1,7 +1,7 @@
-"""Steps of the hard set's problems: one operation each, as words, as an expression and, some, as recursion.
+"""Steps of the hard set's problems: single operations as words, as an expression and, for some, as recursion.
 
-Steps of fitting kinds are put one behind the other; what the second agent has to do depends on which of them the first
-agent took.
+A problem is a sequence of steps with matching types. The second agent's part depends on the step that the first agent
+takes.
 """
 
 from __future__ import annotations
@@ -10,19 +10,16 @@ import ast
 from dataclasses import dataclass
 
 DIGITS = range(2, 10)
-"""Constants have one digit, so one token: a wrong constant is one wrong choice and no spelling error."""
+"""Constants have one digit and therefore one token, so a wrong constant is one wrong choice."""
 
 ATOMS = (ast.Name, ast.Call, ast.Subscript, ast.ListComp)
-"""Expressions that need no brackets as an operand."""
+"""Expressions that need no brackets as operands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation. In the templates `{c}` is the constant, `{v}` the operand where brackets are around it anyway,
-    `{o}` the operand among operators, and `{f}`, in `recursion`, the function's own name.
-
-    `constants` is empty for a step without one.
-    """
+    """One operation. In the templates, `{c}` is the constant, `{v}` the operand within brackets, `{o}` the operand of an
+    operator, and `{f}` in `recursion` the function's own name. `constants` is empty for a step without a constant."""
 
     name: str
     takes: str
@@ -33,21 +30,21 @@ class Step:
     recursion: str | None = None
 
     def sentence(self, constant: int | None) -> str:
-        """What a problem says of it."""
+        """Return the step as words in a problem."""
         return self.words.format(c=constant)
 
     def apply(self, operand: str, constant: int | None) -> str:
-        """The expression that does it to `operand`."""
+        """Return the expression that applies the step to `operand`."""
         return self.expression.format(v=operand, o=bracketed(operand), c=constant)
 
     def body(self, function: str, argument: str, constant: int | None) -> str:
-        """What a function returns that does it to its argument; recursion where there is one."""
+        """Return the return expression of a function that applies the step to its argument, recursive if possible."""
         template = self.recursion or self.expression
         return template.format(f=function, v=argument, o=argument, c=constant)
 
 
 def bracketed(expression: str) -> str:
-    """In brackets, unless it binds tightly."""
+    """Return the expression, in brackets if it needs them as an operand."""
     return expression if isinstance(ast.parse(expression, mode="eval").body, ATOMS) else f"({expression})"
 
 

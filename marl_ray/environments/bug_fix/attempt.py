@@ -48,8 +48,8 @@ class BugReport:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """One patcher's answer: the functions that it may change, and those of them in its response, including broken
-    ones."""
+    """One patcher's answer. `names` are the functions that it may change, `parts` the ones in its response, including
+    broken ones."""
 
     names: tuple[str, ...]
     parts: tuple[ExtractedFunction, ...]

@@ -107,7 +107,7 @@ class ClassDiagnosis:
         return complete and self.total > 0 and not self.failures
 
     def failures_for(self, agent: int) -> list[Failure]:
-        """Return the failed tests, first those that mention the agent's own methods."""
+        """Return the failed tests, starting with tests that mention the agent's own methods."""
         own = self.problems[agent].keys()
         return sorted(self.failures, key=lambda failure: own.isdisjoint(failure.text.mentions))
 

@@ -45,7 +45,7 @@ WORK = "(work)"
 
 @dataclass(frozen=True, slots=True)
 class HelperUse:
-    """The helpers that main calls, those whose result it discards, and whether main only wraps a helper."""
+    """The called helpers, the helpers with a discarded result, and whether main only wraps a helper."""
 
     called: frozenset[str] = frozenset()
     misused: frozenset[str] = frozenset()
@@ -233,7 +233,7 @@ class _Flow:
 
 
 def _merged(*paths: Names | None) -> Names:
-    """Return the bindings where several paths meet, of which those that end (None) count for nothing."""
+    """Return the bindings where several paths meet. Paths that end earlier are None."""
     merged: Names = defaultdict(frozenset)
     for name, bindings in (item for names in paths for item in (names or {}).items()):
         merged[name] |= bindings
@@ -241,7 +241,7 @@ def _merged(*paths: Names | None) -> Names:
 
 
 def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the nodes of a statement without those of nested statements."""
+    """Yield the nodes of a statement, except for the nodes of nested statements."""
     stack: list[ast.AST] = [statement]
     while stack:
         node = stack.pop()
@@ -257,7 +257,7 @@ def _bindings_within(node: ast.AST) -> Names:
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.AST, bool]]:
-    """Yield what a node binds: name (empty for an attribute or element), value, and whether it is the exact value."""
+    """Yield the bindings of a node: name (empty for an attribute or element), value, and whether the value is exact."""
     match node:
         case ast.Assign(targets=targets, value=value):
             for target in targets:

@@ -1,4 +1,4 @@
-"""Solver and testers: testers read the solution and write tests of it, and both sides earn from what the tests find.
+"""Solver and testers: testers read the solution and write tests of it, and both sides earn from a correct judgement.
 
 `environment` defines rewards and roles, `prompts` the prompts. `attempt` parses a joint action. `feedback` has the verdicts
 on the written tests, and describes the outcome to the agents.

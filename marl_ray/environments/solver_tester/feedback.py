@@ -1,6 +1,6 @@
 """The feedback of solver and testers: verdicts on the written tests, and their wording in each external mode.
 
-The facts about the solution are those of code generation, limited to `external.sandbox_slice`. Written tests appear in
+The solution is described as in code generation, limited to `external.sandbox_slice`. Written tests appear in
 full, but of invalid tests only the source: their expected value from the reference would leak answers.
 """
 

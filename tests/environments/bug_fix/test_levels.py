@@ -125,7 +125,7 @@ def test_several_patchers_change_disjoint_functions() -> None:
     assert both.metrics["changed_lines"] == 2
     one = assess("", PATCH, environment=BugFixPatchers(2))
     assert (one.levels["parses"], one.metrics["patch_given"], one.metrics["changed_lines"]) == (0.25, 0.5, 1.0)
-    other = assess(PATCH, half, now="++--", environment=BugFixPatchers(2))  # each wrote what is the other's
+    other = assess(PATCH, half, now="++--", environment=BugFixPatchers(2))  # each patches the other's function
     assert (other.reward, other.metrics["changed_lines"]) == (0.0, 0.0)
     assert assess(RIGHT, half, PATCH).reward == 3.5
 
@@ -141,7 +141,7 @@ def test_the_sandbox_executes_patched_and_buggy_program() -> None:
 
 
 def test_a_patch_that_changes_nothing_fixes_nothing() -> None:
-    """Not even where a test ran out of time in one execution and not in the other."""
+    """This holds even if a test times out in only one of the two executions."""
     environment = BugFix(1)
     attempt = environment.attempt(task(), [BUGGY], last=True)
     for now, was in (("++++", "++-t"), ("+t--", "++--")):

@@ -1,4 +1,4 @@
-"""What responses bring: the diagnosis in its form, patched functions, and the lines that a patch changes."""
+"""Parsing of responses: diagnoses, patched functions, and the lines that a patch changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The texts that agents of bug fixing read: first prompts, and every external mode's second."""
+"""Prompts of bug fixing: first turn, and second turn in every external mode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HALF = "def half(n):\n    return n // 2"
 
 
 def first(environment: BugFix, problem: Task) -> list[str]:
-    """The first prompts' last paragraphs."""
+    """Return the last paragraph of each first prompt."""
     return [prompt.rpartition("\n\n")[2] for prompt in environment.first_prompts(problem)]
 
 

@@ -83,7 +83,7 @@ RIGHT = (f"{POP}\n\n{ROOT}\n", f"{PUSH}\n\n{REPLACE}\n")
 
 
 def report(failing: Sequence[str] = (), syntax: SyntaxDiagnosis | None = None) -> ExecutionReport:
-    """A report as the sandbox gives it on TESTS."""
+    """Return a report of the sandbox on TESTS."""
     names = ("TestPush.test_push", "TestPop.test_pop", "TestReplace.test_replace", "TestRoot.test_root")
     tests = tuple(
         TestResult("fail", "AssertionError", "1 != 2", 9, name, trusted=False)
@@ -95,7 +95,7 @@ def report(failing: Sequence[str] = (), syntax: SyntaxDiagnosis | None = None) -
 
 
 def play(*responses: str, found: ExecutionReport | None = None, **settings: Any) -> tuple[ClassAttempt, Outcome]:
-    """The attempt and the outcome of one joint action, with a report made up."""
+    """Return attempt and outcome of one joint action, with a made-up report."""
     environment = CodeCompletion(len(responses), **settings)
     attempt = environment.attempt(TASK, responses, last=False)
     return attempt, environment.outcome(attempt, found or report())

@@ -72,7 +72,7 @@ def test_the_last_of_several_definitions_counts() -> None:
 
 
 def in_class(*responses: str, skeleton: str = SKELETON) -> ast.ClassDef:
-    """The class that two agents' responses make, as a tree."""
+    """Return the class merged from two responses as a syntax tree."""
     attempt = CodeCompletion(2).attempt(Task("t", skeleton, TASK.fields), responses, last=True)
     (node,) = (node for node in ast.parse(attempt.program.source).body if isinstance(node, ast.ClassDef))
     return node

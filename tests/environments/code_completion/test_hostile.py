@@ -1,4 +1,4 @@
-"""Answers that nobody would write, and what attackers would: nothing raises on them, nothing takes long."""
+"""Unusual and hostile responses: nothing raises on them or takes long."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPORT = ExecutionReport((), None, "", 0.0, 0.0, "none", True)
 
 
 def play(*responses: str) -> str:
-    """All that is done with responses. None of it may raise; the program is what a file can hold."""
+    """Call everything that processes responses. Nothing may raise, and a file can hold the program."""
     environment = CodeCompletion(len(responses))
     attempt = environment.attempt(TASK, responses, last=False)
     source = attempt.program.source

@@ -27,7 +27,7 @@ def classes() -> list[tuple[Task, dict[str, str]]]:
 
 
 def answers(task: Task, solution: dict[str, str], strategy: str, num_agents: int) -> list[str]:
-    """What each agent writes if it knows the reference."""
+    """Return each agent's answer according to the reference."""
     shares = shares_of(task, strategy, num_agents)
     return ["\n\n".join(solution[name] for name in own) or "pass" for own in shares]
 
@@ -113,7 +113,7 @@ def test_methods_of_other_agents_are_ignored(sandbox: Sandbox, classes: list[tup
         (RIGHT[0], f"{RIGHT[1]}\n\n{ROOT}", 6.0 - 0.25),
         (RIGHT[0], RIGHT[1].replace("self, item)", "self, item, item)"), 0.0),  # parses, and does not compile
         (RIGHT[0].replace("pop()", "pop(0)"), RIGHT[1], 6.0),
-        (f"raise SystemExit\n{RIGHT[0]}", RIGHT[1], 6.0),  # what is no method is left out
+        (f"raise SystemExit\n{RIGHT[0]}", RIGHT[1], 6.0),  # other code is ignored
     ],
 )
 def test_rewards(sandbox: Sandbox, first: str, second: str, reward: float) -> None:

@@ -1,4 +1,4 @@
-"""Completions whose rewards and feedback were worked out by hand, from the levels as the paper's environment has them:
+"""Joint actions with rewards and feedback computed by hand, from these levels of the paper's environment:
 
     A     0.4   the helper is defined and returns a value (of two helpers each 0.2)
     M     0.6   the entry point is defined and returns a value; without it nothing below counts
@@ -6,7 +6,7 @@
     k/4         the share of tests passed
     C     0.5   main calls a helper that exists, and a test passed
     W     1.0   and main is no thin wrapper around it
-    X    -0.5   but main throws a result away
+    X    -0.5   but main discards a result
 
 The task is `f`, twice x and one more, with four tests: f(0) is 1, f(1) is 3, f(2) is 5, f(10) is 21.
 """
@@ -29,16 +29,16 @@ TASK = Task(
 
 @dataclass(frozen=True)
 class RewardCase:
-    """Joint actions, one text an agent, that all earn the same and hear lines that begin alike."""
+    """Joint actions, one text per agent, with the same reward and similar feedback."""
 
     levels: str
     reward: float
-    hears: tuple[str, ...]
-    """What each line of main's level_feedback begins with; further lines may follow."""
+    feedback: tuple[str, ...]
+    """Prefixes of the first lines of main's level_feedback."""
     brief: str
     """The first line of level_passed."""
     solved: bool
-    """Whether `passed` says that all levels are passed."""
+    """Whether `passed` reports that all levels passed."""
     answers: tuple[tuple[str, ...], ...]
 
 
@@ -51,12 +51,12 @@ OK = ("aux: found", "f: found", "syntax: OK")
 
 
 def body(*lines: str) -> str:
-    """`f` of these lines."""
+    """Return the function `f` with these lines."""
     return "def f(x):\n" + "\n".join(f"    {line}" for line in lines)
 
 
 def helper(*lines: str) -> str:
-    """`aux` of these lines."""
+    """Return the function `aux` with these lines."""
     return body(*lines).replace("def f", "def aux", 1)
 
 

@@ -1,4 +1,4 @@
-"""More completions worked by hand: tests that are passed in part, one agent alone, and three (see `worked`)."""
+"""Further cases computed by hand (see `reward_cases`): partly passed tests, one agent, and three agents."""
 
 from __future__ import annotations
 

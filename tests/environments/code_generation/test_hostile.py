@@ -1,4 +1,4 @@
-"""Answers that nobody would write, and what attackers would: nothing raises on them, nothing takes long."""
+"""Unusual and hostile responses: nothing raises on them or takes long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPORT = ExecutionReport((), None, "", 0.0, 0.0, "none", True)
 
 
 def play(*responses: str) -> None:
-    """All that is done with responses. None of it may raise; the program is what a file can hold."""
+    """Call everything that processes responses. Nothing may raise, and a file can hold the program."""
     environment = CodeGeneration(len(responses))
     attempt = environment.attempt(TASK, responses, last=False)
     attempt.program.source.encode("utf-8")

@@ -1,4 +1,4 @@
-"""Rewards, levels and feedback of completions that were worked out by hand (`worked`, `worked_more`)."""
+"""Rewards, levels and feedback of the cases in `reward_cases` and `reward_cases_by_structure`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sandboxes() -> Iterator[LocalSandboxPool]:
 
 
 def worth(levels: str) -> dict[str, float]:
-    """What each level is said to bring."""
+    """Return the reward of each level in a case's notation."""
     found = dict.fromkeys([*LEVELS.values(), "tests"], 0.0)
     for word in levels.rpartition(": ")[2].split():
         code, _, parts = word.partition("/")
@@ -54,7 +54,7 @@ def test_reward_levels_and_feedback_of_each_case(group: RewardCase, sandboxes: L
         expected = {name: value for name, value in worth(group.levels).items() if name in outcome.levels}
         assert outcome.levels == pytest.approx(expected), said
         heard = environment.feedback(attempt, outcome, "level_feedback", main)
-        assert _begin(heard, group.hears), f"{said}\nhears {heard}"
+        assert _begin(heard, group.feedback), f"{said}\nhears {heard}"
         assert environment.feedback(attempt, outcome, "level_passed", main)[0] == group.brief, said
         one = "All levels passed" if group.solved else "Not all levels passed"
         assert environment.feedback(attempt, outcome, "passed", 0) == [one], said
@@ -68,7 +68,7 @@ def test_the_cases_are_complete_and_their_rewards_add_up() -> None:
 
 
 def _begin(lines: list[str], starts: tuple[str, ...]) -> bool:
-    """Whether lines begin so, in this order, the first two at the top."""
+    """Return whether lines have these prefixes in this order, the first two at the top."""
     if not all(line.startswith(start) for line, start in zip(lines, starts[:2], strict=False)):
         return False
     rest = iter(lines)

@@ -68,7 +68,7 @@ BLOCKS = st.recursive(SIMPLE.map(lambda line: [line]), blocks, max_leaves=8)
 @settings(max_examples=200, deadline=None)
 @given(BLOCKS)
 def test_the_analysis_agrees_with_execution(body: list[str]) -> None:
-    """Every helper call that happens is found, and the result of a misused call changes no outcome."""
+    """Check that every executed helper call is found, and that the result of a misused call changes no outcome."""
     code = "def f(x):\n    y = z = 0\n    g = int\n" + textwrap.indent("\n".join([*body, "return y"]), "    ")
     main = extract_function(code, "f")
     assert main.code == code

@@ -1,4 +1,4 @@
-"""Solutions and written tests really executed: levels, own rewards, feedback, and what cannot be forged."""
+"""Levels, rewards, feedback and forgery of executed solutions and written tests."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_several_testers_and_a_solver_alone(sandbox: Sandbox) -> None:
 
 
 def test_validity_of_a_test_depends_on_the_reference_alone(sandbox: Sandbox) -> None:
-    """What decides is made in processes that the solution is not in, of values alone."""
+    """Check that only values from processes without the solution decide about validity."""
     liar = "class Same(int):\n    def __eq__(self, other): return True\ndef f(x):\n    return Same(1)"
     equal = "def f(x):\n    class Same:\n        def __eq__(self, other): return True\n    return Same()"
     for solution in (liar, equal):
