@@ -29,7 +29,7 @@ def explain(key: str, algorithm: str) -> list[str]:
 
     Example:
         >>> explain("magrpo.discount", "magrpo")[0]
-        'magrpo.discount: a number at least 0 and at most 1; default 1.0'
+        'magrpo.discount: a number of at least 0 and at most 1; default 1.0'
     """
     known = settings(algorithm)
     if not key:

@@ -43,7 +43,7 @@ TYPES = {"integer": "a whole number", "number": "a number", "string": "text", "b
     "null": "null",
     "object": "a mapping",
 }
-BOUNDS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most"}
+BOUNDS = {"exclusiveMinimum": "above", "minimum": "of at least", "exclusiveMaximum": "below", "maximum": "at most"}
 BOUND_ERRORS = {"greater_than": "above", "greater_than_equal": "at least", "less_than": "below"} | {
     "less_than_equal": "at most"
 }

@@ -41,7 +41,7 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
         (
             "magrpo.discount",
             [
-                "magrpo.discount: a number at least 0 and at most 1; default 1.0",
+                "magrpo.discount: a number of at least 0 and at most 1; default 1.0",
                 "Discount factor per turn.",
             ],
         ),

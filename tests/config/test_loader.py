@@ -289,6 +289,12 @@ def test_loading_a_config_imports_no_heavy_packages() -> None:
     assert done.stdout == "\n"
 
 
+def test_importing_the_settings_does_not_import_pydantic() -> None:
+    code = "import sys, marl_ray.config; print('pydantic' in sys.modules)"  # actors unpickle configs but never load one
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_grpo_has_one_agent() -> None:
     assert from_tree(config_tree(), "grpo").num_agents == 1
     with pytest.raises(UserError, match="grpo trains one agent"):

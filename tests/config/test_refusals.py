@@ -107,10 +107,10 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ({"magrpo": {"loss": "ppo"}}, "magrpo.loss should be one of policy_gradient, clip, gspo, m2po"),
         (
             {"magrpo": {"num_turns": "two"}},
-            "magrpo.num_turns should be a whole number at least 1 and at most 100, got 'two'",
+            "magrpo.num_turns should be a whole number of at least 1 and at most 100, got 'two'",
         ),
         ({"magrpo": {"num_turns": True}}, "magrpo.num_turns should be a whole number"),
-        ({"magrpo": {"learning_rate": "fast"}}, "magrpo.learning_rate should be a number at least 0, or null"),
+        ({"magrpo": {"learning_rate": "fast"}}, "magrpo.learning_rate should be a number of at least 0, or null"),
         ({"magrpo": {"learning_rate": "nan"}}, "magrpo.learning_rate should be a number"),
         ({"magrpo": {"turn_gradient_weights": [1.0, 2.0]}}, "2 values for 1 turn:"),
         ({"magrpo": {"num_generations": 1}}, "num_generations is 1, but magrpo compares"),
