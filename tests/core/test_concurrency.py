@@ -56,7 +56,7 @@ def test_a_task_group_waits_for_tasks_created_later() -> None:
 
 @pytest.mark.parametrize("begins_it", [True, False])
 def test_the_first_failure_in_a_task_group_cancels_all_and_is_raised_itself(begins_it: bool) -> None:
-    """The failure is in a task or in the body of the task group."""
+    # The failure is in a task or in the body of the task group.
     ended = []
 
     async def endless() -> None:
@@ -100,4 +100,4 @@ def test_a_timeout_of_the_awaitable_itself_is_raised_unchanged() -> None:
         raise TimeoutError("of its own")
 
     with pytest.raises(TimeoutError, match="of its own"):
-        asyncio.run(wait_within(60, "nobody", "rollout_s", fails()))
+        asyncio.run(wait_within(60, "the learner", "rollout_s", fails()))

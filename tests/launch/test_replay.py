@@ -83,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def test_all_recorded_metrics_agree_bit_for_bit(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    """Across a checkpoint and a change of the config."""
+    # Across a checkpoint and a change of the config.
     assert main(["replay", str(folder)]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
@@ -166,7 +166,7 @@ def test_an_impossible_range_is_an_error(
 
 
 def test_a_log_that_starts_at_the_last_checkpoint(folder: RunFolder, tmp_path: Path) -> None:
-    """As without output.keep_batches."""
+    # As without output.keep_batches.
     copy = RunFolder(tmp_path / "r")
     shutil.copytree(folder.path, copy.path)
     copy.log.drop_before(CHANGED)

@@ -77,7 +77,7 @@ def test_the_traceback_of_a_bug_is_written(ending: list[BaseException], tmp_path
 def test_a_full_disk_is_named(
     ending: list[BaseException], error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process, or in a learner, whose error is the cause of Ray's error and of ActorFailed."""
+    # In this process, or in a learner, whose error is the cause of Ray's error and of ActorFailed.
     remote, failed = RuntimeError("of Ray"), ActorFailed("agent 0 learner failed in save")
     remote.cause, failed.__cause__ = error, remote  # type: ignore[attr-defined]
     for number, end in enumerate((error, failed)):
@@ -108,7 +108,7 @@ def test_a_file_elsewhere_is_named(
 def test_leftovers_of_a_killed_driver_are_removed_before_the_first_step(
     ending: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An incomplete checkpoint would otherwise become part of the next checkpoint of the same step."""
+    # An incomplete checkpoint would otherwise become part of the next checkpoint of the same step.
     ending.append(KeyboardInterrupt())
     folder = RunFolder(tmp_path / "r")
     assert train_main("magrpo", arguments(tmp_path)) == 130
@@ -205,7 +205,7 @@ def test_a_locked_run_is_not_changed(
 def test_a_requeued_run_is_resumed(
     ending: list[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same command resumes the run each time."""
+    # The same command resumes the run each time.
     ending.append(KeyboardInterrupt())
     command = arguments(tmp_path, "output.resume=auto", "output.save_final_model=false", "dataset.eval_split=null")
     command += ["magrpo.max_steps=4"]
@@ -238,7 +238,7 @@ def test_a_folder_with_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_saved_config_is_read_once(tmp_path: Path) -> None:
-    """The resumed config and the config that it is compared with come from one read."""
+    # The resumed config and the config that it is compared with come from one read.
     (tmp_path / "config.yaml").write_text(QUICKSTART.read_text())
     saved = SavedRun.read(tmp_path)
     (tmp_path / "config.yaml").unlink()

@@ -1,87 +1,46 @@
-"""Playing episodes: turns, handoff, early ends, and what learners and metrics get of them.
+"""Episodes with turns, handoff and early ends, and the groups and metrics that result.
 
-The generators are scripted stand-ins (real engines are in tests/actors); environment, transition and sandbox are real.
+Generators are scripted (tests/actors uses real engines); environment, transition and sandbox are real.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from marl_ray.config import Config, from_tree
-from marl_ray.core.episode import Completion, Episode, Generation, Node, SamplingSpec, Task
+from marl_ray.config import Config
+from marl_ray.core.episode import Completion, Episode, Generation, Node, SamplingSpec
 from marl_ray.credit.groups import build_agent_batch
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.transition import Transition
 from marl_ray.reports.episode_text import episode_text
 from marl_ray.rollout.episode_runner import EpisodeRunner
-from marl_ray.sandbox import ExecutionReport, Program, Sandbox, failed_report
+from marl_ray.sandbox import ExecutionReport, Program, Sandbox
 from marl_ray.telemetry.episode_records import episode_record
 from marl_ray.telemetry.metrics import episode_metrics, joint_samples, rollout_metrics
-
-TASK = Task(
-    "t/1",
-    'def add_twice(a, b):\n    """Return a plus two times b."""\n',
-    {
-        "entry_point": "add_twice",
-        "tests": "def check(candidate):\n    assert candidate(1, 2) == 5\n    assert candidate(0, 0) == 0\n",
-    },
-)
-AUX = "def aux(b):\n    return 2 * b\n"
-GOOD = "def add_twice(a, b):\n    return a + aux(b)\n"
-WRONG = "def add_twice(a, b):\n    return a - aux(b)\n"
-BROKEN = "def add_twice(a, b:\n    return"
+from tests.rollout.helpers import AUX, BROKEN, GOOD, TASK, WRONG, DirectExecutor, FailingExecutor, rollout_config
 
 
 class Scripted:
-    """Stands in for an agent's generators: answers with the scripted texts and remembers what it was asked."""
+    """A generator of scripted texts that records its requests."""
 
     def __init__(self, *texts: str, too_long_from_turn: int = 99) -> None:
         self.texts = texts
-        self.asked: list[tuple[str, SamplingSpec]] = []
+        self.requests: list[tuple[str, SamplingSpec]] = []
         self.too_long_from_turn = too_long_from_turn
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
-        self.asked.append((prompt, sampling))
-        if len(self.asked) > self.too_long_from_turn:
+        self.requests.append((prompt, sampling))
+        if len(self.requests) > self.too_long_from_turn:
             return Generation((1,), ())
         group = tuple(Completion((7, 8), text, (-0.5, -0.5), "stop", ((3, 2),)) for text in self.texts)
         return Generation((1, 2, 3), group[: sampling.num_generations])
 
 
-class Direct:
-    """The sandbox library without the pool."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self.sandbox = sandbox
-
-    async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
-        return self.sandbox.run_batch(list(programs))
-
-
-class Failing:
-    """Stands in for a pool whose workers all died."""
-
-    async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
-        return [failed_report(p, "", infra_error="gone") for p in programs]
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox() as ready:
-        yield ready
-
-
-def config(sections: dict[str, dict[str, object]] | None = None, seed: int = 42, **settings: object) -> Config:
-    base = {"num_turns": 2, "num_generations": 3, "handoff": "best", "max_new_tokens": 16} | settings
-    tree = {"seed": seed, "model": {"name": "m"}, "dataset": {"name": "humaneval"}, "magrpo": base}
-    return from_tree(tree | (sections or {}), "magrpo")
-
-
-def play(run: Config, executor: object, aux: Scripted, main: Scripted, *, evaluation: bool = False) -> Episode:
+def run_episode(run: Config, executor: object, aux: Scripted, main: Scripted, *, evaluation: bool = False) -> Episode:
     environment = CodeGeneration.from_config(run)
     runner = EpisodeRunner(run, environment, Transition(run.external, environment), [aux, main], executor)  # type: ignore[arg-type]
     group = run.rollout.num_generations
@@ -98,59 +57,65 @@ def reasons(episode: Episode) -> list[str]:
 
 def test_two_turns_by_the_best_joint_action(sandbox: Sandbox) -> None:
     aux, main = Scripted(AUX, AUX, AUX), Scripted(BROKEN, WRONG, GOOD)
-    episode = play(config(), Direct(sandbox), aux, main)
+    episode = run_episode(rollout_config(), DirectExecutor(sandbox), aux, main)
     first, second = chain(episode)
     assert [a.reward for a in first.joint_actions] == pytest.approx([0.4, 3.5, 4.0])
     assert first.children == {2: second}
     assert second.children == {}
-    assert GOOD.strip() in main.asked[1][0]
+    assert GOOD.strip() in main.requests[1][0]
     assert first.prompts != second.prompts
     assert episode.stops == []
 
 
-def test_evaluations_have_a_temperature_of_their_own() -> None:
+def test_evaluations_use_eval_temperature() -> None:
     def temperatures(evaluation: bool, **settings: object) -> set[float]:
         aux, main = Scripted(AUX), Scripted(GOOD)
-        run = config({"agents": [{"name": "m", "temperature": 0.6}, "m"]}, num_generations=2, **settings)
-        play(run, Failing(), aux, main, evaluation=evaluation)
-        return {sampling.temperature for _, sampling in aux.asked + main.asked}
+        run = rollout_config({"agents": [{"name": "m", "temperature": 0.6}, "m"]}, num_generations=2, **settings)
+        run_episode(run, FailingExecutor(), aux, main, evaluation=evaluation)
+        return {sampling.temperature for _, sampling in aux.requests + main.requests}
 
     assert temperatures(evaluation=True) == {0.6, 0.8}
     assert temperatures(evaluation=True, eval_temperature=0) == {0.0}
     assert temperatures(evaluation=False, eval_temperature=0) == {0.6, 0.8}
 
 
-def test_feedback_holds_nothing_of_hidden_tests(sandbox: Sandbox) -> None:
-    """A program that remembers what it was asked can only tell of the tests in the slice."""
+def test_feedback_contains_nothing_of_hidden_tests(sandbox: Sandbox) -> None:
+    # A program that records its arguments can only reveal the tests of the slice.
 
     visible: list[int | None] = []
 
-    class Watched(Direct):
+    class Watched(DirectExecutor):
         async def execute(self, programs: Sequence[Program]) -> list[ExecutionReport]:
             visible.extend(program.visible for program in programs[:1])
             return await super().execute(programs)
 
     tell_tale = "def add_twice(a, b, seen=[]):\n    seen.append((a, b))\n    raise ValueError(f'seen {seen}')\n"
-    run = config({"external": {"sandbox_slice": -1}}, num_generations=2)
+    run = rollout_config({"external": {"sandbox_slice": -1}}, num_generations=2)
     main = Scripted(tell_tale, tell_tale)
-    play(run, Watched(sandbox), Scripted(AUX, AUX), main)
-    prompt = main.asked[1][0]
+    run_episode(run, Watched(sandbox), Scripted(AUX, AUX), main)
+    prompt = main.requests[1][0]
     assert "seen [(0, 0)]" in prompt
     assert "(1, 2)" not in prompt
     assert visible == [-1, None], "nothing is told after the last turn"
 
 
-def test_an_expert_that_cannot_be_heard_is_a_metric(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_expert_is_a_metric(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     expert = {"expert_model": "some-model", "expert_base_url": "http://127.0.0.1:9/v1", "expert_retries": 0}
-    episode = play(config({"external": {"mode": "expert_edits"} | expert}), Direct(sandbox), *pair())
+    episode = run_episode(
+        rollout_config({"external": {"mode": "expert_edits"} | expert}), DirectExecutor(sandbox), *pair()
+    )
     assert len(chain(episode)) == 2
     assert episode_metrics([episode], discount=1.0, num_turns=2)["expert/failures"] == 1.0
 
 
-def test_random_handoff_follows_its_stream(sandbox: Sandbox) -> None:
+def test_random_handoff_uses_its_stream(sandbox: Sandbox) -> None:
     def pick(seed: int) -> list[int]:
-        return list(chain(play(config(seed=seed, handoff="random"), Direct(sandbox), *pair()))[0].children)
+        return list(
+            chain(run_episode(rollout_config(seed=seed, handoff="random"), DirectExecutor(sandbox), *pair()))[
+                0
+            ].children
+        )
 
     assert len({tuple(pick(seed)) for seed in range(8)}) > 1
     assert pick(5) == pick(5)
@@ -162,14 +127,14 @@ def pair() -> tuple[Scripted, Scripted]:
 
 def test_every_agent_and_turn_samples_from_its_own_stream(sandbox: Sandbox) -> None:
     aux, main = pair()
-    play(config(), Direct(sandbox), aux, main)
-    seeds = [sampling.seed for _, sampling in [*aux.asked, *main.asked]]
+    run_episode(rollout_config(), DirectExecutor(sandbox), aux, main)
+    seeds = [sampling.seed for _, sampling in [*aux.requests, *main.requests]]
     assert len(set(seeds)) == 4
 
 
 def test_rewards_are_scaled_and_shifted(sandbox: Sandbox) -> None:
-    run = config({"reward_processor": {"scale_factor": 2.0, "shift": -4.0}}, num_turns=1)
-    (node,) = chain(play(run, Direct(sandbox), *pair()))
+    run = rollout_config({"reward_processor": {"scale_factor": 2.0, "shift": -4.0}}, num_turns=1)
+    (node,) = chain(run_episode(run, DirectExecutor(sandbox), *pair()))
     assert node.joint_actions[2].reward == pytest.approx(4.0)
     assert node.joint_actions[2].rewards == (node.joint_actions[2].reward,) * 2
     assert node.joint_actions[2].outcome.reward == pytest.approx(4.0)
@@ -177,13 +142,17 @@ def test_rewards_are_scaled_and_shifted(sandbox: Sandbox) -> None:
 
 
 def test_an_episode_ends_early_above_the_threshold(sandbox: Sandbox) -> None:
-    episode = play(config(early_termination_threshold=2.0), Direct(sandbox), *pair())
+    episode = run_episode(rollout_config(early_termination_threshold=2.0), DirectExecutor(sandbox), *pair())
     assert (len(chain(episode)), reasons(episode)) == (1, ["early_termination"])
-    assert len(chain(play(config(early_termination_threshold=3.0), Direct(sandbox), *pair()))) == 2
+    assert (
+        len(chain(run_episode(rollout_config(early_termination_threshold=3.0), DirectExecutor(sandbox), *pair()))) == 2
+    )
 
 
-def test_an_evaluation_plays_all_turns(sandbox: Sandbox) -> None:
-    episode = play(config(early_termination_threshold=2.0), Direct(sandbox), *pair(), evaluation=True)
+def test_an_evaluation_runs_all_turns(sandbox: Sandbox) -> None:
+    episode = run_episode(
+        rollout_config(early_termination_threshold=2.0), DirectExecutor(sandbox), *pair(), evaluation=True
+    )
     assert (len(chain(episode)), reasons(episode)) == (2, [])
 
 
@@ -191,18 +160,20 @@ def test_an_evaluation_plays_all_turns(sandbox: Sandbox) -> None:
     ("setting", "evaluation", "probed"),
     [("off", True, False), ("eval", False, False), ("eval", True, True), ("always", False, True)],
 )
-def test_helpers_are_probed_when_asked(sandbox: Sandbox, setting: str, evaluation: bool, probed: bool) -> None:
-    run = config({"output": {"probe_helpers": setting}}, num_turns=1)
-    row = episode_metrics([play(run, Direct(sandbox), *pair(), evaluation=evaluation)], 1.0, 1)
+def test_helpers_are_probed_if_configured(sandbox: Sandbox, setting: str, evaluation: bool, probed: bool) -> None:
+    run = rollout_config({"output": {"probe_helpers": setting}}, num_turns=1)
+    row = episode_metrics([run_episode(run, DirectExecutor(sandbox), *pair(), evaluation=evaluation)], 1.0, 1)
     assert row.get("turn_1/helper_needed") == (pytest.approx(2 / 3) if probed else None)
     assert row.get("turn_1/helper_suffices") == (0.0 if probed else None)
 
 
 def test_later_turns_count_an_ended_episode_with_its_last_node(sandbox: Sandbox) -> None:
-    run = config(early_termination_threshold=2.0)
-    ended = play(run, Direct(sandbox), *pair())
-    going_on = play(run, Direct(sandbox), Scripted("", "", ""), Scripted(BROKEN, BROKEN, BROKEN))
-    stuck = play(run, Direct(sandbox), Scripted("", "", ""), Scripted(*[BROKEN] * 3, too_long_from_turn=1))
+    run = rollout_config(early_termination_threshold=2.0)
+    ended = run_episode(run, DirectExecutor(sandbox), *pair())
+    going_on = run_episode(run, DirectExecutor(sandbox), Scripted("", "", ""), Scripted(BROKEN, BROKEN, BROKEN))
+    stuck = run_episode(
+        run, DirectExecutor(sandbox), Scripted("", "", ""), Scripted(*[BROKEN] * 3, too_long_from_turn=1)
+    )
     mean = (0.4 + 3.5 + 4.0) / 3
     row = episode_metrics([ended, going_on, stuck], 0.5, num_turns=3)
     assert row["turn_1/reward_mean"] == pytest.approx(mean / 3)
@@ -217,27 +188,27 @@ def test_later_turns_count_an_ended_episode_with_its_last_node(sandbox: Sandbox)
 
 def test_a_prompt_that_does_not_fit_ends_its_episode_only(sandbox: Sandbox) -> None:
     main = Scripted(BROKEN, WRONG, GOOD, too_long_from_turn=1)
-    episode = play(config(), Direct(sandbox), Scripted(AUX, AUX, AUX), main)
+    episode = run_episode(rollout_config(), DirectExecutor(sandbox), Scripted(AUX, AUX, AUX), main)
     assert (len(chain(episode)), reasons(episode)) == (1, ["prompt_too_long"])
 
 
 def test_a_failed_sandbox_is_never_the_programs_fault() -> None:
-    episode = play(config(), Failing(), *pair())
+    episode = run_episode(rollout_config(), FailingExecutor(), *pair())
     assert (episode.root, reasons(episode), episode.stops[0].detail) == (None, ["infra_error"], "gone")
-    assert build_agent_batch([episode], 0, 0, config()).mini_batches == ()
+    assert build_agent_batch([episode], 0, 0, rollout_config()).mini_batches == ()
     assert rollout_metrics([episode], 1.0)["sandbox/infra_errors"] == 1
 
 
-def test_learners_get_a_group_for_every_node(sandbox: Sandbox) -> None:
-    episode = play(config(), Direct(sandbox), *pair())
-    groups = build_agent_batch([episode], 1, 0, config()).mini_batches[0].groups
+def test_learners_get_one_group_per_node(sandbox: Sandbox) -> None:
+    episode = run_episode(rollout_config(), DirectExecutor(sandbox), *pair())
+    groups = build_agent_batch([episode], 1, 0, rollout_config()).mini_batches[0].groups
     assert [g.turn for g in groups] == [0, 1]
     assert groups[0].returns == tuple(a.reward for a in chain(episode)[0].joint_actions)
     assert [c.text for c in groups[0].completions] == [BROKEN, WRONG, GOOD]
 
 
 def test_metrics_are_means_over_turns(sandbox: Sandbox) -> None:
-    episode = play(config(), Direct(sandbox), *pair())
+    episode = run_episode(rollout_config(), DirectExecutor(sandbox), *pair())
     row = episode_metrics([episode], discount=0.5, num_turns=2)
     mean = (0.4 + 3.5 + 4.0) / 3
     assert row["turn_1/reward_mean"] == pytest.approx(mean)
@@ -251,7 +222,7 @@ def test_metrics_are_means_over_turns(sandbox: Sandbox) -> None:
 
 
 def test_records_are_plain_and_readable(sandbox: Sandbox) -> None:
-    episode = play(config(), Direct(sandbox), *pair())
+    episode = run_episode(rollout_config(), DirectExecutor(sandbox), *pair())
     traced = json.loads(json.dumps(episode_record(episode)))
     assert traced["nodes"][0]["joint_actions"][1]["report"]["tests"][0]["status"] == "fail"
     assert (traced["nodes"][0]["expanded"], traced["nodes"][1]["path"]) == ([2], [2])

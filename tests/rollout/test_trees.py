@@ -1,4 +1,4 @@
-"""Growing trees, with an environment that runs no code and generators that answer at once from their seed."""
+"""Episode trees, with an environment that runs no code and generators that answer from their seed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.trainer.batch_builder import BatchBuilder
+from tests.factories import make_config
+from tests.rollout.helpers import NoExecutor
 
 TASKS = [Task("a", "Count.", {}), Task("b", "Count on.", {})]
 
 
 class Sum:
-    """An attempt: the answers' sum."""
+    """An attempt with the numbers of all agents."""
 
     program = None
 
@@ -31,7 +33,7 @@ class Sum:
 
 
 class Counting(Environment[Sum]):
-    """Agents say numbers. The reward is their sum, and each agent's own the number it said, if `own`."""
+    """An environment of numbers. The reward is their sum; with `own` each agent is rewarded with its own number."""
 
     modes = ("level_feedback",)
 
@@ -70,40 +72,30 @@ class Counting(Environment[Sum]):
 
 
 class Dice:
-    """Stands in for an agent's generators: numbers from the seed alone."""
+    """A generator of numbers that depend on the seed only."""
 
     def __init__(self, sides: int = 6) -> None:
         self.sides = sides
-        self.asked: list[tuple[str, SamplingSpec]] = []
+        self.requests: list[tuple[str, SamplingSpec]] = []
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
-        self.asked.append((prompt, sampling))
+        self.requests.append((prompt, sampling))
         await asyncio.sleep(0)
         rng = random.Random(sampling.seed)
         texts = [str(rng.randrange(self.sides)) for _ in range(sampling.num_generations)]
         return Generation((1,), tuple(Completion((2, 3), text, (-1.0, -1.0), "stop", ((0, 2),)) for text in texts))
 
 
-class Nothing:
-    """An executor with nothing to do."""
-
-    async def execute(self, programs: Sequence[Any]) -> list[Any]:
-        assert not programs
-        return []
+def tree_config(agents: int = 2, **settings: Any) -> Config:
+    return make_config(**({"num_agents": agents, "num_turns": 2, "num_generations": 2, "max_new_tokens": 8} | settings))
 
 
-def config(agents: int = 2, **section: Any) -> Config:
-    base = {"num_agents": agents, "num_turns": 2, "num_generations": 2, "max_new_tokens": 8}
-    tree = {"model": {"name": "m"}, "dataset": {"name": "bundled:toy"}, "magrpo": base | section}
-    return from_tree(tree, "magrpo")
-
-
-def play(run: Config, environment: Environment, dice: Sequence[Dice] = ()) -> list[Episode]:
+def run_batch(run: Config, environment: Environment, dice: Sequence[Dice] = ()) -> list[Episode]:
     agents = list(dice) or [Dice() for _ in range(run.num_agents)]
-    runner = EpisodeRunner(run, environment, Transition(run.external, environment), agents, Nothing())
-    assembly = BatchBuilder(0, len(TASKS), run)
-    episodes = asyncio.run(runner.run_batch(TASKS, 0, assembly))
-    assert assembly.batches == [build_agent_batch(episodes, agent, 0, run) for agent in range(run.num_agents)]
+    runner = EpisodeRunner(run, environment, Transition(run.external, environment), agents, NoExecutor())
+    builder = BatchBuilder(0, len(TASKS), run)
+    episodes = asyncio.run(runner.run_batch(TASKS, 0, builder))
+    assert builder.batches == [build_agent_batch(episodes, agent, 0, run) for agent in range(run.num_agents)]
     return episodes
 
 
@@ -111,9 +103,9 @@ def joint_samples(episodes: Sequence[Episode]) -> int:
     return sum(len(node.joint_actions) for episode in episodes for _, node in episode.nodes())
 
 
-def test_every_joint_sample_of_a_tree_is_there() -> None:
-    """Two tasks, G = 2, two agents, two turns, cross, all: 2 x (4 + 16)."""
-    episodes = play(config(joint_mode="cross", handoff="all"), Counting(2))
+def test_a_tree_contains_every_joint_sample() -> None:
+    # Two tasks, G = 2, two agents, two turns, cross, all: 2 x (4 + 16).
+    episodes = run_batch(tree_config(joint_mode="cross", handoff="all"), Counting(2))
     assert joint_samples(episodes) == 2 * (4 + 16)
     for episode in episodes:
         paths = [path for path, _ in episode.nodes()]
@@ -132,14 +124,14 @@ def test_every_joint_sample_of_a_tree_is_there() -> None:
         ("cross", "all", 1, 3, 2 * 8),
     ],
 )
-def test_sizes(mode: str, handoff: str, turns: int, agents: int, count: int) -> None:
-    run = config(agents, joint_mode=mode, handoff=handoff, num_turns=turns)
-    assert joint_samples(play(run, Counting(agents))) == count
+def test_tree_sizes(mode: str, handoff: str, turns: int, agents: int, count: int) -> None:
+    run = tree_config(agents, joint_mode=mode, handoff=handoff, num_turns=turns)
+    assert joint_samples(run_batch(run, Counting(agents))) == count
 
 
-def test_children_come_from_their_own_joint_action_and_stream() -> None:
+def test_children_follow_their_own_joint_action_and_stream() -> None:
     dice = [Dice(1000), Dice(1000)]
-    (episode, _) = play(config(joint_mode="cross", handoff="all"), Counting(2), dice)
+    (episode, _) = run_batch(tree_config(joint_mode="cross", handoff="all"), Counting(2), dice)
     root = episode.root
     assert root is not None
     for index, child in root.children.items():
@@ -148,16 +140,16 @@ def test_children_come_from_their_own_joint_action_and_stream() -> None:
         for agent in (0, 1):
             assert f"Your previous answer:\n{said[agent]}" in child.prompts[agent]
             assert f"sum: {action.reward:g}" in child.prompts[agent]
-    seeds = [sampling.seed for die in dice for _, sampling in die.asked]
+    seeds = [sampling.seed for die in dice for _, sampling in die.requests]
     assert len(set(seeds)) == len(seeds) == 2 * 2 * (1 + 4)
 
 
-def test_a_chain_keeps_the_streams_it_had_whatever_is_chosen() -> None:
+def test_streams_of_a_chain_do_not_depend_on_the_handoff() -> None:
     seeds = []
     for handoff in ("random", "best"):
         dice = [Dice(1000)]
-        play(config(1, handoff=handoff, num_generations=3), Counting(1), dice)
-        seeds.append([sampling.seed for _, sampling in dice[0].asked])
+        run_batch(tree_config(1, handoff=handoff, num_generations=3), Counting(1), dice)
+        seeds.append([sampling.seed for _, sampling in dice[0].requests])
     assert seeds[0] == seeds[1]
 
 
@@ -174,15 +166,15 @@ def test_each_agent_samples_with_its_own_settings() -> None:
         "magrpo",
     )
     dice = [Dice(), Dice()]
-    play(run, Counting(2), dice)
-    first, second = (die.asked[0][1] for die in dice)
+    run_batch(run, Counting(2), dice)
+    first, second = (die.requests[0][1] for die in dice)
     assert (first.temperature, first.top_p, first.max_new_tokens) == (0.5, 1.0, 8)
     assert (second.temperature, second.top_p, second.max_new_tokens) == (0.8, 0.9, 16)
 
 
 def test_rewards_of_roles_reach_the_joint_actions() -> None:
-    run = config(num_turns=1)
-    (episode, _) = play(run, Counting(2, own=True))
+    run = tree_config(num_turns=1)
+    (episode, _) = run_batch(run, Counting(2, own=True))
     assert episode.root is not None
     for action in episode.root.joint_actions:
         said = [float(episode.root.completions[a][action.indices[a]].text) for a in (0, 1)]
@@ -190,10 +182,10 @@ def test_rewards_of_roles_reach_the_joint_actions() -> None:
         assert action.reward == sum(said)
 
 
-def test_a_lost_branch_is_one_stop_and_the_others_go_on() -> None:
-    run = config(handoff="all", num_generations=2, joint_mode="cross")
+def test_a_lost_branch_is_one_stop_and_other_branches_continue() -> None:
+    run = tree_config(handoff="all", num_generations=2, joint_mode="cross")
     lost = 0
-    for episode in play(run, Counting(2, fails_at_last=4)):
+    for episode in run_batch(run, Counting(2, fails_at_last=4)):
         assert episode.root is not None
         missing = [index for index in range(4) if index not in episode.root.children]
         assert [stop.path for stop in episode.stops] == [(index,) for index in missing]
@@ -203,7 +195,7 @@ def test_a_lost_branch_is_one_stop_and_the_others_go_on() -> None:
     assert 0 < lost < 8, "some, not all"
 
 
-def test_stops_do_not_tell_who_came_first() -> None:
+def test_stops_do_not_depend_on_the_order_of_events() -> None:
     class Late(Dice):
         async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
             if "previous" not in prompt:
@@ -212,16 +204,16 @@ def test_stops_do_not_tell_who_came_first() -> None:
                 await asyncio.sleep(0)
             return Generation((1,), ())
 
-    run = config(joint_mode="cross", handoff="all")
-    for episode in play(run, Counting(2), [Late(), Late()]):
+    run = tree_config(joint_mode="cross", handoff="all")
+    for episode in run_batch(run, Counting(2), [Late(), Late()]):
         assert [stop.path for stop in episode.stops] == [(0,), (1,), (2,), (3,)]
         assert {stop.reason for stop in episode.stops} == {"prompt_too_long"}
         assert [path for path, _ in episode.nodes()] == [()]
 
 
-def test_an_early_end_is_a_leaf() -> None:
-    run = config(handoff="all", early_termination_threshold=-1.0)
-    for episode in play(run, Counting(2)):
+def test_an_early_termination_is_a_leaf() -> None:
+    run = tree_config(handoff="all", early_termination_threshold=-1.0)
+    for episode in run_batch(run, Counting(2)):
         assert [(stop.path, stop.reason) for stop in episode.stops] == [((), "early_termination")]
         assert joint_samples([episode]) == 2
 
@@ -241,10 +233,10 @@ def test_an_early_end_is_a_leaf() -> None:
         ("revisions", ["Again.", None], "must return a list of strings, but an entry is NoneType"),
     ],
 )
-def test_a_wrong_answer_of_an_environment_is_named(method: str, given: Any, line: str) -> None:
+def test_an_invalid_result_of_an_environment_is_named(method: str, given: Any, line: str) -> None:
     wrong = type("Wrong", (Counting,), {method: lambda *_: given})
     with pytest.raises((TypeError, ValueError)) as caught:
-        play(config(handoff="all"), wrong(2)) if method != "probed" else play(probing(), wrong(2))
+        run_batch(tree_config(handoff="all"), wrong(2)) if method != "probed" else run_batch(probing(), wrong(2))
     assert str(caught.value).startswith(f"{wrong.__module__}:Wrong.{method} {line}")
 
 

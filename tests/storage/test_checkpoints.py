@@ -108,7 +108,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_truncated_file_is_named(tmp_path: Path) -> None:
-    """As after a power failure, when only the name of the file was on disk."""
+    # As after a power failure, when only the name of the file was on disk.
     checkpoints = Checkpoints(tmp_path)
     path = commit(checkpoints, 3)
     (path / "agent_1" / "weights").write_text("")

@@ -141,7 +141,7 @@ def test_the_config_of_earlier_steps_is_kept(folder: RunFolder) -> None:
 
 
 def test_configs_of_repeated_steps_are_deleted(folder: RunFolder) -> None:
-    """The config of the steps before the resume point is kept."""
+    # The config of the steps before the resume point is kept.
     first = folder.config.read_text()
     folder.write_config("second", 6)
     folder.write_config("third", 8)

@@ -51,7 +51,7 @@ def test_a_folder_with_only_its_config_is_deleted(tmp_path: Path) -> None:
 
 
 def test_a_renamed_lock_file_does_not_hide_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On NFS, deleting an open file renames it."""
+    # On NFS, deleting an open file renames it.
     folder = RunFolder(tmp_path / "a")
     folder.make()
     for file in (folder.config, folder.machine, folder.log_file, folder.lock):
@@ -84,5 +84,5 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot be written \(Not a directory\): set output.base_dir"):
         RunFolder(tmp_path / "file" / "run").make()
-    with pytest.raises(UserError, match=r"^~nobody-is-called-so/x/r: there is no user ~nobody-is-called-so: "):
-        new_folder("~nobody-is-called-so/x", "r", "magrpo-toy")
+    with pytest.raises(UserError, match=r"^~no-such-user/x/r: there is no user ~no-such-user: "):
+        new_folder("~no-such-user/x", "r", "magrpo-toy")

@@ -87,7 +87,7 @@ def test_the_lock_file_is_deleted_at_the_end(holder: Holder, tmp_path: Path) -> 
 
 
 def test_a_lock_file_deleted_by_its_holder_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The holder ends between opening and locking the file."""
+    # The holder ends between opening and locking the file.
     path, flock = tmp_path / "run.lock", fcntl.flock
 
     def late(file: int, how: int) -> None:

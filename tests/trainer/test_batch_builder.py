@@ -101,7 +101,7 @@ def test_a_queue_delivers_the_first_mini_batch(size: int | None) -> None:
 @pytest.mark.parametrize("size", [None, 1, 2])
 @pytest.mark.parametrize("aggregation", ["sequence_sum", "token_mean"])
 def test_a_shared_policy_gets_the_groups_of_all_its_agents(size: int | None, aggregation: str) -> None:
-    """Node by node, in as many mini-batches as one agent has; from the rollout and from the log alike."""
+    # Node by node, in as many mini-batches as one agent has; from the rollout and from the log alike.
     run, rng = run_of(3, 2, "random", size, loss_aggregation=aggregation), random.Random(1)
     run, shared = replace(run, agents=(*run.agents[:2], replace(run.agents[2], policy=0))), PolicyId((0, 2))
     builder, queues = build(run, [episode(random_tree(2, 2, 3, "aligned", "random", rng)) for _ in range(3)])
@@ -163,7 +163,7 @@ def test_groups_of_first_turns_arrive_while_later_turns_are_sampled() -> None:
 @pytest.mark.parametrize("handoff", ["random", "all"])
 @pytest.mark.parametrize("size", [None, 2])
 def test_the_number_of_episodes_may_be_unknown_until_the_end(handoff: str, size: int | None) -> None:
-    """With dynamic sampling episodes come in their order, which is the order of the groups, whatever their numbers."""
+    # With dynamic sampling episodes come in their order, which is the order of the groups, whatever their numbers.
     run, rng = tree_config(2, 2, 2, handoff=handoff, train_batch_size=size, dynamic_sampling=True), random.Random(3)
     episodes = [episode(random_tree(2, 2, 2, "aligned", handoff, rng)) for _ in range(3)]
     builder = BatchBuilder(4, None, run)

@@ -68,7 +68,7 @@ def train(monkeypatch: pytest.MonkeyPatch, folder: Path, handle: type[Handle[Lea
             self.generators.version = self.version
 
         async def save(self, folder: str) -> None:
-            """Nothing to save."""
+            pass
 
     monkeypatch.setattr(simulate, "Learner", RecordedGroup)
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -87,7 +87,7 @@ def test_a_remote_call_is_at_most_eight_frames_below_the_learn_task(
 
 
 def test_a_call_to_a_shared_learner_is_not_deeper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The call runs in a task of its own, so the frames above that task count too: `learn` to the learner group."""
+    # The call runs in a task of its own, so the frames above that task count too: `learn` to the learner group.
     above = max(len(stack) - 2 for _, stack in train(monkeypatch, tmp_path / "own", Handle))
     calls = train(monkeypatch, tmp_path / "shared", SharedLearnerHandle)
     assert {method for method, _ in calls} == {"accumulate", "finish"}

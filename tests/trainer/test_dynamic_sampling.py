@@ -13,7 +13,7 @@ from marl_ray.trainer.scheduling import SchedulingGate
 
 
 def batches_of(informative: list[bool], size: int, limit: int, first: int, total: int) -> list[list[int]]:
-    """Return the samples of each batch by definition: consecutive samples behind those of the previous batch."""
+    """Return the samples of each batch by definition: consecutive samples behind the previous batch."""
     batches, sample = [], first
     for _ in range(total):
         batch: list[int] = []
@@ -49,7 +49,7 @@ def test_batches_match_the_definition_and_the_bound_without_deadlock(
     evaluated: bool,
     seed: int,
 ) -> None:
-    """`done` batches were done before, as after --resume. Episodes end, and agents learn, in any order."""
+    # `done` batches were done before, as after --resume. Episodes end, and agents learn, in any order.
     rng = random.Random(seed)
     last = done + total
     informative = [rng.random() < share for _ in range(first_sample + total * (size + extra))]
@@ -128,7 +128,7 @@ def test_the_limit_completes_a_batch() -> None:
 
 
 def test_the_limit_counts_before_it_is_reached() -> None:
-    """Two of three samples are used: whatever the third is, the sample behind it belongs to the next batch."""
+    # Two of three samples are used: whatever the third is, the sample behind it belongs to the next batch.
     sampler = DynamicSampler(size=2, limit=3, batch=0, sample=0, total=2)
     for sample in range(2):
         sampler.start()

@@ -29,7 +29,7 @@ EQUAL = Pace(token_s=0.02, slots=16, mean_tokens=100, learn_s=0.14, optimizer_s=
 def test_the_staleness_bound_holds_without_deadlock(
     speeds: list[float], staleness: int, tasks: int, turns: int, streams: bool, mtbf_s: float, seed: int, shared: bool
 ) -> None:
-    """The trainer raises unless every batch is learned once and in order; a deadlock raises too."""
+    # The trainer raises unless every batch is learned once and in order; a deadlock raises too.
     paces = tuple(replace(EQUAL, learn_s=speed) for speed in speeds)
     case = Case(
         paces,
