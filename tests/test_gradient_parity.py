@@ -1,5 +1,4 @@
-"""benchmarks/gradient_parity: the side that is ours, whose numbers CoMLRL's are held against. The other side needs an
-environment of its own, so the comparison itself is run by hand."""
+"""The marl_ray side of benchmarks/gradient_parity; the comparison itself needs CoMLRL's environment and is run by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_every_case_has_a_gradient(case: Case, model: str) -> None:
-    """Twice the same of the same trees, and another of others."""
+    # The gradient is reproducible for the same trees, and differs for other trees.
     rng = random.Random(0)
     trees, others = ([grow(case, rng) for _ in range(TASKS)] for _ in range(2))
     found = our_gradient(case, trees, model)
@@ -30,8 +29,8 @@ def test_every_case_has_a_gradient(case: Case, model: str) -> None:
     assert compare(found, our_gradient(case, others, model))[0] < 0.999
 
 
-def test_a_case_knows_its_marloo_from_its_magrpo(model: str) -> None:
-    """G / (G - 1) times as long, in the same direction."""
+def test_marloo_and_magrpo_cases_differ_by_their_factor(model: str) -> None:
+    # MARLOO's gradient is G / (G - 1) times MAGRPO's.
     magrpo, marloo = (case for case in CASES if case.name in ("magrpo", "marloo"))
     trees = [grow(magrpo, random.Random(1)) for _ in range(TASKS)]
     cosine, ratio = compare(our_gradient(marloo, trees, model), our_gradient(magrpo, trees, model))

@@ -48,7 +48,7 @@ def merged_adapters(plan: EvaluationPlan) -> Iterator[EvaluationPlan]:
 def _merge(folder: str, base: str, model: ModelConfig, stack: ExitStack) -> str:
     """Return the folder of the merged model, which `stack` deletes. It keeps the adapter's name, on which the prompt
     format depends."""
-    from marl_ray.learning.merging import save_merged_model  # torch
+    from marl_ray.learning.export import save_merged_model  # torch
 
     logger.info(f"merging adapter {folder} into {base}")
     adapter = Path(folder)

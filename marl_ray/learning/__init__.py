@@ -1,1 +1,1 @@
-"""From weighted groups to weights: micro-batches, log-probabilities, the loss, and the learner that takes a step."""
+"""Training of one policy: micro-batches, losses, gradients, critics, sharding and checkpoints. Start with `learner.py`."""

@@ -1,4 +1,4 @@
-"""What a learner is made from. No torch, so that the driver can say it."""
+"""Arguments of a learner, without torch, so that the driver can build them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LearnerArguments(NamedTuple):
 def learner_arguments(
     config: Config, policy: PolicyId, generators_have_gpus: bool, total_steps: int
 ) -> LearnerArguments:
-    """Those of a policy in a run whose schedule spans `total_steps` optimizer steps."""
+    """Return the learner arguments of `policy` in a run whose schedule spans `total_steps` optimizer steps."""
     settings = config.agents[policy.number]
     return LearnerArguments(
         resolve_model(settings.name),
@@ -48,23 +48,23 @@ def learner_arguments(
 
 
 def local_learner_arguments(config: Config, policy: PolicyId, total_steps: int) -> LearnerArguments:
-    """Those of a policy in a run on this machine."""
-    import torch  # here: see above
+    """Return the learner arguments of `policy` when running on this machine."""
+    import torch  # imported late: the driver starts without torch
 
     return learner_arguments(config, policy, torch.cuda.is_available(), total_steps)
 
 
 def require_optimizer(optimizer: OptimizerConfig) -> None:
-    """Raises UserError where the library that the optimizer comes from is not installed."""
+    """Raise UserError if the optimizer's library is not installed."""
     if optimizer.optimizer == "adamw_8bit" and importlib.util.find_spec("bitsandbytes") is None:
         raise UserError(
-            "optimizer adamw_8bit comes from bitsandbytes, which is not installed: pip install "
+            "optimizer adamw_8bit needs bitsandbytes, which is not installed: pip install "
             "'marl-ray[adamw-8bit]', or set optimizer to adamw"
         )
 
 
 def wire_dtype(agent: AgentConfig, generators_have_gpus: bool) -> str:
-    """Of a policy's weights in its engines and on their way there."""
+    """Return the dtype of a policy's weights in its engines and in weight updates."""
     if agent.dtype != "auto":
         return agent.dtype
     return "bfloat16" if generators_have_gpus else "float32"

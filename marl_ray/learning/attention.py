@@ -1,15 +1,15 @@
 """Attention over packed groups: each prompt is computed once, and no token attends outside its own completion.
 
-A packed sequence is a row of groups without padding, each a prompt and behind it its completions:
+A packed sequence is a row of groups without padding, each a prompt followed by its completions:
 
     prompt 1 | completion 1.1 | completion 1.2 | prompt 2 | completion 2.1 ...
 
-A plain causal mask over it would compare every token with every earlier one, nearly all of them strangers. Here the
-prompt attends to itself, and the completions, stacked as a batch if their lengths allow it, to the prompt and to
-themselves.
+A causal mask over the whole sequence would compare every token with every earlier one, most of them unrelated. Here the
+prompt attends to itself, and the completions attend to the prompt and to themselves, stacked as a batch if their
+lengths allow it.
 
-It is registered with transformers as the attention named `PACKED`, so that it serves every architecture whose
-attention can be chosen there; the groups come through the model's keyword arguments.
+The function is registered with transformers as attention `PACKED`, so it works for every architecture whose attention
+can be replaced there. Groups are passed as keyword arguments of the model.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ PACKED = "marl_ray_packed"
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Completions as a batch of n rows of W tokens.
+    """Indices that arrange n completions as a batch of n rows of W tokens.
 
-    gather: [n * W], the place of each token among the S tokens of the completions, the last one repeated behind a short
-    completion; scatter: [S], where in the batch the S real tokens stand.
+    gather: [n * W], the index of each entry among the S completion tokens; the last token repeats in short rows.
+    scatter: [S], the entry of each token in the batch.
     """
 
     gather: torch.Tensor
@@ -38,10 +38,10 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class PackedGroup:
-    """How a group lies in the packed sequence: a prompt of P tokens, and behind it n completions of S tokens in all.
+    """Position of a group in the packed sequence: a prompt of `prompt` tokens, then n completions of S tokens in total.
 
-    owner: [S], the completion of each token; stack: None if stacking them would cost
-    more than comparing all tokens of the completions with each other; longest: tokens of the longest sequence.
+    owner: [S], the completion of each token. stack: None if stacking costs more than a full mask over all completion
+    tokens. longest: tokens of the longest sequence.
     """
 
     prompt: int
@@ -52,7 +52,7 @@ class PackedGroup:
 
     @classmethod
     def of(cls, prompt: int, lengths: Sequence[int]) -> PackedGroup:
-        """The group of a prompt of so many tokens, with completions of `lengths` tokens, or with none."""
+        """Return the group of a prompt with completions of these `lengths`, which may be empty."""
         if not lengths:
             return cls(prompt, (), torch.zeros(0, dtype=torch.long), None, prompt)
         count, width, size = len(lengths), max(lengths), sum(lengths)
@@ -67,7 +67,7 @@ class PackedGroup:
         return cls(prompt, tuple(lengths), owner, stack, prompt + width)
 
     def to(self, device: torch.device) -> PackedGroup:
-        """The same on `device`."""
+        """Return a copy on `device`."""
         stack = self.stack and Stack(self.stack.gather.to(device), self.stack.scatter.to(device))
         return replace(self, owner=self.owner.to(device), stack=stack)
 
@@ -84,23 +84,22 @@ def packed_attention(
     groups: Sequence[PackedGroup] = (),
     **other: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query: [1, H, T, D], key and value: [1, K, T, D] with H a multiple of K; returns [1, T, H, D].
+    """Compute attention: query [1, H, T, D], key and value [1, K, T, D] with H a multiple of K; returns [1, T, H, D].
 
-    Raises ValueError for what it cannot compute: masks and biases of the model's own, softcapping, attention sinks, a
-    window shorter than a sequence.
-    Such models are trained in padded batches (see `marl_ray.learning.policy_model.choose_layout`).
+    Raises ValueError for unsupported attention: masks or biases of the model's own, softcapping, attention sinks, and a
+    window shorter than a sequence. Such models are trained in padded batches (`marl_ray.learning.policy_model`).
     """
     unknown = [name for name in ("softcap", "s_aux", "position_bias") if other.get(name) is not None]
     if not groups:
-        raise ValueError("its layers do not hand on what the attention needs to know")
+        raise ValueError("its layers do not pass keyword arguments on to attention")
     if attention_mask is not None or unknown:
-        what = ", ".join(unknown) or "attention_mask"
-        raise ValueError(f"its attention has a mask, bias or sinks of its own ({what})")
+        names = ", ".join(unknown) or "attention_mask"
+        raise ValueError(f"its attention has a mask, bias or sinks of its own ({names})")
     longest = max(group.longest for group in groups)
     if sliding_window is not None and longest > sliding_window:
         raise ValueError(f"its attention looks back {sliding_window} tokens, less than model.max_length {longest}")
-    query, key = query.to(value.dtype), key.to(value.dtype)  # rotary embeddings leave autocast's dtype
-    # Split once: a slice's gradient is as long as what it was cut from, and nearly all of it zeros.
+    query, key = query.to(value.dtype), key.to(value.dtype)  # rotary embeddings may have changed the dtype
+    # Split once: the gradient of a slice has the size of the whole tensor.
     sizes = [size for group in groups for size in (group.prompt, len(group.owner))]
     queries, keys, values = (states.split(sizes, dim=2) for states in (query, key, value))
     outputs = []
@@ -109,14 +108,14 @@ def packed_attention(
         outputs.append(_prompt(queries[prompt], keys[prompt], values[prompt], scaling))
         if not group.lengths:
             continue
-        answers = _skewed if group.stack is None else _stacked
-        behind = slice(prompt, completions + 1)
-        outputs.append(answers(queries[completions], keys[behind], values[behind], group, scaling))
+        attend = _skewed if group.stack is None else _stacked
+        both = slice(prompt, completions + 1)
+        outputs.append(attend(queries[completions], keys[both], values[both], group, scaling))
     return torch.cat(outputs).unsqueeze(0), None
 
 
 def _prompt(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None) -> torch.Tensor:
-    """[P, H, D]"""
+    """Return causal attention within the prompt, [P, H, D]."""
     repeats = query.shape[1] // key.shape[1]
     output = torch.nn.functional.scaled_dot_product_attention(
         query,
@@ -135,17 +134,16 @@ def _stacked(
     group: PackedGroup,
     scaling: float | None,
 ) -> torch.Tensor:
-    """[S, H, D] of completions as a batch, each behind a copy of the prompt. `keys` and `values` are the prompt's and
-    the completions'.
+    """Return attention of completions as a batch, each after a copy of the prompt, [S, H, D].
 
-    The H / K queries that share a key are rows of one matrix, so that keys and values need not be copied to each head
-    too.
+    `keys` and `values` each hold the prompt's and the completions' states. The H / K queries that share a key are rows of
+    one matrix, so keys and values are not copied per head.
     """
     assert group.stack is not None
     stack, count, heads = group.stack, len(group.lengths), keys[0].shape[1]
 
     def stacked(states: torch.Tensor) -> torch.Tensor:
-        """[n, heads, W, D]"""
+        """Return the states as [n, heads, W, D]."""
         return states[0].index_select(1, stack.gather).unflatten(1, (count, -1)).transpose(0, 1)
 
     def behind_prompt(states: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -173,7 +171,7 @@ def _skewed(
     group: PackedGroup,
     scaling: float | None,
 ) -> torch.Tensor:
-    """[S, H, D] where one completion is so much longer than others that stacking would be mostly padding."""
+    """Return attention with a full mask, [S, H, D], for lengths so unequal that a batch would be mostly padding."""
     size, repeats = len(group.owner), query.shape[1] // keys[0].shape[1]
     own = (group.owner.unsqueeze(1) == group.owner).tril()
     seen = torch.cat([own.new_ones(size, group.prompt), own], dim=1)

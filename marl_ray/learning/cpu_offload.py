@@ -1,8 +1,8 @@
-"""Where a learner's state is while others have its device: in the host's memory.
+"""CPU offload of a learner's state while other actors use its device.
 
-On a GPU weights, buffers, critic, reference and the optimizer's moments go there and come back; the allocator's cache
-is given back, so that the device has nothing of this process but its context. On a CPU, where the device is the host's
-memory, what can be given back are gradients and what the allocator keeps for later.
+On a GPU, weights, buffers, critic, reference policy and optimizer state move to host memory and back, and the
+allocator's cache is released, so that only the CUDA context stays on the device. On a CPU, gradients and the
+allocator's free memory are released.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ import torch
 if TYPE_CHECKING:
     from marl_ray.learning.learner import Learner
 
-OWN_CLOCK = "step"
-"""Of an optimizer's state: a number that it keeps on the CPU, whatever the device."""
+STEP_COUNT = "step"
+"""Entry of an optimizer's state that stays on the CPU on every device."""
 
 
 class CpuOffload:
-    """A learner that is on its device inside of `on_device` alone, from here on.
+    """Keeps a learner's state off its device except within `on_device`.
 
-    peak_bytes: bytes in use when the learner was last about to leave its device, as `memory_in_use` counts them.
+    peak_bytes: memory in use when the learner last left its device (see `memory_in_use`).
     """
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
         self.peak_bytes = 0
-        self._park()
+        self._offload()
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Its state is there, until the end."""
+        """Move the state to the device for the duration of the context."""
         self._move(self._learner.device)
         try:
             yield
         finally:
             self.peak_bytes = memory_in_use(self._learner.device)
-            self._park()
+            self._offload()
 
-    def _park(self) -> None:
+    def _offload(self) -> None:
         for module in self._learner.modules():
             module.zero_grad(set_to_none=True)
         self._move(torch.device("cpu"))
@@ -56,16 +56,16 @@ class CpuOffload:
 
 
 def _state(learner: Learner) -> Iterator[torch.Tensor]:
-    """All that is kept on the device from one batch to the next, each once."""
+    """Yield every tensor that is kept on the device between batches."""
     for module in learner.modules():
         yield from chain(module.parameters(), module.buffers())
     for optimizer in learner.optimizers():
         for state in optimizer.state.values():
-            yield from (value for key, value in state.items() if torch.is_tensor(value) and key != OWN_CLOCK)
+            yield from (value for key, value in state.items() if torch.is_tensor(value) and key != STEP_COUNT)
 
 
 def release_cached_memory(device: torch.device) -> None:
-    """Nothing is kept for later of what this process' allocator has."""
+    """Return the free memory of this process's allocator to the system."""
     if device.type == "cuda":
         torch.cuda.ipc_collect()
         torch.cuda.empty_cache()
@@ -74,7 +74,7 @@ def release_cached_memory(device: torch.device) -> None:
 
 
 def memory_in_use(device: torch.device) -> int:
-    """Bytes: of the GPU, whoever uses them; on a CPU those that this process has allocated and touched."""
+    """Return bytes in use: on a GPU by all processes, on a CPU those allocated and touched by this process."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return total - free

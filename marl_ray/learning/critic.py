@@ -1,20 +1,18 @@
-"""A critic: a value of each state, which a completion's return is measured against instead of its siblings'.
+"""A critic: a value of each state that serves as the baseline of returns, in place of siblings.
 
-V(s) is linear in the model's last hidden state at the state's last token, and 0 before training. With target y of
-completion g, its advantage is A = y - V(s):
+V(s) is linear in the model's last hidden state at the state's last token, and 0 before training. With target y of a
+completion its advantage is A = y - V(s):
 
-    td   y = r + discount * (mean over the states that it led to of V(s')), r where the episode was over
-    mc   y = r + discount * (mean over the children's returns): the return, as estimators rank it
+    td   y = r + discount * mean(V(s') over the successor states), or r at the end of the episode
+    mc   y = r + discount * mean(returns of the children): the return that estimators use
 
-With normalize_advantages it is whitened: less the mean of the advantages of all groups of its turn in the batch, over
-their standard deviation.
+With normalize_advantages, advantages are whitened over all groups of the same turn in the batch.
 
-The critic's loss is value_loss_coef * (mean over groups and siblings of (y - V(s))^2). Values in targets and advantages
-are those before the batch's first optimizer step, in whatever portions its groups come; no gradient flows through them.
+The critic's loss is value_loss_coef * mean over groups and siblings of (y - V(s))^2. Values in targets and advantages
+are those before the batch's first optimizer step and carry no gradient.
 
-Sutton and Barto, "Reinforcement learning", chapter 13.5; of turns of language agents as in CoMLRL 1.4 ("LLM
-collaboration with multi-agent reinforcement learning", Liu et al., 2025): `marl_ray.learning.iac` and
-`marl_ray.learning.maac` say which model reads which state.
+Sutton and Barto, "Reinforcement learning", chapter 13.5; for turns of language agents as in CoMLRL 1.4 ("LLM
+collaboration with multi-agent reinforcement learning", Liu et al., 2025).
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ StateIds = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class ValueEstimate:
-    """A group's state, its value when the group was credited, and the targets [G] of its completions."""
+    """A group's state, its value before the update, and the targets of its completions, [G]."""
 
     state: StateIds
     value: float
@@ -48,9 +46,11 @@ class ValueEstimate:
 
 
 class Critic:
-    """A head on `body`, and AdamW over the parameters that are the critic's alone: the head, and with `own_body` those
-    of the body that learn. Whoever else has the body's parameters finds the gradient of the critic's loss added to
-    theirs."""
+    """A value head on `body`, and an optimizer of the critic's own parameters.
+
+    Its own parameters are the head and, with `own_body`, the trainable parameters of the body. A body that is shared
+    with the policy receives the gradient of the critic's loss in addition to the policy's.
+    """
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Critic:
         total_steps: int,
     ) -> None:
         self._body, self._credit, self._settings = body, credit, settings
-        self.compares = critic_needs_whole_batch(credit)
-        """Whether a group's weights follow from all groups of the batch."""
+        self.needs_whole_batch = critic_needs_whole_batch(credit)
+        """Advantages depend on all groups of the batch."""
         self.head = torch.nn.Linear(body.model.get_output_embeddings().in_features, 1).to(body.model.device)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
@@ -76,46 +76,50 @@ class Critic:
         self.optimizer, self.schedule = make_optimizer(groups, settings, total_steps)
 
     def modules(self) -> list[torch.nn.Module]:
-        """What it computes with; others may have the body too."""
+        """Return the modules of the critic; the body may be shared with the policy."""
         return [self.head, self._body.model]
 
-    def credited(self, groups: Sequence[Group]) -> tuple[list[Group], list[ValueEstimate]]:
-        """The groups with weights that follow from their advantages, and what was found of them. Each state is read by
-        itself: in whatever portions they come, the bits are the same; with normalize_advantages they are all of a
-        batch's."""
-        valued = [self._valued(group) for group in groups]
-        found = [[target - one.value for target in one.targets] for one in valued]
-        if self.compares:
-            found = whiten_by_turn([group.turn for group in groups], found)
-        return [_weighed(*pair) for pair in zip(groups, found, strict=True)], valued
+    def credit_groups(self, groups: Sequence[Group]) -> tuple[list[Group], list[ValueEstimate]]:
+        """Return the groups with weights from their advantages, and the value estimates.
 
-    def backward(self, valued: Sequence[ValueEstimate]) -> float:
-        """Add the gradient of the critic's loss on the groups of one mini-batch, which clears that of its own
-        parameters first. Returns the loss before its coefficient; 0 without a group."""
+        Each state is evaluated by itself, so the result is bit-identical for any portions. With normalize_advantages
+        the groups must be all groups of a batch.
+        """
+        estimates = [self._estimate(group) for group in groups]
+        advantages = [[target - one.value for target in one.targets] for one in estimates]
+        if self.needs_whole_batch:
+            advantages = whiten_by_turn([group.turn for group in groups], advantages)
+        return [_with_weights(*pair) for pair in zip(groups, advantages, strict=True)], estimates
+
+    def backward(self, estimates: Sequence[ValueEstimate]) -> float:
+        """Add the gradient of the critic's loss on one mini-batch, after clearing its own parameters' gradients.
+
+        Returns the loss before its coefficient, 0 without groups.
+        """
         self.optimizer.zero_grad()
         total = 0.0
-        for portion in self._portions(valued):
+        for portion in self._portions(estimates):
             values = self._values([one.state for one in portion])
             errors = [
                 (torch.tensor(one.targets, device=value.device) - value).square().mean()
                 for one, value in zip(portion, values, strict=True)
             ]
-            loss = torch.stack(errors).sum() / len(valued)
+            loss = torch.stack(errors).sum() / len(estimates)
             (self._settings.value_loss_coef * loss).backward()
             total += loss.item()
         return total
 
     def clip(self) -> float:
-        """Scale its own parameters' gradients down to `max_grad_norm`. Returns their norm before."""
+        """Scale the gradients of its own parameters to at most `max_grad_norm`, and return their norm before."""
         return clip_gradients(self.parameters, self._settings)
 
     def step(self) -> None:
-        """One optimizer step of its own parameters."""
+        """Take one optimizer step with its own parameters."""
         self.optimizer.step()
         self.schedule.step()
 
     def state(self) -> dict[str, Any]:
-        """All that `load` needs to go on exactly."""
+        """Return the complete state for `load`."""
         return {
             "head": self.head.state_dict(),
             "body": {name: parameter.detach() for name, parameter in self._of_body.items()},
@@ -124,7 +128,7 @@ class Critic:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Restore a state from `state`."""
         self.head.load_state_dict(state["head"])
         with torch.no_grad():
             for name, parameter in self._of_body.items():
@@ -133,17 +137,17 @@ class Critic:
         self.schedule.load_state_dict(state["schedule"])
         apply_settings(self.optimizer, self.schedule, self._peaks, self._settings)
 
-    def _valued(self, group: Group) -> ValueEstimate:
+    def _estimate(self, group: Group) -> ValueEstimate:
         if group.critic_sample is None:
-            raise ValueError("a critic learns from groups with their experience, and this one has none")
-        targets = group.returns if self._credit.critic_target == "mc" else self._bootstrapped(group.critic_sample)
+            raise ValueError("a critic needs groups with a critic sample, and this group has none")
+        targets = group.returns if self._credit.critic_target == "mc" else self._td_targets(group.critic_sample)
         return ValueEstimate(group.critic_sample.state, self._value(group.critic_sample.state), targets)
 
-    def _bootstrapped(self, experience: CriticSample) -> tuple[float, ...]:
-        """Targets that go on with the value of what followed."""
+    def _td_targets(self, sample: CriticSample) -> tuple[float, ...]:
+        """Return TD targets, which use the values of the successor states."""
         return tuple(
             reward + (self._credit.discount * fmean(map(self._value, states)) if states else 0.0)
-            for reward, states in zip(experience.rewards, experience.successors, strict=True)
+            for reward, states in zip(sample.rewards, sample.successors, strict=True)
         )
 
     @torch.no_grad()
@@ -151,15 +155,15 @@ class Critic:
         return float(self._values([state]))
 
     def _values(self, states: Sequence[StateIds]) -> torch.Tensor:
-        """V of each, [S], float32."""
+        """Return V of each state, [S], float32."""
         with compute_in(self._body.dtype, self._body.model.device):
             hidden = last_hidden(self._body, states)
         return self.head(hidden.float()).squeeze(-1)
 
-    def _portions(self, valued: Sequence[ValueEstimate]) -> Iterator[list[ValueEstimate]]:
-        """In their order, as many at a time as microbatch_tokens allows, padding counted; at least one."""
+    def _portions(self, estimates: Sequence[ValueEstimate]) -> Iterator[list[ValueEstimate]]:
+        """Yield the estimates in order, in portions of at most microbatch_tokens padded tokens, or of one estimate."""
         pending: list[ValueEstimate] = []
-        for one in valued:
+        for one in estimates:
             longest = max(len(other.state) for other in (*pending, one))
             if pending and longest * (len(pending) + 1) > self._settings.microbatch_tokens:
                 yield pending
@@ -170,7 +174,7 @@ class Critic:
 
 
 def last_hidden(logprob_model: LogprobModel, states: Sequence[StateIds]) -> torch.Tensor:
-    """The model's last hidden state at the last token of each, [S, H]."""
+    """Return the model's last hidden state at the last token of each state, [S, H]."""
     model, lengths = logprob_model.model, torch.tensor([len(state) for state in states])
     if logprob_model.layout == "packed":
         position_ids = torch.cat([torch.arange(int(length)) for length in lengths])
@@ -188,23 +192,53 @@ def last_hidden(logprob_model: LogprobModel, states: Sequence[StateIds]) -> torc
     return hidden[torch.arange(len(states)), lengths - 1]
 
 
-def _weighed(group: Group, advantages: Sequence[float]) -> Group:
-    """Without estimator a group's weights are the shares of its advantages."""
+def iac_critic(
+    policy: LogprobModel, agent: AgentConfig, credit: CreditConfig, settings: OptimizerConfig, total_steps: int
+) -> Critic:
+    """Return the critic of independent actor-critic: a value head on the policy's own layers.
+
+    As in CoMLRL 1.4 without a separate critic, policy and critic share the layers' weights, whose loss is the sum of
+    both losses. Only the head has an optimizer of its own.
+    """
+    return Critic(policy, False, agent, credit, settings, total_steps)
+
+
+def maac_critic(
+    body: Any,
+    policy: LogprobModel,
+    agent: AgentConfig,
+    credit: CreditConfig,
+    settings: OptimizerConfig,
+    total_steps: int,
+) -> Critic:
+    """Return the critic of multi-agent actor-critic: a value head on `body`, a separate copy of the initial model.
+
+    A central critic reads the prompts of all agents and is used in training only. CoMLRL 1.4 has one critic that every
+    agent's update trains in turn. Here each learner has its own, so that it remains a function of its own batches;
+    critics start alike and read the same states, with the same targets if agents share a reward.
+    """
+    body.set_attn_implementation(policy.model.config._attn_implementation)
+    if settings.gradient_checkpointing:
+        body.gradient_checkpointing_enable()
+    return Critic(replace(policy, model=body), True, agent, credit, settings, total_steps)
+
+
+def _with_weights(group: Group, advantages: Sequence[float]) -> Group:
+    """Return the group with weights equal to loss share times advantage."""
     weights = (share * advantage for share, advantage in zip(group.weights, advantages, strict=True))
     return replace(group, weights=tuple(weights))
 
 
-def critic_stats(losses: Sequence[float], valued: Sequence[ValueEstimate]) -> CriticStats | None:
-    """Of the mini-batches of one update; None without a group."""
-    if not valued:
+def critic_stats(losses: Sequence[float], estimates: Sequence[ValueEstimate]) -> CriticStats | None:
+    """Return the statistics of one update's mini-batches, or None without groups."""
+    if not estimates:
         return None
-    pairs = [(target, one.value) for one in valued for target in one.targets]
-    return CriticStats(fmean(losses), fmean(one.value for one in valued), explained_variance(pairs))
+    pairs = [(target, one.value) for one in estimates for target in one.targets]
+    return CriticStats(fmean(losses), fmean(one.value for one in estimates), explained_variance(pairs))
 
 
 def explained_variance(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """1 - Var(target - value) / Var(target) of (target, value): 1 where values say all, 0 where a constant would say
-    as much; None where targets do not differ."""
+    """Return 1 - Var(target - value) / Var(target) of (target, value) pairs; None if all targets are equal."""
     spread = _variance([target for target, _ in pairs])
     return 1 - _variance([target - value for target, value in pairs]) / spread if spread else None
 

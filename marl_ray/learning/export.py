@@ -1,4 +1,4 @@
-"""A trained policy as engines and transformers load it."""
+"""Export of trained policies in the format of transformers, engines and peft."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from typing import Any
 import torch
 
 from marl_ray.config import ModelConfig, ModelKwargs
+from marl_ray.core.errors import UserError
 from marl_ray.core.files import fsync, fsync_tree
+from marl_ray.learning.policy_model import load_policy
+from marl_ray.models.lora import NAME, load_adapter, merge_adapter
 from marl_ray.models.tokenization import fingerprint, load_tokenizer
 from marl_ray.models.weight_files import TRAINED_FILE
 
@@ -25,10 +28,10 @@ def write_model(
     texts: list[str],
     steps: int,
 ) -> None:
-    """Write the policy, its numbers in `dtype` (None: those that peft says are an adapter's, as they are), the
-    tokenizer, and the number of `steps` that it has learned for: whole, or not there.
+    """Write a trained policy, its tokenizer and its number of training steps, atomically.
 
-    Raises RuntimeError if the saved tokenizer, loaded again, gives other ids of `texts` than the one trained with.
+    `dtype` is the dtype of the written weights; None writes only the adapter, unchanged. Raises RuntimeError if the
+    saved tokenizer, loaded again, encodes `texts` differently.
     """
     final, hidden = Path(folder), Path(folder).with_name(f".{Path(folder).name}")
     policy.save_pretrained(hidden, state_dict=None if dtype is None else _cast(policy, dtype))
@@ -44,7 +47,26 @@ def write_model(
 
 
 def _cast(policy: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Its tensors, numbers in that type."""
+    """Return the policy's tensors, floating-point ones in `dtype`."""
     return {
         name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in policy.state_dict().items()
     }
+
+
+def save_merged_model(base: str, adapter: Path, into: Path, model: ModelConfig) -> None:
+    """Merge an adapter into `base` (a local folder or hub id), and write the float32 model with its tokenizer.
+
+    Raises UserError, naming the adapter, if it does not fit the model.
+    """
+    from peft import PeftConfig
+
+    policy = load_policy(base, model.model_kwargs.trust_remote_code, torch.device("cpu"))
+    try:
+        policy.add_adapter(PeftConfig.from_pretrained(str(adapter)), adapter_name=NAME)
+        load_adapter(policy, adapter)
+    except (ValueError, TypeError, OSError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"adapter {adapter} cannot be merged into {base}: {reason}") from None
+    merge_adapter(policy)
+    policy.save_pretrained(into)
+    load_tokenizer(base, model).save_pretrained(into)

@@ -1,4 +1,4 @@
-"""The gradient of one mini-batch, which grows as its groups come."""
+"""Accumulation of the gradient of one mini-batch while its groups arrive."""
 
 from __future__ import annotations
 
@@ -9,33 +9,31 @@ import torch
 from marl_ray.config import OptimizerConfig
 from marl_ray.learning import losses
 from marl_ray.learning.critic import ValueEstimate
-from marl_ray.learning.importance import ImportanceRatioAccumulator, importance_factors
 from marl_ray.learning.logprobs import token_logprobs_and_entropies
-from marl_ray.learning.measures import ClippingAccumulator
 from marl_ray.learning.micro_batches import NO_TOKEN, MicroBatch, MicroBatcher, PromptRow
 from marl_ray.learning.policy_model import LogprobModel, compute_in, token_logits
+from marl_ray.learning.update_stats import ClippingAccumulator, ImportanceRatioAccumulator
 from marl_ray.models.lora import trainable
 
 
 class GradientAccumulator:
-    """The gradient of a mini-batch's loss, in the policy's parameters, which it clears first.
+    """The gradient of a mini-batch's loss in the policy's parameters, which are cleared first.
 
-    The loss is a sum over the tokens of all completions (`marl_ray.learning.losses`), over the mini-batch's normalizer;
-    with loss policy_gradient it is minus the sum of weight * sum_k factor_k * log pi(token_k | prompt, tokens before
-    k). It is linear in the groups, so they need not all be known: their gradients add up, and are scaled once by
-    `close`. Which groups share a micro-batch follows from their order alone, and those that fill none wait for the
-    next: in whatever portions the groups come, the bits are the same.
+    The loss is a sum over all tokens (`marl_ray.learning.losses`) divided by the mini-batch's normalizer. The sum is
+    linear in the groups, so gradients are accumulated as groups arrive, and divided once in `close`. The assignment of
+    groups to micro-batches depends on their order only, so the result is bit-identical for any portions.
 
-    With loss m2po all groups wait for `close`: which tokens are left out depends on all of them. That costs a forward
-    pass more, and the time in which it could have computed while others were played; where tokens are stale, batches
-    are there before they are needed.
+    Loss m2po needs all groups before the first gradient, because its token filter depends on all of them. All groups
+    wait for `close`, which runs one more forward pass.
 
-    Ranks that share the policy have one each, and hear of all groups. Each computes its share of the tokens, and
-    `close` adds up what they found.
+    With several ranks, each rank has an accumulator, receives all groups and computes its share of the tokens; `close`
+    sums over ranks.
 
-    groups: how many were added; loss: their sum, and after `close` the loss. Of the tokens that were learned from,
-    agreement: of learner and sampler; distance: from where the loss's ratios start. valued: what a critic has said of
-    the groups, for the gradient of its own loss, which is not computed here.
+    Attributes:
+    - groups: number of groups added;
+    - loss: sum over the groups, divided by the normalizer in `close`;
+    - importance_ratios, clipping: ratio statistics of the trained tokens;
+    - value_estimates: the critic's estimates for the groups; the gradient of the critic's loss is not computed here.
     """
 
     def __init__(self, policy: LogprobModel, settings: OptimizerConfig) -> None:
@@ -49,81 +47,61 @@ class GradientAccumulator:
         self._entropy = 0.0
         self._reference_kl: float | None = None
         self._policy, self._settings = policy, settings
-        self._cutter = MicroBatcher(settings.microbatch_tokens, policy.layout, policy.ranks)
+        self._micro_batcher = MicroBatcher(settings.microbatch_tokens, policy.layout, policy.ranks)
         self._waiting: list[PromptRow] = []
-        """Of m2po: what has to be known first."""
-        self._reach = 0.0
-        """Of m2po: how far from 0 a token's log-ratio may be."""
+        """Rows that wait for `close` (m2po)."""
+        self._max_log_ratio = 0.0
+        """Largest absolute log-ratio of a token with a gradient (m2po)."""
 
     @property
     def entropy(self) -> float:
-        """Mean of the policy's entropies, nats a token. There has to be a token."""
+        """Mean entropy of the policy in nats per token. Needs at least one token."""
         return self._entropy / self.importance_ratios.tokens
 
     @property
     def reference_kl(self) -> float | None:
-        """Mean of k3, nats a token; None without a reference."""
+        """Mean k3 estimate in nats per token; None without a reference policy."""
         return None if self._reference_kl is None else self._reference_kl / self.importance_ratios.tokens
 
     def add(self, rows: Sequence[PromptRow], groups: int) -> None:
-        """What is learned from of the next so many groups, in their order."""
+        """Accumulate the gradient of the next `groups` groups, whose trained completions are `rows`."""
         self.groups += groups
         if self._settings.loss == "m2po":
             self._waiting += rows
             return
-        for micro_batch in self._cutter.add(rows):
+        for micro_batch in self._micro_batcher.add(rows):
             self._backward(micro_batch)
 
     def close(self, normalizer: int) -> None:
-        """There are no more groups: compute what waited, and scale."""
+        """Accumulate the remaining rows and divide loss and gradient by `normalizer`."""
         if self._waiting:
-            self._reach = self._second_moment_reach()
-            for micro_batch in self._cutter.add(self._waiting):
+            self._max_log_ratio = self._second_moment_threshold()
+            for micro_batch in self._micro_batcher.add(self._waiting):
                 self._backward(micro_batch)
-        for micro_batch in self._cutter.flush():
+        for micro_batch in self._micro_batcher.flush():
             self._backward(micro_batch)
         if not self._policy.ranks.is_single:
-            self._add_up()
+            self._sum_over_ranks()
         self.loss /= normalizer
         for parameter in trainable(self._policy.model):
             if parameter.grad is not None:
                 parameter.grad.div_(normalizer)
 
-    def _add_up(self) -> None:
-        """What all ranks found, in their order, so that each has the same bits. Gradients are summed already."""
-        parts = self._policy.ranks.all_gather(
-            (self.loss, self._entropy, self._reference_kl, self.importance_ratios, self.clipping)
-        )
-        self.loss = sum(part[0] for part in parts)
-        self._entropy = sum(part[1] for part in parts)
-        known = [part[2] for part in parts if part[2] is not None]
-        self._reference_kl = sum(known) if known else None
-        _, _, _, self.importance_ratios, self.clipping = parts[0]
-        for _, _, _, agreement, distance in parts[1:]:
-            self.importance_ratios += agreement
-            self.clipping += distance
-
-    def _second_moment_reach(self) -> float:
-        """Of all tokens that wait."""
-        sampled = [completion.behaviour_logprobs for row in self._waiting for completion in row.completions]
-        ours = self._policy.logprobs(self._waiting, self._settings.microbatch_tokens)
-        ratios = [own - torch.tensor(logprobs) for own, logprobs in zip(ours, sampled, strict=True)]
-        return losses.second_moment_reach(torch.cat(ratios), self._settings.m2_bound)
-
     def _backward(self, micro_batch: MicroBatch) -> None:
+        """Add the gradient, loss and statistics of one micro-batch."""
         model, device, settings = self._policy.model, self._policy.device, self._settings
         batch = micro_batch.to(device)
         real = batch.tokens != NO_TOKEN
         with compute_in(self._policy.dtype, device):
             logits = token_logits(model, batch)
             logprobs, entropies = token_logprobs_and_entropies(logits, batch.tokens, self._policy.temperature)
-            del logits  # as wide as the vocabulary; backward lets go of them as soon as it can
+            del logits  # the largest tensor; the backward pass frees it as soon as possible
             old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
             ratios = (old - batch.behaviour_logprobs).exp()
-            factors = importance_factors(ratios, settings.importance, settings.importance_bound)
+            factors = losses.importance_factors(ratios, settings.importance, settings.importance_bound)
             if settings.loss == "gspo":
                 factors = factors / losses.lengths_of(batch.owners)[batch.owners]
-            loss = self._loss(logprobs, old, batch.weights * factors, batch, real)
+            loss = self._policy_loss(logprobs, old, batch.weights * factors, batch, real)
             if batch.reference_logprobs is not None and settings.reference_kl == "k3_in_loss":
                 loss = loss + (batch.kl_weights * factors * losses.k3(logprobs, batch.reference_logprobs)).sum()
         loss.backward()
@@ -134,24 +112,43 @@ class GradientAccumulator:
             divergences = losses.k3(logprobs.detach(), batch.reference_logprobs)[real]
             self._reference_kl = (self._reference_kl or 0.0) + float(divergences.double().sum())
 
-    def _loss(
+    def _policy_loss(
         self, logprobs: torch.Tensor, old: torch.Tensor, weights: torch.Tensor, batch: MicroBatch, real: torch.Tensor
     ) -> torch.Tensor:
-        """Of a micro-batch's tokens, whose weights have their factors; `distance` is told of the `real` ones' ratios,
-        those that are no padding."""
+        """Return the loss of a micro-batch; `weights` include importance factors, `real` marks tokens without padding."""
         settings = self._settings
         if settings.loss == "policy_gradient":
             return losses.policy_gradient(logprobs, weights)
         if settings.loss == "m2po":
             log_ratios = logprobs - batch.behaviour_logprobs
-            stopped = log_ratios.detach().abs() > self._reach
-            self.clipping.add(log_ratios.detach()[real], log_ratios.detach().exp()[real], stopped[real])
-            return losses.second_moment(log_ratios, weights, self._reach)
+            clipped = log_ratios.detach().abs() > self._max_log_ratio
+            self.clipping.add(log_ratios.detach()[real], log_ratios.detach().exp()[real], clipped[real])
+            return losses.second_moment(log_ratios, weights, self._max_log_ratio)
         if settings.loss == "clip":
             ratios = losses.token_ratios(logprobs, old)
         else:
             ratios = losses.sequence_ratios(logprobs, old, batch.owners)
         low, high = settings.clip_range
-        stopped = losses.is_clipped(ratios.detach(), weights, low, high)
-        self.clipping.add((logprobs.detach() - old)[real], ratios.detach()[real], stopped[real])
+        clipped = losses.is_clipped(ratios.detach(), weights, low, high)
+        self.clipping.add((logprobs.detach() - old)[real], ratios.detach()[real], clipped[real])
         return losses.clipped(ratios, weights, low, high)
+
+    def _second_moment_threshold(self) -> float:
+        """Return m2po's threshold for all waiting tokens."""
+        sampled = [completion.behaviour_logprobs for row in self._waiting for completion in row.completions]
+        current = self._policy.logprobs(self._waiting, self._settings.microbatch_tokens)
+        log_ratios = [own - torch.tensor(logprobs) for own, logprobs in zip(current, sampled, strict=True)]
+        return losses.second_moment_threshold(torch.cat(log_ratios), self._settings.m2_bound)
+
+    def _sum_over_ranks(self) -> None:
+        """Sum loss and statistics in rank order, so that all ranks get the same bits. Gradients are already summed."""
+        own = (self.loss, self._entropy, self._reference_kl, self.importance_ratios, self.clipping)
+        parts = self._policy.ranks.all_gather(own)
+        self.loss = sum(part[0] for part in parts)
+        self._entropy = sum(part[1] for part in parts)
+        known = [part[2] for part in parts if part[2] is not None]
+        self._reference_kl = sum(known) if known else None
+        _, _, _, self.importance_ratios, self.clipping = parts[0]
+        for _, _, _, importance_ratios, clipping in parts[1:]:
+            self.importance_ratios += importance_ratios
+            self.clipping += clipping

@@ -1,12 +1,12 @@
-"""The files of a learner in a checkpoint, in one of two forms; either is read by any number of ranks.
+"""Files of a learner in a checkpoint, readable by any number of ranks.
 
-| | written by | weights, or those of adapters | optimizer |
+| form | written by | weights, or adapter weights | optimizer |
 |---|---|---|---|
 | whole | a learner of one rank | as transformers, or peft, loads them | `learner.pt` |
-| shards | one of several: each rank its part | `shards/`, by torch.distributed.checkpoint (DCP) | the same |
+| sharded | several ranks, each its shard | `shards/`, by torch.distributed.checkpoint (DCP) | `shards/` |
 
-`learner.pt` has what all ranks have alike, the schedule's place and the random generator's. Those who read take what
-they need: a rank its part of each tensor, a single one all of it.
+`learner.pt` also has the state that all ranks share: the schedule and the random number generator. Each rank reads the
+shards it needs; a single rank reads everything.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from marl_ray.core.errors import UserError
 from marl_ray.learning.ranks import is_peer_failure
-from marl_ray.learning.sharding import part_of
+from marl_ray.learning.sharding import local_shard
 from marl_ray.models.weight_files import SHARDS
 
 STATE_FILE, CRITIC_FILE = "learner.pt", "critic.pt"
 WEIGHTS, OPTIMIZER = "weights.", "optimizer."
-"""What the names in shards begin with; then a parameter's name, and of the optimizer's numbers theirs."""
+"""Prefixes of names in shards, followed by the parameter's name and, for the optimizer, the name of its tensor."""
 UNREADABLE = (
     OSError,
     EOFError,
@@ -40,16 +40,17 @@ UNREADABLE = (
     UserError,
     CheckpointException,
 )
-"""What reading files raises that are cut off, damaged, or of another model."""
+"""Errors from reading files that are truncated, damaged, or of another model."""
 
 
 def is_sharded(folder: Path) -> bool:
-    """Whether several ranks have written it."""
+    """Return True if several ranks wrote the folder."""
     return (folder / SHARDS).is_dir()
 
 
-def write(state: Mapping[str, Any], path: Path) -> None:
-    """`torch.save`, which says what the disk said: given a path, it says that positions are unexpected."""
+def write_state(state: Mapping[str, Any], path: Path) -> None:
+    """Write with `torch.save`, but raise the disk's own error; given a path, torch.save reports unexpected positions
+    instead."""
     try:
         with path.open("wb") as file:
             torch.save(dict(state), file)
@@ -59,14 +60,14 @@ def write(state: Mapping[str, Any], path: Path) -> None:
         raise
 
 
-def read(path: Path, mapped: bool = False) -> dict[str, Any]:
-    """What `write` wrote; where its tensors are `mapped`, what nobody takes of them is not read."""
+def read_state(path: Path, mapped: bool = False) -> dict[str, Any]:
+    """Read a file of `write_state`. With `mapped`, tensors are read from disk when they are used."""
     return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
 
 
 @contextmanager
-def reading(part: Path, checkpoint: Path) -> Iterator[None]:
-    """What fails in reading a part of a checkpoint is the part's fault: raises UserError, which names both."""
+def checkpoint_errors(part: Path, checkpoint: Path) -> Iterator[None]:
+    """Convert errors of reading a part of a checkpoint into a UserError that names both."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -74,21 +75,21 @@ def reading(part: Path, checkpoint: Path) -> Iterator[None]:
     except UNREADABLE as error:
         if is_peer_failure(error):
             raise
-        why = next(iter(str(error).splitlines()), "") or type(error).__name__
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise UserError(
-            f"{part} is damaged ({why[:200]}): copy it again, or delete {checkpoint} to go on from before it"
+            f"{part} is damaged ({reason[:200]}): copy it again, or delete {checkpoint} to go on from before it"
         ) from error
 
 
-def learned(model: Any) -> dict[str, torch.nn.Parameter]:
-    """The parameters that learn, by name, in the order in which the optimizer counts them."""
+def trained_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
+    """Return the trainable parameters by name, in the optimizer's order."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def write_shards(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
-    """The part of each rank, all of which call; when it returns, it is on disk."""
+    """Write each rank's shard durably; a collective call."""
     tensors: dict[str, Any] = {}
-    for name, parameter in learned(model).items():
+    for name, parameter in trained_parameters(model).items():
         tensors[WEIGHTS + name] = parameter.detach()
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"{OPTIMIZER}{name}.{key}"] = value
@@ -97,14 +98,16 @@ def write_shards(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> 
 
 @torch.no_grad()
 def read_shards(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
-    """What `write_shards` wrote, with any number of ranks, all of which call; `optimizer` is new. Raises ValueError
-    where it is of another model."""
+    """Read the shards of `write_shards` with any number of ranks, into a new optimizer; a collective call.
+
+    Raises ValueError if they are of another model.
+    """
     reader = dcp.FileSystemReader(folder / SHARDS)
     sizes = {name: getattr(stored, "size", None) for name, stored in reader.read_metadata().state_dict_metadata.items()}
-    parameters = learned(model)
-    wrong = next((name for name, p in parameters.items() if sizes.get(WEIGHTS + name) != p.shape), None)
-    if wrong is not None:
-        raise ValueError(f"it has no {wrong} of the model's shape")
+    parameters = trained_parameters(model)
+    mismatched = next((name for name, p in parameters.items() if sizes.get(WEIGHTS + name) != p.shape), None)
+    if mismatched is not None:
+        raise ValueError(f"it has no {mismatched} of the model's shape")
     tensors: dict[str, Any] = {WEIGHTS + name: parameter.detach() for name, parameter in parameters.items()}
     state: dict[int, dict[str, torch.Tensor]] = {}
     for number, (name, parameter) in enumerate(parameters.items()):
@@ -118,11 +121,11 @@ def read_shards(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> N
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """The state of an optimizer that one rank had; of what is as large as its parameter, this rank's part."""
+    """Load the optimizer state of a single rank; of tensors in a parameter's shape, take this rank's shard."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state = {
         number: {
-            key: part_of(value, parameters[number]).clone()
+            key: local_shard(value, parameters[number]).clone()
             if isinstance(value, torch.Tensor) and value.shape == parameters[number].shape
             else value
             for key, value in values.items()

@@ -1,19 +1,21 @@
-"""What an update maximises: pure functions of the tokens of one micro-batch, S of them.
+"""Losses and importance factors: pure functions of the S tokens of one micro-batch.
 
-`logprobs` [S] are the policy's, with a gradient. `weights` [S] are what each token counts: its completion's advantage
-and share (`marl_ray.credit.groups`) times its importance factor (`marl_ray.learning.importance`); no gradient flows
-through them. Sums over micro-batches are divided by the mini-batch's normalizer at the end, so that each of these is
-linear in the groups, whatever the aggregation.
+`logprobs` [S] are the policy's, with a gradient. `weights` [S] are the product of the completion's advantage and loss
+share (`marl_ray.credit.groups`) and the token's importance factor, without a gradient. Each loss is a sum that is
+linear in the groups; the mini-batch's normalizer divides it at the end.
 
-The ratios of clip and gspo are pi(token) / old(token), where old is the learner's own policy before the batch's first
-optimizer step, computed again, and not the sampler's. What they bound is how far the steps of one batch go. So they are
-exactly 1 in its first step; an engine's rounding, which with gspo's narrow bounds would clip by itself, an older
-version or a sampler that is cut by top_p clips nothing. What that does to the expectation is made up for by importance
-weights of old against the sampler ("Batch size-invariance for policy optimization", Hilton et al., 2022; decoupled in
-the same way in AReaL, Fu et al., 2025). The first mini-batch needs no further computation for it, each later one a
-forward pass.
+| loss | factor of an advantage | ratio |
+|---|---|---|
+| policy_gradient | log pi | none |
+| clip | clipped ratio per token | pi / old |
+| gspo | clipped ratio per completion | pi / old |
+| m2po | ratio per token, without outliers | pi / behaviour |
 
-m2po's ratios are those of the policy and the sampler: it is the staleness itself that they bound.
+`old` is the learner's own policy before the batch's first optimizer step, recomputed by the learner and not taken from
+the sampler. Ratios are therefore exactly 1 in the first step, and bound only the distance of the steps within a batch;
+neither engine rounding nor staleness clips anything. Importance factors of old against the sampler correct the
+expectation ("Batch size-invariance for policy optimization", Hilton et al., 2022; AReaL, Fu et al., 2025). Each
+mini-batch after the first needs one more forward pass.
 """
 
 from __future__ import annotations
@@ -25,21 +27,49 @@ import torch
 Tensor = torch.Tensor
 
 
+def importance_factors(ratios: Tensor, mode: str, bound: float) -> Tensor:
+    """Return each token's importance factor, without a gradient, given rho = pi(token) / behaviour(token).
+
+    - none: 1;
+    - truncate: min(rho, C) (Ionides, 2008, "Truncated importance sampling"; per token, Yao et al., 2025, "Your
+      efficient RL framework secretly brings you off-policy RL training");
+    - mask: rho where 1 / C <= rho <= C, otherwise 0.
+
+    Ratios differ from 1 for stale tokens, for a truncated sampler (top_p, top_k), and by the engine's arithmetic; the
+    bound C keeps a few large ratios from dominating the gradient. Raises ValueError for another mode.
+    """
+    ratios = ratios.detach()
+    if mode == "none":
+        return torch.ones_like(ratios)
+    if mode == "truncate":
+        return ratios.clamp(max=bound)
+    if mode == "mask":
+        return ratios.where(~exceeds_bound(ratios, mode, bound), 0.0)
+    raise ValueError(f"importance should be none, truncate or mask, not {mode}")
+
+
+def exceeds_bound(ratios: Tensor, mode: str, bound: float) -> Tensor:
+    """Return a mask of the ratios above `bound`, and with `mask` also of those below 1 / `bound`."""
+    above = ratios > bound
+    return above | (ratios < 1 / bound) if mode == "mask" else above
+
+
 def policy_gradient(logprobs: Tensor, weights: Tensor) -> Tensor:
-    """Minus the sum of weight * log pi (Williams, 1992)."""
+    """Return -sum(weight * log pi) (Williams, 1992)."""
     return -(weights * logprobs).sum()
 
 
 def token_ratios(logprobs: Tensor, old: Tensor) -> Tensor:
-    """pi / old of each token, [S]."""
+    """Return pi / old of each token, [S]."""
     return (logprobs - old).exp()
 
 
 def sequence_ratios(logprobs: Tensor, old: Tensor, owners: Tensor) -> Tensor:
-    """GSPO (Zheng et al., 2025, "Group sequence policy optimization"): a completion's ratio to the power 1 / length.
+    """Return GSPO's ratio of each token's completion, (pi / old)^(1 / length), [S].
 
-    `owners` [S] number the completions from 0. The ratio stands at each token, [S], and its gradient there is that of
-    the token's own log-probability: the paper's GSPO-token, of the same value and, over a completion, gradient.
+    GSPO is from Zheng et al., 2025, "Group sequence policy optimization"; `owners` [S] number the completions from 0.
+    The gradient of each entry is that of the token's own log-probability (the paper's GSPO-token), which has the same
+    value and, summed over a completion, the same gradient.
     """
     sums = torch.zeros(int(owners.max()) + 1, dtype=logprobs.dtype, device=logprobs.device)
     means = sums.index_add(0, owners, (logprobs - old).detach()) / lengths_of(owners)
@@ -47,61 +77,59 @@ def sequence_ratios(logprobs: Tensor, old: Tensor, owners: Tensor) -> Tensor:
 
 
 def lengths_of(owners: Tensor) -> Tensor:
-    """Tokens of each completion."""
+    """Return the number of tokens of each completion."""
     return torch.bincount(owners).clamp(min=1)
 
 
 def clipped(ratios: Tensor, weights: Tensor, low: float, high: float) -> Tensor:
-    """Minus the sum of min(ratio * weight, clip(ratio, low, high) * weight).
+    """Return -sum(min(ratio * weight, clip(ratio, low, high) * weight)).
 
-    PPO's (Schulman et al., 2017) with bounds of their own on either side: DAPO's clip-higher (Yu et al., 2025).
+    PPO (Schulman et al., 2017) with separate bounds, as in DAPO's clip-higher (Yu et al., 2025).
     """
     return -torch.minimum(ratios * weights, ratios.clamp(low, high) * weights).sum()
 
 
 def is_clipped(ratios: Tensor, weights: Tensor, low: float, high: float) -> Tensor:
-    """Which tokens have no gradient in `clipped`: those whose ratio has gone beyond the bound that their weight pushes
-    it to, [S]."""
+    """Return a mask of the tokens without a gradient in `clipped`, [S]: ratios beyond the bound they are pushed to."""
     return ((ratios > high) & (weights > 0)) | ((ratios < low) & (weights < 0))
 
 
-def second_moment_reach(log_ratios: Tensor, bound: float) -> float:
-    """M2PO (Zheng et al., 2025, "Prosperity before collapse: how far can off-policy RL reach with stale data on
-    LLMs?"): the largest |log ratio| that is kept.
+def second_moment_threshold(log_ratios: Tensor, bound: float) -> float:
+    """Return M2PO's largest |log ratio| that keeps its gradient, given the log-ratios of all tokens of a mini-batch.
 
-    `log_ratios` are of all tokens of a mini-batch, at least one. Those that are furthest from 0 are left out, until the
-    mean square of the rest is at most `bound`; those equally far go together. What is returned lies between the last
-    kept and the first left out, so that it tells them apart in a second computation too; infinite where all are kept,
-    negative where none is.
+    The tokens furthest from 0 are dropped until the mean square of the remaining ones is at most `bound`; ties are
+    dropped together. The threshold lies between the last kept and the first dropped value, so that recomputed
+    log-ratios are classified alike; it is infinite if all are kept and negative if none is. M2PO is from Zheng et al.,
+    2025, "Prosperity before collapse: how far can off-policy RL reach with stale data on LLMs?".
     """
     distances = log_ratios.double().abs().sort().values
     counts = torch.arange(1, len(distances) + 1, device=distances.device)
-    kept = int((distances.square().cumsum(0) / counts <= bound).sum())  # the means only rise
+    kept = int((distances.square().cumsum(0) / counts <= bound).sum())  # these means are non-decreasing
     if kept == len(distances):
         return math.inf
     within = distances[distances < distances[kept]]
     return float(within[-1] + distances[kept]) / 2 if len(within) else -1.0
 
 
-def second_moment(log_ratios: Tensor, weights: Tensor, reach: float) -> Tensor:
-    """Minus the sum of ratio * weight over the tokens within `reach`."""
-    kept = log_ratios.detach().abs() <= reach
+def second_moment(log_ratios: Tensor, weights: Tensor, threshold: float) -> Tensor:
+    """Return -sum(ratio * weight) over the tokens with |log ratio| <= threshold."""
+    kept = log_ratios.detach().abs() <= threshold
     return -(log_ratios.where(kept, 0.0).exp() * weights * kept).sum()
 
 
 def k1(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """log pi - log reference of each token, [S]: under pi, its mean is KL(pi || reference).
+    """Return log pi - log reference of each token, [S], whose mean under pi is KL(pi || reference).
 
-    This and the next are from Schulman, 2020, "Approximating KL divergence". In the reward, k1 gives the gradient of
-    the KL divergence; as a term of the loss it would give none, since the mean of pi's score is 0.
+    k1 and k3 are from Schulman, 2020, "Approximating KL divergence". In the reward, k1 gives the gradient of the KL
+    divergence; as a loss term its expected gradient is zero, because the mean of pi's score is zero.
     """
     return logprobs - reference
 
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """r - 1 - log r with r = reference / pi of each token, [S]: of the same mean, never negative, of less variance.
+    """Return r - 1 - log r with r = reference / pi of each token, [S]: the mean of k1, with less variance, never negative.
 
-    As a term of the loss it is GRPO's (Shao et al., 2024): under pi its gradient is that of KL(reference || pi).
+    As a loss term (GRPO, Shao et al., 2024) its gradient under pi is that of KL(reference || pi).
     """
     gap = reference - logprobs
     return gap.expm1() - gap

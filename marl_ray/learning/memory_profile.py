@@ -1,9 +1,8 @@
-"""A micro-batch on tensors without data: what memory and what arithmetic it takes, before anything is loaded.
+"""Memory and FLOPs of a micro-batch, computed on fake tensors before a model is loaded.
 
-The model is built from its configuration alone, on fake tensors, which have shapes and no numbers, and computes a
-forward and a backward pass through this package's own batches, attention and loss. What lives at the same time is
-counted storage by storage, so that every architecture, adapters and gradient checkpointing are counted as they are.
-What a kernel needs inside of itself is not seen.
+The model is built from its configuration on fake tensors, which have shapes and no data, and runs a forward and a
+backward pass with this package's micro-batches, attention and loss. Memory is counted per storage, so that any
+architecture, adapters and gradient checkpointing are included. Workspace inside kernels is not counted.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from marl_ray.learning.micro_batches import Layout, MicroBatch, PromptRow, Weigh
 from marl_ray.learning.policy_model import compute_in, remove_noise, token_logits
 from marl_ray.models.lora import add_adapter
 
-FEW = (2, 4)
-"""Layers of the two models that stand for one of many."""
+SHALLOW = (2, 4)
+"""Numbers of layers of the two models from which deeper models are extrapolated."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryProfile:
-    """What was found. Memory in bytes.
+    """Memory in bytes and other sizes of a model and its largest micro-batch.
 
-    parameters: all numbers of the model, adapters included and shared ones once; trained: those that learn; rows: the
-    rows and columns of the matrices that learn, which is what Adafactor keeps; largest: numbers of the largest tensor
-    that learns; embeddings: of the input's and output's layers; layers: of what is stacked.
-
-    activations: what lives beside weights and gradients when the need is largest, the logits and what is as large as
-    they are apart; logits: those; tokens: of the micro-batch; flops: of its forward and backward pass without
-    attention's products; layout: of the micro-batch.
+    - parameters: all parameters, with adapters, shared ones once; trained: trainable ones;
+    - rows: rows plus columns of the trainable matrices, which is the size of Adafactor's state;
+    - largest: size of the largest trainable tensor; embeddings: parameters of input and output layers; layers: their
+      number;
+    - activations: peak memory beside weights and gradients, without tensors of the size of the logits; logits: those;
+    - tokens: tokens of the micro-batch; flops: of forward and backward pass without attention scores; layout: its
+      layout.
     """
 
     parameters: int
@@ -60,8 +59,10 @@ class MemoryProfile:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchShape:
-    """A micro-batch at its largest: `groups` prompts of `prompt` tokens, each with `completions` of `completion`
-    tokens. `accumulated`: another micro-batch of the same step came before."""
+    """The largest micro-batch: `groups` prompts of `prompt` tokens, each with `completions` of `completion` tokens.
+
+    accumulated: gradients of an earlier micro-batch of the same step are in memory.
+    """
 
     groups: int
     prompt: int
@@ -71,30 +72,35 @@ class MicroBatchShape:
 
 
 class MemoryTracker(TorchDispatchMode):
-    """Counts the bytes of storages from when an operation returns them until they are freed, but for those of the
-    model, which were there before."""
+    """Tracks the bytes of new storages from the operation that returns them until they are freed; `peak` is the
+    maximum.
 
-    def __init__(self, model: torch.nn.Module, wide: int) -> None:
+    `torch.distributed._tools.mem_tracker.MemTracker` gives the same peak for a fully trainable model without gradient
+    checkpointing. It does not fit here: it fails for models with frozen parameters (adapters), reports less with
+    gradient checkpointing, and does not separate tensors of the logits' size (`logits_numel`).
+    """
+
+    def __init__(self, model: torch.nn.Module, logits_numel: int) -> None:
         super().__init__()
-        self._wide = wide
-        there = (*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters() if p.grad is not None))
-        self._known: dict[int, Any] = {tensor.untyped_storage()._cdata: None for tensor in there}
-        self._now = [0, 0]  # others, and those of `wide` numbers
+        self._logits_numel = logits_numel
+        existing = (*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters() if p.grad is not None))
+        self._known: dict[int, Any] = {tensor.untyped_storage()._cdata: None for tensor in existing}
+        self._now = [0, 0]  # other storages, and storages of the logits' size
         self.peak = (0, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
-                self._see(tensor)
+                self._track(tensor)
         return result
 
-    def _see(self, tensor: torch.Tensor) -> None:
+    def _track(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._known:
             return
-        size, kind = storage.nbytes(), int(tensor.numel() == self._wide)
+        size, kind = storage.nbytes(), int(tensor.numel() == self._logits_numel)
 
         def freed(_: Any) -> None:
             del self._known[key]
@@ -115,31 +121,33 @@ def profile_memory(
     on_gpu: bool = False,
     trust_remote_code: bool = False,
 ) -> MemoryProfile:
-    """`settings` is transformers' configuration of the model, which is left as it was; `dtype` that of the engines.
+    """Profile a micro-batch of this shape.
 
-    Where all layers are alike, two models of a few of them are computed, and what a layer adds is counted as often as
-    there are further ones. Raises what transformers and peft raise for a model that they cannot make.
+    `settings` is transformers' configuration of the model, which is not changed; `dtype` is that of the engines. If all
+    layers are alike, two shallow models are profiled and the difference per layer is extrapolated. Raises the errors of
+    transformers and peft for models that they cannot build.
     """
     settings = copy.deepcopy(settings)
     remove_noise(settings)
     own = getattr(torch, dtype)
-    # On a GPU: the same operations in the same types, of a CPU, where fake tensors know the kernels.
+    # For a GPU: the same operations and dtypes on fake CPU tensors, for which kernels exist.
     autocast = on_gpu and own != torch.float32
     computing = (
         torch.autocast("cpu", dtype=own, cache_enabled=False) if autocast else compute_in(own, torch.device("cpu"))
     )
-    whole = _made(settings, lora, trust_remote_code)
+    whole = _meta_model(settings, lora, trust_remote_code)
     learning = [parameter for parameter in whole.parameters() if parameter.requires_grad]
     ends = {id(layer.weight): layer.weight for layer in (whole.get_input_embeddings(), whole.get_output_embeddings())}
     layers = getattr(settings.get_text_config(), "num_hidden_layers", 0)
-    short = [_shortened(settings, few) for few in FEW]
-    if layers > FEW[-1] and None not in short:
+    short = [_with_fewer_layers(settings, few) for few in SHALLOW]
+    if layers > SHALLOW[-1] and None not in short:
         less, more = (
-            _play(_made(few, lora, trust_remote_code), shape, gradient_checkpointing, computing) for few in short
+            _run_micro_batch(_meta_model(few, lora, trust_remote_code), shape, gradient_checkpointing, computing)
+            for few in short
         )
-        played = more.further(less, (layers - FEW[1]) / (FEW[1] - FEW[0]))
+        measured = more.with_layers(less, (layers - SHALLOW[1]) / (SHALLOW[1] - SHALLOW[0]))
     else:
-        played = _play(whole, shape, gradient_checkpointing, computing)
+        measured = _run_micro_batch(whole, shape, gradient_checkpointing, computing)
     return MemoryProfile(
         parameters=sum(parameter.numel() for parameter in whole.parameters()),
         trained=sum(parameter.numel() for parameter in learning),
@@ -147,22 +155,22 @@ def profile_memory(
         largest=max(parameter.numel() for parameter in learning),
         embeddings=sum(weight.numel() for weight in ends.values()),
         layers=layers,
-        activations=played.activations,
-        logits=played.logits,
-        tokens=played.tokens,
-        flops=played.flops,
-        layout=played.layout,
+        activations=measured.activations,
+        logits=measured.logits,
+        tokens=measured.tokens,
+        flops=measured.flops,
+        layout=measured.layout,
     )
 
 
 def count_parameters(settings: Any, trust_remote_code: bool = False) -> int:
-    """Numbers of a model's weights, shared ones once."""
-    return sum(parameter.numel() for parameter in _made(settings, LoraConfig(), trust_remote_code).parameters())
+    """Return the number of parameters, shared ones once."""
+    return sum(parameter.numel() for parameter in _meta_model(settings, LoraConfig(), trust_remote_code).parameters())
 
 
 @dataclass(frozen=True, slots=True)
-class _Played:
-    """See `MemoryProfile`."""
+class _Measurement:
+    """Measurements of one micro-batch (see `MemoryProfile`)."""
 
     activations: int
     logits: int
@@ -170,15 +178,15 @@ class _Played:
     tokens: int
     layout: str
 
-    def further(self, less: _Played, more: float) -> _Played:
-        """With further layers: so many times those that this has beyond `less`."""
+    def with_layers(self, less: _Measurement, more: float) -> _Measurement:
+        """Extrapolate to more layers: add `more` times the difference to the measurement `less`."""
         layers = int(more * (self.activations + self.logits - less.activations - less.logits))
         flops = int(more * (self.flops - less.flops))
         return replace(self, activations=self.activations + layers, flops=self.flops + flops)
 
 
-def _shortened(settings: Any, layers: int) -> Any:
-    """The settings of a model of so few layers; None where its layers differ."""
+def _with_fewer_layers(settings: Any, layers: int) -> Any:
+    """Return the configuration with this number of layers, or None if layers differ."""
     short = copy.deepcopy(settings)
     text = short.get_text_config()
     kinds = getattr(text, "layer_types", None)
@@ -190,8 +198,8 @@ def _shortened(settings: Any, layers: int) -> Any:
     return short
 
 
-def _made(settings: Any, lora: LoraConfig, trust_remote_code: bool) -> Any:
-    """The model on device meta, its adapters added."""
+def _meta_model(settings: Any, lora: LoraConfig, trust_remote_code: bool) -> Any:
+    """Return the model on the meta device, with adapters."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
@@ -203,10 +211,10 @@ def _made(settings: Any, lora: LoraConfig, trust_remote_code: bool) -> Any:
     return model.train()
 
 
-def _play(
+def _run_micro_batch(
     model: Any, shape: MicroBatchShape, gradient_checkpointing: bool, computing: AbstractContextManager[Any]
-) -> _Played:
-    """Packed if the model can do that."""
+) -> _Measurement:
+    """Run the micro-batch, packed if the model supports it."""
     own = model.config._attn_implementation
     packed, padded = _batches(shape)
     if gradient_checkpointing:
@@ -226,7 +234,7 @@ def _play(
 
 
 def _make_fake(model: Any) -> None:
-    """Fake tensors of the CPU in place of those of device meta, which know no kernels; shared ones stay shared."""
+    """Replace tensors of the meta device by fake CPU tensors, for which kernels exist; shared tensors stay shared."""
     made: dict[int, torch.nn.Parameter] = {}
     for module in model.modules():
         for name, old in module._parameters.items():
@@ -239,7 +247,7 @@ def _make_fake(model: Any) -> None:
 
 
 def _batches(shape: MicroBatchShape) -> tuple[MicroBatch, MicroBatch]:
-    """Packed and padded."""
+    """Return the micro-batch in the packed and in the padded layout."""
     completion = WeightedCompletion((0,) * shape.completion, (0.0,) * shape.completion, 1.0)
     row = PromptRow((0,) * shape.prompt, (completion,) * shape.completions)
     packed = pack([row] * shape.groups)
@@ -248,14 +256,14 @@ def _batches(shape: MicroBatchShape) -> tuple[MicroBatch, MicroBatch]:
     return packed, pad([single] * fit)
 
 
-def _measured(model: Any, batch: MicroBatch, layout: Layout, computing: AbstractContextManager[Any]) -> _Played:
-    wide = len(batch.tokens) * model.get_output_embeddings().out_features
-    with MemoryTracker(model, wide) as living, FlopCounterMode(display=False) as flops:
+def _measured(model: Any, batch: MicroBatch, layout: Layout, computing: AbstractContextManager[Any]) -> _Measurement:
+    logits_numel = len(batch.tokens) * model.get_output_embeddings().out_features
+    with MemoryTracker(model, logits_numel) as memory, FlopCounterMode(display=False) as flops:
         with computing:
             logits = token_logits(model, batch)
             logprobs, _ = token_logprobs_and_entropies(logits, batch.tokens, 1.0)
             del logits
             loss = policy_gradient(logprobs, batch.weights)
         loss.backward()
-    activations, logits = living.peak
-    return _Played(activations, logits, flops.get_total_flops(), batch.input_ids.numel(), layout)
+    activations, logits = memory.peak
+    return _Measurement(activations, logits, flops.get_total_flops(), batch.input_ids.numel(), layout)

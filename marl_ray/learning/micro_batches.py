@@ -1,12 +1,12 @@
-"""From groups of completions to micro-batches, in one of two layouts.
+"""Micro-batches built from groups of completions, in one of two layouts.
 
-packed: one sequence (see `marl_ray.learning.attention`): the rows one after another, each a prompt and behind it its
-completions. The positions of a completion go on from the prompt's end, so that it has the same log-probabilities as
-alone (up to rounding). With G completions this takes P + G C tokens instead of G (P + C); only attention pads
-completions to the longest of their group.
+packed: one sequence (see `marl_ray.learning.attention`) of prompts, each followed by its completions. Positions of a
+completion continue from the prompt's end, so it has the same log-probabilities as alone, up to rounding.
+With G completions this takes P + G * C tokens instead of G * (P + C); only attention pads completions to the longest
+one of their group.
 
-padded: every completion behind a prompt of its own, a row of a rectangle, filled up on the right. It needs no mask: in
-a model that looks only back, nothing depends on what comes after. So it serves every decoder, whatever its layers are.
+padded: a rectangle with one row per completion, each with its own prompt, padded on the right. A causal model needs no
+mask for that, so this layout works for every decoder.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 
 Layout = Literal["packed", "padded"]
 PADDING = 0
-"""Any id: what follows a sequence changes nothing in it."""
+"""Token id of padding; any id works, because tokens after a sequence do not affect it."""
 WINDOW = 8
-"""Micro-batches whose tokens are sorted together where completions are padded."""
+"""Micro-batches whose rows are sorted together in the padded layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedCompletion:
-    """One completion and the factors, in the loss, of its summed log-probability and of its summed KL divergence from
-    the reference policy. `old_logprobs` are those of the policy before the batch's first optimizer step, where they are
-    not what the policy says now; `reference_logprobs` those of the reference policy, if there is one."""
+    """A completion, with the factors in the loss of its summed log-probability and of its summed reference KL.
+
+    old_logprobs: the policy's log-probabilities before the batch's first optimizer step; None where they equal the
+    current ones. reference_logprobs: the reference policy's, if there is one.
+    """
 
     token_ids: tuple[int, ...]
     behaviour_logprobs: tuple[float, ...]
@@ -45,7 +47,7 @@ class WeightedCompletion:
 
 @dataclass(frozen=True, slots=True)
 class PromptRow:
-    """One prompt and the completions of it that have a gradient."""
+    """A prompt and its trained completions."""
 
     prompt_ids: tuple[int, ...]
     completions: tuple[WeightedCompletion, ...]
@@ -58,13 +60,15 @@ class PromptRow:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """B sequences of L tokens (packed: one), and what their logits at C columns predict.
+    """B sequences of L tokens (B = 1 if packed), with the tokens that their logits at C columns predict.
 
-    input_ids: [B, L]; columns: [C]; tokens: [B * C], the completion token predicted there, or NO_TOKEN;
-    behaviour_logprobs, weights, kl_weights: [B * C], the token's log-probability and the factors of its completion,
-    else 0; owners: [B * C], the token's completion among `completions`, else their number; old_logprobs,
-    reference_logprobs: [B * C], or None where completions have none. The tokens of `completions` are in their order.
-    Packed ones have position_ids [1, L], and `groups`, where each row lies; padded ones have neither.
+    - input_ids: [B, L]; columns: [C];
+    - tokens: [B * C], the predicted completion token, or NO_TOKEN;
+    - behaviour_logprobs, weights, kl_weights: [B * C], the token's log-probability and the factors of its completion,
+      or 0;
+    - owners: [B * C], the index of the token's completion in `completions`, or their number;
+    - old_logprobs, reference_logprobs: [B * C], or None if completions have none;
+    - position_ids: [1, L], and groups: only in the packed layout.
     """
 
     input_ids: torch.Tensor
@@ -81,7 +85,7 @@ class MicroBatch:
     groups: tuple[PackedGroup, ...] = ()
 
     def to(self, device: torch.device) -> MicroBatch:
-        """The same on `device`."""
+        """Return a copy on `device`."""
         tensors = {
             f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), torch.Tensor)
         }
@@ -90,9 +94,9 @@ class MicroBatch:
 
 
 def trainable_rows(groups: Sequence[Group]) -> list[PromptRow]:
-    """The groups without what has no gradient: completions of weight 0, and groups of nothing else.
+    """Return a row per group with its completions of non-zero weight, without empty rows.
 
-    The loss is minus the sum over completions of weight * sum_k log pi(token_k | prompt, tokens before k).
+    The loss is -sum over completions of weight * sum_k log pi(token_k | prompt, tokens before k).
     """
     rows = []
     for group in groups:
@@ -107,23 +111,21 @@ def trainable_rows(groups: Sequence[Group]) -> list[PromptRow]:
 
 
 def unweighted_row(group: Group) -> PromptRow:
-    """The group with all its completions that have tokens, weighed 0, for whoever asks what a model says of them."""
-    there = (c for c in group.completions if c.token_ids)
-    return PromptRow(group.prompt_ids, tuple(WeightedCompletion(c.token_ids, c.logprobs, 0.0) for c in there))
+    """Return a row with all non-empty completions of a group, with weight 0."""
+    non_empty = (c for c in group.completions if c.token_ids)
+    return PromptRow(group.prompt_ids, tuple(WeightedCompletion(c.token_ids, c.logprobs, 0.0) for c in non_empty))
 
 
 class MicroBatcher:
-    """Cuts rows, as they come, into micro-batches of at most `max_tokens` tokens, padding counted (or one completion).
+    """Splits a stream of rows into micro-batches of at most `max_tokens` padded tokens, or of one completion.
 
-    Where it cuts follows from the order of the rows alone, not from the portions that they come in: what fills no
-    window is kept until more comes, or until `rest` asks for it. Packed, a window is one micro-batch. Padded, it is as
-    many tokens as WINDOW micro-batches, laid out from the shortest completion to the longest, so that there is little
-    to fill up. The price of not waiting for all rows, and sorting those, is one micro-batch a window that is not full,
-    and rectangles of lengths a little less alike.
+    The split depends only on the order of the rows, not on the portions in which they arrive. Rows are collected in a
+    window until it is full or `flush` is called. A packed window is one micro-batch. A padded window has the tokens of
+    WINDOW micro-batches and is sorted by length, which keeps padding low.
 
-    Several ranks have a cutter each, which hears of all rows and gives its own rank's micro-batches. A window is so
-    many times as large, and its rows are shared out by tokens. All ranks get as many micro-batches, since they compute
-    together; some of those who have less to do are `idle`.
+    With several ranks, each rank has a batcher, receives all rows and returns its own micro-batches. Windows are larger
+    by the number of ranks, and their rows are distributed by tokens. All ranks return equally many micro-batches,
+    because they compute together; some of them may be idle.
     """
 
     def __init__(self, max_tokens: int, layout: Layout, ranks: RankGroup = SINGLE_RANK) -> None:
@@ -133,55 +135,55 @@ class MicroBatcher:
         self._size = 0
 
     def add(self, rows: Sequence[PromptRow]) -> list[MicroBatch]:
-        """The micro-batches that are complete now."""
-        return [micro_batch for window in self._windows(rows) for micro_batch in self._cut(window)]
+        """Add rows, and return the micro-batches that are complete."""
+        return [micro_batch for window in self._windows(rows) for micro_batch in self._split(window)]
 
     def flush(self) -> list[MicroBatch]:
-        """What was kept; the next row begins a window."""
-        return self._cut(self._taken())
+        """Return the micro-batches of the remaining rows; the next row starts a new window."""
+        return self._split(self._take_window())
 
     def per_row(self, rows: Sequence[PromptRow]) -> list[MicroBatch]:
-        """Micro-batches none of which has completions of two rows: what is computed of one does not depend, in any
-        bit, on the others. Each rank has whole rows."""
+        """Return micro-batches without completions of two rows, so that each row's result is bit-identical whatever the
+        others."""
         of_ranks = []
-        for share in share_out(rows, self._ranks.size):
-            of_one: list[list[PromptRow]] = []
+        for share in distribute_rows(rows, self._ranks.size):
+            parts: list[list[PromptRow]] = []
             for row in share:
-                for window in (*self._windows([row]), self._taken()):
-                    of_one += self._fitting(window)
-            of_ranks.append(of_one)
-        return self._laid_out(of_ranks)
+                for window in (*self._windows([row]), self._take_window()):
+                    parts += self._split_rows(window)
+            of_ranks.append(parts)
+        return self._lay_out(of_ranks)
 
     def _windows(self, rows: Sequence[PromptRow]) -> Iterator[list[PromptRow]]:
-        """Those that are full now; their rows have one completion where completions are padded."""
+        """Yield the windows that are full; in the padded layout their rows have one completion."""
         for row in rows:
-            for part in split_row(row, self._max_tokens) if self._layout == "packed" else single_rows(row):
+            for part in split_row(row, self._max_tokens) if self._layout == "packed" else one_completion_rows(row):
                 if self._pending and self._size + part.size > self._window:
-                    yield self._taken()
+                    yield self._take_window()
                 self._pending.append(part)
                 self._size += part.size
 
-    def _taken(self) -> list[PromptRow]:
+    def _take_window(self) -> list[PromptRow]:
         pending, self._pending, self._size = self._pending, [], 0
         return pending
 
-    def _cut(self, window: list[PromptRow]) -> list[MicroBatch]:
-        return self._laid_out([self._fitting(share) for share in share_out(window, self._ranks.size)])
+    def _split(self, window: list[PromptRow]) -> list[MicroBatch]:
+        return self._lay_out([self._split_rows(share) for share in distribute_rows(window, self._ranks.size)])
 
-    def _fitting(self, rows: Sequence[PromptRow]) -> list[list[PromptRow]]:
-        """The rows of each micro-batch."""
-        cut = rectangles if self._layout == "padded" else consecutive
-        return list(cut(rows, self._max_tokens))
+    def _split_rows(self, rows: Sequence[PromptRow]) -> list[list[PromptRow]]:
+        """Return the rows of each micro-batch."""
+        split = split_by_length if self._layout == "padded" else split_in_order
+        return list(split(rows, self._max_tokens))
 
-    def _laid_out(self, of_ranks: Sequence[Sequence[list[PromptRow]]]) -> list[MicroBatch]:
-        """This rank's micro-batches, of the rows of all."""
+    def _lay_out(self, of_ranks: Sequence[Sequence[list[PromptRow]]]) -> list[MicroBatch]:
+        """Return this rank's micro-batches, given the rows of all ranks."""
         lay_out = pad if self._layout == "padded" else pack
         own = [lay_out(rows) for rows in of_ranks[self._ranks.rank]]
-        return own + [idle(self._layout)] * (max(map(len, of_ranks)) - len(own))
+        return own + [idle_micro_batch(self._layout)] * (max(map(len, of_ranks)) - len(own))
 
 
-def share_out(rows: Sequence[PromptRow], ranks: int) -> list[list[PromptRow]]:
-    """The rows of each rank, in their order: from the largest on, each goes to the rank that has the fewest tokens."""
+def distribute_rows(rows: Sequence[PromptRow], ranks: int) -> list[list[PromptRow]]:
+    """Distribute rows over ranks, largest first, each to the rank with the fewest tokens; return them in their order."""
     shares: list[list[int]] = [[] for _ in range(ranks)]
     tokens = [0] * ranks
     for number in sorted(range(len(rows)), key=lambda number: -rows[number].size):
@@ -191,8 +193,8 @@ def share_out(rows: Sequence[PromptRow], ranks: int) -> list[list[PromptRow]]:
     return [[rows[number] for number in sorted(share)] for share in shares]
 
 
-def consecutive(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[list[PromptRow]]:
-    """Rows in their order, in parts that fit."""
+def split_in_order(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[list[PromptRow]]:
+    """Yield rows in order, in parts of at most `max_tokens` tokens."""
     pending: list[PromptRow] = []
     size = 0
     for row in rows:
@@ -205,8 +207,8 @@ def consecutive(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[list[Pro
         yield pending
 
 
-def rectangles(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[list[PromptRow]]:
-    """Rows of one completion each, from the shortest to the longest, in parts that fit when they are filled up."""
+def split_by_length(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[list[PromptRow]]:
+    """Yield rows of one completion each by increasing length, in parts of at most `max_tokens` padded tokens."""
     pending: list[PromptRow] = []
     for row in sorted(rows, key=lambda row: row.size):
         if pending and (len(pending) + 1) * row.size > max_tokens:
@@ -217,14 +219,14 @@ def rectangles(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[list[Prom
         yield pending
 
 
-def single_rows(row: PromptRow) -> Iterator[PromptRow]:
-    """The row in parts of one completion."""
+def one_completion_rows(row: PromptRow) -> Iterator[PromptRow]:
+    """Split a row into rows of one completion."""
     for completion in row.completions:
         yield PromptRow(row.prompt_ids, (completion,))
 
 
 def split_row(row: PromptRow, max_tokens: int) -> Iterator[PromptRow]:
-    """The row in parts that each fit, if their prompt and one completion do."""
+    """Split a row into rows of at most `max_tokens` tokens, or of one completion."""
     pending: list[WeightedCompletion] = []
     size = len(row.prompt_ids)
     for completion in row.completions:
@@ -237,7 +239,7 @@ def split_row(row: PromptRow, max_tokens: int) -> Iterator[PromptRow]:
 
 
 def pack(rows: Sequence[PromptRow]) -> MicroBatch:
-    """The rows as one packed sequence."""
+    """Return the rows as one packed sequence."""
     input_ids: list[int] = []
     position_ids: list[int] = []
     columns: list[int] = []
@@ -262,7 +264,7 @@ def pack(rows: Sequence[PromptRow]) -> MicroBatch:
 
 
 def pad(rows: Sequence[PromptRow]) -> MicroBatch:
-    """Rows of one completion each as a rectangle. A completion's last token predicts nothing and is left out."""
+    """Return rows of one completion each as a rectangle, without the last token, which predicts nothing."""
     first = min(len(row.prompt_ids) for row in rows) - 1
     width = max(row.size for row in rows) - 1
     input_ids = torch.full((len(rows), width), PADDING)
@@ -273,39 +275,38 @@ def pad(rows: Sequence[PromptRow]) -> MicroBatch:
         input_ids[i, : len(ids) - 1] = ids[:-1]
         begin = len(row.prompt_ids) - 1 - first
         real[i, begin : begin + len(completion.token_ids)] = True
-    found = _tokens_of([completion for row in rows for completion in row.completions])
-    nothing = {"tokens": NO_TOKEN, "owners": len(rows)}
-    for name, values in found.items():
+    per_token = _tokens_of([completion for row in rows for completion in row.completions])
+    fill = {"tokens": NO_TOKEN, "owners": len(rows)}
+    for name, values in per_token.items():
         if isinstance(values, torch.Tensor):
-            found[name] = torch.full(real.shape, nothing.get(name, 0), dtype=values.dtype)
-            found[name][real] = values
-            found[name] = found[name].flatten()
-    return MicroBatch(input_ids=input_ids, columns=torch.arange(first, width), **found)
+            per_token[name] = torch.full(real.shape, fill.get(name, 0), dtype=values.dtype)
+            per_token[name][real] = values
+            per_token[name] = per_token[name].flatten()
+    return MicroBatch(input_ids=input_ids, columns=torch.arange(first, width), **per_token)
 
 
-def idle(layout: Layout) -> MicroBatch:
-    """A sequence in which nothing is predicted, so that its gradient is 0: for a rank that has nothing to do while
-    others compute."""
+def idle_micro_batch(layout: Layout) -> MicroBatch:
+    """Return a sequence without predicted tokens and thus a zero gradient, for a rank without rows."""
     row = PromptRow((PADDING,), (WeightedCompletion((PADDING,), (0.0,), 0.0),))
     batch = pack([row]) if layout == "packed" else pad([row])
     return replace(batch, tokens=torch.full_like(batch.tokens, NO_TOKEN), completions=())
 
 
 def _tokens_of(completions: Sequence[WeightedCompletion]) -> dict[str, Any]:
-    """What a micro-batch says of tokens, of these alone, one completion after another."""
+    """Return the per-token fields of a micro-batch for these completions alone, one after another."""
 
-    def joined(values: list[tuple[float, ...] | None]) -> torch.Tensor | None:
-        known = [of_one for of_one in values if of_one is not None]
-        return torch.tensor([value for of_one in known for value in of_one]) if len(known) == len(values) else None
+    def concatenated(values: list[tuple[float, ...] | None]) -> torch.Tensor | None:
+        known = [part for part in values if part is not None]
+        return torch.tensor([value for part in known for value in part]) if len(known) == len(values) else None
 
     lengths = torch.tensor([len(completion.token_ids) for completion in completions])
     return {
         "tokens": torch.tensor([token for completion in completions for token in completion.token_ids]),
-        "behaviour_logprobs": joined([completion.behaviour_logprobs for completion in completions]),
+        "behaviour_logprobs": concatenated([completion.behaviour_logprobs for completion in completions]),
         "weights": torch.tensor([completion.weight for completion in completions]).repeat_interleave(lengths),
         "kl_weights": torch.tensor([completion.kl_weight for completion in completions]).repeat_interleave(lengths),
         "owners": torch.arange(len(completions)).repeat_interleave(lengths),
         "completions": tuple(completions),
-        "old_logprobs": joined([completion.old_logprobs for completion in completions]),
-        "reference_logprobs": joined([completion.reference_logprobs for completion in completions]),
+        "old_logprobs": concatenated([completion.old_logprobs for completion in completions]),
+        "reference_logprobs": concatenated([completion.reference_logprobs for completion in completions]),
     }

@@ -1,4 +1,4 @@
-"""The optimizer with its schedule, made from the config and kept to it."""
+"""The optimizer and its learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 from marl_ray.config import OptimizerConfig
 from marl_ray.learning.arguments import require_optimizer
-from marl_ray.learning.sharding import whole
+from marl_ray.learning.sharding import full_tensor
 
-# On import it warns that kernels for 4 bits, which nobody here uses, are not installed.
+# On import it warns about missing 4-bit kernels, which are not used here.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 Schedule = torch.optim.lr_scheduler.LambdaLR
@@ -22,24 +22,24 @@ Schedule = torch.optim.lr_scheduler.LambdaLR
 def make_optimizer(
     groups: Sequence[tuple[Sequence[torch.nn.Parameter], float]], settings: OptimizerConfig, total_steps: int
 ) -> tuple[torch.optim.Optimizer, Schedule]:
-    """The optimizer over groups of parameters, each with its peak learning rate; the schedule spans `total_steps`
-    optimizer steps.
+    """Return the optimizer over groups of parameters, each with its peak learning rate, and its schedule.
 
-    AdamW keeps two numbers for each of a matrix' n * m weights, in 4 bytes or (Dettmers et al., 2022; bitsandbytes) in
-    1, with a scale for every 256 of them; Adafactor (Shazeer and Stern, 2018) keeps n + m in all. Raises UserError
-    where bitsandbytes is not installed.
+    `total_steps` is the number of optimizer steps that the schedule spans. Per weight matrix of n * m numbers, AdamW
+    keeps two numbers per weight, in 4 bytes or (Dettmers et al., 2022; bitsandbytes) 1 byte with a scale per 256
+    numbers; Adafactor (Shazeer and Stern, 2018) keeps n + m numbers in total. Raises UserError if bitsandbytes is
+    missing.
     """
     require_optimizer(settings)
-    given = [{"params": parameters, "lr": peak} for parameters, peak in groups]
-    optimizer: torch.optim.Optimizer = _kind(settings.optimizer)(given, **_own_settings(settings))
+    parameter_groups = [{"params": parameters, "lr": peak} for parameters, peak in groups]
+    optimizer: torch.optim.Optimizer = _optimizer_class(settings.optimizer)(parameter_groups, **_own_settings(settings))
     return optimizer, Schedule(optimizer, schedule_factor(settings.lr_scheduler, settings.warmup_steps, total_steps))
 
 
 def apply_settings(
     optimizer: torch.optim.Optimizer, schedule: Schedule, peaks: Sequence[float], settings: OptimizerConfig
 ) -> None:
-    """The config's settings, which may have changed since the state that was loaded was saved; `peaks` are the learning
-    rates of the groups."""
+    """Apply the config's settings, which may differ from those in a loaded state; `peaks` are the groups' learning
+    rates."""
     schedule.base_lrs = list(peaks)
     for group, peak in zip(optimizer.param_groups, peaks, strict=True):
         group["initial_lr"] = peak
@@ -48,8 +48,7 @@ def apply_settings(
     schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
 
 
-def _kind(name: str) -> Any:
-    """The class of this name."""
+def _optimizer_class(name: str) -> Any:
     if name == "adamw_8bit":
         from bitsandbytes.optim import AdamW8bit
 
@@ -58,23 +57,22 @@ def _kind(name: str) -> Any:
 
 
 def _own_settings(settings: OptimizerConfig) -> dict[str, Any]:
-    """Those of the kind of optimizer."""
+    """Return the arguments of this type of optimizer."""
     if settings.optimizer == "adafactor":
         return {"weight_decay": settings.weight_decay}
     own = {"betas": (settings.adam_beta1, settings.adam_beta2), "weight_decay": settings.weight_decay}
-    # torch's AdamW then takes one pass over the numbers, not ten; bitsandbytes' always does.
+    # The fused AdamW of torch takes one pass over memory instead of ten; bitsandbytes always does.
     return own | {"fused": True} if settings.optimizer == "adamw" else own
 
 
 def clip_gradients(parameters: Iterable[torch.nn.Parameter], settings: OptimizerConfig) -> float:
-    """Scale gradients down to `max_grad_norm`. Returns their norm before: of all ranks' parts together, where several
-    share the model."""
+    """Scale gradients to a norm of at most `max_grad_norm`, and return their norm before, over all ranks."""
     bound = math.inf if settings.max_grad_norm is None else settings.max_grad_norm
-    return float(whole(torch.nn.utils.clip_grad_norm_(parameters, bound)))
+    return float(full_tensor(torch.nn.utils.clip_grad_norm_(parameters, bound)))
 
 
 def schedule_factor(name: str, warmup_steps: int, total_steps: int) -> Callable[[int], float]:
-    """Factor of the learning rate at optimizer step k: it rises linearly, then follows `name`."""
+    """Return the learning rate's factor as a function of the optimizer step: a linear warmup, then `name`."""
 
     def factor(step: int) -> float:
         if step < warmup_steps:

@@ -1,4 +1,4 @@
-"""A causal language model as a policy: loading it, and log-probabilities of sampled tokens."""
+"""A causal language model as a policy: loading, log-probabilities of sampled tokens, and the layout of micro-batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 
 
 def load_policy(name: str, trust_remote_code: bool, device: torch.device) -> Any:
-    """The model with float32 master weights and nothing random in it, so that it agrees with the sampler."""
+    """Return the model with float32 master weights and without dropout, so that it agrees with the sampler."""
     from transformers import AutoModelForCausalLM
 
     config = _without_noise(name, trust_remote_code)
@@ -38,7 +38,7 @@ def load_policy(name: str, trust_remote_code: bool, device: torch.device) -> Any
 
 
 def blank_policy(name: str, trust_remote_code: bool) -> Any:
-    """What `load_policy` makes, without memory for weights and buffers: all are on PyTorch's meta device."""
+    """Return the model of `load_policy` on the meta device, without memory for its weights."""
     from transformers import AutoModelForCausalLM
 
     config = _without_noise(name, trust_remote_code)
@@ -48,7 +48,7 @@ def blank_policy(name: str, trust_remote_code: bool) -> Any:
 
 
 def _without_noise(name: str, trust_remote_code: bool) -> Any:
-    """The model's configuration, after `remove_noise`."""
+    """Return the model's configuration without dropout."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
@@ -57,7 +57,7 @@ def _without_noise(name: str, trust_remote_code: bool) -> Any:
 
 
 def remove_noise(config: Any) -> None:
-    """No dropout and no jitter of routers, in place, the configurations inside included."""
+    """Set dropout and router jitter to 0, in place, in nested configurations too."""
     from transformers import PreTrainedConfig
 
     for key, value in list(vars(config).items()):
@@ -68,22 +68,26 @@ def remove_noise(config: Any) -> None:
 
 
 def compute_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager:
-    """Autocast to `dtype` on a GPU, and to bfloat16 on a CPU that has units for it; else compute in float32."""
-    if dtype != torch.float32 and (device.type == "cuda" or _multiplies(dtype)):
-        # No cache of cast weights: each is used once a pass, and all would be kept until the pass is over.
+    """Return autocast to `dtype` on a GPU, or to bfloat16 on a CPU with matrix units for it; otherwise compute in
+    float32."""
+    if dtype != torch.float32 and (device.type == "cuda" or _has_matrix_units(dtype)):
+        # No cache of cast weights: each is used once per pass, and a cache would keep them all until the end.
         return torch.autocast(device.type, dtype=dtype, cache_enabled=False)
     return nullcontext()
 
 
-def _multiplies(dtype: torch.dtype) -> bool:
-    """Whether this CPU has matrix units for `dtype`. Without them it would be slower than float32."""
+def _has_matrix_units(dtype: torch.dtype) -> bool:
+    """Return True if this CPU has matrix units for `dtype`; without them bfloat16 is slower than float32."""
     return dtype == torch.bfloat16 and torch.cpu.get_capabilities().get("amx_bf16", False)
 
 
 @dataclass(frozen=True, slots=True)
 class LogprobModel:
-    """A model, and how it scores tokens: at the sampling `temperature`, in micro-batches of `layout`, computed in
-    `dtype` where that is possible; by all `ranks` that share the model."""
+    """A model that computes log-probabilities of tokens at the sampling temperature.
+
+    Micro-batches have the given `layout`, computation uses `dtype` where possible, and `ranks` is the rank group that
+    shards the model.
+    """
 
     model: Any
     layout: Layout
@@ -93,36 +97,40 @@ class LogprobModel:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes. Weights that are shared out may be kept elsewhere, and are brought there."""
+        """Device of the computation; sharded weights may be kept elsewhere and moved there."""
         if self.ranks.is_single:
             return self.model.device
         return torch.device(next(self.model.parameters()).device_mesh.device_type)
 
     def logprobs(self, rows: Sequence[PromptRow], max_tokens: int, apart: bool = False) -> list[torch.Tensor]:
-        """log pi of each token of the rows' completions, [K] each, on the CPU; no gradient. Micro-batches have at most
-        `max_tokens` tokens, and are of one row each if rows are scored `apart`."""
+        """Return log pi of each token of the rows' completions, [K] each, on the CPU, without a gradient.
+
+        Micro-batches have at most `max_tokens` tokens, and with `per_row` a single row each.
+        """
         rows = [row for row in rows if row.completions]
-        cutter = MicroBatcher(max_tokens, self.layout, self.ranks)
+        batcher = MicroBatcher(max_tokens, self.layout, self.ranks)
         numbers = {id(completion): number for number, completion in enumerate(c for r in rows for c in r.completions)}
-        own: dict[int, torch.Tensor] = {}
+        of_completion: dict[int, torch.Tensor] = {}
         with torch.no_grad(), compute_in(self.dtype, self.device):
-            for micro_batch in cutter.per_row(rows) if apart else (*cutter.add(rows), *cutter.flush()):
+            for micro_batch in batcher.per_row(rows) if apart else (*batcher.add(rows), *batcher.flush()):
                 batch = micro_batch.to(self.device)
                 known = token_logprobs(self.model, batch, self.temperature)[batch.tokens != NO_TOKEN].cpu()
                 lengths = [len(completion.token_ids) for completion in batch.completions]
-                of_each = zip(batch.completions, known.split(lengths), strict=False)  # nothing is split into one part
-                own |= {numbers[id(completion)]: logprobs for completion, logprobs in of_each}
-        found = {number: logprobs for part in self.ranks.all_gather(own) for number, logprobs in part.items()}
-        return [found[number] for number in range(len(numbers))]
+                pairs = zip(batch.completions, known.split(lengths), strict=False)  # splitting 0 rows gives one part
+                of_completion |= {numbers[id(completion)]: logprobs for completion, logprobs in pairs}
+        gathered = self.ranks.all_gather(of_completion)
+        by_number = {number: logprobs for part in gathered for number, logprobs in part.items()}
+        return [by_number[number] for number in range(len(numbers))]
 
 
 def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.Tensor:
-    """log pi(token_k | prompt, tokens before k) at the sampling temperature, [B * C]; 0 where nothing is predicted."""
+    """Return log pi(token_k | prompt, tokens before k) at the sampling temperature, [B * C]; 0 without a predicted
+    token."""
     return token_logprobs_and_entropies(token_logits(model, batch), batch.tokens, temperature)[0]
 
 
 def token_logits(model: Any, batch: MicroBatch) -> torch.Tensor:
-    """The model's logits, [B * C, V], in the type in which it computes."""
+    """Return the model's logits, [B * C, V], in its compute dtype."""
     arguments: dict[str, Any] = {"input_ids": batch.input_ids, "use_cache": False}
     if batch.groups:
         arguments |= {"position_ids": batch.position_ids, "groups": batch.groups}
@@ -134,12 +142,12 @@ def token_logits(model: Any, batch: MicroBatch) -> torch.Tensor:
 
 
 def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[Layout, str]:
-    """How micro-batches of this model are laid out, and why if they are not packed; sets the model's attention.
+    """Set the model's attention; return the layout of its micro-batches, and the reason if they are not packed.
 
-    Both layouts are proven on two short completions, against the model's own attention over each alone. Packing fails
-    for layers that mix tokens elsewhere than in attention, for attention that cannot be chosen or does more than
-    comparing keys, and for windows or chunks shorter than `max_length`. Raises UserError for a model that fails both,
-    and for rotary embeddings that depend on the length of a batch.
+    Both layouts are compared, on two short completions, with the model's own attention over each completion alone.
+    Packing fails for layers that mix tokens outside of attention, for attention that cannot be replaced or does more
+    than comparing keys, and for windows or chunks shorter than `max_length`. Raises UserError if both layouts fail, and
+    for rotary embeddings that depend on a batch's length.
     """
     config = model.config.get_text_config()
     _check_rotary(config, max_length)
@@ -157,40 +165,41 @@ def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[La
             packed = token_logprobs(model, _as_long_as(pack([together]), max_length).to(device), 1.0)
         if _close(packed, alone):
             return "packed", ""
-        reason = "its layers mix tokens outside of the attention that transformers lets one choose"
+        reason = "its layers mix tokens outside of the attention that transformers can replace"
     except ValueError as error:
         reason = str(error)
     except (AttributeError, KeyError, RuntimeError, TypeError):
-        reason = "its layers do not take what packed attention needs"
+        reason = "its layers do not accept the arguments of packed attention"
     model.set_attn_implementation(own)
     batch = pad(rows).to(device)
     with torch.no_grad():
         padded = token_logprobs(model, batch, 1.0)[batch.tokens != NO_TOKEN]
     if not _close(padded, alone):
         raise UserError(
-            f"{type(model).__name__} cannot be trained here: the log-probabilities of a sequence change with what is "
-            "computed beside or after it"
+            f"{type(model).__name__} cannot be trained here: the log-probabilities of a sequence depend on other "
+            "sequences in the batch or on later tokens"
         )
     return "padded", reason
 
 
 def _as_long_as(batch: MicroBatch, length: int) -> MicroBatch:
-    """The batch as if it held a sequence of this length, for what attention refuses by length."""
+    """Return the batch with a claimed sequence length, which attention checks against its window."""
     return replace(batch, groups=tuple(replace(group, longest=length) for group in batch.groups))
 
 
-def _close(some: torch.Tensor, others: torch.Tensor) -> bool:
-    return torch.allclose(some, others, rtol=1e-4, atol=1e-4)
+def _close(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return torch.allclose(first, second, rtol=1e-4, atol=1e-4)
 
 
 def _own_attention(model: Any) -> str:
-    """What transformers chose for it, but for softcapping, which its fused attention leaves out without a word."""
+    """Return transformers' choice of attention, except with softcapping, which its fused attention ignores silently."""
     softcap = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
     return "eager" if softcap is not None else model.config._attn_implementation
 
 
 def _check_reach(config: Any, max_length: int) -> None:
-    """Windows and chunks, also those that a model puts into masks and its attention never hears of."""
+    """Raise ValueError for attention windows and chunks shorter than `max_length`, also if a model applies them in its
+    mask."""
     for name in ("sliding_window", "attention_chunk_size"):
         reach = getattr(config, name, None)
         if reach is not None and max_length > reach:
@@ -198,7 +207,7 @@ def _check_reach(config: Any, max_length: int) -> None:
 
 
 def _check_rotary(config: Any, max_length: int) -> None:
-    """Engines choose such embeddings once, not for each batch."""
+    """Raise UserError for rotary embeddings that depend on the length; engines choose them once, not per batch."""
     rope = getattr(config, "rope_parameters", None) or {}
     for settings in (rope, *(value for value in rope.values() if isinstance(value, dict))):
         if settings.get("rope_type") not in ("dynamic", "longrope"):

@@ -1,12 +1,12 @@
-"""The ranks of one policy's learner: how they meet, and what they tell each other.
+"""The rank group of one policy's learner: rendezvous and collective calls.
 
-Each is a process of its own, on any node. They meet at a store that rank 0 serves for one life of the group
-(`Rendezvous`), and then talk to each other directly: by gloo through the host's memory, and by NCCL from GPU to GPU where
-they have some. What is listened on is one address of the node, that of the machine itself where all ranks are on one.
-There is no password: the network between nodes has to be the cluster's own, as for Ray.
+Each rank is a process on any node. Ranks meet at a store that rank 0 serves for one incarnation of the group
+(`Rendezvous`), and then communicate directly: with gloo through host memory and with NCCL between GPUs. They listen on
+one address of the node, or on localhost if all ranks share a machine. There is no authentication, so as with Ray the
+network between nodes must be private.
 
-What several ranks do together each of them has to begin, in the same order; one that is missing is waited for until
-`Rendezvous.timeout_s`, and one that has died is an error at once.
+Every rank must make collective calls in the same order. A missing rank is awaited for `Rendezvous.timeout_s`; a rank
+that has died is an error at once.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ T = TypeVar("T")
 
 LOOPBACK = "127.0.0.1"
 SIOCGIFADDR = 0x8915
-"""Linux: the IPv4 address of a network interface (netdevice(7))."""
+"""Linux request for the IPv4 address of a network interface (netdevice(7))."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """Which one this process is, from 0, and how many there are."""
+    """The rank of this process, from 0, and the number of ranks."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def is_single(self) -> bool:
-        """Whether there are no others, and so no process group."""
+        """True if there is one rank, and thus no process group."""
         return self.size == 1
 
     def all_gather(self, mine: T) -> list[T]:
-        """What each of them has, in their order. All of them ask."""
+        """Return the values of all ranks in rank order; a collective call."""
         if self.is_single:
             return [mine]
-        found: list[T | None] = [None] * self.size
-        dist.all_gather_object(found, mine)
-        return found  # type: ignore[return-value]
+        values: list[T | None] = [None] * self.size
+        dist.all_gather_object(values, mine)
+        return values  # type: ignore[return-value]
 
-    def broadcast(self, first: T) -> T:
-        """What rank 0 has. All of them ask."""
+    def broadcast(self, value: T) -> T:
+        """Return the value of rank 0; a collective call."""
         if self.is_single:
-            return first
-        found = [first if self.rank == 0 else None]
-        dist.broadcast_object_list(found, 0)
-        return found[0]  # type: ignore[return-value]
+            return value
+        values = [value if self.rank == 0 else None]
+        dist.broadcast_object_list(values, 0)
+        return values[0]  # type: ignore[return-value]
 
 
 SINGLE_RANK = RankGroup()
@@ -63,8 +63,7 @@ SINGLE_RANK = RankGroup()
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where `size` ranks find each other: `host` and `port` are rank 0's; `timeout_s` is how long one of them waits for
-    another, seconds."""
+    """The rendezvous point of `size` ranks: rank 0's address and port, and the timeout of collective calls in seconds."""
 
     host: str
     port: int
@@ -73,10 +72,11 @@ class Rendezvous:
 
 
 def open_rendezvous(host: str, size: int, timeout_s: float) -> tuple[dist.TCPStore, Rendezvous]:
-    """The store of rank 0, served at `host`, one of this machine's addresses, as long as it is kept."""
+    """Return a store on `host`, one of this machine's addresses, and its rendezvous; the store serves as long as it
+    exists."""
     listener = socket.create_server((host, 0))
     port = listener.getsockname()[1]
-    # Handed an open socket: by itself it would listen on every address that there is.
+    # With an open socket, because by default the store listens on all addresses.
     store = dist.TCPStore(
         host,
         port,
@@ -89,31 +89,33 @@ def open_rendezvous(host: str, size: int, timeout_s: float) -> tuple[dist.TCPSto
     return store, Rendezvous(host, port, size, timeout_s)
 
 
-def join_rendezvous(meeting: Rendezvous, rank: int, address: str, store: dist.TCPStore | None = None) -> RankGroup:
-    """Become one of the ranks; returns when all are there. `address` is this node's; rank 0 gives its store.
+def join_rendezvous(rendezvous: Rendezvous, rank: int, address: str, store: dist.TCPStore | None = None) -> RankGroup:
+    """Join the rank group and return when all ranks have joined. `address` is this node's; rank 0 passes its store.
 
-    Raises what `is_peer_failure` knows where one does not come.
+    Raises an error that `is_peer_failure` recognises if a rank does not join.
     """
-    timeout, gpu = timedelta(seconds=meeting.timeout_s), torch.cuda.is_available()
-    interface = interface_of(LOOPBACK if meeting.host == LOOPBACK else address)
-    if interface is not None:  # gloo would ask for the host's name, which often stands for another address
+    timeout, gpu = timedelta(seconds=rendezvous.timeout_s), torch.cuda.is_available()
+    interface = interface_of(LOOPBACK if rendezvous.host == LOOPBACK else address)
+    if interface is not None:  # by default gloo resolves the host name, often to another address
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if store is None:
-        store = dist.TCPStore(meeting.host, meeting.port, meeting.size, is_master=False, timeout=timeout)
+        store = dist.TCPStore(rendezvous.host, rendezvous.port, rendezvous.size, is_master=False, timeout=timeout)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if gpu else "gloo",
         store=store,
         rank=rank,
-        world_size=meeting.size,
+        world_size=rendezvous.size,
         timeout=timeout,
         device_id=torch.device("cuda", torch.cuda.current_device()) if gpu else None,
     )
-    return RankGroup(rank, meeting.size)
+    return RankGroup(rank, rendezvous.size)
 
 
 def is_peer_failure(error: BaseException) -> bool:
-    """Whether an error says that another rank is gone or late, so that this one can do no more. gloo raises plain
-    RuntimeErrors, which name the file of its own that they come from; checkpoints wrap what each rank raised."""
+    """Return True if an error says that another rank is lost or late.
+
+    gloo raises plain RuntimeErrors with the name of its source file; checkpoint errors wrap the errors of each rank.
+    """
     from torch.distributed.checkpoint.api import CheckpointException
 
     if isinstance(error, CheckpointException):
@@ -122,13 +124,13 @@ def is_peer_failure(error: BaseException) -> bool:
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the network interface with this IPv4 address; None where it is not found."""
+    """Return the network interface with this IPv4 address, or None."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
-                found = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))[20:24]
+                packed = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))[20:24]
             except OSError:
-                continue  # it has none, or this is no Linux
-            if socket.inet_ntoa(found) == address:
+                continue  # the interface has no address, or this is not Linux
+            if socket.inet_ntoa(packed) == address:
                 return name
     return None

@@ -1,12 +1,11 @@
-"""The reference policy: an agent's model as it was before training, frozen, which the policy pays for leaving.
+"""The reference policy: the frozen initial model, from which a KL penalty keeps the policy near.
 
-KL(pi || reference) is estimated on the sampled tokens, at the sampling temperature. In the reward, it is part of what
-siblings are ranked by (`Group.returns`): its gradient comes through the advantages, so that completions of equal
-rewards have one too. In the loss, it is a term beside the policy's, of all completions, with the share and the
-importance factors that the policy's has.
+KL(pi || reference) is estimated on the sampled tokens at the sampling temperature. In the reward it is part of the
+returns (`Group.returns`), so its gradient comes from the advantages, and completions of equal rewards have one too. In
+the loss it is an additional term over all completions, with the policy loss's share and importance factor.
 
-The policy's own log-probabilities are computed again for it, not taken from the sampler: those of one that is cut by
-top_p are larger at every token, and would make length cost something.
+The policy's own log-probabilities are recomputed and not taken from the sampler: a sampler truncated by top_p reports
+larger values at every token, which would penalise length.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from marl_ray.models.lora import has_adapter, without_adapter
 
 
 class ReferencePolicy:
-    """It computes as `policy` does, from float32 weights, so that the two agree to the bit until the first update.
-    Where the policy learns an adapter, it is the policy without it.
+    """The initial model, computed exactly as the policy is, so that both agree bit for bit before the first update.
 
-    `offloaded`, its weights are in the host's memory, and on the policy's device while groups are scored.
+    If the policy trains an adapter, the reference is the policy with the adapter disabled. With `offload_reference` the
+    weights are in host memory, and on the device only while groups are scored.
     """
 
     def __init__(
@@ -44,10 +43,10 @@ class ReferencePolicy:
         optimizer: OptimizerConfig,
     ) -> None:
         self._policy, self._agent, self._credit, self._settings = policy, agent, credit, optimizer
-        self._itself = has_adapter(policy.model)
-        """Whether it is the policy without its adapter."""
+        self._is_policy = has_adapter(policy.model)
+        """The reference is the policy without its adapter."""
         self._offloaded = agent.learner.offload_reference
-        if self._itself:
+        if self._is_policy:
             self._reference = policy
             return
         offloaded, device = self._offloaded, policy.device
@@ -62,18 +61,18 @@ class ReferencePolicy:
         self._reference = replace(policy, model=model)
 
     def modules(self) -> list[torch.nn.Module]:
-        """What it keeps on the policy's device: nothing where it is off-loaded."""
+        """Return the modules on the policy's device; none if the reference is offloaded."""
         return [] if self._offloaded else [self._reference.model]
 
     def rows(self, groups: Sequence[Group]) -> list[PromptRow]:
-        """What of these groups is learned from, with what the reference says of it."""
-        with self._on_the_device(), without_adapter(self._policy.model) if self._itself else nullcontext():
-            known = self._logprobs(self._reference, groups)
+        """Return the trained completions of these groups, with the reference's log-probabilities."""
+        with self._on_device(), without_adapter(self._policy.model) if self._is_policy else nullcontext():
+            reference = self._logprobs(self._reference, groups)
         if self._settings.reference_kl != "k3_in_loss":
             policy = self._logprobs(self._policy, groups)
-            groups = [self._punished(*of_one) for of_one in zip(groups, policy, known, strict=True)]
-        found = [self._row(group, reference) for group, reference in zip(groups, known, strict=True)]
-        return [row for row in found if row.completions]
+            groups = [self._penalize(*parts) for parts in zip(groups, policy, reference, strict=True)]
+        rows = [self._row(*pair) for pair in zip(groups, reference, strict=True)]
+        return [row for row in rows if row.completions]
 
     def _row(self, group: Group, reference: Sequence[torch.Tensor]) -> PromptRow:
         kl_weights = [0.0] * len(group.completions)
@@ -89,9 +88,8 @@ class ReferencePolicy:
         )
         return PromptRow(group.prompt_ids, tuple(completions))
 
-    def _punished(self, group: Group, policy: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> Group:
-        """The group with returns that are less by the coefficient times each completion's KL, summed over its tokens,
-        and the weights that follow."""
+    def _penalize(self, group: Group, policy: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> Group:
+        """Return the group with KL-penalised returns, summed over tokens, and the resulting weights."""
         estimate = k1 if self._settings.reference_kl == "k1_in_reward" else k3
         divergences = [float(estimate(p.double(), r.double()).sum()) for p, r in zip(policy, reference, strict=True)]
         coefficient = self._agent.reference_kl_coef
@@ -99,16 +97,19 @@ class ReferencePolicy:
         return weight_group(replace(group, returns=tuple(returns)), self._agent, self._credit)
 
     def _logprobs(self, logprob_model: LogprobModel, groups: Sequence[Group]) -> list[list[torch.Tensor]]:
-        """Of each completion of each group; nothing of one without tokens. Each group is scored by itself: in whatever
-        portions they come, the bits are the same."""
+        """Return log-probabilities per completion per group, empty without tokens.
+
+        Each group is scored by itself, so the result is bit-identical for any portions.
+        """
         rows = [unweighted_row(group) for group in groups]
-        known = iter(logprob_model.logprobs(rows, self._settings.microbatch_tokens, apart=True))
-        return [[next(known) if c.token_ids else torch.zeros(0) for c in group.completions] for group in groups]
+        logprobs = iter(logprob_model.logprobs(rows, self._settings.microbatch_tokens, apart=True))
+        return [[next(logprobs) if c.token_ids else torch.zeros(0) for c in group.completions] for group in groups]
 
     @contextmanager
-    def _on_the_device(self) -> Iterator[None]:
-        """The reference's weights are where the policy's are. They are not written back: nothing changes them."""
-        if self._itself or not self._policy.ranks.is_single:  # one that is shared out sees to that by itself
+    def _on_device(self) -> Iterator[None]:
+        """Move the reference's weights to the policy's device within the context. They are constant, so they are not
+        copied back."""
+        if self._is_policy or not self._policy.ranks.is_single:  # a sharded model moves its weights itself
             yield
             return
         model, device = self._reference.model, self._policy.model.device

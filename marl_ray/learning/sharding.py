@@ -1,12 +1,12 @@
-"""A model that several ranks share out: each keeps a part of every weight, of its gradient and of the optimizer's
-numbers for it (FSDP2, `torch.distributed.fsdp.fully_shard`; Zhao et al., 2023, "PyTorch FSDP").
+"""Sharding of one model over several ranks with FSDP2 (`torch.distributed.fsdp.fully_shard`; Zhao et al., 2023).
 
-Before a layer computes, forwards or backwards, its weights are gathered, and let go after it; its gradients are summed
-over ranks as they are made, and each keeps its part of the sum. So a rank holds its part and a layer. Sums, not means:
-a loss counts every token once, whichever rank computes it (`marl_ray.learning.gradient_accumulator`).
+Each rank keeps a shard of every weight, of its gradient and of the optimizer state. Before a layer computes, forward or
+backward, its weights are gathered, and freed afterwards; its gradients are summed over ranks, and each rank keeps its
+shard of the sum. Gradients are sums and not means, because each token is counted by one rank only
+(`marl_ray.learning.gradient_accumulator`).
 
-Gathering is done together. What rank 0 alone knows when to do, as sending the weights in so many passes, the others
-follow (`WeightGatherer`).
+Gathering is a collective call. For gathers whose timing only rank 0 knows, such as sending weights in several passes,
+the other ranks follow rank 0 (`WeightGatherer`).
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from marl_ray.models.lora import named_weights
 
 T = TypeVar("T")
 
-END, AGAIN, NEXT = 0, 1, 2
-"""What rank 0 says to those that follow it."""
+END, RESTART, NEXT = 0, 1, 2
+"""Commands from rank 0 to the ranks that follow."""
 
 
 def load_to_shard(name: str, trust_remote_code: bool, ranks: RankGroup) -> Any:
-    """The model in rank 0's memory; in the others' one like it that has no weights yet."""
+    """Return the model, with weights on rank 0 and on the meta device elsewhere."""
     if ranks.rank == 0:
         return load_policy(name, trust_remote_code, torch.device("cpu"))
     return blank_policy(name, trust_remote_code)
 
 
 def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: torch.dtype, offload: bool) -> None:
-    """Share a model of `load_to_shard` out, in place, layer by layer: nobody but rank 0 ever holds more than a layer
-    that is not its part.
+    """Shard a model of `load_to_shard` in place, layer by layer, so that no rank but rank 0 holds more than a layer in
+    full.
 
-    On a GPU it is gathered and computed in `compute_dtype`, from parts in float32, where gradients are summed too; with
-    `offload` the parts are in the host's memory, and the optimizer works there.
+    On a GPU it is gathered and computed in `compute_dtype`, from float32 shards; gradients are summed in float32. With
+    `offload` the shards are in host memory, where the optimizer runs.
     """
     gpu = device.type == "cuda"
     mesh = init_device_mesh(device.type, (ranks.size,))
@@ -51,29 +51,29 @@ def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: tor
         "mesh": mesh,
         "mp_policy": precision if gpu and compute_dtype != torch.float32 else MixedPrecisionPolicy(),
         "offload_policy": CPUOffloadPolicy() if gpu and offload else OffloadPolicy(),
-        # The root's too, which by default stays gathered after a forward pass until the backward one; there is none
-        # where tokens are only scored, and then its weights would not be the ones that are learned.
+        # By default the root's weights stay gathered after a forward pass until the backward pass. After a pass
+        # without gradients that would leave the root's weights gathered, and not the trained ones.
         "reshard_after_forward": True,
     }
-    left = ranks.broadcast(_tensors_of(model))
+    remaining = ranks.broadcast(_tensors_of(model))
     for prefix, module in (*layers_of(model), ("", model)):
-        for names in [names for names in left if names[0].startswith(prefix)]:
+        for names in [names for names in remaining if names[0].startswith(prefix)]:
             _fill(model, names)
-            left.remove(names)
+            remaining.remove(names)
         fully_shard(module, **options)
-        module.set_force_sum_reduction_for_comms(True)  # gloo knows no other
+        module.set_force_sum_reduction_for_comms(True)  # gloo supports sums only
         module.set_gradient_divide_factor(1.0)
 
 
 def layers_of(model: Any) -> list[tuple[str, Any]]:
-    """The decoder's layers, which transformers says are not to be split over devices, with what the names of their
-    tensors begin with."""
+    """Return the decoder layers, which transformers does not split over devices, with the prefix of their tensors'
+    names."""
     kinds = set(model._no_split_modules or ())
     return [(f"{name}.", module) for name, module in model.named_modules() if type(module).__name__ in kinds]
 
 
 def _tensors_of(model: torch.nn.Module) -> list[list[str]]:
-    """All names of each parameter and buffer; tied ones have several."""
+    """Return all names of each parameter and buffer; tied tensors have several."""
     names: dict[int, list[str]] = {}
     for named in (model.named_parameters, model.named_buffers):
         for name, tensor in named(remove_duplicate=False):
@@ -82,7 +82,7 @@ def _tensors_of(model: torch.nn.Module) -> list[list[str]]:
 
 
 def _fill(model: torch.nn.Module, names: Sequence[str]) -> None:
-    """Give rank 0's values to a parameter or buffer, which has none on the others, under all of its names."""
+    """Broadcast rank 0's values of a parameter or buffer, and set them under all of its names."""
     places = [(model.get_submodule(place), last) for place, _, last in (name.rpartition(".") for name in names)]
     tensor = getattr(*places[0])
     filled = torch.empty_like(tensor, device="cpu") if tensor.is_meta else tensor.detach()
@@ -93,39 +93,42 @@ def _fill(model: torch.nn.Module, names: Sequence[str]) -> None:
             setattr(module, last, new)
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Of one that is shared out, all of it: every rank asks, in the same order. Others as they are."""
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return all of a sharded tensor, as a collective call; return other tensors unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def part_of(full: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """What of a whole tensor goes where `like` is: this rank's part of it, or all."""
+def local_shard(full: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return this rank's shard of a full tensor, sharded as `like`; all of it if `like` is not sharded."""
     if not isinstance(like, DTensor):
         return full
-    # Without a source nothing is sent: all ranks have it.
+    # Without a source rank nothing is sent: all ranks have the full tensor.
     return distribute_tensor(full.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
 @torch.no_grad()
-def copy_from_first(parameters: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor] | None) -> None:
-    """Give the parameters, some of which are shared out, rank 0's `weights`, one after another. Raises ValueError, on
-    all ranks, where they are not the same."""
-    wrong: list[str | None] = [None]
+def copy_from_rank_zero(parameters: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor] | None) -> None:
+    """Copy rank 0's `weights` into the parameters, which may be sharded, one after another.
+
+    Raises ValueError on all ranks if names or shapes differ.
+    """
+    mismatched: list[str | None] = [None]
     if weights is not None:
         shapes = {name: tensor.shape for name, tensor in weights.items()}
-        wrong = [next((name for name, p in parameters.items() if shapes.get(name) != p.shape), None)]
-    dist.broadcast_object_list(wrong, 0)
-    if wrong[0] is not None:
-        raise ValueError(f"it has no {wrong[0]} of the model's shape")
+        mismatched = [next((name for name, p in parameters.items() if shapes.get(name) != p.shape), None)]
+    dist.broadcast_object_list(mismatched, 0)
+    if mismatched[0] is not None:
+        raise ValueError(f"it has no {mismatched[0]} of the model's shape")
     for name, parameter in parameters.items():
         full = torch.empty(parameter.shape) if weights is None else weights[name].float().contiguous()
         dist.broadcast(full, 0)
-        parameter.copy_(part_of(full, parameter))
+        parameter.copy_(local_shard(full, parameter))
 
 
 class WeightGatherer:
-    """The weights of a model as they are published, adapters merged, whole, one after another: iterated over by rank 0
-    within `lead`, as often and as far as it wants, while the others follow. The one that is given is all that is whole.
+    """The weights of a sharded model as they are sent to generators: adapters merged, gathered one at a time.
+
+    Rank 0 iterates within `run_on_rank_zero`, as often and as far as needed, while the other ranks follow.
     """
 
     def __init__(self, model: Any, ranks: RankGroup = SINGLE_RANK) -> None:
@@ -135,17 +138,18 @@ class WeightGatherer:
         if self._ranks.is_single:
             yield from named_weights(self._model)
             return
-        self._say(AGAIN)
+        self._broadcast_command(RESTART)
         weights = named_weights(self._model)
         while True:
-            self._say(NEXT)
+            self._broadcast_command(NEXT)
             found = next(weights, None)
             if found is None:
                 return
-            yield found[0], whole(found[1])
+            yield found[0], full_tensor(found[1])
 
     def run_on_rank_zero(self, work: Callable[[], T]) -> T | None:
-        """What rank 0's `work` gives; None for those that follow until it is done. All of them call."""
+        """Run `work` on rank 0 and return its result; other ranks follow its gathers and return None. A collective
+        call."""
         if self._ranks.rank:
             self._follow()
             return None
@@ -153,20 +157,20 @@ class WeightGatherer:
             return work()
         finally:
             if not self._ranks.is_single:
-                self._say(END)
+                self._broadcast_command(END)
 
     def _follow(self) -> None:
         weights: Iterator[tuple[str, torch.Tensor]] = iter(())
-        while (said := self._say(NEXT)) != END:
-            if said == AGAIN:
+        while (command := self._broadcast_command(NEXT)) != END:
+            if command == RESTART:
                 weights = named_weights(self._model)
             else:
                 found = next(weights, None)
                 if found is not None:
-                    whole(found[1])
+                    full_tensor(found[1])
 
-    def _say(self, word: int) -> int:
-        """What rank 0 says; of others nothing is heard."""
-        said = torch.tensor([word])
-        dist.broadcast(said, 0)
-        return int(said)
+    def _broadcast_command(self, command: int) -> int:
+        """Broadcast rank 0's command and return it."""
+        message = torch.tensor([command])
+        dist.broadcast(message, 0)
+        return int(message)

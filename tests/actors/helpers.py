@@ -27,7 +27,7 @@ from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.toy import BASE_PATH
 from tests.actors.echo_actor import process_of
 from tests.factories import make_config
-from tests.learning.builders import build_batch, returned
+from tests.learning.builders import build_batch, unweighted_group
 
 R = TypeVar("R")
 
@@ -162,7 +162,7 @@ async def sample(group: GeneratorGroup, prompts: Sequence[str]) -> list[Generati
 def as_batch(generations: Sequence[Generation], returns: Sequence[float] | None = None) -> Batch:
     """Return a batch of one mini-batch. By default the returns count distinct tokens, so that siblings differ."""
     groups = [
-        returned(
+        unweighted_group(
             0,
             g.prompt_ids,
             g.completions,

@@ -18,8 +18,8 @@ from marl_ray.learning.learner import Learner
 from marl_ray.learning.ranks import RankGroup
 from tests.actors.echo_actor import kill
 from tests.actors.helpers import ClosedQueue, FaultyQueue, MemoryHistory, generators, learner, learner_arguments
+from tests.learning.builders import numbered, some_groups
 from tests.learning.rank_processes import run_ranks
-from tests.learning.test_streaming import numbered, some_groups
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

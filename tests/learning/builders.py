@@ -1,7 +1,8 @@
-"""Groups for the learner's tests, made as a run makes them."""
+"""Groups, micro-batches and tiny policies for the learner's tests, built with a run's own code."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig, from_tree
-from marl_ray.core.batch import Batch, Group, MiniBatch
+from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
+from marl_ray.core.batch import Batch, Group, MiniBatch, UpdateStats
 from marl_ray.core.episode import Completion, JointAction, Node, Outcome
-from marl_ray.credit.groups import build_batch as credited
+from marl_ray.credit.groups import build_batch as build_weighted_batch
 from marl_ray.credit.groups import build_group
 from marl_ray.learning.learner import NO_ADAPTER, Learner
 from marl_ray.learning.micro_batches import Layout, MicroBatch, MicroBatcher, PromptRow, trainable_rows
@@ -21,20 +22,21 @@ from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.learning.reference_policy import ReferencePolicy
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
+from tests.factories import make_config
 
 VOCABULARY, LAYERS, HEADS, KEY_HEADS, WIDTH = 40, 2, 4, 2, 8
-"""Of the tiny policy; WIDTH is that of a head."""
+"""Shape of the tiny policy; WIDTH is the width of an attention head."""
 
 
-def returned(
+def unweighted_group(
     turn: int, prompt_ids: tuple[int, ...], completions: tuple[Completion, ...], returns: tuple[float, ...]
 ) -> Group:
-    """A group with returns, not weighed yet."""
+    """Return a group with returns and without weights."""
     return Group(turn, prompt_ids, completions, returns, ())
 
 
 def weigh(groups: Sequence[Group], turn_weights: Sequence[float], estimator: str, aggregation: str) -> MiniBatch:
-    """The groups of one optimizer step with their weights, credited by a run's own code."""
+    """Return the groups of one optimizer step, weighted by a run's own code."""
     settings = {
         "num_agents": 1,
         "num_turns": len(turn_weights),
@@ -42,14 +44,15 @@ def weigh(groups: Sequence[Group], turn_weights: Sequence[float], estimator: str
         "estimator": estimator,
         "loss_aggregation": aggregation,
     }
-    tree = {"model": {"name": "tiny"}, "dataset": {"name": "bundled:toy"}, "magrpo": settings}
-    config = from_tree(tree, "magrpo")
-    (found,) = credited([build_group(node_of(group), 0, config) for group in groups], 0, config).mini_batches
-    return found
+    config = make_config(**settings)
+    (mini_batch,) = build_weighted_batch(
+        [build_group(node_of(group), 0, config) for group in groups], 0, config
+    ).mini_batches
+    return mini_batch
 
 
 def node_of(group: Group) -> Node:
-    """Where the agent is alone, and its completions' rewards are the group's returns."""
+    """Return a node with one agent, whose completions' rewards are the group's returns."""
     actions = [JointAction((i,), Outcome(r), r, (r,)) for i, r in enumerate(group.returns)]
     return Node(group.turn, [""], [group.prompt_ids], [list(group.completions)], actions)
 
@@ -57,12 +60,12 @@ def node_of(group: Group) -> Node:
 def to_rows(
     groups: Sequence[Group], turn_weights: Sequence[float], estimator: str, aggregation: str = "sequence_sum"
 ) -> list[PromptRow]:
-    """What of them has a gradient."""
+    """Return the completions with a gradient."""
     return trainable_rows(weigh(groups, turn_weights, estimator, aggregation).groups)
 
 
 def build_batch(groups: Sequence[Group], size: int) -> Batch:
-    """Mini-batches of `size` groups of turn 0, ranked by magrpo."""
+    """Return mini-batches of `size` groups of turn 0 with magrpo advantages."""
     return Batch(
         0,
         tuple(weigh(groups[i : i + size], [1.0], "magrpo", "sequence_sum") for i in range(0, len(groups), size)),
@@ -70,13 +73,13 @@ def build_batch(groups: Sequence[Group], size: int) -> Batch:
 
 
 def micro_batches(rows: Sequence[PromptRow], max_tokens: int, layout: Layout) -> list[MicroBatch]:
-    """All of them at once."""
-    cutter = MicroBatcher(max_tokens, layout)
-    return [*cutter.add(rows), *cutter.flush()]
+    """Return all micro-batches of the rows."""
+    batcher = MicroBatcher(max_tokens, layout)
+    return [*batcher.add(rows), *batcher.flush()]
 
 
 def save_tiny_policy(folder: Path, width: int = WIDTH) -> None:
-    """A random model of two layers, its weights large enough for its choices to differ, and a tokenizer beside it."""
+    """Save a random model of two layers, with weights large enough for distinct choices, and a tokenizer."""
     torch.manual_seed(0)
     shape = {"num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS, "head_dim": width}
     config = LlamaConfig(
@@ -101,7 +104,7 @@ def tiny_learner(
     learning_rate: float = 1e-2,
     **settings: Any,
 ) -> Learner:
-    """A learner of the policy in `folder`, which is the reference too; `kl` is its coefficient."""
+    """Return a learner of the policy in `folder`, which is also the reference; `kl` is its coefficient."""
     agent = AgentConfig(name="tiny", temperature=temperature, learning_rate=learning_rate, reference_kl_coef=kl)
     optimizer = OptimizerConfig(**({"importance": "none"} | settings))
     arguments = (str(folder), agent, ModelConfig(), credit or CreditConfig(), optimizer, "float32", 10, 1, lora)
@@ -115,3 +118,46 @@ def tiny_learner(
                 str(folder), False, learner.logprob_model, agent, CreditConfig(), optimizer
             )
     return learner
+
+
+def some_groups(count: int, seed: int) -> list[Group]:
+    """Return groups of which some fill micro-batches, some share one, and some have no gradient."""
+    chance = random.Random(seed)
+
+    def ids(longest: int) -> tuple[int, ...]:
+        return tuple(chance.randrange(VOCABULARY) for _ in range(chance.randint(1, longest)))
+
+    def completion() -> Completion:
+        tokens = ids(7)
+        logprobs = tuple(chance.uniform(-5, -2) for _ in tokens)
+        return Completion(tokens, "", logprobs, "stop", ((0, len(tokens)),))
+
+    def group() -> Group:
+        size = chance.randint(2, 5)
+        returns = tuple(float(chance.randint(0, 1)) for _ in range(size))
+        return unweighted_group(0, ids(5), tuple(completion() for _ in range(size)), returns)
+
+    return [group() for _ in range(count)]
+
+
+def numbered(step: int, groups: Sequence[Group], size: int) -> Batch:
+    return replace(build_batch(groups, size), step=step)
+
+
+def stream(learner: Learner, batch: Batch, cuts: Sequence[int]) -> UpdateStats:
+    """Accumulate portions that end at `cuts`, then finish with the remaining groups."""
+    first, *later = batch.mini_batches
+    done = 0
+    for cut in cuts:
+        learner.accumulate(batch.step, done, first.groups[done:cut])
+        done = cut
+    return learner.finish(replace(batch, mini_batches=(replace(first, groups=first.groups[done:]), *later)), done)
+
+
+def assert_same_state(one: Learner, other: Learner) -> None:
+    assert one.step == other.step
+    for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True):
+        assert torch.equal(a, b)
+    for key, moments in one.optimizer.state_dict()["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(value, other.optimizer.state_dict()["state"][key][name]), name

@@ -11,7 +11,7 @@ from tests.learning.builders import save_tiny_policy
 
 @pytest.fixture(scope="package")
 def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its folder."""
+    """Return the folder of the tiny policy."""
     folder = tmp_path_factory.mktemp("tiny_policy")
     save_tiny_policy(folder)
     return folder

@@ -1,4 +1,4 @@
-"""RankGroup as processes of their own, for tests: what each of them makes of one function."""
+"""Ranks as processes, for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
 import torch
-import transformers  # noqa: F401  (once, in the process that ranks are forked from)
+import transformers  # noqa: F401  (imported once, in the fork server)
 
 from marl_ray.learning.ranks import LOOPBACK, RankGroup, Rendezvous, join_rendezvous, open_rendezvous
 
@@ -22,19 +22,21 @@ PROCESSES.set_forkserver_preload([__name__, "marl_ray.learning.learner"])
 
 
 def run_ranks(size: int, work: Callable[..., T], *arguments: Any, mortal: bool = False) -> list[T]:
-    """What `work(ranks, *arguments)` gives in each of `size` processes; it is a function of a module. Those that are
-    `mortal` may die without an answer."""
-    store, meeting = open_rendezvous(LOOPBACK, size, TIMEOUT_S)
+    """Return the results of `work(ranks, *arguments)` in each of `size` processes.
+
+    `work` is a module-level function. Processes that are `mortal` may die without a result.
+    """
+    store, rendezvous = open_rendezvous(LOOPBACK, size, TIMEOUT_S)
     ends = [PROCESSES.Pipe(duplex=False) for _ in range(size)]
     processes = [
-        PROCESSES.Process(target=_be_rank, args=(ends[rank][1], meeting, rank, work, arguments), daemon=True)
+        PROCESSES.Process(target=_be_rank, args=(ends[rank][1], rendezvous, rank, work, arguments), daemon=True)
         for rank in range(size)
     ]
     try:
         for process, (_, sending) in zip(processes, ends, strict=True):
             process.start()
             sending.close()
-        return _received([receiving for receiving, _ in ends], mortal)
+        return _collect_results([receiving for receiving, _ in ends], mortal)
     finally:
         for process in processes:
             process.kill()
@@ -42,30 +44,30 @@ def run_ranks(size: int, work: Callable[..., T], *arguments: Any, mortal: bool =
         del store
 
 
-def _received(ends: Sequence[Connection], mortal: bool) -> list[Any]:
-    found: dict[int, Any] = {}
-    left = list(ends)
-    while left:
-        ready = wait(left, TIMEOUT_S)
-        assert ready, f"no answer from ranks {[ends.index(end) for end in left]}"
+def _collect_results(ends: Sequence[Connection], mortal: bool) -> list[Any]:
+    results: dict[int, Any] = {}
+    remaining = list(ends)
+    while remaining:
+        ready = wait(remaining, TIMEOUT_S)
+        assert ready, f"no answer from ranks {[ends.index(end) for end in remaining]}"
         for end in ready:
             assert isinstance(end, Connection)
-            left.remove(end)
+            remaining.remove(end)
             try:
                 good, answer = pickle.loads(end.recv_bytes())
             except EOFError:
                 assert mortal, f"rank {ends.index(end)} died"
                 continue
             assert good, answer
-            found[ends.index(end)] = answer
-    return [found[rank] for rank in sorted(found)]
+            results[ends.index(end)] = answer
+    return [results[rank] for rank in sorted(results)]
 
 
-def _be_rank(answers: Connection, meeting: Rendezvous, rank: int, work: Callable[..., Any], arguments: Any) -> None:
+def _be_rank(answers: Connection, rendezvous: Rendezvous, rank: int, work: Callable[..., Any], arguments: Any) -> None:
     torch.set_num_threads(1)
     try:
-        ranks: RankGroup = join_rendezvous(meeting, rank, LOOPBACK)
+        ranks: RankGroup = join_rendezvous(rendezvous, rank, LOOPBACK)
         answer = (True, work(ranks, *arguments))
     except BaseException:
         answer = (False, traceback.format_exc())
-    answers.send_bytes(pickle.dumps(answer))  # tensors by value: the process ends with that
+    answers.send_bytes(pickle.dumps(answer))  # tensors by value, because the process ends here

@@ -1,4 +1,4 @@
-"""A second implementation of the tiny policy, in NumPy and float64, and what its losses' slopes are."""
+"""An independent implementation of the tiny policy in NumPy and float64, and numerical differentiation of its losses."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Weights = Mapping[str, np.ndarray]
 
 
 def weights_of(policy: Any) -> dict[str, np.ndarray]:
-    """A policy's weights as they are."""
+    """Return a policy's weights as float64 arrays."""
     return {name: p.detach().double().numpy() for name, p in policy.named_parameters()}
 
 
 def slopes(
     loss: Callable[[Weights], float], weights: Weights, gradient: Weights, step: float = 1e-5
 ) -> Iterator[tuple[float, float]]:
-    """In eight random directions: the slope that `gradient` says, and that of numerical differentiation."""
+    """Yield, in eight random directions, the slope by `gradient` and by numerical differentiation."""
     chance = np.random.default_rng(1)
     for _ in range(8):
-        way = {name: chance.normal(size=w.shape) for name, w in weights.items()}
-        ahead, behind = ({name: w + s * way[name] for name, w in weights.items()} for s in (step, -step))
-        said = sum(float((gradient[name] * way[name]).sum()) for name in way)
-        yield said, (loss(ahead) - loss(behind)) / (2 * step)
+        direction = {name: chance.normal(size=w.shape) for name, w in weights.items()}
+        ahead, behind = ({name: w + s * direction[name] for name, w in weights.items()} for s in (step, -step))
+        expected = sum(float((gradient[name] * direction[name]).sum()) for name in direction)
+        yield expected, (loss(ahead) - loss(behind)) / (2 * step)
 
 
 def numpy_logprobs(weights: Weights, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-    """log pi of each token, one sequence, no cache and no batch."""
+    """Return log pi of each token of one sequence."""
     scores = numpy_hidden(weights, [*prompt, *tokens]) @ weights["lm_head.weight"].T / TEMPERATURE
     scores = scores - scores.max(axis=1, keepdims=True)
     logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
@@ -40,12 +40,12 @@ def numpy_logprobs(weights: Weights, prompt: Sequence[int], tokens: Sequence[int
 
 
 def numpy_value(weights: Weights, state: Sequence[int]) -> float:
-    """Of a value head, whose weights are among the policy's as `head.weight` [1, H] and `head.bias` [1]."""
+    """Return the value of a head whose weights are `head.weight` [1, H] and `head.bias` [1]."""
     return float(weights["head.weight"][0] @ numpy_hidden(weights, state)[-1] + weights["head.bias"][0])
 
 
 def numpy_hidden(weights: Weights, ids: Sequence[int]) -> np.ndarray:
-    """The last hidden state at each token, [L, H]."""
+    """Return the last hidden state at each token, [L, H]."""
     states = weights["model.embed_tokens.weight"][list(ids)]
     for layer in range(LAYERS):
         own = {name.split(f"layers.{layer}.")[1]: w for name, w in weights.items() if f"layers.{layer}." in name}
@@ -69,14 +69,14 @@ def attention(own: Weights, states: np.ndarray) -> np.ndarray:
     def head(name: str, number: int) -> np.ndarray:
         return (states @ own[f"self_attn.{name}.weight"].T)[:, number * WIDTH : (number + 1) * WIDTH]
 
-    def turned(x: np.ndarray) -> np.ndarray:
+    def rotate(x: np.ndarray) -> np.ndarray:
         half = np.concatenate([-x[:, WIDTH // 2 :], x[:, : WIDTH // 2]], axis=1)
         return x * np.cos(angles) + half * np.sin(angles)
 
     outputs = []
     for number in range(HEADS):
         shared = number // (HEADS // KEY_HEADS)
-        scores = turned(head("q_proj", number)) @ turned(head("k_proj", shared)).T / math.sqrt(WIDTH)
+        scores = rotate(head("q_proj", number)) @ rotate(head("k_proj", shared)).T / math.sqrt(WIDTH)
         scores = np.exp(np.where(np.tril(np.ones((length, length))) > 0, scores, -np.inf))
         outputs.append(scores / scores.sum(axis=1, keepdims=True) @ head("v_proj", shared))
     return np.concatenate(outputs, axis=1) @ own["self_attn.o_proj.weight"].T

@@ -1,5 +1,4 @@
-"""Tiny random models of many families, loaded as the learner loads them: packed or padded, loss and gradient are those
-of a computation without batches, and so is a step of the optimizer."""
+"""Random models of many families in their layout (packed or padded), against a computation without batches."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from marl_ray.core.episode import Completion
 from marl_ray.learning.micro_batches import PromptRow
 from marl_ray.learning.policy_model import choose_layout, load_policy, token_logprobs
-from tests.learning.builders import micro_batches, returned, to_rows
+from tests.learning.builders import micro_batches, to_rows, unweighted_group
 
 CPU = torch.device("cpu")
 MAX_LENGTH = 64
@@ -42,7 +41,7 @@ LINEAR = {
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    # Attention alone: packed.
+    # Attention only: packed.
     "qwen2": ("packed", {}),
     "qwen3": ("packed", {}),
     "llama": ("packed", {}),
@@ -52,7 +51,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "opt": ("packed", {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.1}),
     "mixtral": ("packed", {"num_local_experts": 4, "router_jitter_noise": 0.1, "output_router_logits": True}),
     "qwen3_moe": ("packed", EXPERTS),
-    # Windows, softcapping, sinks, attention that cannot be chosen.
+    # Windows, softcapping, sinks, attention that cannot be replaced.
     "mistral": ("padded", {"sliding_window": 4}),
     "qwen2_moe": ("padded", {**EXPERTS, "sliding_window": 4, "use_sliding_window": True, "max_window_layers": 0}),
     "gemma2": ("padded", {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 1.0, "attention_dropout": 0.1}),
@@ -60,14 +59,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_oss": ("padded", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4}),
     "gptj": ("padded", {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "resid_pdrop": 0.1}),
     "bloom": ("padded", {"n_layer": 2, "n_head": 4, "hidden_dropout": 0.1}),
-    # Layers that carry a state along.
+    # Layers with a recurrent state.
     "mamba": ("padded", {"state_size": 4}),
     "mamba2": ("padded", {"num_heads": 8, "n_groups": 1, "state_size": 8, "chunk_size": 4}),
     "falcon_h1": ("padded", {**MAMBA, "mamba_d_ssm": 64}),
     "bamba": ("padded", {**MAMBA, "attn_layer_indices": [1]}),
     "qwen3_next": ("padded", {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 16}),
     "lfm2": ("padded", {"layer_types": ["conv", "full_attention"]}),
-    # Its forward does not take logits_to_keep.
+    # forward has no logits_to_keep.
     "xlstm": ("padded", {"num_heads": 4, "chunk_size": 4, "qk_dim_factor": 0.5}),
 }
 
@@ -78,7 +77,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def saved(family: str, folders: Path) -> Path:
-    """A folder with a random model of `family`, its weights large enough for small mistakes to show."""
+    """Return the folder of a random model of `family`, with weights large enough for small errors to show."""
     folder = folders / family
     if not folder.exists():
         torch.manual_seed(0)
@@ -96,14 +95,16 @@ def rows() -> list[PromptRow]:
 
     long = completion(7, 1, 0, 4, 5, 6, 7, 8, 9, 10)
     groups = [
-        returned(0, (5, 6, 7), (completion(1, 2, 3, 0), completion(4, 0), completion(9, 9, 9)), (1.0, 0.5, 3.5)),
-        returned(1, (8,), (completion(3), completion(2, 2, 0), long), (2.0, 2.5, 1.0)),
+        unweighted_group(
+            0, (5, 6, 7), (completion(1, 2, 3, 0), completion(4, 0), completion(9, 9, 9)), (1.0, 0.5, 3.5)
+        ),
+        unweighted_group(1, (8,), (completion(3), completion(2, 2, 0), long), (2.0, 2.5, 1.0)),
     ]
     return to_rows(groups, [1.0, 1.0], "magrpo")
 
 
 def plain_loss(model: Any) -> torch.Tensor:
-    """One sequence after another, with the whole softmax."""
+    """Return the loss computed one sequence at a time with the full softmax."""
     loss = torch.zeros(())
     for row in rows():
         for sample in row.completions:
@@ -119,7 +120,7 @@ def gradients(model: Any) -> dict[str, torch.Tensor]:
 
 
 def assert_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    """Up to 1e-4 of each entry, and rounding of each tensor and, where it should be 0, of the whole."""
+    """Compare to 1e-4 per entry, with rounding relative to the tensor or, for zero tensors, to all of them."""
     whole = max(tensor.abs().max().item() for tensor in expected.values())
     for name, tensor in expected.items():
         floor = max(1e-4 * tensor.abs().max().item(), 1e-6 * whole)
@@ -129,7 +130,7 @@ def assert_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_loss_and_gradient_are_the_plain_ones(family: str, folders: Path) -> None:
+def test_loss_and_gradient_equal_the_plain_computation(family: str, folders: Path) -> None:
     folder = str(saved(family, folders))
     plain = load_policy(folder, False, CPU)
     plain.set_attn_implementation("eager")
@@ -154,7 +155,7 @@ def test_loss_and_gradient_are_the_plain_ones(family: str, folders: Path) -> Non
 
 
 @pytest.mark.parametrize("family", ["starcoder2", "gemma2", "mamba", "qwen3_next"])
-def test_a_step_of_the_optimizer_is_the_plain_one(family: str, folders: Path) -> None:
+def test_an_optimizer_step_equals_the_plain_computation(family: str, folders: Path) -> None:
     folder = str(saved(family, folders))
     plain, policy = load_policy(folder, False, CPU), load_policy(folder, False, CPU)
     plain.set_attn_implementation("eager")
@@ -171,7 +172,7 @@ def test_a_step_of_the_optimizer_is_the_plain_one(family: str, folders: Path) ->
 
 
 @pytest.mark.parametrize("family", [name for name, (layout, _) in FAMILIES.items() if layout == "padded"])
-def test_real_tokens_do_not_feel_the_padding(family: str, folders: Path) -> None:
+def test_padding_does_not_affect_real_tokens(family: str, folders: Path) -> None:
     policy = load_policy(str(saved(family, folders)), False, CPU)
     choose_layout(policy, CPU, MAX_LENGTH)
     ids = torch.tensor([[5, 6, 7, 1, 2]])

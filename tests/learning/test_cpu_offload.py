@@ -1,4 +1,4 @@
-"""A learner that leaves its device between two turns: it leaves nothing there, and learns the same."""
+"""CPU offload: no state stays on the device, and training is unchanged."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import pytest
 import torch
 
 from marl_ray.learning.cpu_offload import CpuOffload, _state, memory_in_use, release_cached_memory
-from tests.learning.builders import tiny_learner
-from tests.learning.test_critic import KINDS, Kind, batch, learner_of
-from tests.learning.test_critic import some_groups as with_experience
-from tests.learning.test_streaming import assert_same_state
+from tests.learning.builders import assert_same_state, tiny_learner
+from tests.learning.critic_builders import KINDS, Kind, batch, learner_of
+from tests.learning.critic_builders import some_groups as with_experience
 
 CPU = torch.device("cpu")
 
 
 def reachable(start: Any) -> Iterator[torch.Tensor]:
-    """Every tensor that an object holds, gradients included."""
+    """Yield every tensor that an object references, gradients included."""
     seen, waiting = {id(start)}, [start]
     while waiting:
         thing = waiting.pop()
@@ -35,7 +34,7 @@ def reachable(start: Any) -> Iterator[torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_that_it_keeps_goes_and_comes(tiny_policy: Path, kind: Kind) -> None:
+def test_the_complete_state_moves_to_the_host_and_back(tiny_policy: Path, kind: Kind) -> None:
     learner = learner_of(tiny_policy, kind, "td")
     parking = CpuOffload(learner)
     with parking.on_device():
@@ -44,14 +43,14 @@ def test_all_that_it_keeps_goes_and_comes(tiny_policy: Path, kind: Kind) -> None
     scalars = 0
     for tensor in reachable(learner):
         if tensor.untyped_storage().data_ptr() not in known:
-            assert tensor.dim() == 0, "only the optimizers' clocks may stay where they are"
+            assert tensor.dim() == 0, "only the optimizers' step counts stay on the CPU"
             scalars += 1
     assert scalars > 0
     moments = [t for optimizer in learner.optimizers() for s in optimizer.state.values() for t in s.values()]
     assert sum(tensor.dim() > 0 for tensor in moments) == 2 * scalars, "AdamW's two of each weight"
 
 
-def test_a_reference_that_is_off_loaded_stays_so(tiny_policy: Path) -> None:
+def test_an_offloaded_reference_policy_stays_offloaded(tiny_policy: Path) -> None:
     learner = tiny_learner(tiny_policy, kl=0.1)
     assert learner.reference is not None
     assert len(learner.modules()) == 2
@@ -59,7 +58,7 @@ def test_a_reference_that_is_off_loaded_stays_so(tiny_policy: Path) -> None:
     assert learner.modules() == [learner.policy]
 
 
-def test_turns_change_nothing_that_is_learned(tiny_policy: Path) -> None:
+def test_offloading_does_not_change_training(tiny_policy: Path) -> None:
     always, by_turns = (learner_of(tiny_policy, "maac", "td") for _ in range(2))
     parking = CpuOffload(by_turns)
     for seed in range(3):
@@ -71,7 +70,7 @@ def test_turns_change_nothing_that_is_learned(tiny_policy: Path) -> None:
     assert_same_state(by_turns, always)
 
 
-def test_memory_that_was_given_back_is_not_counted() -> None:
+def test_released_memory_is_not_counted() -> None:
     before = memory_in_use(CPU)
     blocks = [bytearray(b"x") * 2**16 for _ in range(1024)]
     assert memory_in_use(CPU) > before + 60 * 2**20

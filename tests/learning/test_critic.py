@@ -1,5 +1,4 @@
-"""Critics against their definitions, in NumPy and float64: values, targets, advantages, gradients; in portions, from
-checkpoints, and learning."""
+"""Critics against NumPy in float64: values, targets, advantages and gradients; portions, checkpoints and learning."""
 
 from __future__ import annotations
 
@@ -7,84 +6,38 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 
-from marl_ray.config import CreditConfig, LoraConfig
-from marl_ray.core.batch import Batch, CriticSample, Group, MiniBatch
+from marl_ray.config import CreditConfig
+from marl_ray.core.batch import CriticSample, Group
 from marl_ray.core.episode import Completion
-from marl_ray.learning.critic import Critic, explained_variance
+from marl_ray.learning.critic import explained_variance
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import Layout
-from tests.learning.builders import VOCABULARY, tiny_learner
+from tests.learning.builders import tiny_learner
+from tests.learning.critic_builders import (
+    COEFFICIENT,
+    DISCOUNT,
+    KINDS,
+    LAYOUTS,
+    Kind,
+    Target,
+    batch,
+    critic_of,
+    learner_of,
+    some_groups,
+)
 from tests.learning.reference_learner import Weights, numpy_logprobs, numpy_value, slopes, weights_of
 
-Kind = Literal["iac", "maac"]
-Target = Literal["td", "mc"]
-DISCOUNT, COEFFICIENT = 0.5, 0.7
-LAYOUTS: tuple[Layout, ...] = ("packed", "padded")
-KINDS: tuple[Kind, ...] = ("iac", "maac")
-
-
-def learner_of(
-    folder: Path, kind: Kind, target: Target, layout: Layout = "packed", rank: int = 0, whitened: bool = False
-) -> Learner:
-    """With a value head that says something already."""
-    credit = CreditConfig(critic=kind, critic_target=target, discount=DISCOUNT, normalize_advantages=whitened)
-    settings = {"value_loss_coef": COEFFICIENT, "microbatch_tokens": 24}
-    learner = tiny_learner(folder, layout, credit=credit, lora=LoraConfig(rank=rank), **settings)
-    critic = critic_of(learner)
-    if layout == "padded":
-        critic._body = replace(critic._body, layout=layout)
-        critic._body.model.set_attn_implementation("sdpa")
-    torch.manual_seed(1)
-    torch.nn.init.normal_(critic.head.weight, std=0.3)
-    torch.nn.init.constant_(critic.head.bias, 0.2)
-    return learner
-
-
-def critic_of(learner: Learner) -> Critic:
-    assert learner.critic is not None
-    return learner.critic
-
-
-def some_groups(count: int, seed: int = 0, kind: Kind = "iac") -> list[Group]:
-    """Groups of one to three completions, some of which led to one or two states."""
-    chance = random.Random(seed)
-
-    def ids(longest: int) -> tuple[int, ...]:
-        return tuple(chance.randrange(VOCABULARY) for _ in range(chance.randint(1, longest)))
-
-    def completion() -> Completion:
-        tokens = ids(5)
-        return Completion(tokens, "", tuple(chance.uniform(-4, -2) for _ in tokens), "stop", ((0, len(tokens)),))
-
-    def group() -> Group:
-        size, prompt = chance.randint(1, 3), ids(6)
-        rewards, returns = (tuple(chance.uniform(-1, 4) for _ in range(size)) for _ in range(2))
-        successors = tuple(tuple(ids(8) for _ in range(chance.randint(0, 2))) for _ in range(size))
-        state = prompt if kind == "iac" else ids(9)
-        completions = tuple(completion() for _ in range(size))
-        experience = CriticSample(state, rewards, successors)
-        return Group(0, prompt, completions, returns, (1 / size,) * size, critic_sample=experience)
-
-    return [group() for _ in range(count)]
-
-
-def batch(step: int, groups: Sequence[Group], size: int) -> Batch:
-    parts = (tuple(groups[i : i + size]) for i in range(0, len(groups), size))
-    return Batch(step, tuple(MiniBatch(part, len(part)) for part in parts))
-
-
-# The definitions, a group at a time.
+# Definitions, per group.
 
 
 def critic_weights(learner: Learner) -> Weights:
-    """Those that its values are made with."""
+    """Return the weights that determine the critic's values."""
     critic = critic_of(learner)
     head = {f"head.{name}": p.detach().double().numpy() for name, p in critic.head.named_parameters()}
     return weights_of(critic._body.model) | head
@@ -117,7 +70,7 @@ def policy_loss(weights: Weights, groups: Sequence[Group], advantages: Sequence[
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("target", ["td", "mc"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_advantages_and_gradients_are_those_of_the_definitions(
+def test_advantages_and_gradients_follow_the_definitions(
     kind: Kind, target: Target, layout: Layout, tiny_policy: Path
 ) -> None:
     learner, groups = learner_of(tiny_policy, kind, target, layout), some_groups(5, kind=kind)
@@ -128,17 +81,17 @@ def test_advantages_and_gradients_are_those_of_the_definitions(
         y - numpy_value(values, g.critic_sample.state) for g, y in zip(groups, targets, strict=True) if g.critic_sample
     ]
 
-    credited, valued = critic.credited(groups)
-    for group, one, a in zip(credited, valued, advantages, strict=True):
+    credited, estimates = critic.credit_groups(groups)
+    for group, one, a in zip(credited, estimates, advantages, strict=True):
         np.testing.assert_allclose(group.weights, a / len(a), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(np.array(one.targets) - one.value, a, rtol=1e-4, atol=1e-5)
 
     gradient = GradientAccumulator(learner.logprob_model, learner.settings)
-    ((rows, valued),) = learner._prepared([groups])
+    ((rows, estimates),) = learner._prepare([groups])
     gradient.add(rows, len(groups))
     gradient.close(len(groups))
     assert gradient.loss == pytest.approx(policy_loss(policy, groups, advantages), rel=1e-4, abs=1e-5)
-    assert critic.backward(valued) == pytest.approx(critic_loss(values, groups, targets), rel=1e-4)
+    assert critic.backward(estimates) == pytest.approx(critic_loss(values, groups, targets), rel=1e-4)
 
     def slope_of(name: str, parameters: dict[str, torch.nn.Parameter]) -> dict[str, np.ndarray]:
         return {name + key: p.grad.double().numpy() for key, p in parameters.items() if p.grad is not None}
@@ -155,7 +108,7 @@ def test_advantages_and_gradients_are_those_of_the_definitions(
         of_policy = slope_of("", dict(learner.policy.named_parameters()))
         of_body = slope_of("", dict(critic._body.model.named_parameters())) | head
         used = {name: weight for name, weight in values.items() if name in of_body}
-        assert values.keys() - used.keys() == {"lm_head.weight"}, "which no value depends on"
+        assert values.keys() - used.keys() == {"lm_head.weight"}, "the only weights without effect on values"
         fixed = {"lm_head.weight": values["lm_head.weight"]}
         pairs = [*slopes(lambda w: policy_loss(w, groups, advantages), policy, of_policy)]
         pairs += slopes(lambda w: COEFFICIENT * critic_loss({**w, **fixed}, groups, targets), used, of_body)
@@ -165,8 +118,8 @@ def test_advantages_and_gradients_are_those_of_the_definitions(
 
 @pytest.mark.parametrize("size", [3, 7])
 @pytest.mark.parametrize("kind", KINDS)
-def test_whitened_advantages_are_those_of_a_turn_of_the_whole_batch(kind: Kind, size: int, tiny_policy: Path) -> None:
-    """However many optimizer steps the batch is: what is compared are all answers of a turn."""
+def test_advantages_are_whitened_per_turn_over_the_whole_batch(kind: Kind, size: int, tiny_policy: Path) -> None:
+    # All completions of a turn are compared, whatever the number of optimizer steps.
     learner = learner_of(tiny_policy, kind, "td", whitened=True)
     groups = [replace(group, turn=number % 2) for number, group in enumerate(some_groups(7, kind=kind))]
     values = critic_weights(learner)
@@ -179,35 +132,35 @@ def test_whitened_advantages_are_those_of_a_turn_of_the_whole_batch(kind: Kind, 
     for number, own in enumerate(found):
         of_turn = np.concatenate(found[number % 2 :: 2])
         expected += [*((own - of_turn.mean()) / of_turn.std() / len(own))]
-    prepared = learner._prepared([part.groups for part in batch(0, groups, size).mini_batches])
+    prepared = learner._prepare([part.groups for part in batch(0, groups, size).mini_batches])
     weights = [c.weight for rows, _ in prepared for row in rows for c in row.completions]
     np.testing.assert_allclose(weights, expected, rtol=2e-4, atol=2e-5)
-    with pytest.raises(ValueError, match="groups of batch 0 came alone, and a critic compares all of a batch"):
+    with pytest.raises(ValueError, match="groups of batch 0 came alone, and the critic needs the whole batch"):
         learner.accumulate(0, 0, groups[:2])
     assert learner.update(batch(0, groups, size)).optimizer_steps == -(-7 // size)
 
 
-def test_targets_by_hand(tiny_policy: Path) -> None:
-    """With a value of 3 everywhere: td is r + 0.5 * 3 where there is more to come; mc is the return."""
+def test_hand_computed_targets(tiny_policy: Path) -> None:
+    # With a value of 3 everywhere, td is r + 0.5 * 3 unless the episode ends; mc is the return.
     group = some_groups(1)[0]
-    experience = CriticSample((1, 2), (1.0, 2.0), (((3,), (4, 5)), ()))
+    sample = CriticSample((1, 2), (1.0, 2.0), (((3,), (4, 5)), ()))
     two = replace(
-        group, completions=group.completions[:1] * 2, returns=(7.0, 8.0), weights=(0.5, 0.5), critic_sample=experience
+        group, completions=group.completions[:1] * 2, returns=(7.0, 8.0), weights=(0.5, 0.5), critic_sample=sample
     )
     for target, expected in (("td", (2.5, 2.0)), ("mc", (7.0, 8.0))):
         critic = critic_of(learner_of(tiny_policy, "iac", target))
         torch.nn.init.zeros_(critic.head.weight)
         torch.nn.init.constant_(critic.head.bias, 3.0)
-        (credited,), (valued,) = critic.credited([two])
-        assert (valued.value, valued.targets) == (3.0, expected)
+        (credited,), (estimates,) = critic.credit_groups([two])
+        assert (estimates.value, estimates.targets) == (3.0, expected)
         assert credited.weights == tuple(0.5 * (y - 3.0) for y in expected)
 
 
-def test_explained_variance_by_hand() -> None:
+def test_hand_computed_explained_variance() -> None:
     assert explained_variance([(1.0, 1.0), (3.0, 3.0)]) == 1.0
     assert explained_variance([(1.0, 2.0), (3.0, 2.0)]) == 0.0
     assert explained_variance([(1.0, 3.0), (3.0, 1.0)]) == -3.0
-    assert explained_variance([(1.0, 6.0), (3.0, 8.0)]) == 1.0, "a constant error is no variance"
+    assert explained_variance([(1.0, 6.0), (3.0, 8.0)]) == 1.0, "a constant error has no variance"
     assert explained_variance([(2.0, 1.0), (2.0, 5.0)]) is None
 
 
@@ -218,7 +171,7 @@ def state_of(learner: Learner) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(("kind", "rank"), [("iac", 0), ("maac", 0), ("maac", 2)])
-def test_portions_and_checkpoints_change_no_bit(kind: Kind, rank: int, tiny_policy: Path, tmp_path: Path) -> None:
+def test_portions_and_checkpoints_are_bit_identical(kind: Kind, rank: int, tiny_policy: Path, tmp_path: Path) -> None:
     if rank:
         pytest.importorskip("peft")
     whole, streamed, resumed = (learner_of(tiny_policy, kind, "td", rank=rank) for _ in range(3))
@@ -239,25 +192,25 @@ def test_portions_and_checkpoints_change_no_bit(kind: Kind, rank: int, tiny_poli
     for other in (streamed, resumed):
         assert all(torch.equal(a, b) for a, b in zip(state_of(whole), state_of(other), strict=True))
     learned = [name for name in critic_of(whole).state()["body"] if rank == 0 or "lora" in name]
-    assert len(learned) == len(critic_of(whole).parameters) - 2, "with adapters they alone, and the head"
+    assert len(learned) == len(critic_of(whole).parameters) - 2, "with adapters, only adapters and the head"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_critic_learns_what_states_are_worth(kind: Kind, tiny_policy: Path) -> None:
-    """Two prompts, of which one brings 3 more than the other: the value comes to say so, and what is left is chance."""
+def test_a_critic_learns_the_value_of_states(kind: Kind, tiny_policy: Path) -> None:
+    # One of two prompts earns 3 more than the other; the value learns the difference, and noise remains.
     learner = tiny_learner(tiny_policy, credit=CreditConfig(critic=kind, critic_target="mc"), critic_learning_rate=2e-2)
     chance = random.Random(5)
 
-    def drawn(prompt: int) -> Group:
+    def random_group(prompt: int) -> Group:
         ids = (prompt, 7)
         returns = tuple(3.0 * (prompt == 2) + chance.uniform(-0.1, 0.1) for _ in range(4))
         completions = tuple(Completion((g, 1), "", (-3.0, -3.0), "stop", ((0, 2),)) for g in range(4))
         return Group(0, ids, completions, returns, (0.25,) * 4, critic_sample=CriticSample(ids, returns, ((),) * 4))
 
-    first, *_, last = (learner.update(batch(step, [drawn(1), drawn(2)], 2)).critic for step in range(40))
+    first, *_, last = (learner.update(batch(step, [random_group(1), random_group(2)], 2)).critic for step in range(40))
     assert first is not None
     assert last is not None
-    assert (first.value, first.explained_variance) == (0.0, 0.0), "it says nothing before training"
+    assert (first.value, first.explained_variance) == (0.0, 0.0), "the value is zero before training"
     assert last.explained_variance is not None
     assert last.explained_variance > 0.95
     assert last.loss < 0.05 * first.loss
@@ -265,7 +218,7 @@ def test_a_critic_learns_what_states_are_worth(kind: Kind, tiny_policy: Path) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_gradient_of_the_critic_that_is_not_finite_leaves_no_trace(kind: Kind, tiny_policy: Path) -> None:
+def test_a_non_finite_critic_gradient_changes_no_state(kind: Kind, tiny_policy: Path) -> None:
     learner = learner_of(tiny_policy, kind, "td")
     before = [part.clone() for part in state_of(learner)]
     hook = critic_of(learner).head.weight.register_hook(lambda gradient: gradient * float("inf"))
@@ -276,7 +229,7 @@ def test_a_gradient_of_the_critic_that_is_not_finite_leaves_no_trace(kind: Kind,
     assert learner.update(batch(1, some_groups(2, 1, kind), 2)).optimizer_steps == 1
 
 
-def test_a_critic_needs_experience(tiny_policy: Path) -> None:
+def test_a_critic_needs_critic_samples(tiny_policy: Path) -> None:
     learner = learner_of(tiny_policy, "iac", "td")
-    with pytest.raises(ValueError, match="learns from groups with their experience"):
+    with pytest.raises(ValueError, match="needs groups with a critic sample"):
         learner.update(batch(0, [replace(some_groups(1)[0], critic_sample=None)], 1))

@@ -1,4 +1,4 @@
-"""Importance ratios: what they do to the gradient, and what is said of them, each computed in another way."""
+"""Importance factors and ratio statistics, each against an independent computation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 
 from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.core.episode import Completion
-from marl_ray.learning.importance import beyond, importance_factors
 from marl_ray.learning.learner import Learner
+from marl_ray.learning.losses import exceeds_bound, importance_factors
 from marl_ray.learning.micro_batches import Layout
 from tests.learning.builders import VOCABULARY, tiny_learner
 from tests.learning.reference_learner import TEMPERATURE, Weights, numpy_logprobs, slopes, weights_of
@@ -22,11 +22,11 @@ from tests.learning.reference_learner import TEMPERATURE, Weights, numpy_logprob
 BOUND = 2.0
 
 
-def factor(ratio: float, how: str) -> float:
-    """By the definition."""
-    if how == "truncate":
+def factor(ratio: float, mode: str) -> float:
+    """Return the factor by its definition."""
+    if mode == "truncate":
         return min(ratio, BOUND)
-    if how == "mask":
+    if mode == "mask":
         return ratio if 1 / BOUND <= ratio <= BOUND else 0.0
     return 1.0
 
@@ -44,29 +44,29 @@ def one_batch(*groups: Group, normalizer: int = 1) -> Batch:
 
 
 def gradient(learner: Learner, batch: Batch) -> dict[str, np.ndarray]:
-    """What an update leaves in the parameters."""
+    """Return the gradient that an update leaves in the parameters."""
     learner.update(batch)
     return {name: p.grad.double().numpy() for name, p in learner.policy.named_parameters()}
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.49, 0.5, 1.0, 2.0, 2.01, 1e30])
-@pytest.mark.parametrize("how", ["none", "truncate", "mask"])
-def test_factors_are_those_of_the_definition(ratio: float, how: str) -> None:
+@pytest.mark.parametrize("mode", ["none", "truncate", "mask"])
+def test_factors_follow_the_definition(ratio: float, mode: str) -> None:
     given = torch.tensor([ratio], requires_grad=True)
-    found = importance_factors(given, how, BOUND)
+    found = importance_factors(given, mode, BOUND)
     assert not found.requires_grad
-    assert found.item() == pytest.approx(factor(ratio, how))
-    below = how == "mask" and ratio < 1 / BOUND
-    assert beyond(given, how, BOUND).item() == (ratio > BOUND or below)
+    assert found.item() == pytest.approx(factor(ratio, mode))
+    below = mode == "mask" and ratio < 1 / BOUND
+    assert exceeds_bound(given, mode, BOUND).item() == (ratio > BOUND or below)
 
 
-def test_an_unresolved_importance_is_refused() -> None:
+def test_importance_auto_must_be_resolved_first() -> None:
     with pytest.raises(ValueError, match="importance should be none, truncate or mask, not auto"):
         importance_factors(torch.ones(1), "auto", BOUND)
 
 
 def off_policy_groups(weights: Weights) -> list[Group]:
-    """Completions of unequal lengths by a sampler whose ratios go beyond both bounds."""
+    """Return completions of unequal lengths from a sampler whose ratios exceed both bounds."""
     chance = np.random.default_rng(0)
 
     def sampled(prompt: Sequence[int], length: int) -> Completion:
@@ -81,17 +81,17 @@ def off_policy_groups(weights: Weights) -> list[Group]:
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])
-@pytest.mark.parametrize("how", ["none", "truncate", "mask"])
-def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout: Layout, how: str) -> None:
-    learner = tiny_learner(tiny_policy, layout, microbatch_tokens=30, importance=how, max_grad_norm=1e9)
+@pytest.mark.parametrize("mode", ["none", "truncate", "mask"])
+def test_gradient_equals_numerical_differentiation(tiny_policy: Path, layout: Layout, mode: str) -> None:
+    learner = tiny_learner(tiny_policy, layout, microbatch_tokens=30, importance=mode, max_grad_norm=1e9)
     weights = weights_of(learner.policy)
     groups, normalizer = off_policy_groups(weights), 3
     completions = [(g.prompt_ids, c, w) for g in groups for c, w in zip(g.completions, g.weights, strict=True)]
     ratios = [np.exp(numpy_logprobs(weights, prompt, c.token_ids) - c.logprobs) for prompt, c, _ in completions]
-    factors = [np.array([factor(ratio, how) for ratio in found]) for found in ratios]
+    factors = [np.array([factor(ratio, mode) for ratio in found]) for found in ratios]
 
     def loss(moved: Weights) -> float:
-        """The factors are those of the policy as it is, whatever is moved."""
+        """Return the loss with the factors of the unchanged policy."""
         parts = (
             weight * (fixed * numpy_logprobs(moved, prompt, c.token_ids)).sum()
             for (prompt, c, weight), fixed in zip(completions, factors, strict=True)
@@ -107,7 +107,7 @@ def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout
 
     every = np.concatenate(ratios)
     outside = every > BOUND
-    if how == "mask":
+    if mode == "mask":
         outside |= every < 1 / BOUND
     assert 0 < outside.mean() < 1
     assert stats.importance_ratios is not None
@@ -122,10 +122,10 @@ def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout
     )
 
 
-@pytest.mark.parametrize("how", ["none", "truncate", "mask"])
-def test_gradient_of_a_softmax_bandit_is_the_closed_form(tiny_policy: Path, how: str) -> None:
-    """One prompt, arms of one token: the scores' gradient is -sum of weight * factor * (chosen - pi) / temperature."""
-    learner = tiny_learner(tiny_policy, importance=how, max_grad_norm=1e9)
+@pytest.mark.parametrize("mode", ["none", "truncate", "mask"])
+def test_gradient_of_a_softmax_bandit_equals_the_closed_form(tiny_policy: Path, mode: str) -> None:
+    # With one prompt and completions of one token, the logits' gradient is -sum of weight * factor * (chosen - pi) / T.
+    learner = tiny_learner(tiny_policy, importance=mode, max_grad_norm=1e9)
     prompt, arms, weights, normalizer = (5, 6), [3, 8, 8, 20], [0.5, -1.0, 0.25, 2.0], 5
     policy = arm_probabilities(learner, prompt)
     wanted = [0.3, 1.7, 2.5, 4.0]  # ratios
@@ -134,13 +134,13 @@ def test_gradient_of_a_softmax_bandit_is_the_closed_form(tiny_policy: Path, how:
     hidden = last_state(learner, prompt)
     scores = np.zeros(VOCABULARY)
     for arm, ratio, weight in zip(arms, wanted, weights, strict=True):
-        scores -= weight * factor(ratio, how) * (np.eye(VOCABULARY)[arm] - policy) / TEMPERATURE / normalizer
+        scores -= weight * factor(ratio, mode) * (np.eye(VOCABULARY)[arm] - policy) / TEMPERATURE / normalizer
     found = gradient(learner, one_batch(group, normalizer=normalizer))["lm_head.weight"]
     np.testing.assert_allclose(found, np.outer(scores, hidden), rtol=1e-4, atol=1e-6)
 
 
 def last_state(learner: Learner, prompt: Sequence[int]) -> np.ndarray:
-    """What the scores of the first token are made from."""
+    """Return the hidden state from which the first token's logits are computed."""
     states: list[torch.Tensor] = []
     watched = learner.policy.lm_head.register_forward_pre_hook(lambda _module, inputs: states.append(inputs[0]))
     arm_probabilities(learner, prompt)
@@ -149,7 +149,7 @@ def last_state(learner: Learner, prompt: Sequence[int]) -> np.ndarray:
 
 
 def arm_probabilities(learner: Learner, prompt: Sequence[int]) -> np.ndarray:
-    """Of the first token, at the temperature."""
+    """Return the probabilities of the first token at the temperature."""
     attention_of_run = learner.policy.config._attn_implementation
     learner.policy.set_attn_implementation("eager")
     with torch.no_grad():
@@ -158,9 +158,9 @@ def arm_probabilities(learner: Learner, prompt: Sequence[int]) -> np.ndarray:
     return torch.softmax(scores / TEMPERATURE, 0).numpy()
 
 
-@pytest.mark.parametrize("how", ["truncate", "mask"])
-def test_on_policy_nothing_is_corrected(tiny_policy: Path, how: str) -> None:
-    plain, corrected = tiny_learner(tiny_policy), tiny_learner(tiny_policy, importance=how)
+@pytest.mark.parametrize("mode", ["truncate", "mask"])
+def test_on_policy_factors_are_one(tiny_policy: Path, mode: str) -> None:
+    plain, corrected = tiny_learner(tiny_policy), tiny_learner(tiny_policy, importance=mode)
     weights = weights_of(plain.policy)
 
     def on_policy(group: Group) -> Group:
@@ -176,7 +176,7 @@ def test_on_policy_nothing_is_corrected(tiny_policy: Path, how: str) -> None:
         np.testing.assert_allclose(other[name], one[name], rtol=0, atol=1e-6 * max(1.0, np.abs(one[name]).max()))
 
 
-def test_ratio_of_a_sampler_cut_by_top_p_is_the_mass_that_it_kept(tiny_policy: Path) -> None:
+def test_the_ratio_of_a_top_p_sampler_is_the_kept_probability_mass(tiny_policy: Path) -> None:
     learner = tiny_learner(tiny_policy, importance="truncate")
     prompt, top_p = (5, 6), 0.8
     policy = arm_probabilities(learner, prompt)
@@ -192,7 +192,7 @@ def test_ratio_of_a_sampler_cut_by_top_p_is_the_mass_that_it_kept(tiny_policy: P
     )
 
 
-def test_where_all_tokens_are_masked_there_is_no_step(tiny_policy: Path) -> None:
+def test_a_batch_of_masked_tokens_takes_no_step(tiny_policy: Path) -> None:
     learner = tiny_learner(tiny_policy, importance="mask", weight_decay=0.1)
     likely = completion([1], [math.log(arm_probabilities(learner, (5,))[1])])
     assert learner.update(one_batch(given_group((5,), [likely], [1.0]))).optimizer_steps == 1
@@ -205,12 +205,15 @@ def test_where_all_tokens_are_masked_there_is_no_step(tiny_policy: Path) -> None
     assert all(torch.equal(a, b) for a, b in zip(before, learner.policy.parameters(), strict=True))
 
 
-def test_ratios_are_those_of_the_first_mini_batch_and_later_ones_are_bounded_too(tiny_policy: Path) -> None:
+def test_ratio_statistics_come_from_the_first_mini_batch(tiny_policy: Path) -> None:
     groups = [given_group((5,), [completion([arm], [-3.0])], [1.0]) for arm in (3, 3)]
     mini_batches = tuple(MiniBatch((group,), 1) for group in groups)
     both, first = tiny_learner(tiny_policy), tiny_learner(tiny_policy)
-    assert both.update(Batch(0, mini_batches)).ratios == first.update(Batch(0, mini_batches[:1])).ratios
+    assert (
+        both.update(Batch(0, mini_batches)).importance_ratios
+        == first.update(Batch(0, mini_batches[:1])).importance_ratios
+    )
     second = first.update(Batch(1, mini_batches[1:]))
-    assert second.ratios is not None
+    assert second.importance_ratios is not None
     before = arm_probabilities(tiny_learner(tiny_policy), (5,))[3] / math.exp(-3.0)
-    assert second.ratios.mean > 1.05 * before, "the first step made this arm more likely"
+    assert second.importance_ratios.mean > 1.05 * before, "the first step increased this token's probability"

@@ -1,4 +1,4 @@
-"""The learner in this process: what an update changes, and what it leaves alone."""
+"""The learner in one process: the effects of an update, and checkpoints."""
 
 from __future__ import annotations
 
@@ -6,49 +6,14 @@ import errno
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from marl_ray.config import from_tree
-from marl_ray.core.batch import Group, UpdateStats
-from marl_ray.core.episode import Completion
+from marl_ray.core.batch import UpdateStats
 from marl_ray.core.errors import UserError
 from marl_ray.learning.learner import STATE_FILE, Learner
-from marl_ray.toy import BASE_PATH
-from tests.learning.builders import build_batch, returned
-
-
-def learner(agents: Any = None, **settings: Any) -> Learner:
-    tree = {
-        "agents": agents,
-        "model": {"name": str(BASE_PATH)},
-        "dataset": {"name": "bundled:toy"},
-        "magrpo": {"learning_rate": 1e-3, "weight_decay": 0.1, "lr_scheduler": "linear"} | settings,
-    }
-    config = from_tree(tree, "magrpo")
-    optimizer = replace(config.optimizer, importance="none")
-    return Learner(str(BASE_PATH), config.agents[0], config.model, config.credit, optimizer, "float32", 10, 1)
-
-
-def update(of: Learner, *groups: Group, size: int = 9) -> UpdateStats:
-    return of.update(replace(build_batch(groups, size), step=of.step))
-
-
-def group(*returns: float) -> Group:
-    completions = tuple(
-        Completion((5 + i, 6, 0), "", (-1.0, -1.0, -1.0), "stop", ((0, 3),)) for i in range(len(returns))
-    )
-    return returned(0, (10, 11, 12), completions, returns)
-
-
-def state(of: Learner) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in of.policy.parameters()]
-
-
-def same(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+from tests.learning.toy_learners import group, learner, same, state, update
 
 
 def test_a_step_without_a_gradient_changes_nothing() -> None:
@@ -59,30 +24,30 @@ def test_a_step_without_a_gradient_changes_nothing() -> None:
     weights, rate = state(agent), agent.schedule.get_last_lr()
     still = update(agent, group(1.0, 1.0), group(2.0, 2.0))
     assert still == UpdateStats(0.0, 0.0, rate[0], None, None, 0, 0)
-    assert same(weights, state(agent)), "neither momentum nor weight decay moves them"
+    assert same(weights, state(agent)), "neither momentum nor weight decay changes the weights"
     assert agent.schedule.get_last_lr() == rate
     again = update(agent, group(1.0, 0.0))
     assert again.learning_rate == rate[0] < moved.learning_rate
     assert not same(weights, state(agent))
 
 
-def test_a_learning_rate_of_0_leaves_the_weights_as_they_are() -> None:
+def test_a_learning_rate_of_zero_changes_no_weights() -> None:
     agent = learner(agents=[{"learning_rate": 0}, {}])
     weights = state(agent)
     assert update(agent, group(1.0, 0.0)).grad_norm > 0
     assert same(weights, state(agent))
 
 
-def test_mini_batches_without_a_gradient_are_no_optimizer_steps() -> None:
+def test_mini_batches_without_a_gradient_take_no_optimizer_step() -> None:
     agent = learner()
     stats = update(agent, group(1.0, 1.0), group(1.0, 0.0), group(0.0, 0.0), size=1)
     assert (stats.optimizer_steps, stats.skipped_steps) == (1, 0)
     assert stats.grad_norm > 0
     assert stats.logprob_gap is not None
-    assert stats.logprob_gap > 0, "of the first that computed something"
+    assert stats.logprob_gap > 0, "from the first mini-batch with a gradient"
 
 
-def test_a_loss_that_is_not_finite_leaves_no_trace() -> None:
+def test_a_non_finite_loss_changes_no_state() -> None:
     agent, healthy = learner(), learner()
     weights = state(agent)
     stats = update(agent, group(float("inf"), 0.0))
@@ -92,13 +57,13 @@ def test_a_loss_that_is_not_finite_leaves_no_trace() -> None:
     assert same(state(agent), state(healthy))
 
 
-def test_a_norm_without_a_bound_is_left_as_it_is() -> None:
+def test_gradients_without_a_maximum_norm_are_unchanged() -> None:
     free, far = learner(max_grad_norm=None), learner(max_grad_norm=1e9)
     assert update(free, group(100.0, 0.0)) == update(far, group(100.0, 0.0))
     assert same(state(free), state(far))
 
 
-def test_adafactor_keeps_little_and_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_adafactor_has_a_small_state_and_resumes_bit_identically(tmp_path: Path) -> None:
     agent, other = learner(optimizer="adafactor"), learner(optimizer="adafactor")
     before = state(agent)
     assert update(agent, group(1.0, 0.0)).optimizer_steps == 1
@@ -115,7 +80,7 @@ def test_adafactor_keeps_little_and_goes_on_to_the_same_bits(tmp_path: Path) -> 
     assert same(state(agent), state(other))
 
 
-def test_both_layouts_take_the_same_step() -> None:
+def test_packed_and_padded_layouts_take_the_same_step() -> None:
     packed, padded = learner(), learner()
     assert packed.logprob_model.layout == "packed"
     padded.logprob_model = replace(padded.logprob_model, layout="padded")
@@ -124,15 +89,15 @@ def test_both_layouts_take_the_same_step() -> None:
     one, other = update(packed, *groups), update(padded, *groups)
     for name in ("loss", "grad_norm", "logprob_gap"):
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-4)
-    assert one.ratios is not None
-    assert other.ratios is not None
-    assert asdict(one.ratios) == pytest.approx(asdict(other.ratios), rel=1e-4)
+    assert one.importance_ratios is not None
+    assert other.importance_ratios is not None
+    assert asdict(one.importance_ratios) == pytest.approx(asdict(other.importance_ratios), rel=1e-4)
     for a, b in zip(state(packed), state(padded), strict=True):
         assert (a - b).abs().mean() < 1e-5, "AdamW's first step is the gradient's sign, so that rounding shows"
 
 
 @pytest.mark.parametrize("units", [False, True])
-def test_bfloat16_is_computed_where_a_cpu_has_units_for_it(units: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_is_used_only_on_cpus_with_matrix_units(units: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": units})
     moved = []
     for dtype in (torch.float32, torch.bfloat16):
@@ -148,13 +113,13 @@ def test_bfloat16_is_computed_where_a_cpu_has_units_for_it(units: bool, monkeypa
 
 
 def cut(file: Path) -> None:
-    """As a copy that did not end."""
+    """Truncate a file, as by an interrupted copy."""
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
 @pytest.mark.parametrize("name", [STATE_FILE, "model.safetensors"])
 @pytest.mark.parametrize("damage", [cut, Path.unlink, lambda file: file.write_bytes(b"\x80\x02garbage" * 9)])
-def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
+def test_an_error_names_a_damaged_checkpoint(tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
     folder = tmp_path / "step_000003" / "agent_0"
     saved = learner()
     saved.save(str(folder))
@@ -166,7 +131,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str, damage: Callab
     assert str(refused.value).endswith(f"copy it again, or delete {folder.parent} to go on from before it")
 
 
-def test_a_checkpoint_of_another_model_is_named(tmp_path: Path) -> None:
+def test_an_error_names_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     folder = tmp_path / "step_000003" / "agent_0"
     saved = learner()
     saved.save(str(folder))
@@ -176,7 +141,9 @@ def test_a_checkpoint_of_another_model_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [Learner.save, lambda of, folder: of.export(folder, ["a text"])])
-def test_what_is_written_is_on_disk(tmp_path: Path, synced: list[Path], write: Callable[[Learner, str], None]) -> None:
+def test_saved_files_are_synced_to_disk(
+    tmp_path: Path, synced: list[Path], write: Callable[[Learner, str], None]
+) -> None:
     folder = tmp_path / "agent_0"
     write(learner(), str(folder))
     names = {path.name.removeprefix(".") for path in synced}
@@ -184,7 +151,7 @@ def test_what_is_written_is_on_disk(tmp_path: Path, synced: list[Path], write: C
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_disk_that_is_full_says_so(tmp_path: Path) -> None:
+def test_a_full_disk_raises_its_own_error(tmp_path: Path) -> None:
     (tmp_path / STATE_FILE).symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as refused:
         learner().save(str(tmp_path))

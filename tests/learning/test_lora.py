@@ -1,4 +1,4 @@
-"""Adapters: what learns, what is published, saved and exported, and what the reference is."""
+"""LoRA adapters: training, weight updates, checkpoints, export, and the reference policy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch
 from marl_ray.core.errors import UserError
+from marl_ray.learning.export import save_merged_model
 from marl_ray.learning.learner import Learner
-from marl_ray.learning.merging import save_merged_model
 from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy
 from marl_ray.models.lora import ADAPTER_FILE, NAME, adapted, describe_adapter, named_weights
@@ -21,13 +21,13 @@ from marl_ray.models.tokenization import fingerprint, load_tokenizer
 from marl_ray.weights.deltas import Checksum
 from marl_ray.weights.sender import CastSource
 from tests.learning.builders import build_batch, save_tiny_policy
-from tests.learning.test_learner import group
+from tests.learning.toy_learners import group
 
 pytest.importorskip("peft")
 
 LORA = LoraConfig(rank=4, alpha=2)
 SCALE = 2 / 4
-"""alpha / rank of it."""
+"""alpha / rank of LORA."""
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +59,18 @@ def learn(of: Learner, steps: int = 2) -> None:
         assert stats.optimizer_steps == 1
 
 
-def said(of: LogprobModel) -> torch.Tensor:
-    """What it says of the tokens of a group."""
+def group_logprobs(of: LogprobModel) -> torch.Tensor:
+    """Return log-probabilities of a group's tokens."""
     return torch.cat(of.logprobs([unweighted_row(group(1.0, 0.0, 0.5))], 512))
 
 
-def said_by(model: Any) -> torch.Tensor:
-    """What a model that knows of no adapters says of them."""
-    return said(LogprobModel(model, "padded", 0.7, torch.float32))
+def plain_logprobs(model: Any) -> torch.Tensor:
+    """Return log-probabilities of a model without adapters."""
+    return group_logprobs(LogprobModel(model, "padded", 0.7, torch.float32))
 
 
 def plain(base: Path, weights: dict[str, torch.Tensor]) -> Any:
-    """The base model with other weights, adapters unknown."""
+    """Return the base model with other weights and no adapters."""
     model = load_policy(str(base), False, torch.device("cpu"))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -79,12 +79,12 @@ def plain(base: Path, weights: dict[str, torch.Tensor]) -> Any:
     return model
 
 
-def test_a_new_adapter_changes_nothing_and_learns_alone(base: Path) -> None:
+def test_a_new_adapter_changes_no_output_and_is_trained_alone(base: Path) -> None:
     agent = learner(base)
     untouched = load_policy(str(base), False, torch.device("cpu"))
     fresh = plain(base, dict(named_weights(agent.policy)))
-    assert torch.equal(said_by(fresh), said_by(untouched))
-    assert torch.allclose(said(agent.logprob_model), said_by(untouched), atol=1e-5)
+    assert torch.equal(plain_logprobs(fresh), plain_logprobs(untouched))
+    assert torch.allclose(group_logprobs(agent.logprob_model), plain_logprobs(untouched), atol=1e-5)
     learn(agent)
     for (name, before), (_, after) in zip(untouched.named_parameters(), named_weights(agent.policy), strict=True):
         inside = name.removesuffix(".weight") in adapted(agent.policy)
@@ -93,26 +93,26 @@ def test_a_new_adapter_changes_nothing_and_learns_alone(base: Path) -> None:
     assert describe_adapter(agent.policy).startswith("learns adapters of rank 4 beside 14 layers: ")
 
 
-def test_what_is_published_and_exported_computes_what_learns(base: Path, tmp_path: Path) -> None:
+def test_sent_and_exported_weights_equal_the_trained_policy(base: Path, tmp_path: Path) -> None:
     agent = learner(base)
     learn(agent)
     sent = dict(CastSource(agent.policy, torch.float32))
-    assert torch.allclose(said_by(plain(base, sent)), said(agent.logprob_model), atol=1e-5)
+    assert torch.allclose(plain_logprobs(plain(base, sent)), group_logprobs(agent.logprob_model), atol=1e-5)
     agent.export(str(tmp_path / "agent_0"), ["def f(x):"])
     exported = load_policy(str(tmp_path / "agent_0"), False, torch.device("cpu"))
-    assert torch.allclose(said_by(exported), said(agent.logprob_model), atol=1e-5)
+    assert torch.allclose(plain_logprobs(exported), group_logprobs(agent.logprob_model), atol=1e-5)
     assert checksum(exported) == checksum(agent.policy)
     assert not list((tmp_path / "agent_0").glob("adapter*"))
 
 
-def test_an_adapter_that_is_exported_alone_is_merged_by_others(base: Path, tmp_path: Path) -> None:
+def test_an_exported_adapter_can_be_merged(base: Path, tmp_path: Path) -> None:
     agent = learner(base, replace(LORA, export="adapter"))
     learn(agent)
     agent.export(str(tmp_path / "agent_0"), ["def f(x):"])
     assert [file.name for file in (tmp_path / "agent_0").glob("*.safetensors")] == [ADAPTER_FILE]
     save_merged_model(str(base), tmp_path / "agent_0", tmp_path / "merged", ModelConfig())
     whole = load_policy(str(tmp_path / "merged"), False, torch.device("cpu"))
-    assert checksum(whole) == checksum(agent.policy), "to the bit what is published"
+    assert checksum(whole) == checksum(agent.policy), "bit-identical to the weights sent to generators"
     assert fingerprint(load_tokenizer(str(tmp_path / "merged"), ModelConfig()), ["def f(x):"]) == fingerprint(
         agent.tokenizer, ["def f(x):"]
     )
@@ -129,7 +129,7 @@ def checksum(model: Any) -> int:
     return found.value
 
 
-def test_a_checkpoint_is_the_adapter_and_goes_on_to_the_same_bits(base: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_with_an_adapter_resumes_bit_identically(base: Path, tmp_path: Path) -> None:
     agent = learner(base)
     learn(agent)
     agent.save(str(tmp_path / "step" / "agent_0"))
@@ -141,22 +141,22 @@ def test_a_checkpoint_is_the_adapter_and_goes_on_to_the_same_bits(base: Path, tm
     assert checksum(agent.policy) == checksum(other.policy)
 
 
-def test_the_first_weights_follow_from_the_seed(base: Path) -> None:
+def test_the_seed_determines_the_initial_adapter(base: Path) -> None:
     one, same, other = learner(base), learner(base), learner(base, seed=4)
-    torch.rand(3)  # whatever else is drawn
+    torch.rand(3)  # unrelated random numbers
     for of in (one, same, other):
         learn(of)
     assert checksum(one.policy) == checksum(same.policy) != checksum(other.policy)
 
 
-def test_the_adapter_of_another_rank_is_refused(base: Path, tmp_path: Path) -> None:
+def test_an_adapter_of_another_rank_is_rejected(base: Path, tmp_path: Path) -> None:
     learner(base).save(str(tmp_path / "step" / "agent_0"))
     with pytest.raises(UserError, match=r"is damaged .it is the adapter of other layers or of another rank"):
         learner(base, LoraConfig(rank=2)).load(str(tmp_path / "step" / "agent_0"), 0)
 
 
-def test_learners_that_share_a_model_learn_as_those_with_one_each(base: Path, tmp_path: Path) -> None:
-    """Their groups come in turns, and their steps at other times."""
+def test_learners_on_a_shared_model_equal_separate_learners(base: Path, tmp_path: Path) -> None:
+    # Their groups alternate, and they take steps at different times.
     apart = {seed: learner(base, seed=seed, kl=0.5) for seed in (3, 4)}
     first = learner(base, seed=3, kl=0.5, name="agent_1")
     sharing = {3: first, 4: learner(base, seed=4, kl=0.5, name="agent_10", beside=first)}
@@ -210,8 +210,8 @@ def test_the_reference_is_the_policy_without_its_adapter(base: Path, place: str)
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["kept", "computed again"])
-def test_the_adapters_gradient_is_that_of_the_merged_weights(base: Path, again: bool) -> None:
-    """d loss / d B = scale * (d loss / d W) A^T, with W's gradient from a model without adapters."""
+def test_the_adapters_gradient_follows_from_the_merged_weights(base: Path, again: bool) -> None:
+    # d loss / d B = scale * (d loss / d W) A^T, with W's gradient from a model without adapters.
     agent = learner(base, gradient_checkpointing=again, max_grad_norm=1e9)
     learn(agent)
     whole = learner(base, LoraConfig(), max_grad_norm=1e9)
@@ -230,11 +230,11 @@ def test_the_adapters_gradient_is_that_of_the_merged_weights(base: Path, again: 
         assert torch.allclose(found, SCALE * gradient @ wanted[name].T, atol=1e-5)
 
 
-def test_layers_that_are_not_there_are_named(base: Path) -> None:
+def test_an_error_names_missing_target_layers(base: Path) -> None:
     with pytest.raises(UserError, match=r"lora\.targets does not fit LlamaForCausalLM: .*nothing"):
         learner(base, LoraConfig(rank=2, targets=("nothing",)))
 
 
-def test_embeddings_are_refused(base: Path) -> None:
+def test_embeddings_are_rejected_as_targets(base: Path) -> None:
     with pytest.raises(UserError, match=r"lora\.targets names model\.embed_tokens"):
         learner(base, LoraConfig(rank=2, targets=("embed_tokens",)))

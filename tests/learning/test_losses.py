@@ -1,4 +1,4 @@
-"""Losses against their definitions, in NumPy and float64: values, what is clipped, gradients, what changes nothing."""
+"""Losses against their definitions in NumPy and float64: values, clipping, gradients and invariances."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from marl_ray.learning import losses
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.micro_batches import Layout, PromptRow, WeightedCompletion
 from marl_ray.learning.policy_model import LogprobModel
-from tests.learning.builders import VOCABULARY, build_batch, tiny_learner
+from tests.learning.builders import VOCABULARY, build_batch, some_groups, tiny_learner
 from tests.learning.reference_learner import TEMPERATURE, Weights, numpy_logprobs, slopes, weights_of
-from tests.learning.test_streaming import some_groups
 
 LOW, HIGH, M2_BOUND = 0.8, 1.28, 0.04
 SETTINGS = {"clip_low": 1 - LOW, "clip_high": HIGH - 1, "m2_bound": M2_BOUND, "importance": "none"}
 RATIOS = ["clip", "gspo", "m2po"]
 small = st.floats(-3, 3)
 Tokens = list[list[tuple[float, float, float]]]
-"""Of each completion's tokens: the policy's log-probability, the old one, and the weight."""
+"""Per completion, its tokens: log-probability of the policy, old log-probability and weight."""
 tokens = st.lists(st.lists(st.tuples(small, small, small), min_size=1, max_size=4), min_size=1, max_size=4)
 
 
-# The definitions, a completion and a token at a time.
+# Definitions, per completion and token.
 
 
 def clipped_term(ratio: float, weight: float) -> float:
@@ -44,13 +43,13 @@ def clip(completions: Sequence[Sequence[tuple[float, float, float]]]) -> float:
 
 
 def gspo(completions: Sequence[Sequence[tuple[float, float, float]]]) -> float:
-    """The weight of a completion is that of its first token."""
+    """Return GSPO's loss; the weight of a completion is that of its first token."""
     ratios = [math.exp(np.mean([new - old for new, old, _ in one])) for one in completions]
     return sum(clipped_term(ratio, one[0][2]) for ratio, one in zip(ratios, completions, strict=True))
 
 
 def kept_by_m2(log_ratios: Sequence[float]) -> set[int]:
-    """The furthest tokens are left out, until the rest is near enough."""
+    """Return the tokens that remain after dropping the furthest ones."""
     kept = set(range(len(log_ratios)))
     while kept and np.mean([log_ratios[i] ** 2 for i in kept]) > M2_BOUND:
         furthest = max(abs(log_ratios[i]) for i in kept)
@@ -73,11 +72,11 @@ DEFINITIONS: dict[str, Callable[[Sequence[Sequence[tuple[float, float, float]]]]
 
 @settings(max_examples=200, deadline=None)
 @given(completions=tokens)
-def test_values_are_those_of_the_definitions(completions: Tokens) -> None:
+def test_values_follow_the_definitions(completions: Tokens) -> None:
     new, old, weights = torch.tensor([t for one in completions for t in one], dtype=torch.float64).T
     ratios = losses.token_ratios(new, old)
     assert float(losses.clipped(ratios, weights, LOW, HIGH)) == pytest.approx(clip(completions))
-    reach = losses.second_moment_reach(new - old, M2_BOUND)
+    reach = losses.second_moment_threshold(new - old, M2_BOUND)
     assert float(losses.second_moment(new - old, weights, reach)) == pytest.approx(m2po(completions))
     owners = torch.tensor([i for i, one in enumerate(completions) for _ in one])
     alike = [[(n, o, one[0][2]) for n, o, _ in one] for one in completions]
@@ -88,7 +87,7 @@ def test_values_are_those_of_the_definitions(completions: Tokens) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(completions=tokens)
-def test_what_is_clipped_has_no_gradient(completions: Tokens) -> None:
+def test_clipped_tokens_have_no_gradient(completions: Tokens) -> None:
     new, old, weights = torch.tensor([t for one in completions for t in one], dtype=torch.float64).T
     new = new.clone().requires_grad_()
     ratios = losses.token_ratios(new, old)
@@ -99,25 +98,23 @@ def test_what_is_clipped_has_no_gradient(completions: Tokens) -> None:
     torch.testing.assert_close(new.grad, expected)
 
 
-def test_a_trust_region_by_hand() -> None:
-    """Squares 0.01, 0.04, 0.09, 1: their means from the smallest on are 0.01, 0.025, 0.047, 0.285."""
+def test_hand_computed_second_moment_thresholds() -> None:
+    # The squares are 0.01, 0.04, 0.09 and 1; the means of the smallest 1 to 4 are 0.01, 0.025, 0.047 and 0.285.
     log_ratios = torch.tensor([-0.3, 0.1, 1.0, -0.2])
-    assert losses.second_moment_reach(log_ratios, 0.04) == pytest.approx(0.25)
-    assert losses.second_moment_reach(log_ratios, 0.05) == pytest.approx(0.65)
-    assert losses.second_moment_reach(log_ratios, 0.3) == math.inf
-    assert losses.second_moment_reach(log_ratios, 0.001) < 0
+    assert losses.second_moment_threshold(log_ratios, 0.04) == pytest.approx(0.25)
+    assert losses.second_moment_threshold(log_ratios, 0.05) == pytest.approx(0.65)
+    assert losses.second_moment_threshold(log_ratios, 0.3) == math.inf
+    assert losses.second_moment_threshold(log_ratios, 0.001) < 0
     weights = torch.ones(4)
     assert float(losses.second_moment(log_ratios, weights, 0.25)) == pytest.approx(-math.exp(0.1) - math.exp(-0.2))
-    assert float(losses.second_moment(torch.tensor([1e4, 0.0]), weights[:2], 1.0)) == -1.0, (
-        "what is left out is not NaN"
-    )
+    assert float(losses.second_moment(torch.tensor([1e4, 0.0]), weights[:2], 1.0)) == -1.0, "dropped tokens are not NaN"
 
 
-# On the tiny policy.
+# With the tiny policy.
 
 
 def moved_rows(weights: Weights) -> list[PromptRow]:
-    """Completions of which old and behaviour log-probabilities are not what the policy says now."""
+    """Return completions whose old and behaviour log-probabilities differ from the policy's."""
     chance = np.random.default_rng(3)
 
     def completion(prompt: Sequence[int], length: int) -> WeightedCompletion:
@@ -133,7 +130,8 @@ def moved_rows(weights: Weights) -> list[PromptRow]:
 def computed(
     folder: Path, layout: Layout, rows: Sequence[PromptRow], **changes: Any
 ) -> tuple[GradientAccumulator, np.ndarray]:
-    """The gradient of these rows in float64, but for the scores, and all of it as one vector."""
+    """Return the accumulated gradient of these rows in float64 (log-probabilities in float32), and the same as one
+    vector."""
     learner = tiny_learner(folder, layout)
     policy = learner.policy.double()
     made = GradientAccumulator(
@@ -146,14 +144,14 @@ def computed(
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])
 @pytest.mark.parametrize("loss", RATIOS)
-def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout: Layout, loss: str) -> None:
+def test_gradient_equals_numerical_differentiation(tiny_policy: Path, layout: Layout, loss: str) -> None:
     policy = tiny_learner(tiny_policy).policy
     weights = weights_of(policy)
     rows = moved_rows(weights)
     completions = [(row.prompt_ids, c) for row in rows for c in row.completions]
 
     def terms(moved: Weights) -> Tokens:
-        """m2po measures from the sampler, the others from the old policy."""
+        """Return the terms of each token; m2po's ratios refer to the sampler, the others to the old policy."""
         found = []
         for prompt, c in completions:
             start = c.behaviour_logprobs if loss == "m2po" else c.old_logprobs
@@ -171,7 +169,7 @@ def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout
 
     every = [token for one in terms(weights) for token in one]
     own = np.array([new - old for new, old, _ in every])
-    drift = made.distance.clipping
+    drift = made.clipping.stats
     assert drift is not None
     assert drift.kl == pytest.approx((np.exp(own) - 1 - own).mean(), rel=1e-4)
     if loss == "gspo":
@@ -190,9 +188,9 @@ def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout
 
 @pytest.mark.parametrize(
     ("loss", "importance"),
-    [("m2po", "none"), *((loss, how) for loss in ("policy_gradient", "clip", "gspo") for how in ("none", "mask"))],
+    [("m2po", "none"), *((loss, mode) for loss in ("policy_gradient", "clip", "gspo") for mode in ("none", "mask"))],
 )
-def test_how_tokens_are_laid_out_changes_nothing(tiny_policy: Path, loss: str, importance: str) -> None:
+def test_layout_and_micro_batch_size_change_nothing(tiny_policy: Path, loss: str, importance: str) -> None:
     rows = moved_rows(weights_of(tiny_learner(tiny_policy).policy))
     changes = {"loss": loss, "importance": importance, "importance_bound": 1.2}
     made, vector = computed(tiny_policy, "packed", rows, **changes, microbatch_tokens=10_000)
@@ -202,19 +200,19 @@ def test_how_tokens_are_laid_out_changes_nothing(tiny_policy: Path, loss: str, i
         assert np.abs(found - vector).max() < 1e-6 * np.abs(vector).max()
         assert other.loss == pytest.approx(made.loss, rel=1e-6)
         assert other.entropy == pytest.approx(made.entropy, rel=1e-6)
-        if made.distance.clipping is not None:
-            assert other.distance.clipping is not None
-            assert other.distance.clipping.kl == pytest.approx(made.distance.clipping.kl, rel=1e-5)
+        if made.clipping.stats is not None:
+            assert other.clipping.stats is not None
+            assert other.clipping.stats.kl == pytest.approx(made.clipping.stats.kl, rel=1e-5)
 
 
 @pytest.mark.parametrize("loss", ["clip", "gspo"])
-def test_the_old_policy_is_that_before_the_first_step(tiny_policy: Path, loss: str) -> None:
+def test_the_old_policy_is_the_policy_before_the_first_step(tiny_policy: Path, loss: str) -> None:
     batch = build_batch(some_groups(20, 5), 10)
     both, first = tiny_learner(tiny_policy, loss=loss), tiny_learner(tiny_policy, loss=loss)
     before = weights_of(first.policy)
     alone = first.update(Batch(0, batch.mini_batches[:1]))
     assert alone.clipping is not None
-    assert (alone.clipping.ratio_mean, alone.clipping.ratio_max) == (1.0, 1.0), "exactly, in the first step"
+    assert (alone.clipping.ratio_mean, alone.clipping.ratio_max) == (1.0, 1.0), "exactly 1 in the first step"
     assert (alone.clipping.clip_fraction, alone.clipping.kl) == (0.0, 0.0)
     stats = both.update(batch)
     assert stats.clipping is not None
@@ -234,7 +232,7 @@ def test_the_old_policy_is_that_before_the_first_step(tiny_policy: Path, loss: s
     assert stats.clipping.ratio_max == pytest.approx(ratios.max(), rel=1e-3)
 
 
-def test_in_the_first_step_clipping_is_the_policy_gradient(tiny_policy: Path) -> None:
+def test_the_first_clipped_step_equals_the_policy_gradient(tiny_policy: Path) -> None:
     batch = build_batch(some_groups(20, 6), 20)
     plain, clip_ = tiny_learner(tiny_policy), tiny_learner(tiny_policy, loss="clip")
     one, other = plain.update(batch), clip_.update(batch)
@@ -245,7 +243,7 @@ def test_in_the_first_step_clipping_is_the_policy_gradient(tiny_policy: Path) ->
     assert one.entropy == other.entropy
 
 
-def test_entropy_is_that_before_the_update(tiny_policy: Path) -> None:
+def test_entropy_is_measured_before_the_update(tiny_policy: Path) -> None:
     learner = tiny_learner(tiny_policy)
     weights = weights_of(learner.policy)
     batch = build_batch(some_groups(6, 7), 3)

@@ -1,4 +1,4 @@
-"""What is counted on tensors without data is what is there with data, operation by operation."""
+"""Memory and FLOPs measured on fake tensors and with a real model are equal."""
 
 from __future__ import annotations
 
@@ -35,52 +35,52 @@ def settings_of(layers: int) -> LlamaConfig:
     )
 
 
-def rehearsed(layers: int, lora: int = 0, checkpointing: bool = False, **where: Any) -> MemoryProfile:
+def profile(layers: int, lora: int = 0, checkpointing: bool = False, **where: Any) -> MemoryProfile:
     return profile_memory(settings_of(layers), SHAPE, LoraConfig(rank=lora), checkpointing, **where)
 
 
-def test_it_is_what_a_real_model_takes() -> None:
+def test_the_profile_equals_a_real_models() -> None:
     model = LlamaForCausalLM(settings_of(2)).train()
     model.set_attn_implementation(PACKED)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     packed, _ = _batches(SHAPE)
     real = _measured(model, packed, "packed", compute_in(torch.float32, torch.device("cpu")))
-    found = rehearsed(2)
+    found = profile(2)
     assert found.parameters == found.trained == model.num_parameters()
     assert (found.layout, found.tokens) == ("packed", 2 * (12 + 3 * 8))
     assert found.flops == real.flops
     assert found.activations + found.logits == pytest.approx(real.activations + real.logits, rel=1e-3)
 
 
-def test_many_layers_are_as_many_times_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = rehearsed(7)
-    monkeypatch.setattr(rehearsal, "FEW", (7, 8))
-    whole = rehearsed(7)
+def test_the_extrapolation_over_layers_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = profile(7)
+    monkeypatch.setattr(rehearsal, "SHALLOW", (7, 8))
+    whole = profile(7)
     assert few == whole
     assert whole.embeddings == 2 * 300 * 32
 
 
-def test_checkpointing_and_fewer_bits_need_less_memory_and_adapters_learn_less() -> None:
-    whole = rehearsed(3)
-    checkpointed, narrow = rehearsed(3, checkpointing=True), rehearsed(3, on_gpu=True, dtype="bfloat16")
+def test_checkpointing_bfloat16_and_adapters_reduce_memory() -> None:
+    whole = profile(3)
+    checkpointed, narrow = profile(3, checkpointing=True), profile(3, on_gpu=True, dtype="bfloat16")
     assert checkpointed.activations + checkpointed.logits < 0.8 * (whole.activations + whole.logits)
     assert checkpointed.flops > 1.2 * whole.flops
     assert narrow.activations < whole.activations
     pytest.importorskip("peft")
-    adapted = rehearsed(3, lora=2)
+    adapted = profile(3, lora=2)
     assert adapted.trained == adapted.parameters - whole.parameters < whole.trained / 5
     assert adapted.flops < whole.flops
 
 
-def test_storages_are_counted_once_and_until_they_are_freed() -> None:
+def test_storages_are_counted_once_until_they_are_freed() -> None:
     model = torch.nn.Linear(4, 4)
-    with MemoryTracker(model, wide=1000) as living:
+    with MemoryTracker(model, logits_numel=1000) as memory:
         first = torch.zeros(100)
         view = first[:50]
         del first
         second = torch.zeros(1000)
-        assert living.peak == (400, 4000)
+        assert memory.peak == (400, 4000)
         del second, view
         torch.zeros(500)
-    assert living.peak == (400, 4000)
+    assert memory.peak == (400, 4000)

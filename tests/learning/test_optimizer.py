@@ -1,4 +1,4 @@
-"""AdamW with numbers of 8 bits: what it keeps, how it learns, and how it goes on."""
+"""8-bit AdamW: size of its state, training and resume."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from marl_ray.config import OptimizerConfig
 from marl_ray.core.errors import UserError
 from marl_ray.learning.arguments import require_optimizer
 from marl_ray.learning.learner import STATE_FILE
-from tests.learning.test_learner import group, learner, same, state, update
+from tests.learning.toy_learners import group, learner, same, state, update
 
 STEPS = 4
 
 
-def test_8_bits_keep_a_quarter_learn_alike_and_go_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_8_bit_adamw_has_a_small_state_trains_alike_and_resumes_bit_identically(tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     agents = {name: learner(optimizer=name) for name in ("adamw", "adamw_8bit")}
     before = state(agents["adamw"])
@@ -27,7 +27,7 @@ def test_8_bits_keep_a_quarter_learn_alike_and_go_on_to_the_same_bits(tmp_path: 
     whole, small = ((tmp_path / name / STATE_FILE).stat().st_size for name in agents)
     weights = sum(weight.numel() for weight in before)
     assert whole > 8 * weights
-    assert small < 0.3 * whole, "a byte, a scale for every 256, and small tensors as they were"
+    assert small < 0.3 * whole, "one byte and a scale per 256 numbers; small tensors in 4 bytes"
 
     moved, apart = 0.0, 0.0
     for start, one, other in zip(before, state(agents["adamw"]), state(agents["adamw_8bit"]), strict=True):
@@ -43,8 +43,8 @@ def test_8_bits_keep_a_quarter_learn_alike_and_go_on_to_the_same_bits(tmp_path: 
     assert same(state(again), state(agents["adamw_8bit"]))
 
 
-def test_8_bits_without_their_library_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # as if it were not there
+def test_8_bit_adamw_without_bitsandbytes_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # as if it were not installed
     with pytest.raises(UserError, match=r"bitsandbytes, which is not installed: pip install 'marl-ray\[adamw-8bit\]'"):
         require_optimizer(OptimizerConfig(optimizer="adamw_8bit"))
     require_optimizer(OptimizerConfig())

@@ -1,4 +1,4 @@
-"""Learners of several ranks, as processes with gloo: they learn what one rank learns."""
+"""Learners of several ranks, as processes with gloo, equal a learner of one rank."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ from marl_ray.config import LoraConfig, ModelConfig
 from marl_ray.core.batch import Batch, UpdateStats
 from marl_ray.core.errors import UserError
 from marl_ray.learning.learner import NO_ADAPTER
-from marl_ray.learning.micro_batches import NO_TOKEN, Layout, MicroBatcher, share_out, unweighted_row
+from marl_ray.learning.micro_batches import NO_TOKEN, Layout, MicroBatcher, distribute_rows, unweighted_row
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup, interface_of, is_peer_failure
 from marl_ray.learning.sharding import WeightGatherer
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH
-from tests.learning.builders import VOCABULARY, tiny_learner
+from tests.learning.builders import VOCABULARY, numbered, some_groups, stream, tiny_learner
 from tests.learning.rank_processes import run_ranks
-from tests.learning.test_streaming import numbered, some_groups, stream
 
 SAME, LEARNING_RATE = 1e-5, 1e-3
-"""AdamW moves a weight by the learning rate however small its gradient is, so where that is rounding, as of the biases
-of keys, a learning rate of 1e-2 shows differences of 4e-5."""
+"""Small, because AdamW moves a weight by the learning rate however small its gradient is: at 1e-2, weights whose gradient
+is rounding, such as key biases, differ by 4e-5."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a learner is made of, and learns: `batches` after `loaded` of them."""
+    """Arguments of a learner and the batches it trains on, of which `loaded` were in a checkpoint."""
 
     folder: str
     batches: tuple[Batch, ...]
@@ -53,7 +52,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Learned:
-    """What came of it: the weights as they would be published."""
+    """The result: statistics, and the weights as sent to generators."""
 
     stats: list[UpdateStats]
     gap: float
@@ -83,13 +82,13 @@ def assert_same(found: Learned, expected: Learned, case: str = "") -> None:
     assert found.weights.keys() == expected.weights.keys()
     for name, tensor in expected.weights.items():
         difference = (found.weights[name] - tensor).abs().max()
-        # A key's bias changes no attention, so its gradient is rounding, which AdamW makes steps of.
+        # A key's bias has no effect on attention, so its gradient is rounding, which AdamW turns into steps.
         bound = 3 * SAME if name.endswith("k_proj.bias") else SAME
         assert difference <= bound * max(1.0, float(tensor.abs().max())), f"{case} {name}: {difference}"
 
 
 def flat(stats: UpdateStats) -> dict[str, float]:
-    """The numbers that there are, by name."""
+    """Return all numbers by name."""
     found: dict[str, float] = {}
     for name in UpdateStats.__slots__:
         value = getattr(stats, name)
@@ -104,7 +103,7 @@ def batches(count: int, size: int, seed: int = 0, first: int = 0, steps: int = 3
 
 @pytest.fixture(scope="module")
 def tiny_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With biases, and its embeddings tied."""
+    """Return a model with biases and tied embeddings."""
     folder = tmp_path_factory.mktemp("tiny_qwen")
     torch.manual_seed(1)
     model = Qwen2ForCausalLM(
@@ -126,7 +125,7 @@ def tiny_qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def learn_all(ranks: RankGroup, lessons: Sequence[Lesson]) -> list[Learned]:
-    """One after another, each with a learner of its own."""
+    """Train one learner per lesson, one after another."""
     return [learn(ranks, lesson) for lesson in lessons]
 
 
@@ -136,17 +135,17 @@ def learn_all(ranks: RankGroup, lessons: Sequence[Lesson]) -> list[Learned]:
     size=st.integers(1, 5),
     max_tokens=st.integers(13, 60),
     seed=st.integers(0, 1000),
-    apart=st.booleans(),
+    per_row=st.booleans(),
 )
-def test_rows_are_shared_out(layout: Layout, size: int, max_tokens: int, seed: int, apart: bool) -> None:
-    """Each completion has one rank, ranks take as many steps, and none has much more to do than another."""
+def test_rows_are_distributed_over_ranks(layout: Layout, size: int, max_tokens: int, seed: int, per_row: bool) -> None:
+    # Each completion is on one rank, and ranks have equally many micro-batches and similar numbers of tokens.
     rows = [unweighted_row(group) for group in some_groups(20, seed)]
-    shares = [sum(row.size for row in share) for share in share_out(rows, size)]
+    shares = [sum(row.size for row in share) for share in distribute_rows(rows, size)]
     assert max(shares) - min(shares) <= max(row.size for row in rows)
     of_ranks = []
     for rank in range(size):
-        cutter = MicroBatcher(max_tokens, layout, RankGroup(rank, size))
-        found = cutter.apart(rows) if apart else [*cutter.add(rows[:7]), *cutter.add(rows[7:]), *cutter.flush()]
+        batcher = MicroBatcher(max_tokens, layout, RankGroup(rank, size))
+        found = batcher.per_row(rows) if per_row else [*batcher.add(rows[:7]), *batcher.add(rows[7:]), *batcher.flush()]
         of_ranks.append(found)
         assert all(batch.input_ids.numel() <= max_tokens for batch in found)
         assert all(batch.completions or not (batch.tokens != NO_TOKEN).any() for batch in found)
@@ -156,7 +155,7 @@ def test_rows_are_shared_out(layout: Layout, size: int, max_tokens: int, seed: i
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_several_ranks_learn_what_one_does(tiny_policy: Path, tiny_qwen: Path, size: int) -> None:
+def test_several_ranks_equal_one_rank(tiny_policy: Path, tiny_qwen: Path, size: int) -> None:
     options: dict[str, Any] = {"cuts": (1, 3), "settings": {"loss": "clip", "importance": "truncate"}}
     lessons = [Lesson(str(folder), batches(7, 4), **options) for folder in (tiny_policy, tiny_qwen)]
     expected = learn_all(SINGLE_RANK, lessons)
@@ -165,7 +164,9 @@ def test_several_ranks_learn_what_one_does(tiny_policy: Path, tiny_qwen: Path, s
     for found, alone in zip(first, expected, strict=True):
         assert_same(found, alone)
     for other in others:
-        assert [repr(found.stats) for found in other] == [repr(found.stats) for found in first], "all say the same"
+        assert [repr(found.stats) for found in other] == [repr(found.stats) for found in first], (
+            "all ranks report the same"
+        )
 
 
 WAYS: list[dict[str, Any]] = [
@@ -179,7 +180,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-def test_they_do_so_whatever_is_learned(tiny_qwen: Path) -> None:
+def test_several_ranks_equal_one_rank_with_other_losses_and_adapters(tiny_qwen: Path) -> None:
     lessons = [Lesson(str(tiny_qwen), batches(6, 3, seed=5, steps=2), **way) for way in WAYS]
     of_ranks = run_ranks(2, learn_all, lessons)[0]
     for way, found, alone in zip(WAYS, of_ranks, learn_all(SINGLE_RANK, lessons), strict=True):
@@ -187,7 +188,7 @@ def test_they_do_so_whatever_is_learned(tiny_qwen: Path) -> None:
 
 
 def test_ranks_without_rows(tiny_policy: Path) -> None:
-    """One group, none with a gradient, and mini-batches that are both."""
+    # One group, no gradient, and mini-batches with both.
     groups = some_groups(8, 3)
     still = [replace(group, returns=(1.0,) * len(group.returns)) for group in groups]
     steps = ([groups[0]], [still[0]], [*still[:2], groups[1], still[2]])
@@ -197,16 +198,16 @@ def test_ranks_without_rows(tiny_policy: Path) -> None:
     assert_same(run_ranks(4, learn, lesson)[0], alone)
 
 
-def test_the_same_ranks_learn_the_same_bits(tiny_policy: Path) -> None:
+def test_repeated_training_is_bit_identical(tiny_policy: Path) -> None:
     whole = Lesson(str(tiny_policy), batches(7, 4))
     once, again = run_ranks(2, learn_all, [whole, replace(whole, cuts=(1, 2))])[0]
-    assert repr(once.stats) == repr(again.stats), "in whatever portions groups come"
+    assert repr(once.stats) == repr(again.stats), "for any portions of groups"
     assert all(torch.equal(tensor, again.weights[name]) for name, tensor in once.weights.items())
 
 
 @pytest.mark.parametrize("lora", [NO_ADAPTER, LoraConfig(rank=2)], ids=["all weights", "adapters"])
-def test_checkpoints_are_for_any_number_of_ranks(tiny_qwen: Path, tmp_path: Path, lora: LoraConfig) -> None:
-    """1, 2, 4 and 1 ranks, one after another, against one that learns all."""
+def test_checkpoints_load_with_any_number_of_ranks(tiny_qwen: Path, tmp_path: Path, lora: LoraConfig) -> None:
+    # 1, 2, 4 and 1 ranks in turn, compared with one rank throughout.
     lessons = Lesson(str(tiny_qwen), batches(5, 3, steps=4), lora=lora)
     expected = learn(SINGLE_RANK, lessons)
     found: list[Learned] = []
@@ -236,7 +237,7 @@ def load_damaged(ranks: RankGroup, folder: str, saved: str) -> str:
     return str(error.value)
 
 
-def test_damaged_shards_are_named(tiny_policy: Path, tmp_path: Path) -> None:
+def test_an_error_names_damaged_shards(tiny_policy: Path, tmp_path: Path) -> None:
     folder = tmp_path / "step_000001" / "agent_0"
     folder.mkdir(parents=True)
     run_ranks(2, learn, Lesson(str(tiny_policy), batches(3, 3, steps=1), save=str(folder)))
@@ -250,7 +251,7 @@ def test_damaged_shards_are_named(tiny_policy: Path, tmp_path: Path) -> None:
 
 
 def be_killed(ranks: RankGroup, folder: str) -> float:
-    """Rank 1 dies; how long rank 0 goes on, in seconds."""
+    """Kill rank 1, and return the seconds until rank 0 fails."""
     learner = tiny_learner(Path(folder), ranks=ranks)
     if ranks.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -261,7 +262,7 @@ def be_killed(ranks: RankGroup, folder: str) -> float:
     return time.monotonic() - begun
 
 
-def test_the_survivor_of_a_killed_rank_raises_soon(tiny_policy: Path) -> None:
+def test_ranks_fail_soon_after_another_rank_is_killed(tiny_policy: Path) -> None:
     seconds = run_ranks(2, be_killed, str(tiny_policy), mortal=True)[0]
     assert seconds < 10
 
@@ -270,20 +271,20 @@ def listened_on(ranks: RankGroup) -> set[str]:
     return {c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN}
 
 
-def test_nothing_is_listened_on_but_the_machine_itself() -> None:
+def test_ranks_on_one_machine_listen_on_localhost_only() -> None:
     assert set().union(*run_ranks(2, listened_on)) == {"127.0.0.1"}
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("203.0.113.1") is None
 
 
 def held(ranks: RankGroup, folder: str) -> tuple[int, int]:
-    """Numbers of this rank's parts of the weights, and of all weights."""
+    """Return the size of this rank's shards, and of all weights."""
     learner = tiny_learner(Path(folder), ranks=ranks)
     own = [parameter.to_local().untyped_storage() for parameter in learner.policy.parameters()]
     kept = {storage.data_ptr(): storage.nbytes() // 4 for storage in own if storage.nbytes()}
     return sum(kept.values()), sum(parameter.numel() for parameter in learner.policy.parameters())
 
 
-def test_a_rank_holds_its_part_alone(tiny_policy: Path) -> None:
+def test_a_rank_holds_only_its_shard(tiny_policy: Path) -> None:
     (first, whole), (second, _) = run_ranks(2, held, str(tiny_policy))
     assert max(first, second) <= whole / 2 + 100

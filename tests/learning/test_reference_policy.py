@@ -1,4 +1,4 @@
-"""The reference policy: what its KL divergence does to returns, weights and gradients."""
+"""The reference policy: effects of its KL divergence on returns, weights and gradients."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from marl_ray.core.batch import Batch, Group, MiniBatch
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.losses import k1, k3
 from marl_ray.learning.micro_batches import Layout
-from tests.learning.builders import build_batch, tiny_learner
+from tests.learning.builders import assert_same_state, build_batch, some_groups, stream, tiny_learner
 from tests.learning.reference_learner import Weights, numpy_logprobs, slopes, weights_of
-from tests.learning.test_streaming import assert_same_state, some_groups, stream
 
 COEFFICIENT = 0.3
 WHERE = ["k1_in_reward", "k3_in_reward", "k3_in_loss"]
@@ -26,19 +25,19 @@ WHERE = ["k1_in_reward", "k3_in_reward", "k3_in_loss"]
 
 @settings(max_examples=100, deadline=None)
 @given(scores=st.lists(st.tuples(st.floats(-4, 4), st.floats(-4, 4)), min_size=2, max_size=6))
-def test_both_estimates_have_the_divergence_as_their_mean(scores: list[tuple[float, float]]) -> None:
-    """Over all tokens of a vocabulary, each as often as the policy says it."""
+def test_the_mean_of_both_estimates_is_the_divergence(scores: list[tuple[float, float]]) -> None:
+    # The mean is over all tokens of a vocabulary, weighted by the policy's probabilities.
     policy, reference = torch.tensor(scores, dtype=torch.float64).T.log_softmax(-1)
     divergence = float((policy.exp() * (policy - reference)).sum())
     for estimate in (k1, k3):
         assert float((policy.exp() * estimate(policy, reference)).sum()) == pytest.approx(divergence, abs=1e-9)
-    assert bool((k3(policy, reference) >= -1e-12).all()), "rounding apart"
+    assert bool((k3(policy, reference) >= -1e-12).all()), "up to rounding"
 
 
 @settings(max_examples=100, deadline=None)
 @given(scores=st.lists(st.tuples(st.floats(-4, 4), st.floats(-4, 4)), min_size=2, max_size=6))
-def test_in_the_reward_only_k1_has_the_divergences_gradient(scores: list[tuple[float, float]]) -> None:
-    """A reward acts by the score alone: E[estimate * grad log pi]. docs/explanation/losses.md says what that is of k3."""
+def test_only_k1_in_the_reward_has_the_gradient_of_the_divergence(scores: list[tuple[float, float]]) -> None:
+    # A reward acts through the score: E[estimate * grad log pi]. docs/explanation/losses.md states k3's gradient.
     logits, of_reference = torch.tensor(scores, dtype=torch.float64).T
     logits.requires_grad_()
     policy, reference = logits.log_softmax(-1), of_reference.log_softmax(-1)
@@ -52,7 +51,7 @@ def test_in_the_reward_only_k1_has_the_divergences_gradient(scores: list[tuple[f
 
 
 def moved(learner: Learner) -> Learner:
-    """Its policy is not the reference any more."""
+    """Change the policy, so that it differs from the reference."""
     chance = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for parameter in learner.policy.parameters():
@@ -65,14 +64,14 @@ def summed(weights: Weights, group: Group) -> list[np.ndarray]:
 
 
 def divergences(where: str, policy: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> np.ndarray:
-    """Of each completion."""
+    """Return the estimate per completion."""
     gaps = [r - p for p, r in zip(policy, reference, strict=True)]
     return np.array([(-gap if where.startswith("k1") else np.exp(gap) - 1 - gap).sum() for gap in gaps])
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])
 @pytest.mark.parametrize("where", WHERE)
-def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout: Layout, where: str) -> None:
+def test_gradient_equals_numerical_differentiation(tiny_policy: Path, layout: Layout, where: str) -> None:
     settings = {"reference_kl": where, "microbatch_tokens": 20, "max_grad_norm": 1e9}
     learner = tiny_learner(tiny_policy, layout, kl=COEFFICIENT, **settings)
     start = weights_of(learner.policy)
@@ -106,8 +105,8 @@ def test_gradient_is_that_of_numerical_differentiation(tiny_policy: Path, layout
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_portions_change_no_bit(tiny_policy: Path, where: str) -> None:
-    """Also of a second mini-batch, which is scored before the first step."""
+def test_portions_are_bit_identical(tiny_policy: Path, where: str) -> None:
+    # This includes a second mini-batch, which is scored before the first step.
     batch = build_batch(some_groups(20, 8), 14)
     whole, streamed = (
         moved(tiny_learner(tiny_policy, kl=COEFFICIENT, reference_kl=where, microbatch_tokens=16)) for _ in range(2)
@@ -117,26 +116,30 @@ def test_portions_change_no_bit(tiny_policy: Path, where: str) -> None:
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_at_the_start_the_divergence_is_exactly_nothing(tiny_policy: Path, where: str) -> None:
+def test_the_initial_divergence_is_exactly_zero(tiny_policy: Path, where: str) -> None:
     learner, plain = tiny_learner(tiny_policy, kl=COEFFICIENT, reference_kl=where), tiny_learner(tiny_policy)
     batch = build_batch(some_groups(10, 9), 10)
     found = learner.update(batch)
     assert found.reference_kl == 0.0
-    assert found.loss == pytest.approx(plain.update(batch).loss, rel=1e-4), "up to rounding: more is computed at a time"
+    assert found.loss == pytest.approx(plain.update(batch).loss, rel=1e-4), (
+        "up to rounding, because more is computed at once"
+    )
 
 
-def test_where_rewards_are_equal_the_divergence_ranks(tiny_policy: Path) -> None:
+def test_equal_rewards_are_ranked_by_the_divergence(tiny_policy: Path) -> None:
     (mini_batch,) = build_batch(some_groups(4, 10), 4).mini_batches
     groups = tuple(
         replace(g, returns=(1.0,) * len(g.returns), weights=(0.0,) * len(g.weights)) for g in mini_batch.groups
     )
     batch = Batch(0, (MiniBatch(groups, 4),))
-    assert tiny_learner(tiny_policy, kl=COEFFICIENT).update(batch).optimizer_steps == 0, "at the start they are one"
+    assert tiny_learner(tiny_policy, kl=COEFFICIENT).update(batch).optimizer_steps == 0, (
+        "policy and reference are equal at the start"
+    )
     assert moved(tiny_learner(tiny_policy)).update(batch).optimizer_steps == 0
     assert moved(tiny_learner(tiny_policy, kl=COEFFICIENT)).update(batch).optimizer_steps == 1
 
 
-def test_the_reference_is_the_start_whatever_is_learned_or_loaded(tiny_policy: Path, tmp_path: Path) -> None:
+def test_the_reference_stays_the_initial_model(tiny_policy: Path, tmp_path: Path) -> None:
     learner = tiny_learner(tiny_policy, kl=COEFFICIENT)
     learner.update(build_batch(some_groups(10, 11), 10))
     learner.save(str(tmp_path))

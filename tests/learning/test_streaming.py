@@ -1,9 +1,7 @@
-"""A batch that comes in portions is learned from as if it had come whole, in every bit."""
+"""A batch that is accumulated in portions gives bit-identical results."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,11 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.core.batch import Batch, Group, UpdateStats
-from marl_ray.core.episode import Completion
+from marl_ray.core.batch import Batch, Group
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import Layout
-from tests.learning.builders import VOCABULARY, build_batch, returned, tiny_learner
+from tests.learning.builders import (
+    VOCABULARY,
+    assert_same_state,
+    numbered,
+    some_groups,
+    stream,
+    tiny_learner,
+)
 
 LAYOUTS: tuple[Layout, ...] = ("packed", "padded")
 MICROBATCH_TOKENS = 16
@@ -24,7 +28,7 @@ MICROBATCH_TOKENS = 16
 
 @dataclass(frozen=True)
 class Pair:
-    """Two learners of one policy, and the folder that both go back to."""
+    """Two learners of one policy, and the checkpoint to which both return."""
 
     whole: Learner
     streamed: Learner
@@ -48,53 +52,10 @@ def pairs(tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[L
     return pairs
 
 
-def some_groups(count: int, seed: int) -> list[Group]:
-    """Some of them fill micro-batches, some share one, and some have no gradient."""
-    chance = random.Random(seed)
-
-    def ids(longest: int) -> tuple[int, ...]:
-        return tuple(chance.randrange(VOCABULARY) for _ in range(chance.randint(1, longest)))
-
-    def completion() -> Completion:
-        tokens = ids(7)
-        logprobs = tuple(chance.uniform(-5, -2) for _ in tokens)
-        return Completion(tokens, "", logprobs, "stop", ((0, len(tokens)),))
-
-    def group() -> Group:
-        size = chance.randint(2, 5)
-        returns = tuple(float(chance.randint(0, 1)) for _ in range(size))
-        return returned(0, ids(5), tuple(completion() for _ in range(size)), returns)
-
-    return [group() for _ in range(count)]
-
-
-def numbered(step: int, groups: Sequence[Group], size: int) -> Batch:
-    return replace(build_batch(groups, size), step=step)
-
-
-def stream(learner: Learner, batch: Batch, cuts: Sequence[int]) -> UpdateStats:
-    """In portions that end at `cuts`; what is behind the last one comes with the end of the batch."""
-    first, *later = batch.mini_batches
-    done = 0
-    for cut in cuts:
-        learner.accumulate(batch.step, done, first.groups[done:cut])
-        done = cut
-    return learner.finish(replace(batch, mini_batches=(replace(first, groups=first.groups[done:]), *later)), done)
-
-
-def assert_same_state(one: Learner, other: Learner) -> None:
-    assert one.step == other.step
-    for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True):
-        assert torch.equal(a, b)
-    for key, moments in one.optimizer.state_dict()["state"].items():
-        for name, value in moments.items():
-            assert torch.equal(value, other.optimizer.state_dict()["state"][key][name]), name
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), count=st.integers(0, 30), size=st.integers(5, 40), seed=st.integers(0, 1000))
-def test_portions_change_no_bit(
+def test_portions_are_bit_identical(
     pairs: dict[Layout, Pair], layout: Layout, data: st.DataObject, count: int, size: int, seed: int
 ) -> None:
     whole, streamed = pairs[layout].rewind()
@@ -110,7 +71,7 @@ def test_portions_change_no_bit(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_fills_micro_batches_is_not_kept_for_the_end(pairs: dict[Layout, Pair], layout: Layout) -> None:
+def test_full_micro_batches_are_computed_early(pairs: dict[Layout, Pair], layout: Layout) -> None:
     _, streamed = pairs[layout].rewind()
     groups = numbered(0, some_groups(40, 1), 40).mini_batches[0].groups
     before = [parameter.detach().clone() for parameter in streamed.policy.parameters()]
@@ -120,22 +81,22 @@ def test_what_fills_micro_batches_is_not_kept_for_the_end(pairs: dict[Layout, Pa
     assert all(torch.equal(a, b) for a, b in zip(before, streamed.policy.parameters(), strict=True))
 
 
-def test_the_first_group_begins_anew(pairs: dict[Layout, Pair]) -> None:
+def test_group_zero_starts_the_mini_batch_anew(pairs: dict[Layout, Pair]) -> None:
     whole, streamed = pairs["packed"].rewind()
     batch = numbered(0, some_groups(20, 2), 20)
-    streamed.accumulate(0, 0, some_groups_weighed(20, 3))
+    streamed.accumulate(0, 0, some_weighted_groups(20, 3))
     assert stream(streamed, batch, [7, 11]) == whole.update(batch)
     batch = numbered(1, some_groups(20, 4), 20)
-    streamed.accumulate(1, 0, some_groups_weighed(20, 5))
-    assert streamed.update(batch) == whole.update(batch), "so does a batch that comes whole"
+    streamed.accumulate(1, 0, some_weighted_groups(20, 5))
+    assert streamed.update(batch) == whole.update(batch), "a complete batch also starts anew"
     assert_same_state(whole, streamed)
 
 
-def some_groups_weighed(count: int, seed: int) -> tuple[Group, ...]:
+def some_weighted_groups(count: int, seed: int) -> tuple[Group, ...]:
     return numbered(0, some_groups(count, seed), count).mini_batches[0].groups
 
 
-def test_only_the_next_groups_of_the_next_batch_are_taken(pairs: dict[Layout, Pair]) -> None:
+def test_groups_out_of_order_are_rejected(pairs: dict[Layout, Pair]) -> None:
     whole, streamed = pairs["packed"].rewind()
     batch = numbered(0, some_groups(20, 6), 20)
     groups = batch.mini_batches[0].groups
@@ -153,7 +114,7 @@ def test_only_the_next_groups_of_the_next_batch_are_taken(pairs: dict[Layout, Pa
         with pytest.raises(ValueError, match=rf"^batch {step} came where batch 0 is next$"):
             streamed.finish(replace(batch, step=step), 5)
     rest = replace(batch.mini_batches[0], groups=groups[5:])
-    assert streamed.finish(Batch(0, (rest,)), 5) == whole.update(batch), "what was refused has left no trace"
+    assert streamed.finish(Batch(0, (rest,)), 5) == whole.update(batch), "rejected groups changed no state"
     with pytest.raises(ValueError, match=r"^batch 0 came where batch 1 is next$"):
         streamed.update(batch)
     with pytest.raises(ValueError, match=r"^group 20 of batch 1 came where group 0 is next$"):
@@ -161,7 +122,7 @@ def test_only_the_next_groups_of_the_next_batch_are_taken(pairs: dict[Layout, Pa
     assert_same_state(whole, streamed)
 
 
-def test_groups_that_failed_are_begun_anew(pairs: dict[Layout, Pair]) -> None:
+def test_a_failed_mini_batch_starts_anew(pairs: dict[Layout, Pair]) -> None:
     whole, streamed = pairs["packed"].rewind()
     batch = numbered(0, some_groups(20, 7), 20)
     groups = batch.mini_batches[0].groups
@@ -175,7 +136,7 @@ def test_groups_that_failed_are_begun_anew(pairs: dict[Layout, Pair]) -> None:
     assert_same_state(whole, streamed)
 
 
-def test_a_checkpoint_holds_nothing_half_accumulated(pairs: dict[Layout, Pair], tmp_path: Path) -> None:
+def test_loading_a_checkpoint_drops_accumulated_gradients(pairs: dict[Layout, Pair], tmp_path: Path) -> None:
     whole, streamed = pairs["packed"].rewind()
     batches = [numbered(step, some_groups(20, 8 + step), 20) for step in range(2)]
     for learner in (whole, streamed):

@@ -1,4 +1,4 @@
-"""The loss: which tokens count, with which weight, against a plain computation without any batching."""
+"""Log-probabilities, layouts and gradients against a plain computation without batching."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.micro_batches import NO_TOKEN, split_row, trainable_rows
 from marl_ray.learning.optimizer import schedule_factor
 from marl_ray.learning.policy_model import LogprobModel, choose_layout, token_logprobs
-from tests.learning.builders import micro_batches, returned, to_rows, weigh
+from tests.learning.builders import micro_batches, to_rows, unweighted_group, weigh
 
 VOCABULARY = 40
 
@@ -60,14 +60,16 @@ def completion(*ids: int) -> Completion:
 
 def groups() -> list[Group]:
     return [
-        returned(0, (5, 6, 7), (completion(1, 2, 3, 0), completion(4, 0), completion(9, 9, 9)), (1.0, 0.0, 3.5)),
-        returned(1, (8,), (completion(3), completion(2, 2, 0), completion(7, 1, 0)), (2.0, 2.5, 0.0)),
+        unweighted_group(
+            0, (5, 6, 7), (completion(1, 2, 3, 0), completion(4, 0), completion(9, 9, 9)), (1.0, 0.0, 3.5)
+        ),
+        unweighted_group(1, (8,), (completion(3), completion(2, 2, 0), completion(7, 1, 0)), (2.0, 2.5, 0.0)),
     ]
 
 
 @pytest.fixture(scope="module")
 def packed(model: Qwen2ForCausalLM) -> Qwen2ForCausalLM:
-    """The same weights, as the learner runs them."""
+    """Return a copy with packed attention."""
     return with_packed_attention(model)
 
 
@@ -97,7 +99,7 @@ def llama(**rope: Any) -> Any:
 
 
 def gptj() -> Any:
-    """Its attention cannot be chosen."""
+    """Return a model whose attention cannot be replaced."""
     return GPTJForCausalLM(GPTJConfig(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, rotary_dim=4))
 
 
@@ -110,19 +112,19 @@ def gemma3(sliding_window: int = 64) -> Any:
 
 
 def kept(group: Group) -> list[Completion]:
-    """The completions with a gradient: under mareinforce those whose return is not 0."""
+    """Return the completions with a gradient: under mareinforce, completions of non-zero return."""
     return [c for c, value in zip(group.completions, group.returns, strict=True) if value != 0]
 
 
 def plain_logprobs(model: Qwen2ForCausalLM, prompt: tuple, tokens: tuple, temperature: float) -> torch.Tensor:
-    """One sequence, no padding, the whole softmax."""
+    """Return log-probabilities of one sequence, without padding, from the full softmax."""
     ids = torch.tensor([[*prompt, *tokens]])
     scores = torch.log_softmax(model(ids).logits[0].double() / temperature, -1)
     return torch.stack([scores[len(prompt) - 1 + k, t] for k, t in enumerate(tokens)])
 
 
 @pytest.mark.parametrize("max_tokens", [1, 20, 10_000])
-def test_log_probabilities_are_those_of_each_completion_alone(
+def test_packed_log_probabilities_equal_each_completion_alone(
     model: Qwen2ForCausalLM, packed: Qwen2ForCausalLM, max_tokens: int
 ) -> None:
     rows = to_rows(groups(), [1.0, 1.0], "mareinforce")
@@ -137,7 +139,7 @@ def test_log_probabilities_are_those_of_each_completion_alone(
 
 
 @pytest.mark.parametrize("make", [qwen3, llama, gemma3])
-def test_other_architectures_and_checkpointing_agree_with_the_plain_forward(make: Callable[[], Any]) -> None:
+def test_other_architectures_and_checkpointing_equal_the_plain_forward_pass(make: Callable[[], Any]) -> None:
     torch.manual_seed(1)
     plain = make().double()
     packed = with_packed_attention(plain).train()
@@ -152,10 +154,12 @@ def test_other_architectures_and_checkpointing_agree_with_the_plain_forward(make
         torch.testing.assert_close(mine.grad, parameter.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_skewed_groups_agree_with_the_plain_forward(model: Qwen2ForCausalLM, packed: Qwen2ForCausalLM) -> None:
+def test_groups_of_unequal_lengths_equal_the_plain_forward_pass(
+    model: Qwen2ForCausalLM, packed: Qwen2ForCausalLM
+) -> None:
     lengths = (1, 14, 2)
-    skewed = returned(0, (5, 6), tuple(completion(*range(3, 3 + n)) for n in lengths), (1.0, 2.0, 3.0))
-    even = returned(0, (7, 8, 9), (completion(1, 2), completion(3, 4)), (1.0, 2.0))
+    skewed = unweighted_group(0, (5, 6), tuple(completion(*range(3, 3 + n)) for n in lengths), (1.0, 2.0, 3.0))
+    even = unweighted_group(0, (7, 8, 9), (completion(1, 2), completion(3, 4)), (1.0, 2.0))
     (batch,) = micro_batches(to_rows([even, skewed, even], [1.0], "mareinforce"), 10_000, "packed")
     assert [group.stack is None for group in batch.groups] == [False, True, False]
     expected = [
@@ -171,7 +175,7 @@ def test_skewed_groups_agree_with_the_plain_forward(model: Qwen2ForCausalLM, pac
         torch.testing.assert_close(mine.grad, parameter.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_models_that_cannot_be_packed_are_padded(model: Qwen2ForCausalLM) -> None:
+def test_models_that_cannot_be_packed_use_the_padded_layout(model: Qwen2ForCausalLM) -> None:
     def chosen(given: Any, max_length: int = 100) -> tuple[str, str]:
         return choose_layout(given, torch.device("cpu"), max_length)
 
@@ -185,7 +189,7 @@ def test_models_that_cannot_be_packed_are_padded(model: Qwen2ForCausalLM) -> Non
     layout, why = chosen(softcapped)
     assert layout == "padded"
     assert "softcap" in why
-    assert softcapped.config._attn_implementation == "eager", "the fused attention leaves softcapping out"
+    assert softcapped.config._attn_implementation == "eager", "fused attention ignores softcapping"
     assert chosen(gptj())[0] == "padded"
     looking_back = copy.deepcopy(model)
     looking_back.model.layers[0].mlp.register_forward_hook(lambda _module, _inputs, output: output.cumsum(1))
@@ -194,13 +198,13 @@ def test_models_that_cannot_be_packed_are_padded(model: Qwen2ForCausalLM) -> Non
     assert "mix tokens outside of the attention" in why
 
 
-def test_models_that_no_layout_fits_are_refused(model: Qwen2ForCausalLM) -> None:
+def test_models_that_fit_no_layout_are_rejected(model: Qwen2ForCausalLM) -> None:
     cpu = torch.device("cpu")
     looking_ahead = copy.deepcopy(model)
     looking_ahead.model.layers[0].mlp.register_forward_hook(
         lambda _module, _inputs, output: output + output.mean(1, True)
     )
-    with pytest.raises(UserError, match=r"Qwen2ForCausalLM cannot be trained here: .* beside or after it"):
+    with pytest.raises(UserError, match=r"Qwen2ForCausalLM cannot be trained here: .* or on later tokens"):
         choose_layout(looking_ahead, cpu, 100)
     stretched = llama(rope_type="dynamic", factor=2.0, rope_theta=10_000.0)
     with pytest.raises(UserError, match=r"changes beyond 2048 tokens: lower model\.max_length"):
@@ -208,7 +212,7 @@ def test_models_that_no_layout_fits_are_refused(model: Qwen2ForCausalLM) -> None
 
 
 @pytest.mark.parametrize("max_tokens", [1, 20, 10_000])
-def test_padded_batches_hold_every_token_once_and_stay_small(max_tokens: int) -> None:
+def test_padded_batches_contain_every_token_once_within_the_limit(max_tokens: int) -> None:
     rows = to_rows(shifted(groups()), [1.0, 1.0], "mareinforce")
     batches = list(micro_batches(rows, max_tokens, "padded"))
     for batch in batches:
@@ -221,25 +225,23 @@ def test_padded_batches_hold_every_token_once_and_stay_small(max_tokens: int) ->
     assert sorted(predicted) == sorted(t for g in groups() for c in g.completions for t in c.token_ids)
 
 
-def test_completions_without_a_gradient_are_left_out() -> None:
-    equal = returned(0, (5, 6), (completion(1, 0), completion(2, 0)), (1.0, 1.0))
+def test_completions_of_zero_weight_are_left_out() -> None:
+    equal = unweighted_group(0, (5, 6), (completion(1, 0), completion(2, 0)), (1.0, 1.0))
     assert to_rows([equal], [1.0], "magrpo") == []
-    rounding = returned(0, (5,), tuple(completion(i) for i in range(1, 4)), (0.4, 0.4, 0.4))
+    rounding = unweighted_group(0, (5,), tuple(completion(i) for i in range(1, 4)), (0.4, 0.4, 0.4))
     assert to_rows([rounding], [1.0], "magrpo") == []
-    middle = returned(0, (5, 6), (completion(1, 0), completion(2, 0), completion(3, 0)), (0.0, 1.0, 2.0))
+    middle = unweighted_group(0, (5, 6), (completion(1, 0), completion(2, 0), completion(3, 0)), (0.0, 1.0, 2.0))
     (row,) = to_rows([middle], [1.0], "magrpo")
     assert [s.token_ids for s in row.completions] == [(1, 0), (3, 0)]
     assert [s.weight for s in row.completions] == [pytest.approx(-1 / 3), pytest.approx(1 / 3)]
 
 
 @pytest.mark.parametrize("aggregation", ["sequence_sum", "token_mean"])
-def test_gradient_is_that_of_the_definition(
-    model: Qwen2ForCausalLM, packed: Qwen2ForCausalLM, aggregation: str
-) -> None:
+def test_gradient_follows_the_definition(model: Qwen2ForCausalLM, packed: Qwen2ForCausalLM, aggregation: str) -> None:
     turn_weights, temperature = [1.5, 0.5], 0.9
     mini_batch = weigh(groups(), turn_weights, "magrpo", aggregation)
-    scorer = LogprobModel(packed, "packed", temperature, torch.float64)
-    gradient = GradientAccumulator(scorer, OptimizerConfig(microbatch_tokens=30, importance="none"))
+    logprob_model = LogprobModel(packed, "packed", temperature, torch.float64)
+    gradient = GradientAccumulator(logprob_model, OptimizerConfig(microbatch_tokens=30, importance="none"))
     gradient.add(trainable_rows(mini_batch.groups), len(mini_batch.groups))
     gradient.close(mini_batch.normalizer)
     got = [p.grad.clone() for p in packed.parameters()]
@@ -259,7 +261,7 @@ def test_gradient_is_that_of_the_definition(
         torch.testing.assert_close(mine, parameter.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_every_sampled_token_counts_eos_included() -> None:
+def test_every_sampled_token_including_eos_is_trained() -> None:
     rows = to_rows(shifted(groups()), [1.0, 1.0], "mareinforce")
     (batch,) = micro_batches(rows, 10_000, "packed")
     assert batch.tokens.tolist() == [t for g in groups() for c in g.completions for t in c.token_ids]
@@ -267,11 +269,11 @@ def test_every_sampled_token_counts_eos_included() -> None:
 
 
 def shifted(given: list[Group]) -> list[Group]:
-    """Without a return of 0, whose completion would have no gradient."""
+    """Return the groups without a return of 0, which would have no gradient."""
     return [replace(g, returns=tuple(r + 1 for r in g.returns)) for g in given]
 
 
-def test_schedules() -> None:
+def test_learning_rate_schedules() -> None:
     constant, linear, cosine = (schedule_factor(name, 2, 12) for name in ("constant", "linear", "cosine"))
     assert [constant(k) for k in (0, 1, 2, 50)] == [pytest.approx(1 / 3), pytest.approx(2 / 3), 1.0, 1.0]
     assert [linear(k) for k in (2, 7, 12, 20)] == [1.0, 0.5, 0.0, 0.0]
