@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from marl_ray.reports.diagnostics import Rows
 from marl_ray.reports.svg_charts import Series
 
 REWARDS, LEVELS, TURNS, AGENTS, ROLLOUT, TIME = SECTIONS = (
@@ -28,8 +29,6 @@ TURN_METRIC = re.compile(r"turn_(\d+)/(.+)")
 AGENT_METRIC = re.compile(r"(agent|policy)_(\d+)/(.+)")
 DEVICE_METRIC = re.compile(r"memory/device_(\d+)/(.+)")
 X_AXIS = ("step", "env_steps")
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
