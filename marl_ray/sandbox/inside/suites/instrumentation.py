@@ -13,7 +13,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from .statements import imported_name
+from .statements import imported_name, walk_all
 from .suite import ALL, COMPARE, OPERATE, SAME, TRUTH
 from .trust_analysis import TrustAnalysis
 
@@ -138,10 +138,9 @@ class InstanceAnalysis:
 
     def __init__(self, statements: Sequence[ast.stmt], remote: Iterable[str]) -> None:
         bindings: dict[str, list[ast.AST | None]] = {}
-        for statement in statements:
-            for part in ast.walk(statement):
-                for name, value in _bindings(part):
-                    bindings.setdefault(name, []).append(value)
+        for part in walk_all(statements):
+            for name, value in _bindings(part):
+                bindings.setdefault(name, []).append(value)
         self._classes = {name for name in remote if name[:1].isupper()}
         while more := {name for name, values in bindings.items() if all(map(self._is_class, values))} - self._classes:
             self._classes |= more

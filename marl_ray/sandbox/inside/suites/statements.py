@@ -27,6 +27,12 @@ def compile_statements(statements: list[ast.stmt], filename: str) -> CodeType:
         return compile(ast.Module(statements, []), filename, "exec", dont_inherit=True)
 
 
+def walk_all(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield some nodes and all nodes below them."""
+    for node in nodes:
+        yield from ast.walk(node)
+
+
 class Statement:
     """A top-level statement of the tests, and the number of its case.
 
@@ -83,13 +89,12 @@ def bound_names(node: ast.stmt) -> set[str]:
 
 def stored_names(*nodes: ast.AST) -> set[str]:
     """Return the names that are assigned or deleted anywhere in some nodes."""
-    parts = (part for node in nodes for part in ast.walk(node))
-    return {part.id for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
+    return {part.id for part in walk_all(nodes) if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
 
 
 def names_in(*nodes: ast.AST) -> set[str]:
     """Return all names in some nodes."""
-    return {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return {part.id for part in walk_all(nodes) if isinstance(part, ast.Name)}
 
 
 def imported_name(item: ast.alias) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 
-from .statements import names_in
+from .statements import names_in, walk_all
 
 _LAZY_MODULES = frozenset(("itertools", "functools", "operator", "io", "mock", "builtins"))
 _MAKES_LAZY = frozenset(
@@ -80,40 +80,35 @@ class TrustAnalysis:
 
     def from_program(self, node: ast.AST | None) -> bool:
         """Return whether a value may come from the program."""
-        return node is not None and any(
-            isinstance(part, ast.Name) and part.id in self.tainted for part in ast.walk(node)
-        )
+        return node is not None and not self.tainted.isdisjoint(names_in(node))
 
     def compares(self, statements: Sequence[ast.stmt]) -> bool:
         """Return whether values of the program are compared with each other, by a comparison with the program on both
         sides, by sorting or by building sets or dicts.
         """
-        for statement in statements:
-            for part in ast.walk(statement):
-                if isinstance(part, ast.Compare):
-                    sides = [part.left, *part.comparators]
-                    if sum(map(self.from_program, sides)) > 1:
-                        return True
-                elif isinstance(part, ast.Call) and last_name(part.func) in _COMPARING:
-                    if self.from_program(part):
-                        return True
-                elif isinstance(part, ast.Set | ast.SetComp | ast.Dict | ast.DictComp) and self.from_program(part):
+        for part in walk_all(statements):
+            if isinstance(part, ast.Compare):
+                if sum(map(self.from_program, [part.left, *part.comparators])) > 1:
                     return True
+            elif (
+                isinstance(part, ast.Set | ast.SetComp | ast.Dict | ast.DictComp)
+                or (isinstance(part, ast.Call) and last_name(part.func) in _COMPARING)
+            ) and self.from_program(part):
+                return True
         return False
 
     def guest_reason(self, statements: Iterable[ast.stmt]) -> str:
         """Return why these statements must run in the guest; empty if the judge can evaluate them."""
-        for statement in statements:
-            for part in ast.walk(statement):
-                for expression, use in _class_uses(part):
-                    names = names_in(expression) & self._remote
-                    if names:
-                        return f"a test {use} the program's class {min(names)}"
-                if self._awaits(part):
-                    return "a test runs a coroutine of the program"
-                passed = self._passed_object(part)
-                if passed:
-                    return f"a test passes the program {passed}"
+        for part in walk_all(statements):
+            for expression, use in _class_uses(part):
+                names = names_in(expression) & self._remote
+                if names:
+                    return f"a test {use} the program's class {min(names)}"
+            if self._awaits(part):
+                return "a test runs a coroutine of the program"
+            passed = self._passed_object(part)
+            if passed:
+                return f"a test passes the program {passed}"
         return ""
 
     def _awaits(self, part: ast.AST) -> bool:
@@ -222,7 +217,7 @@ def _test_objects(statements: Sequence[ast.stmt]) -> dict[str, str]:
     function, an iterator, or a container of one).
     """
     kinds: dict[str, str] = {}
-    parts = [part for statement in statements for part in ast.walk(statement)]
+    parts = list(walk_all(statements))
     for part in parts:
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
             kinds[part.name] = "function"
@@ -267,23 +262,21 @@ def _tainted(statements: Sequence[ast.stmt], remote: frozenset[str]) -> frozense
     bindings: list[tuple[set[str], ast.AST]] = []
     parameters = {
         part.name: {item.arg for item in ast.walk(part.args) if isinstance(item, ast.arg)}
-        for statement in statements
-        for part in ast.walk(statement)
+        for part in walk_all(statements)
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    for statement in statements:
-        for part in ast.walk(statement):
-            if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                bindings.append(({part.name}, part))
-            elif isinstance(part, ast.Call) and last_name(part.func) in parameters:
-                bindings += [(parameters[last_name(part.func)], argument) for argument in part.args]
-            elif isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and part.value:
-                targets = part.targets if isinstance(part, ast.Assign) else [part.target]
-                bindings.append((names_in(*targets), part.value))
-            elif isinstance(part, ast.For | ast.AsyncFor | ast.comprehension):
-                bindings.append((names_in(part.target), part.iter))
-            elif isinstance(part, ast.withitem) and part.optional_vars is not None:
-                bindings.append((names_in(part.optional_vars), part.context_expr))
+    for part in walk_all(statements):
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bindings.append(({part.name}, part))
+        elif isinstance(part, ast.Call) and last_name(part.func) in parameters:
+            bindings += [(parameters[last_name(part.func)], argument) for argument in part.args]
+        elif isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and part.value:
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+            bindings.append((names_in(*targets), part.value))
+        elif isinstance(part, ast.For | ast.AsyncFor | ast.comprehension):
+            bindings.append((names_in(part.target), part.iter))
+        elif isinstance(part, ast.withitem) and part.optional_vars is not None:
+            bindings.append((names_in(part.optional_vars), part.context_expr))
     changed = True
     while changed:
         changed = False
