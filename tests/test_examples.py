@@ -21,7 +21,7 @@ from marl_ray.external.llm_judge import Judgement
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.telemetry.metrics import episode_metrics, rollout_metrics
-from tests.end_to_end.conftest import rows, train
+from tests.end_to_end.helpers import rows, train
 from tests.external.fake_endpoint import Server, fails, says
 from tests.factories import make_completion
 

@@ -60,7 +60,7 @@ class WeightUpdateClient:
     def run_stage(self, stage: TransferStage, info: dict[str, Any] | None = None) -> None:
         """Run one stage of vLLM's weight transfer on all generators.
 
-        The ranks of an engine's workers follow those of the previous engine. Raises ReceiverLostError if a generator is
+        The ranks of an engine's workers follow the previous engine's ranks. Raises ReceiverLostError if a generator is
         lost, because vLLM's transfer needs all of them.
         """
         calls = []
@@ -84,7 +84,7 @@ class WeightUpdateClient:
         return self._wait("set the weight version", calls)
 
     def _wait(self, purpose: str, calls: Sequence[Call[R]]) -> list[R]:
-        """Return the results of the remaining generators, and drop those that are lost."""
+        """Return the results of the remaining generators, and drop lost generators."""
         remaining_s = round(max(0.0, self._end - time.monotonic()), 1)
         results = wait_all(calls, Deadline(remaining_s, "sync_s", f"to {purpose}"))
         good, serving = [], []

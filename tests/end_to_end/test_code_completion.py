@@ -1,4 +1,4 @@
-"""Two steps of training on classes, as a user starts them."""
+"""Two training steps on class completion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.conftest import QUICK, rows, train
+from tests.end_to_end.helpers import QUICK, rows, train
 
 SMALL = ["magrpo.rollout_buffer_size=2", "magrpo.num_generations=8", "magrpo.max_steps=2", "magrpo.max_new_tokens=32"]
 TESTS = """\
@@ -27,8 +27,8 @@ class TestGrow(unittest.TestCase):
 """
 
 
-def a_class(number: int) -> dict[str, Any]:
-    """A row with ClassEval's fields that are needed. The tiny policy may well write `aux`."""
+def make_class(number: int) -> dict[str, Any]:
+    """Return a row with the required fields of ClassEval. The tiny policy may well write `aux`."""
     skeleton = f'''\
 class Number:
     """A number."""
@@ -45,9 +45,9 @@ class Number:
     return {"task_id": f"Number_{number}", "class_name": "Number", "skeleton": skeleton, "test": tests}
 
 
-def test_two_steps_of_two_turns(tmp_path: Path) -> None:
+def test_two_agents_complete_classes_for_two_steps(tmp_path: Path) -> None:
     data = tmp_path / "classeval.jsonl"
-    data.write_text("\n".join(json.dumps(a_class(number)) for number in range(3, 11)))
+    data.write_text("\n".join(json.dumps(make_class(number)) for number in range(3, 11)))
     settings = [f"dataset.name={data}", "dataset.type=classeval", "dataset.train_split=test", "dataset.eval_split=null"]
     settings += ["code_completion.strategy=balanced", "external.sandbox_slice=all", "output.save_final_model=false"]
     result = train(*QUICK, *SMALL, *settings, f"output.base_dir={tmp_path}", "output.run_name=r")

@@ -1,4 +1,4 @@
-"""A run whose agents look beyond siblings, with dynamic sampling, and what its log gives back."""
+"""A run with counterfactual and greedy baselines and dynamic sampling, and its replay."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 
 from marl_ray.cli.main import main
 from marl_ray.storage.batch_log import BatchLog
-from tests.end_to_end.conftest import ROOT, rows, train
+from tests.end_to_end.helpers import rows, train
+from tests.factories import ROOT
 
 
-def test_a_run_with_baselines_and_skipped_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_baselines_and_skipped_prompt_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = train(
         "--config",
         str(ROOT / "configs" / "toy_credit.yaml"),
@@ -29,19 +30,19 @@ def test_a_run_with_baselines_and_skipped_draws(tmp_path: Path, capsys: pytest.C
     assert result.returncode == 0, result.stderr
     log, env_steps, draw = BatchLog(tmp_path / "credit" / "batches"), 0, 0
     for step, row in enumerate(rows(tmp_path / "credit", "step")):
-        kept = log.read(step)
-        assert row["rollout/episodes"] == kept.draws == 4 + len(kept.skipped)
-        assert set(kept.skipped) < set(range(draw, draw + kept.draws))
-        draw += kept.draws
+        logged = log.read(step)
+        assert row["rollout/episodes"] == logged.draws == 4 + len(logged.skipped)
+        assert set(logged.skipped) < set(range(draw, draw + logged.draws))
+        draw += logged.draws
         env_steps += row["rollout/joint_samples"]
         assert row["env_steps"] == env_steps
-        assert row["rollout/joint_samples"] == kept.draws * 2 * (4 + 1), "the greedy one is sampled too"
+        assert row["rollout/joint_samples"] == logged.draws * 2 * (4 + 1), "the greedy joint action counts too"
         assert 0 <= row["turn_1/greedy_reward_mean"] <= 4
         assert -4 <= row["agent_0/turn_1/difference_mean"] <= 4
-        helpers, mains = (batch.mini_batches[0].groups for batch in kept.batches)
+        helpers, mains = (batch.mini_batches[0].groups for batch in logged.batches)
         for group in (*helpers, *mains):
-            value = [r - b for r, b in zip(group.returns, group.baselines, strict=True)]
-            assert group.weights == pytest.approx([v / 4 for v in value])
-        assert all(len(set(group.baselines)) == 1 for group in mains), "one greedy sample a node"
+            differences = [r - b for r, b in zip(group.returns, group.baselines, strict=True)]
+            assert group.weights == pytest.approx([difference / 4 for difference in differences])
+        assert all(len(set(group.baselines)) == 1 for group in mains), "one greedy sample per node"
     assert main(["replay", str(tmp_path / "credit")]) == 0
     assert "to the bit" in capsys.readouterr().out

@@ -1,14 +1,15 @@
-"""A run with every option of the learner's: several clipped steps a batch, a reference policy, masked answers."""
+"""A run with several clipped optimizer steps per batch, a reference policy and masked completions."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 
-from tests.end_to_end.conftest import ROOT, rows, train
+from tests.end_to_end.helpers import rows, train
+from tests.factories import ROOT
 
 
-def test_a_run_with_clipped_steps_and_a_reference(tmp_path: Path) -> None:
+def test_a_run_with_clipped_steps_and_a_reference_policy(tmp_path: Path) -> None:
     result = train(
         "--config",
         str(ROOT / "configs" / "toy_clip.yaml"),
@@ -27,7 +28,7 @@ def test_a_run_with_clipped_steps_and_a_reference(tmp_path: Path) -> None:
     first, second = rows(tmp_path / "clipped", "step")
     for agent in ("agent_0", "agent_1"):
         assert 2 <= first[f"{agent}/optimizer_steps"] <= 4
-        assert first[f"{agent}/reference_kl"] == 0.0, "they are one model until the first update"
+        assert first[f"{agent}/reference_kl"] == 0.0, "policy and reference are equal until the first update"
         assert second[f"{agent}/reference_kl"] > 0
         assert 0 <= first[f"{agent}/clip_fraction"] < 1
         assert first[f"{agent}/policy_ratio_max"] > 1

@@ -1,5 +1,5 @@
-"""Three agents with two policies: two share one, the third is of another family, with a tokenizer and settings of its
-own. Each policy has a critic on its own layers, so that all of that goes through the log and comes back from it."""
+"""Three agents with two policies: two agents share one, the third has a model of another family with its own tokenizer and
+settings. Each policy has a critic on its own layers, so that the batch log and replay cover critics too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
 from marl_ray.toy import BASE_PATH
-from tests.end_to_end.conftest import QUICK, ROOT, environment, rows, timeless, train
+from tests.end_to_end.helpers import QUICK, environment, rows, train, without_times
+from tests.factories import ROOT
 from tests.other_model import SIZE, other_model
 
 SHARED, OWN = "policy_0", "agent_1"
@@ -22,17 +23,17 @@ SHARED, OWN = "policy_0", "agent_1"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two steps of two turns, every answer handed on."""
+    """The folder of a run of two steps and two turns, with every joint action expanded."""
     base = tmp_path_factory.mktemp("runs")
     other_model(base / "other")
-    result = of_two_policies(base, "r")
+    result = train_two_policies(base, "r")
     assert "policy 0 (agents 0, 2): one learner, one update from the groups of all" in result.stderr
     assert "starting 2 generators, 2 learners" in result.stderr
     assert "loss: of policy 0, agent 1" in result.stderr
     return base / "r"
 
 
-def of_two_policies(base: Path, name: str, *further: str) -> subprocess.CompletedProcess[str]:
+def train_two_policies(base: Path, name: str, *overrides: str) -> subprocess.CompletedProcess[str]:
     other = base / "other"
     result = train(
         *QUICK,
@@ -48,13 +49,13 @@ def of_two_policies(base: Path, name: str, *further: str) -> subprocess.Complete
         "output.keep_batches=true",
         f"output.base_dir={base}",
         f"output.run_name={name}",
-        *further,
+        *overrides,
     )
     assert result.returncode == 0, result.stderr
     return result
 
 
-def test_numbers_are_by_policy_and_by_agent(run: Path) -> None:
+def test_metrics_are_per_policy_and_per_agent(run: Path) -> None:
     first, second = rows(run, "step")
     names = {key.partition("/")[0] for key in first if key.endswith("/loss")}
     assert names == {SHARED, OWN}
@@ -66,15 +67,15 @@ def test_numbers_are_by_policy_and_by_agent(run: Path) -> None:
             assert row[f"{policy}/optimizer_steps"] == 1
             assert row[f"{policy}/weight_version"] == row["step"]
             assert row[f"{policy}/critic_loss"] > 0
-            assert (row[f"{policy}/value_mean"] == 0) == (row is first), "a value head says nothing before training"
+            assert (row[f"{policy}/value_mean"] == 0) == (row is first), "a new value head returns 0"
     assert first[f"{OWN}/learning_rate"] == 2 * first[f"{SHARED}/learning_rate"] == 1e-3
 
 
-def test_each_policy_is_kept_once_and_has_learned(run: Path) -> None:
+def test_each_policy_is_stored_once_and_has_changed(run: Path) -> None:
     for folder in (run / "models", run / "checkpoints" / "step_000002"):
         assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == [OWN, SHARED]
-        kept = [(folder / name / "critic.pt").exists() for name in (OWN, SHARED)]
-        assert kept == [folder.parent.name == "checkpoints"] * 2
+        has_critic = [(folder / name / "critic.pt").exists() for name in (OWN, SHARED)]
+        assert has_critic == [folder.parent.name == "checkpoints"] * 2
     trained = {name: run / "models" / name for name in (SHARED, OWN)}
     for name, base in ((SHARED, BASE_PATH), (OWN, run.parent / "other")):
         before, after = (load_file(folder / "model.safetensors") for folder in (base, trained[name]))
@@ -86,9 +87,9 @@ def test_each_policy_is_kept_once_and_has_learned(run: Path) -> None:
     assert saved["agents"][2] == {"policy": 0}
 
 
-def test_it_is_learned_again_to_the_same_bits(run: Path) -> None:
-    asked = [sys.executable, "-m", "marl_ray", "replay", str(run)]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=120, env=environment(), cwd=ROOT)
+def test_a_replay_gives_identical_metrics(run: Path) -> None:
+    arguments = [sys.executable, "-m", "marl_ray", "replay", str(run)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=environment(), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     for line in (
         "policy 0 (agents 0, 2), from its base model",
@@ -98,22 +99,22 @@ def test_it_is_learned_again_to_the_same_bits(run: Path) -> None:
     assert "agent 1: 2 of 2 steps have recorded metrics; metrics are bit-identical" in done.stdout
 
 
-def test_on_one_device_by_turns_it_is_the_same_to_the_bit(run: Path) -> None:
-    done = of_two_policies(run.parent, "by_turns", "resources.colocate=true")
+def test_colocation_on_one_device_gives_identical_results(run: Path) -> None:
+    done = train_two_policies(run.parent, "colocated", "resources.colocate=true")
     assert "Memory of device 0: " in done.stderr
-    steps = rows(run.parent / "by_turns", "step")
-    assert [remembered(row) for row in steps] == [remembered(row) for row in rows(run, "step")]
+    steps = rows(run.parent / "colocated", "step")
+    assert [without_memory(row) for row in steps] == [without_memory(row) for row in rows(run, "step")]
     phases = [f"memory/device_0/{phase}" for phase in ("play", "asleep", "learn", "awake")]
     for row in steps:
-        play, asleep, learn, awake = (row[phase] for phase in phases)
-        # The two engines have 256 MB of keys and values each.
-        assert min(play, awake) > asleep + 450
-        assert asleep < learn < play
+        rollout, asleep, training, awake = (row[phase] for phase in phases)
+        # The two engines have a KV cache of 256 MB each.
+        assert min(rollout, awake) > asleep + 450
+        assert asleep < training < rollout
     for policy in (SHARED, OWN):
         weights = Path("checkpoints", "step_000002", policy, "model.safetensors")
-        assert (run / weights).read_bytes() == (run.parent / "by_turns" / weights).read_bytes()
+        assert (run / weights).read_bytes() == (run.parent / "colocated" / weights).read_bytes()
 
 
-def remembered(row: dict) -> dict:
-    """The row without what depends on the machine."""
-    return {key: value for key, value in timeless(row).items() if not key.startswith("memory/")}
+def without_memory(row: dict) -> dict:
+    """Return the row without times and memory."""
+    return {key: value for key, value in without_times(row).items() if not key.startswith("memory/")}

@@ -1,7 +1,4 @@
-"""One step of a real pretrained model: fetched, sampled, judged, updated, pushed back, saved.
-
-Skipped, with the reason, where the package that carries the model cannot be had.
-"""
+"""One training step of a real pretrained model. Skipped if the package with the model is unavailable."""
 
 from __future__ import annotations
 
@@ -13,7 +10,8 @@ import pytest
 
 from marl_ray.core.errors import UserError
 from marl_ray.models.names import SMOLLM2, resolve_model
-from tests.end_to_end.conftest import ROOT, rows, train
+from tests.end_to_end.helpers import rows, train
+from tests.factories import ROOT
 
 pytestmark = pytest.mark.real_model
 
@@ -32,14 +30,14 @@ TASKS = [
 
 @pytest.fixture(scope="module")
 def model() -> str:
-    """The model's folder."""
+    """The folder of the model."""
     try:
         return resolve_model(SMOLLM2)
     except UserError as error:
         pytest.skip(str(error))
 
 
-def test_the_tokenizer_and_its_template_survived_the_conversion(model: str) -> None:
+def test_the_tokenizer_and_its_chat_template_survived_the_conversion(model: str) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -51,8 +49,8 @@ def test_the_tokenizer_and_its_template_survived_the_conversion(model: str) -> N
     assert tokenizer.eos_token == "<|im_end|>"
 
 
-def test_the_model_knows_what_it_learned(model: str) -> None:
-    """Broken weights would still train and save; they would not continue this."""
+def test_the_pretrained_weights_survived_the_conversion(model: str) -> None:
+    """Broken weights would still train and save, but would not continue this sentence."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -63,7 +61,7 @@ def test_the_model_knows_what_it_learned(model: str) -> None:
     assert tokenizer.decode(best).strip() == "Paris"
 
 
-def test_a_step_of_two_agents(model: str, tmp_path: Path) -> None:
+def test_two_agents_train_for_a_step(model: str, tmp_path: Path) -> None:
     data = tmp_path / "mbpp.jsonl"
     data.write_text("".join(json.dumps(task) + "\n" for task in TASKS))
     result = train(

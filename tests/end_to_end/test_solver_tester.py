@@ -1,16 +1,17 @@
-"""Two steps of training a solver and a test writer, as a user starts them."""
+"""Two training steps of a solver and a tester."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from tests.end_to_end.conftest import ROOT, rows, train
+from tests.end_to_end.helpers import rows, train
+from tests.factories import ROOT
 
 SMALL = ["magrpo.rollout_buffer_size=2", "magrpo.num_generations=4", "magrpo.max_steps=2", "magrpo.max_new_tokens=32"]
 
 
-def test_two_steps_of_two_turns(tmp_path: Path) -> None:
+def test_a_solver_and_a_tester_train_for_two_steps(tmp_path: Path) -> None:
     config = ["--config", str(ROOT / "configs" / "toy_solver_tester.yaml"), "--override"]
     output = ["dataset.eval_split=null", "output.save_final_model=false", f"output.base_dir={tmp_path}"]
     result = train(*config, *SMALL, *output, "output.run_name=r")
@@ -24,6 +25,6 @@ def test_two_steps_of_two_turns(tmp_path: Path) -> None:
     episodes = [json.loads(line) for line in (tmp_path / "r" / "episodes.jsonl").read_text().splitlines()]
     for node in episodes[0]["nodes"]:
         assert len(node["other_prompts"][0]) == 3
-        assert [len(said) for said in node["responses"]] == [7, 4]
+        assert [len(group) for group in node["responses"]] == [7, 4]
         assert node["prompts"][0].startswith("Another agent's solution:\n")
         assert len(node["joint_actions"][0]["rewards"]) == 2

@@ -1,4 +1,4 @@
-"""The main job on real problems: files, metrics, models, and going on after a stop."""
+"""Training on real problems: files, metrics, models, and resuming after a crash."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import yaml
 from safetensors.torch import load_file
 
 from marl_ray.toy import BASE_PATH, TASKS_PATH
-from tests.end_to_end.conftest import ALONE, HUMANEVAL, QUICK, ROOT, command, environment, rows, timeless, train
+from tests.end_to_end.helpers import HUMANEVAL, ONE_AGENT, QUICK, command, environment, rows, train, without_times
+from tests.factories import ROOT
 
 SMALL = ["magrpo.rollout_buffer_size=4", "magrpo.num_generations=8", "magrpo.eval_num_samples=2"]
 
@@ -34,12 +35,12 @@ REAL = [
     "magrpo.estimator=mareinforce",
     "magrpo.eval_num_generations=1",
 ]
-"""Four steps of two turns on HumanEval, from the bundled policy."""
+"""Settings of four steps of two turns on HumanEval, from the bundled policy."""
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Such a run, to its end."""
+    """The folder of a finished run with these settings."""
     base = tmp_path_factory.mktemp("runs")
     result = train(*REAL, f"output.base_dir={base}", "output.run_name=he")
     assert result.returncode == 0, result.stderr
@@ -50,7 +51,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_humaneval
-def test_metrics_have_their_names(finished: Path) -> None:
+def test_metrics_have_their_documented_names(finished: Path) -> None:
     steps = rows(finished, "step")
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
     first = steps[0]
@@ -78,7 +79,7 @@ def test_metrics_have_their_names(finished: Path) -> None:
 
 
 @needs_humaneval
-def test_episodes_can_be_read(finished: Path) -> None:
+def test_episodes_are_recorded(finished: Path) -> None:
     episodes = [json.loads(line) for line in (finished / "episodes.jsonl").read_text().splitlines()]
     train_episode = next(e for e in episodes if e["kind"] == "train")
     first, second = train_episode["nodes"]
@@ -87,15 +88,15 @@ def test_episodes_can_be_read(finished: Path) -> None:
     assert len(first["prompts"]) == len(first["responses"]) == 2
     assert len(first["joint_actions"]) == 8
     assert first["joint_actions"][0]["report"]["total"] > 0
-    handed_on = first["responses"][1][first["expanded"][0]]
-    assert handed_on.strip().splitlines()[0] in second["prompts"][1] or "previous" in second["prompts"][1].lower()
+    expanded = first["responses"][1][first["expanded"][0]]
+    assert expanded.strip().splitlines()[0] in second["prompts"][1] or "previous" in second["prompts"][1].lower()
     text = (finished / "sample_episodes.txt").read_text()
     assert "turn 2: reward" in text
     assert "[agent 1 response]" in text
 
 
 @needs_humaneval
-def test_models_load_and_the_config_is_resolved(finished: Path) -> None:
+def test_models_load_and_the_resolved_config_is_stored(finished: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     for agent in (0, 1):
@@ -111,10 +112,10 @@ def test_models_load_and_the_config_is_resolved(finished: Path) -> None:
 
 
 @needs_humaneval
-def test_an_evaluation_gives_the_numbers_of_the_trainings_last(finished: Path, tmp_path: Path) -> None:
-    """The trained models on disk are those that were served, and they are played by the same code."""
-    asked = ["eval", "--model", str(finished), "--output", str(tmp_path), "--samples", "1"]
-    run = [sys.executable, "-m", "marl_ray", *asked]
+def test_an_evaluation_reproduces_the_last_evaluation_of_the_training(finished: Path, tmp_path: Path) -> None:
+    """The exported models are the models that were served, and the same code evaluates them."""
+    arguments = ["eval", "--model", str(finished), "--output", str(tmp_path), "--samples", "1"]
+    run = [sys.executable, "-m", "marl_ray", *arguments]
     done = subprocess.run(run, capture_output=True, text=True, timeout=120, env=environment(), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "2 tasks, 1 sample each" in done.stdout
@@ -129,15 +130,15 @@ def test_an_evaluation_gives_the_numbers_of_the_trainings_last(finished: Path, t
     assert [(task["model"], task["samples"]) for task in tasks] == [("he", 1)] * 2
 
 
-def forgetful(row: dict) -> dict:
-    """The row without what depends on what a process remembers: verdicts of before it started it makes again, and
-    weights of steps that are learned again are sent once, after the last of them."""
-    own = ("sandbox/executions", "/sent_bytes", "/changed_share")
-    return {key: value for key, value in timeless(row).items() if not key.endswith(own)}
+def without_process_state(row: dict) -> dict:
+    """Return the row without values that depend on the process: a resumed run repeats cached sandbox executions, and
+    sends the weights once for all steps that it learns again."""
+    suffixes = ("sandbox/executions", "/sent_bytes", "/changed_share")
+    return {key: value for key, value in without_times(row).items() if not key.endswith(suffixes)}
 
 
 @needs_humaneval
-def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(
+def test_a_run_whose_driver_was_killed_resumes_with_identical_results(
     finished: Path, tmp_path: Path, children: list[subprocess.Popen]
 ) -> None:
     killed = subprocess.Popen(
@@ -149,24 +150,24 @@ def test_a_run_whose_driver_was_killed_goes_on_to_the_same_bits(
     )
     children.append(killed)
     assert killed.stderr is not None
-    said = list(takewhile(lambda line: not line.startswith("step 2/4"), killed.stderr))
+    lines = list(takewhile(lambda line: not line.startswith("step 2/4"), killed.stderr))
     killed.kill()
-    assert killed.wait(timeout=30) == -signal.SIGKILL, said
+    assert killed.wait(timeout=30) == -signal.SIGKILL, lines
     assert 2 <= len(rows(tmp_path / "he", "step")) < 4
 
     resumed = train("--resume", str(tmp_path / "he"))
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming after step " in resumed.stderr
-    expected, got = rows(finished, "step"), rows(tmp_path / "he", "step")
-    assert [forgetful(row) for row in got] == [forgetful(row) for row in expected]
+    expected, actual = rows(finished, "step"), rows(tmp_path / "he", "step")
+    assert [without_process_state(row) for row in actual] == [without_process_state(row) for row in expected]
     for agent in ("agent_0", "agent_1"):
         weights = Path("checkpoints", "step_000004", agent, "model.safetensors")
         assert (finished / weights).read_bytes() == (tmp_path / "he" / weights).read_bytes()
 
 
-def test_steps_without_a_gradient_leave_the_policies_alone(tmp_path: Path) -> None:
+def test_steps_without_a_gradient_do_not_change_the_policies(tmp_path: Path) -> None:
     settings = ["magrpo.max_new_tokens=1", "magrpo.weight_decay=0.1", "magrpo.max_steps=2"]
-    result = train(*QUICK, *SMALL, *ALONE, *settings, f"output.base_dir={tmp_path}", "output.run_name=r")
+    result = train(*QUICK, *SMALL, *ONE_AGENT, *settings, f"output.base_dir={tmp_path}", "output.run_name=r")
     assert result.returncode == 1
     assert "no optimizer step up to step 2 had a gradient" in result.stderr.strip().splitlines()[-1]
     assert "agent 0: prompts go to the model as they are (its tokenizer has no chat template)" in result.stderr
@@ -181,8 +182,8 @@ def test_steps_without_a_gradient_leave_the_policies_alone(tmp_path: Path) -> No
     assert all(torch.equal(before[name].float(), after[name]) for name in after)
 
 
-def test_bug_fix(tmp_path: Path) -> None:
-    """Two steps of adapters on bugs in functions that the bundled policy knows."""
+def test_two_steps_of_bug_fix_with_adapters(tmp_path: Path) -> None:
+    """The bugs are in functions that the bundled policy knows."""
     bugs = []
     for row in map(json.loads, TASKS_PATH.read_text().splitlines()[:10]):
         head = row["main_solution"].split("\n")[0]
@@ -199,9 +200,9 @@ def test_bug_fix(tmp_path: Path) -> None:
     assert all(levels <= set(row) for row in rows(tmp_path / "r", "step"))
     assert any(row["turn_1/tests_fixed_rate"] > 0 for row in rows(tmp_path / "r", "step"))
     gaps = [row["agent_0/logprob_gap"] for row in rows(tmp_path / "r", "step")]
-    assert 0 < max(gaps) < 1e-3, "engines have them merged"
-    kept = tmp_path / "r" / "checkpoints" / "step_000002" / "agent_0"
-    assert [file.name for file in kept.glob("*.safetensors")] == ["adapter_model.safetensors"]
+    assert 0 < max(gaps) < 1e-3, "engines have merged the adapters"
+    checkpoint = tmp_path / "r" / "checkpoints" / "step_000002" / "agent_0"
+    assert [file.name for file in checkpoint.glob("*.safetensors")] == ["adapter_model.safetensors"]
     episodes = [json.loads(line) for line in (tmp_path / "r" / "episodes.jsonl").read_text().splitlines()]
     first, second = next(e["nodes"] for e in episodes if e["kind"] == "train" and len(e["nodes"]) == 2)
     assert "1: def " in first["prompts"][0]

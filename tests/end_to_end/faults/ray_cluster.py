@@ -1,6 +1,6 @@
-"""A cluster of several nodes on this machine: a raylet each, all on localhost, with Ray's own test tool.
+"""A Ray cluster of several nodes on this machine, made with Ray's own test tool: one raylet per node, all on localhost.
 
-Nodes notice each other's death within two seconds (`HEALTH`); a production cluster would wait longer.
+Lost nodes are detected within two seconds (`HEALTH`); a production cluster waits longer.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ HEALTH = {
 NODE_CPUS = 3.0
 
 
-class Nodes:
-    """A head without room for actors, and `count` worker nodes."""
+class RayCluster:
+    """A head without resources for actors, and `count` worker nodes."""
 
     def __init__(self, count: int) -> None:
         from ray.cluster_utils import Cluster
@@ -41,47 +41,47 @@ class Nodes:
         return self.cluster.address
 
     def add(self) -> None:
-        """One more node."""
+        """Add a worker node."""
         self.workers.append(
             self.cluster.add_node(num_cpus=NODE_CPUS, include_dashboard=False, object_store_memory=10**8, wait=False)
         )
 
     def kill(self, index: int) -> list[int]:
-        """SIGKILL for a worker node, as if its machine lost power: the raylet and all below it. Returns their ids."""
+        """Kill the raylet of a worker node and all its descendants, as in a power loss. Returns their process ids."""
         node = self.workers.pop(index)
         (raylet,) = node.all_processes["raylet"]
         root = psutil.Process(raylet.process.pid)
         victims = [root, *root.children(recursive=True)]
         for victim in victims:
-            with suppress(psutil.NoSuchProcess):  # a parent's end may be its own
+            with suppress(psutil.NoSuchProcess):  # it may end with its parent
                 victim.kill()
         self.cluster.worker_nodes.discard(node)
         return [victim.pid for victim in victims]
 
-    def of_head(self, name: str) -> psutil.Process:
-        """A process of Ray's own on the head node: `raylet`, `gcs_server`."""
-        (found,) = self.cluster.head_node.all_processes[name]
-        return psutil.Process(found.process.pid)
+    def head_process(self, name: str) -> psutil.Process:
+        """Return a process of Ray on the head node: `raylet` or `gcs_server`."""
+        (info,) = self.cluster.head_node.all_processes[name]
+        return psutil.Process(info.process.pid)
 
     def processes(self) -> list[psutil.Process]:
-        """Everything that runs on the worker nodes."""
-        found = []
+        """Return all processes on the worker nodes."""
+        processes = []
         for node in self.workers:
             (raylet,) = node.all_processes["raylet"]
-            found += psutil.Process(raylet.process.pid).children(recursive=True)
-        return found
+            processes += psutil.Process(raylet.process.pid).children(recursive=True)
+        return processes
 
 
 @contextmanager
-def nodes(count: int) -> Iterator[Nodes]:
-    """A cluster, ended afterwards; the variables that its nodes and drivers need are set meanwhile."""
+def ray_cluster(count: int) -> Iterator[RayCluster]:
+    """Run a cluster of `count` worker nodes, and set the environment variables of its nodes and drivers meanwhile."""
     before = {name: os.environ.get(name) for name in HEALTH}
     os.environ.update(HEALTH)
-    made = Nodes(count)
+    cluster = RayCluster(count)
     try:
-        yield made
+        yield cluster
     finally:
-        made.cluster.shutdown()
+        cluster.cluster.shutdown()
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name)

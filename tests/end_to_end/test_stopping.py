@@ -1,4 +1,4 @@
-"""Stopping a run, what listens while it runs, and `ray job submit`."""
+"""Signals, lost processes, listening ports, and `ray job submit`."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ import psutil
 import pytest
 
 from marl_ray.storage.run_folder import RunFolder
-from tests.end_to_end.conftest import ALONE, QUICK, ROOT, command, environment, rows
+from tests.end_to_end.helpers import ONE_AGENT, QUICK, command, environment, rows
+from tests.factories import ROOT
 
 RAY = Path(sys.executable).with_name("ray")
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 TINY = ["magrpo.rollout_buffer_size=2", "magrpo.num_generations=2", "magrpo.eval_num_samples=1"]
 
 
-def read_until(process: subprocess.Popen, found: Callable[[str], bool]) -> list[str]:
-    """Lines of standard error up to the first that satisfies `found`."""
+def read_until(process: subprocess.Popen, matches: Callable[[str], bool]) -> list[str]:
+    """Return the lines of standard error up to the first one that matches."""
     assert process.stderr is not None
-    seen = []
+    lines = []
     for line in process.stderr:
-        seen.append(line)
-        if found(line):
-            return seen
-    raise AssertionError("the run ended early:\n" + "".join(seen))
+        lines.append(line)
+        if matches(line):
+            return lines
+    raise AssertionError("the run ended early:\n" + "".join(lines))
 
 
 def run(base: Path, children: list[subprocess.Popen], *overrides: str) -> subprocess.Popen:
-    """A long run whose temporary folder is `base`/t."""
+    """Start a long run whose temporary folder is `base`/t."""
     (base / "t").mkdir()
     settings = [f"output.base_dir={base}", "output.run_name=r", "magrpo.max_steps=5000", "magrpo.num_train_epochs=1000"]
     process = subprocess.Popen(
@@ -53,8 +54,8 @@ def run(base: Path, children: list[subprocess.Popen], *overrides: str) -> subpro
     return process
 
 
-def rest_of(process: subprocess.Popen, seconds: float = 120) -> list[str]:
-    """What it says until its end, which comes in time."""
+def remaining_lines(process: subprocess.Popen, seconds: float = 120) -> list[str]:
+    """Return the lines of standard error until the run ends; kill it after `seconds`."""
     assert process.stderr is not None
     deadline = threading.Timer(seconds, process.kill)
     deadline.start()
@@ -65,44 +66,44 @@ def rest_of(process: subprocess.Popen, seconds: float = 120) -> list[str]:
 
 
 def assert_ended(family: list[psutil.Process]) -> None:
-    """No process of a run is left."""
+    """Check that no process of a run is still running."""
     _, alive = psutil.wait_procs(family, timeout=20)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def assert_no_litter(temporary: Path) -> None:
-    """Nothing of a run is left in the temporary folder."""
-    left = {path.name for path in temporary.rglob("*") if path.is_socket() or path.name.startswith("vllm")}
-    assert left == set()
+def assert_no_leftovers(temporary: Path) -> None:
+    """Check that the temporary folder has no files of a run."""
+    leftovers = {path.name for path in temporary.rglob("*") if path.is_socket() or path.name.startswith("vllm")}
+    assert leftovers == set()
     assert list((temporary / "ray").iterdir()) == []
 
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """Ray puts sockets below it, whose paths may have 107 bytes."""
+    """A short path, because Ray puts sockets below it, whose paths are limited to 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="mr") as folder:
         yield Path(folder)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-def test_a_signal_ends_the_start_with_one_line_and_leaves_nothing(
+def test_a_signal_during_startup_ends_the_run_with_one_line_and_no_leftovers(
     number: signal.Signals, short_path: Path, children: list[subprocess.Popen]
 ) -> None:
     process = run(short_path, children)
     read_until(process, lambda line: line.startswith("starting 2 generators"))
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
-    assert rest_of(process) == ["stopped before the first step"]
+    assert remaining_lines(process) == ["stopped before the first step"]
     assert process.returncode == CODES[number]
     assert_ended(family)
-    assert_no_litter(short_path / "t")
+    assert_no_leftovers(short_path / "t")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-def test_a_signal_ends_a_run_and_leaves_a_whole_checkpoint(
+def test_a_signal_ends_a_run_with_a_complete_checkpoint(
     number: signal.Signals, short_path: Path, children: list[subprocess.Popen]
 ) -> None:
-    process = run(short_path, children, *(ALONE if number == signal.SIGTERM else ()), "magrpo.save_steps=1")
+    process = run(short_path, children, *(ONE_AGENT if number == signal.SIGTERM else ()), "magrpo.save_steps=1")
     read_until(process, lambda line: line.startswith("step    3/"))
     family = psutil.Process(process.pid).children(recursive=True)
     listening = [
@@ -111,40 +112,38 @@ def test_a_signal_ends_a_run_and_leaves_a_whole_checkpoint(
         for c in _connections(p)
         if c.status == psutil.CONN_LISTEN
     ]
-    assert listening, "Ray's own servers should show"
+    assert listening, "Ray's own servers listen"
     assert set(listening) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     process.send_signal(number)
-    lines = [line for line in rest_of(process) if not line.startswith("step ")]
+    lines = [line for line in remaining_lines(process) if not line.startswith("step ")]
     assert process.returncode == CODES[number]
     assert len(lines) == 1, lines
     assert re.fullmatch(r"stopped at step \d+; --resume \S+ continues from step \d+", lines[0])
     assert_ended(family)
-    assert_no_litter(short_path / "t")
+    assert_no_leftovers(short_path / "t")
     path, state = RunFolder(short_path / "r").checkpoints.latest()
     assert state.step >= 2
     assert (path / "agent_0" / "model.safetensors").stat().st_size > 0
 
 
-def test_a_lost_raylet_is_named_and_none_of_ray_s_paragraphs_printed(
-    short_path: Path, children: list[subprocess.Popen]
-) -> None:
-    process = run(short_path, children, *ALONE)
+def test_a_lost_raylet_is_named_without_ray_s_own_output(short_path: Path, children: list[subprocess.Popen]) -> None:
+    process = run(short_path, children, *ONE_AGENT)
     read_until(process, lambda line: line.startswith("step    1/"))
     family = psutil.Process(process.pid).children(recursive=True)
     next(p for p in family if "raylet/raylet" in " ".join(_cmdline(p)[:1])).kill()
-    *others, last = [line for line in rest_of(process) if not line.startswith("step ")]
+    *others, last = [line for line in remaining_lines(process) if not line.startswith("step ")]
     assert process.returncode == 1
     assert re.fullmatch(r"error: Ray's process on node 127\.0\.0\.1 \(raylet\) is gone.*; --resume \S+ continues", last)
-    assert all(re.match(r"(agent \d \w+( \d)?|sandbox \d) is lost: ", line) for line in others), others
+    assert all(re.match(r"warning: (agent \d \w+( \d)?|sandbox \d) is lost: ", line) for line in others), others
     assert_ended(family)
 
 
-def test_an_actor_that_may_not_be_restarted_is_named(tmp_path: Path, children: list[subprocess.Popen]) -> None:
+def test_an_actor_without_restarts_left_is_named(tmp_path: Path, children: list[subprocess.Popen]) -> None:
     overrides = [f"output.base_dir={tmp_path}", "magrpo.max_steps=5000", "magrpo.num_train_epochs=1000"]
     overrides.append("resources.generator.max_restarts=0")
     with (tmp_path / "out").open("w") as out:
         process = subprocess.Popen(
-            command(*QUICK, *TINY, *ALONE, *overrides),
+            command(*QUICK, *TINY, *ONE_AGENT, *overrides),
             stdout=out,
             stderr=subprocess.PIPE,
             text=True,
@@ -156,14 +155,13 @@ def test_an_actor_that_may_not_be_restarted_is_named(tmp_path: Path, children: l
     family = psutil.Process(process.pid).children(recursive=True)
     next(p for p in family if any("ray::GenerationActor" in part for part in _cmdline(p))).kill()
     assert process.stderr is not None
-    rest = process.stderr.read()
+    remaining = process.stderr.read()
     assert process.wait(timeout=60) == 1
-    last = rest.strip().splitlines()[-1]
+    last = remaining.strip().splitlines()[-1]
     assert re.match(r"error: agent 0 generator 0 is lost for good \(resources\.generator\.max_restarts .*died", last)
-    assert last.endswith("--resume goes on")
-    assert (tmp_path / "out").read_text() == "", "none of Ray's paragraphs"
-    _, alive = psutil.wait_procs(family, timeout=20)
-    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+    assert last.endswith("--resume continues the run")
+    assert (tmp_path / "out").read_text() == "", "none of Ray's own output"
+    assert_ended(family)
 
 
 def _connections(process: psutil.Process) -> list:
@@ -181,21 +179,21 @@ def free_port() -> int:
 
 @pytest.fixture
 def head_node() -> Iterator[str]:
-    """A Ray head with its job server; yields the job server's address."""
+    """The address of the job server of a Ray head."""
     dashboard, port = free_port(), free_port()
-    folder = tempfile.mkdtemp(prefix="mr")  # short: Ray puts sockets below it, whose paths may have 107 bytes
+    folder = tempfile.mkdtemp(prefix="mr")  # a short path, as above
     variables = environment() | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled"}
-    variables["PATH"] = f"{RAY.parent}:{os.environ['PATH']}"  # jobs find the `python` that the head's PATH finds
+    variables["PATH"] = f"{RAY.parent}:{os.environ['PATH']}"  # jobs use the `python` of the head's PATH
     start = [RAY, "start", "--head", f"--port={port}", "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1"]
     start += [f"--dashboard-port={dashboard}", "--num-cpus=4", "--disable-usage-stats"]
     start += ["--dashboard-agent-listen-port=0", f"--temp-dir={folder}"]
     before = {p.pid for p in psutil.process_iter()}
     started = subprocess.run(start, env=variables, capture_output=True, text=True, timeout=120)
     assert started.returncode == 0, started.stdout + started.stderr
-    mine = [p for p in psutil.process_iter() if p.pid not in before]
+    new = [p for p in psutil.process_iter() if p.pid not in before]
     yield f"http://127.0.0.1:{dashboard}"
-    # `ray stop` would end every Ray of this machine: end these alone.
-    cluster = {p for p in mine if folder in " ".join(_cmdline(p))}
+    # `ray stop` would end every Ray instance of this machine.
+    cluster = {p for p in new if folder in " ".join(_cmdline(p))}
     cluster |= {child for p in list(cluster) if p.is_running() for child in p.children(recursive=True)}
     for p in cluster:
         if p.is_running():
@@ -211,7 +209,7 @@ def _cmdline(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_ray_job_submit_runs_to_success(head_node: str, tmp_path: Path) -> None:
+def test_a_run_succeeds_as_a_ray_job(head_node: str, tmp_path: Path) -> None:
     job = ["python", "-m", "marl_ray.train_magrpo", "--config", "configs/quickstart.yaml", "--override", *TINY]
     job += ["magrpo.max_steps=2", f"output.base_dir={tmp_path}", "output.run_name=job"]
     submit = [RAY, "job", "submit", "--address", head_node, "--working-dir", "."]

@@ -1,0 +1,1 @@
+"""Fault injection: real runs on a cluster of several nodes while processes are killed."""

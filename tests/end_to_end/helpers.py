@@ -1,0 +1,43 @@
+"""Runs of the real command, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.factories import QUICKSTART, ROOT
+
+HUMANEVAL = ROOT.parent / "shared" / "data" / "humaneval.jsonl"
+QUICK = ["--config", str(QUICKSTART), "--override"]
+ONE_AGENT = ["magrpo.num_agents=1"]
+"""For tests that do not depend on the number of agents. A run with half the actors starts almost twice as fast."""
+
+
+def environment() -> dict[str, str]:
+    """Return this process' environment without Ray's variables, which might name a cluster."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "marl_ray.train_magrpo", *arguments]
+
+
+def train(*arguments: str, timeout: float = 300, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Train to the end in `folder`."""
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=timeout, env=environment(), cwd=folder
+    )
+
+
+def rows(run_dir: Path, kind: str) -> list[dict]:
+    """Return the rows of metrics.jsonl of one kind: `step` or `eval`."""
+    parsed = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [r for r in parsed if any(k.startswith("eval/") for k in r) == (kind == "eval")]
+
+
+def without_times(row: dict) -> dict:
+    """Return the row without durations and rates."""
+    return {key: value for key, value in row.items() if not key.startswith("time/") and not key.endswith("_per_s")}

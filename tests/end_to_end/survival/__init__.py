@@ -1,1 +1,0 @@
-"""Real runs on a cluster of several nodes, while something of it is killed."""
