@@ -117,11 +117,11 @@ def _to_write(row: DataRow, skeleton: str, name: str) -> dict[str, int]:
     solution = methods_of_solution(row)
     named = {text_of(info, "method_name") for info in _methods_info(row)}
     members = methods_of(class_in(skeleton, name))
-    wanted = [m for m in members if (m.name in named if named else is_stub(m))]
-    missing = sorted(named - {member.name for member in wanted})
+    methods = [m for m in members if (m.name in named if named else is_stub(m))]
+    missing = sorted(named - {member.name for member in methods})
     if missing:
         raise ValueError(f"the skeleton has no method {missing[0]} (field methods_info)")
-    return {m.name: len(solution.get(m.name, "") or _source(m, skeleton)) for m in wanted}
+    return {m.name: len(solution.get(m.name, "") or _source(m, skeleton)) for m in methods}
 
 
 def _methods_info(row: DataRow) -> list[Mapping[str, Any]]:

@@ -39,12 +39,12 @@ class Apps:
     def task(self, row: DataRow, number: int) -> Task:
         """See `DatasetType`."""
         task_id = _id_of(row, ("problem_id", "id"), "APPS", number)
-        found = _json(row.get("input_output"), task_id, "input_output")
-        if not isinstance(found, dict) or not isinstance(found.get("inputs"), list):
+        tests = _json(row.get("input_output"), task_id, "input_output")
+        if not isinstance(tests, dict) or not isinstance(tests.get("inputs"), list):
             raise UserError(f"task {task_id} has no tests (field input_output, with inputs and outputs)")
-        if found.get("fn_name"):
+        if tests.get("fn_name"):
             raise UserError(f"task {task_id} {FUNCTION}")
-        inputs, outputs = found["inputs"], found.get("outputs")
+        inputs, outputs = tests["inputs"], tests.get("outputs")
         if not isinstance(outputs, list) or len(inputs) != len(outputs):
             raise UserError(f"task {task_id}: input_output should have as many outputs as inputs")
         return _task(task_id, text_of(row, "question"), "question", list(zip(inputs, outputs, strict=True)))

@@ -67,9 +67,9 @@ class ClassAnswer:
     broken: frozenset[str]
     imports: tuple[ast.Import | ast.ImportFrom, ...]
 
-    def with_helpers(self, wanted: Collection[str], members: Collection[str]) -> dict[str, Method]:
-        """Return the wanted methods and the methods that they need, except for other `members` of the class."""
-        taken = {name: method for name, method in self.methods.items() if name in wanted}
+    def with_helpers(self, names: Collection[str], members: Collection[str]) -> dict[str, Method]:
+        """Return the methods `names` and the methods that they need, except for other `members` of the class."""
+        taken = {name: method for name, method in self.methods.items() if name in names}
         while True:
             mentioned = {name for method in taken.values() for name in method.attributes}
             more = {n: m for n, m in self.methods.items() if n in mentioned and n not in taken and n not in members}
@@ -103,10 +103,10 @@ def extract_methods(response: str, class_name: str) -> ClassAnswer:
 def _tree(lines: list[str], start: int, indent: str, end: int | None = None) -> ast.Module | int | None:
     """Return the syntax tree of some lines, or the index of the line with the error, or None without such a line."""
     body = lines[start:end]
-    found = parse_or_line("\n".join([ENCLOSING, *body] if indent else body))
-    if not isinstance(found, int):
-        return found
-    return min(start + max(1, found - bool(indent)) - 1, len(lines) - 1)
+    tree_or_line = parse_or_line("\n".join([ENCLOSING, *body] if indent else body))
+    if not isinstance(tree_or_line, int):
+        return tree_or_line
+    return min(start + max(1, tree_or_line - bool(indent)) - 1, len(lines) - 1)
 
 
 def _of_program(tree: ast.Module, lines: list[str], class_name: str) -> ClassAnswer:
@@ -115,9 +115,9 @@ def _of_program(tree: ast.Module, lines: list[str], class_name: str) -> ClassAns
     body = _body(tree, indent)
     classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name == class_name]
     functions = [node for node in body if isinstance(node, FunctionNode)]
-    found = [method for node in classes for method in methods_of(node)] or functions
+    definitions = [method for node in classes for method in methods_of(node)] or functions
     imports = tuple(node for node in body if isinstance(node, ast.Import | ast.ImportFrom))
-    written = [node for node in found if not is_stub(node)]
+    written = [node for node in definitions if not is_stub(node)]
     return ClassAnswer({node.name: _method(node, lines, bool(indent)) for node in written}, frozenset(), imports)
 
 
@@ -160,19 +160,19 @@ def _definition(lines: list[str], start: int, indent: str, budget: int) -> tuple
     code follows it, or if the text after the cut is indented less than its body.
     """
     end = block_end(lines, start, len(indent))
-    found = _tree(lines, start, indent, end)
+    tree_or_line = _tree(lines, start, indent, end)
     cost = PARSE_COST + sum(map(len, lines[start:end]))
-    cut = not isinstance(found, ast.Module)
+    cut = not isinstance(tree_or_line, ast.Module)
     end = len(lines) if cut else end
     while cut and end > start and cost <= budget:
-        found = _tree(lines, start, indent, end)
+        tree_or_line = _tree(lines, start, indent, end)
         cost += PARSE_COST + sum(map(len, lines[start:end]))
-        if not isinstance(found, int):
+        if not isinstance(tree_or_line, int):
             break
-        end = min(found, end - 1)
-    if not isinstance(found, ast.Module) or not found.body:
+        end = min(tree_or_line, end - 1)
+    if not isinstance(tree_or_line, ast.Module) or not tree_or_line.body:
         return None, start, cost
-    node = _body(found, indent)[0]
+    node = _body(tree_or_line, indent)[0]
     if not isinstance(node, FunctionNode):
         return None, start, cost
     last = start + (node.end_lineno or node.lineno) - bool(indent)

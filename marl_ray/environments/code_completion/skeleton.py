@@ -56,10 +56,10 @@ def parse_skeleton(source: str, class_name: str, methods: tuple[str, ...], lengt
     members = methods_of(node)
     expected = dict(zip(methods, lengths, strict=True))
     slots = [_slot(member, lines, expected[member.name]) for member in members if member.name in expected]
-    found = [slot.name for slot in slots]
+    names = [slot.name for slot in slots]
     for name in methods:
-        if found.count(name) != 1:
-            raise ValueError(f"the skeleton has the method {name} {found.count(name)} times")
+        if names.count(name) != 1:
+            raise ValueError(f"the skeleton has the method {name} {names.count(name)} times")
     if not slots:
         raise ValueError("the skeleton has no method to write")
     return Skeleton(
@@ -102,10 +102,10 @@ def class_in(source: str, class_name: str) -> ast.ClassDef:
     tree = parse(source)
     if tree is None:
         raise ValueError("the skeleton does not parse")
-    found = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name]
-    if len(found) != 1:
-        raise ValueError(f"the skeleton defines the class {class_name} {len(found)} times")
-    return found[0]
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name]
+    if len(classes) != 1:
+        raise ValueError(f"the skeleton defines the class {class_name} {len(classes)} times")
+    return classes[0]
 
 
 def methods_of(node: ast.ClassDef) -> list[FunctionNode]:

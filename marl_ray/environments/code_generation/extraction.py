@@ -282,13 +282,13 @@ def _definition(lines: list[str], start: int, indent: str, name: str) -> tuple[_
         while rest and cost < MAX_PARSED:
             text = "\n".join(rest)
             cost += len(text) + PARSE_COST
-            found = parse_or_line(text)
-            if isinstance(found, ast.Module):
-                tree = found
+            tree_or_line = parse_or_line(text)
+            if isinstance(tree_or_line, ast.Module):
+                tree = tree_or_line
                 break
-            if found is None:
+            if tree_or_line is None:
                 break
-            cut = min(len(rest), max(1, found)) - 1
+            cut = min(len(rest), max(1, tree_or_line)) - 1
             inside = indentation(rest[cut]) > 0
             del rest[cut:]
     definition = None if tree is None else _of_program(tree, text, name)

@@ -267,7 +267,7 @@ def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.AST, bool]]:
         case ast.AugAssign(target=target):
             yield from _unpacked(target, node)
         case ast.For(target=target, iter=value) | ast.withitem(optional_vars=ast.expr() as target, context_expr=value):
-            yield from _unpacked(ast.Starred(target), value)
+            yield from _unpacked(ast.Starred(target), value)  # never exact: the target gets an item, not the value
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name, node, True
         case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):

@@ -71,14 +71,14 @@ def written_tests(response: str, function: str) -> tuple[str, ...]:
         >>> written_tests("Here you are:\\nassert f( 1 )==2, 'off by one'", "f")
         ('assert f(1) == 2',)
     """
-    found: dict[str, None] = {}
+    tests: dict[str, None] = {}
     for node in _asserts(strip_fence(response)):
         test = _canonical_test(node.test, function)
         if test and len(test) <= MAX_TEST_CHARS:
-            found[test] = None
-        if len(found) == MAX_TESTS:
+            tests[test] = None
+        if len(tests) == MAX_TESTS:
             break
-    return tuple(found)
+    return tuple(tests)
 
 
 def _asserts(text: str) -> Iterator[ast.Assert]:
