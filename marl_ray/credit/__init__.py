@@ -23,7 +23,4 @@ ESTIMATORS = Registry(
 """Functions from returns [..., G], a float64 tensor whose last dimension holds siblings, to advantages of that shape.
 Further inputs are declared in `marl_ray.credit.requirements`."""
 
-BEYOND_SIBLINGS = {"remax": "greedy", "difference": "counterfactual", "reinforce_pp": "batch"}
-"""Estimators that use more than the siblings' returns. Superseded by `marl_ray.credit.requirements`."""
-
-__all__ = ["BEYOND_SIBLINGS", "ESTIMATORS"]
+__all__ = ["ESTIMATORS"]

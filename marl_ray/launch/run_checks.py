@@ -17,7 +17,8 @@ from marl_ray.config import Config
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
-from marl_ray.credit import BEYOND_SIBLINGS, ESTIMATORS
+from marl_ray.credit import ESTIMATORS
+from marl_ray.credit.requirements import CRITIC_REQUIREMENTS, estimator_requirements
 from marl_ray.data.loading import check_dataset_name, load_tasks, needs_download
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment
@@ -91,13 +92,13 @@ def _check_order(config: Config, environment: Environment[Any], tasks: Sequence[
             f"{config.algorithm}.handoff all needs agents that answer at the same time, but in environment "
             f"{config.environment} agents answer one after another: set it to random or best"
         )
-    if config.credit.critic == "maac":
+    if CRITIC_REQUIREMENTS[config.credit.critic].parallel_agents:
         raise UserError(
-            f"{config.algorithm}.critic maac reads all agents' prompts before any agent answers, but in "
+            f"{config.algorithm}.critic {config.credit.critic} reads all agents' prompts before any agent answers, but in "
             f"environment {config.environment} agents answer one after another: set it to iac"
         )
     for agent in config.agents:
-        if BEYOND_SIBLINGS.get(agent.estimator) in ("greedy", "counterfactual"):
+        if estimator_requirements(agent.estimator).parallel_agents:
             raise UserError(
                 f"estimator {agent.estimator} replaces completions, but in environment {config.environment} agents "
                 "answer one after another and have read the original completions: use another estimator"

@@ -27,7 +27,7 @@ from marl_ray.core.episode import (
     Task,
 )
 from marl_ray.core.random_streams import random_stream, stream_seed
-from marl_ray.credit import BEYOND_SIBLINGS
+from marl_ray.credit.requirements import estimator_requirements
 from marl_ray.credit.returns import completion_returns, median_index
 from marl_ray.environments.base import Attempt, Environment, Executor, collect_programs, group_reports
 from marl_ray.environments.plugin_checks import (
@@ -96,10 +96,10 @@ class EpisodeRunner:
         self.executor = executor
         self.joint_actions = JOINT_MODES[config.rollout.joint_mode]
         self.handoff = HANDOFFS[config.rollout.handoff]
-        needs = [BEYOND_SIBLINGS.get(agent.estimator) for agent in config.agents]
-        self.greedy = "greedy" in needs
+        needs = [estimator_requirements(agent.estimator) for agent in config.agents]
+        self.greedy = any(need.greedy_sample for need in needs)
         """Whether nodes have a greedy joint sample."""
-        self.counterfactual_agents = [agent for agent, need in enumerate(needs) if need == "counterfactual"]
+        self.counterfactual_agents = [agent for agent, need in enumerate(needs) if need.counterfactual_sample]
 
     async def run_batch(self, tasks: Sequence[Task], step: int, listener: RolloutListener) -> list[Episode]:
         """Return the episodes of training step `step` (from 0), and report them to `listener` while they run."""
