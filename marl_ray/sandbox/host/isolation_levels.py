@@ -17,6 +17,12 @@ LEVELS = ("none", "process", "process+landlock", "bwrap")
 """Isolation levels, weakest first."""
 MAX_SCRATCH_MB = 1024
 """Scratch folders are memory of the machine, in addition to a program's own memory limit."""
+NOBODY = 65534
+"""User and group of guests where the sandbox is started as root."""
+_INSIDE = str(Path(__file__).resolve().parents[1] / "inside")
+_BOOT = os.path.join(_INSIDE, "zygote", "boot.py")
+_ENVIRONMENT = {"PYTHONHASHSEED": "0"}
+"""The environment of isolated processes; the fixed seed makes the order of sets equal in every sandbox."""
 
 
 class SandboxUnavailable(Exception):
@@ -72,13 +78,6 @@ class SandboxSettings:
             if not levels:
                 raise SandboxUnavailable(f"isolation '{self.isolation}' cannot reach the required '{self.require}'")
         return levels
-
-
-NOBODY = 65534
-_INSIDE = str(Path(__file__).resolve().parents[1] / "inside")
-_BOOT = os.path.join(_INSIDE, "zygote", "boot.py")
-_ENVIRONMENT = {"PYTHONHASHSEED": "0"}
-"""The complete environment of isolated processes. The fixed seed makes the order of sets equal in every sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
