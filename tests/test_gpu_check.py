@@ -1,4 +1,4 @@
-"""benchmarks/gpu_check.py: what a CPU can do of it, and what it says of what it cannot, of failures and of time."""
+"""benchmarks/gpu_check.py on a CPU: passing, skipped, failing and late checks, and the report."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from benchmarks.gpu_check import Result, main, report, run_apart, table
 CPU = Machine(0, "bundled:toy-base")
 
 
-def test_a_cpu_tries_its_part_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Engine, transfer with checksums, agreement, sleep and wake, learners of two ranks, a short run. `one_device` is a
-    part of `turns`, so it is left out."""
+def test_a_cpu_runs_its_checks_and_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run all CPU checks except `one_device`, which is a part of `turns`."""
     page = tmp_path / "report.md"
     status = main(["--cpu", "--only", "turns", "two_devices", "ranks", "training", "--out", str(page)])
-    said = capsys.readouterr().out
-    assert status == 0, said
+    output = capsys.readouterr().out
+    assert status == 0, output
     text = page.read_text()
     assert "3 of 4 checks passed, 0 failed." in text
     assert "- GPUs: no GPU, on the CPU alone" in text
@@ -27,10 +26,10 @@ def test_a_cpu_tries_its_part_and_reports(tmp_path: Path, capsys: pytest.Capture
     assert "needs 2 GPUs, and there are 0" in text
     for number in ("transport Ray's object store", "checksum", "gap after the update", "ranks 2", "asleep MB"):
         assert number in text
-    assert "the report is in" in said
+    assert "the report is in" in output
 
 
-def test_what_fails_is_said_with_its_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_checks_are_reported_with_their_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     late = run_apart("turns", CPU, True, 0.2)
     assert (late.name, late.outcome) == ("turns", "failed")
     assert late.said.endswith("it was not done after 0.2 s")
@@ -42,6 +41,6 @@ def test_what_fails_is_said_with_its_last_lines(monkeypatch: pytest.MonkeyPatch)
     assert main(["--cpu", "--only", "turns"]) == 1
 
 
-def test_every_check_is_in_the_docs() -> None:
+def test_every_check_is_documented() -> None:
     text = (Path(__file__).resolve().parent.parent / "docs" / "how-to" / "gpu.md").read_text()
     assert all(f"| `{name}` |" in text for name in CHECKS)

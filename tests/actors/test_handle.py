@@ -42,7 +42,7 @@ def test_errors_in_an_actor_name_the_actor(tmp_path: Path) -> None:
 
 
 def test_errors_that_ray_raises_itself_are_losses() -> None:
-    """The errors are constructed here, because a test should not fill the memory of the machine."""
+    # The errors are constructed, because a test should not fill the memory of the machine.
     call: Call[None] = Call(Handle(ActorId("learner", PolicyId((0,))), None, 1), "update", None)
     for error, message in (
         (

@@ -40,7 +40,7 @@ class Ranks:
 
 
 def test_the_deadline_of_a_queued_call_starts_when_it_is_submitted() -> None:
-    """For example, a weight update of a restarted generator during an optimizer step that takes longer than sync_s."""
+    # For example, a weight update of a restarted generator during an optimizer step that takes longer than sync_s.
 
     async def scenario() -> None:
         rank = Rank()

@@ -189,7 +189,7 @@ def test_requests_of_a_lost_generator_are_retried_after_its_restart() -> None:
 
 
 def test_a_lost_learner_learns_the_same(tmp_path: Path) -> None:
-    """The learner is killed during a batch, hangs in another, and dies after a third one before it answers."""
+    # The learner is killed during a batch, hangs in another, and dies after a third one before it answers.
 
     async def scenario() -> None:
         async with an_agent(deadlines=replace(DEADLINES, heartbeat_s=8)) as (engine, trainer, log):

@@ -319,7 +319,7 @@ def links_of_ray(pid: int) -> list[str]:
 def test_a_program_with_an_infrastructure_error_is_retried_once_on_another_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The workers are stand-ins, because real sandboxes fail too rarely."""
+    # The workers are stand-ins, because real sandboxes fail too rarely.
     workers = [Handle[SandboxWorker](ActorId("sandbox", None, number), None, incarnation=1) for number in range(2)]
     batches: list[tuple[int, list[str]]] = []
 

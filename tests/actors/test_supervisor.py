@@ -224,7 +224,7 @@ def test_a_stale_actor_serves_after_another_initialisation(tmp_path: Path) -> No
 
 
 def test_starts_hold_the_start_lock_and_initialisations_do_not(tmp_path: Path) -> None:
-    """An initialisation may wait for a task that waits for the lock."""
+    # An initialisation may wait for a task that waits for the lock.
 
     async def scenario() -> None:
         lock = asyncio.Lock()

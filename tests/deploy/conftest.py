@@ -1,4 +1,4 @@
-"""A folder of stand-ins that comes first on the PATH."""
+"""Fixtures of the deployment tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def bin_dir(tmp_path: Path) -> Path:
-    """A folder that goes first on PATH."""
+    """An empty folder for stand-ins, which tests put first on PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     return folder

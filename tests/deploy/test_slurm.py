@@ -1,4 +1,4 @@
-"""deploy/slurm.sbatch with stand-ins for srun and scontrol, for the waiting and for the training."""
+"""deploy/slurm.sbatch with stand-ins for srun, scontrol, wait_for_nodes.py and the training."""
 
 import os
 import signal
@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.common import CONFIG, ROOT, clean_environment, stand_in
+from tests.deploy.helpers import CONFIG, clean_environment, stand_in
+from tests.factories import ROOT
 
-# Ends when both steps, or the one there is, have got as far as `ray start`.
+# Ends when all job steps have reached `ray start`.
 JOINED = """steps=$(($3 > 1 ? 2 : 1)); for _ in {1..500}; do
 [ "$(cat "$NOTES/pids" 2>/dev/null | wc -l)" -ge $steps ] && exit 0; sleep 0.01; done; exit 1"""
 
@@ -25,9 +26,11 @@ def slurm(
     training: str = "exit 0",
     **variables: str,
 ) -> subprocess.Popen[str]:
-    """Start slurm.sbatch on a made-up allocation. The fake srun notes its arguments and runs `srun` in the place of
-    `ray start`; the fake python notes arguments and address and runs `waiting` in the place of wait_for_nodes.py and
-    `training` in the place of the training."""
+    """Start slurm.sbatch with a simulated allocation.
+
+    The stand-ins record their arguments. `srun` runs instead of `ray start`, `waiting` instead of wait_for_nodes.py, and
+    `training` instead of the training.
+    """
     log = bin_dir.parent
     hosts = "\n".join(f"echo n{i + 1}" for i in range(nodes))
     stand_in(bin_dir, "scontrol", f'if [ "$1" = requeue ]; then echo "$2" >> \'{log}/requeued\'; exit; fi\n{hosts}')
@@ -87,11 +90,11 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_slurm_starts_head_then_workers_then_trains_then_ends_ray(bin_dir: Path, tmp_path: Path) -> None:
+def test_slurm_starts_head_and_workers_trains_and_stops_ray(bin_dir: Path, tmp_path: Path) -> None:
     status, output = finish(slurm(bin_dir, "magrpo", CONFIG, "--override", "seed=1", nodes=3))
     assert status == 0, output
     _, head, workers = lines(tmp_path / "srun.log")
-    address = "10.0.0.7:21337"  # the first IPv4 address; the port from the job's number
+    address = "10.0.0.7:21337"  # the first IPv4 address, and a port derived from the job id
     assert "--overlap" in head
     assert "-w n1" in head
     assert "ray start --head --node-ip-address=10.0.0.7 --port=21337 --include-dashboard=false" in head
@@ -108,7 +111,7 @@ def test_slurm_starts_head_then_workers_then_trains_then_ends_ray(bin_dir: Path,
     assert not any(alive(int(pid)) for pid in lines(tmp_path / "pids"))
 
 
-def test_slurm_on_one_node_has_a_head_alone(bin_dir: Path, tmp_path: Path) -> None:
+def test_slurm_on_one_node_starts_only_a_head(bin_dir: Path, tmp_path: Path) -> None:
     status, output = finish(slurm(bin_dir, "grpo", "--resume", "/shared/runs/a", nodes=1, SLURM_GPUS_ON_NODE=""))
     assert status == 0, output
     assert len(lines(tmp_path / "srun.log")) == 2
@@ -116,7 +119,7 @@ def test_slurm_on_one_node_has_a_head_alone(bin_dir: Path, tmp_path: Path) -> No
     assert lines(tmp_path / "python.log")[-1].endswith("-m marl_ray.train_grpo --resume /shared/runs/a")
 
 
-def test_slurm_gives_the_trainings_status(bin_dir: Path, tmp_path: Path) -> None:
+def test_slurm_exits_with_the_exit_code_of_the_training(bin_dir: Path, tmp_path: Path) -> None:
     status, _ = finish(slurm(bin_dir, "magrpo", CONFIG, training="exit 7"))
     assert status == 7
     assert not any(alive(int(pid)) for pid in lines(tmp_path / "pids"))
@@ -136,45 +139,45 @@ def test_slurm_does_not_train_when_nodes_are_missing(bin_dir: Path, tmp_path: Pa
     assert not any("train_magrpo" in line for line in lines(tmp_path / "python.log"))
 
 
-def stopped(bin_dir: Path, how: signal.Signals, **variables: str) -> tuple[int, str]:
-    """A job that gets the signal while its training goes on; status and output."""
+def stop(bin_dir: Path, how: signal.Signals, **variables: str) -> tuple[int, str]:
+    """Send a signal to a job during its training. Return exit code and output."""
     log = bin_dir.parent
-    saving = f"trap 'sleep 0.3; touch {log}/saved; exit 130' TERM; touch {log}/begun"
+    saving = f"trap 'sleep 0.3; touch {log}/saved; exit 130' TERM; touch {log}/started"
     saving += "; while true; do sleep 0.05; done"
     job = slurm(bin_dir, "magrpo", CONFIG, training=saving, **variables)
     end = time.monotonic() + 15
-    while not (log / "begun").exists() and time.monotonic() < end:
+    while not (log / "started").exists() and time.monotonic() < end:
         time.sleep(0.02)
     job.send_signal(how)
     return finish(job)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGUSR1])
-def test_slurm_passes_the_stop_on_and_waits_for_the_training(
+def test_slurm_forwards_the_signal_and_waits_for_the_training(
     bin_dir: Path, tmp_path: Path, how: signal.Signals
 ) -> None:
-    status, output = stopped(bin_dir, how)
+    status, output = stop(bin_dir, how)
     assert status == 130, output
     assert (tmp_path / "saved").exists()
     assert not any(alive(int(pid)) for pid in lines(tmp_path / "pids"))
     assert lines(tmp_path / "requeued") == []
 
 
-def test_slurm_queues_again_what_ran_out_of_time(bin_dir: Path, tmp_path: Path) -> None:
+def test_slurm_requeues_a_job_that_ran_out_of_time(bin_dir: Path, tmp_path: Path) -> None:
     assert "#SBATCH --signal=B:USR1@" in (ROOT / "deploy" / "slurm.sbatch").read_text()
-    status, output = stopped(bin_dir, signal.SIGUSR1, REQUEUE="yes")
+    status, output = stop(bin_dir, signal.SIGUSR1, REQUEUE="yes")
     assert status == 130
-    assert "out of time, queued again" in output
+    assert "out of time, job requeued" in output
     assert lines(tmp_path / "requeued") == ["31337"]
 
 
-def test_slurm_does_not_queue_again_what_was_cancelled(bin_dir: Path, tmp_path: Path) -> None:
-    stopped(bin_dir, signal.SIGTERM, REQUEUE="yes")
+def test_slurm_does_not_requeue_a_cancelled_job(bin_dir: Path, tmp_path: Path) -> None:
+    stop(bin_dir, signal.SIGTERM, REQUEUE="yes")
     assert (tmp_path / "saved").exists()
     assert lines(tmp_path / "requeued") == []
 
 
-def test_slurm_keeps_the_experts_keys_from_the_nodes(bin_dir: Path, tmp_path: Path) -> None:
+def test_slurm_keeps_api_keys_from_the_nodes(bin_dir: Path, tmp_path: Path) -> None:
     vendors = {f"{vendor}_API_KEY": "k" for vendor in ("OPENAI", "ANTHROPIC", "DEEPSEEK", "DASHSCOPE", "JUDGE")}
     finish(slurm(bin_dir, "magrpo", CONFIG, **vendors))
     inside = (tmp_path / "ray.env").read_text()
@@ -183,7 +186,7 @@ def test_slurm_keeps_the_experts_keys_from_the_nodes(bin_dir: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "variables", "says"),
+    ("arguments", "variables", "message"),
     [
         (["magrpo"], {}, "usage"),
         (["ppo", CONFIG], {}, "ppo"),
@@ -191,23 +194,23 @@ def test_slurm_keeps_the_experts_keys_from_the_nodes(bin_dir: Path, tmp_path: Pa
         (["magrpo", CONFIG], {"SLURM_JOB_ID": ""}, "sbatch"),
     ],
 )
-def test_slurm_refuses_before_it_starts_anything(
-    bin_dir: Path, tmp_path: Path, arguments: list[str], variables: dict[str, str], says: str
+def test_slurm_rejects_invalid_arguments_before_it_starts_anything(
+    bin_dir: Path, tmp_path: Path, arguments: list[str], variables: dict[str, str], message: str
 ) -> None:
     status, output = finish(slurm(bin_dir, *arguments, **variables))
     assert status == 2
-    assert says in output
+    assert message in output
     assert lines(tmp_path / "srun.log") == []
 
 
 def test_waiting_for_nodes_ends_at_its_deadline() -> None:
-    begun = time.monotonic()
-    done = subprocess.run(
+    begin = time.monotonic()
+    result = subprocess.run(
         [sys.executable, ROOT / "deploy" / "wait_for_nodes.py", "127.0.0.1:9", "2", "0.3"],
         capture_output=True,
         text=True,
         timeout=30,
     )
-    assert done.returncode == 1
-    assert "0 of 2 Ray node(s) at 127.0.0.1:9" in done.stderr
-    assert time.monotonic() - begun < 20
+    assert result.returncode == 1
+    assert "0 of 2 Ray node(s) at 127.0.0.1:9" in result.stderr
+    assert time.monotonic() - begin < 20

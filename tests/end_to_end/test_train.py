@@ -113,7 +113,7 @@ def test_models_load_and_the_resolved_config_is_stored(finished: Path) -> None:
 
 @needs_humaneval
 def test_an_evaluation_reproduces_the_last_evaluation_of_the_training(finished: Path, tmp_path: Path) -> None:
-    """The exported models are the models that were served, and the same code evaluates them."""
+    # The exported models are the served models, and the same code evaluates them.
     arguments = ["eval", "--model", str(finished), "--output", str(tmp_path), "--samples", "1"]
     run = [sys.executable, "-m", "marl_ray", *arguments]
     done = subprocess.run(run, capture_output=True, text=True, timeout=120, env=environment(), cwd=ROOT)
@@ -183,7 +183,7 @@ def test_steps_without_a_gradient_do_not_change_the_policies(tmp_path: Path) -> 
 
 
 def test_two_steps_of_bug_fix_with_adapters(tmp_path: Path) -> None:
-    """The bugs are in functions that the bundled policy knows."""
+    # The bugs are in functions that the bundled policy knows.
     bugs = []
     for row in map(json.loads, TASKS_PATH.read_text().splitlines()[:10]):
         head = row["main_solution"].split("\n")[0]
