@@ -1,8 +1,8 @@
-"""CoMLRL's side of `gradient_parity.py`, which starts this as a script in CoMLRL's own environment.
+"""The CoMLRL side of `gradient_parity.py`, started as a script in CoMLRL's own environment.
 
-Its MAGRPO trainer plays the given trees (its sampling alone is replaced, by answers that are given), makes its returns,
-advantages and losses of them, and the gradients are kept instead of a step. Each case is computed twice: as it is, and
-with its known defects made up for (`made_up_for`).
+Its MAGRPO trainer runs the given trees, with its sampling replaced by the given completions, and computes returns,
+advantages and losses; gradients are kept instead of an optimizer step. Each case is computed twice: unchanged, and with
+known errors corrected (`corrected`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 
 
 class AtTemperature(torch.nn.Module):
-    """A model whose scores are those that tokens are sampled from."""
+    """A model whose logits are divided by the sampling temperature."""
 
     def __init__(self, model: torch.nn.Module, temperature: float) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class AtTemperature(torch.nn.Module):
 
 
 class Replay(MAGRPOTrainer):
-    """Plays the tree of one task after another; a node's key is the way to it from the root."""
+    """A trainer that runs the tree of one task after another; a node's key is its path from the root."""
 
     nodes: dict[str, dict[str, Any]]
 
@@ -51,12 +51,12 @@ class Replay(MAGRPOTrainer):
 
 
 def chosen(texts: list[str]) -> tuple[str, str]:
-    """The node's key, and the joint action that was chosen there."""
+    """Return the node's key and the chosen joint action."""
     return texts[0].split("|")[0], "-".join(text.split("|")[1] for text in texts)
 
 
 def make_trainer(model: str, case: dict[str, Any]) -> Replay:
-    """Of one case."""
+    """Return the trainer of one case."""
 
     def reward(*answers: list[str]) -> list[float]:
         key, action = chosen([texts[0] for texts in answers])
@@ -79,7 +79,7 @@ def make_trainer(model: str, case: dict[str, Any]) -> Replay:
             num_turns=case["turns"],
             joint_mode=case["joint_mode"],
             early_termination_threshold=None,
-            rollout_buffer_size=10**6,  # no update: all groups stay where they are
+            rollout_buffer_size=10**6,  # no update: all groups stay in the buffer
             temperature=case["temperature"],
             advantage_mode=case["mode"],
             advantage_normalization=case["whitened"],
@@ -89,7 +89,7 @@ def make_trainer(model: str, case: dict[str, Any]) -> Replay:
 
 
 def padded(data: dict[str, Any], padding: int) -> dict[str, Any]:
-    """Answers as its sampling gives them: filled up to the longest sibling."""
+    """Return completions padded to the longest sibling, as CoMLRL's sampling does."""
     (answers,) = data["completion_input_ids"]
     longest = max(map(len, answers))
     return data | {
@@ -99,43 +99,44 @@ def padded(data: dict[str, Any], padding: int) -> dict[str, Any]:
     }
 
 
-def made_up_for(data: dict[str, Any]) -> dict[str, Any]:
-    """No padding, which it would train on, and a token more: what it leaves out then is none of the answer's."""
+def corrected(data: dict[str, Any]) -> dict[str, Any]:
+    """Return completions without padding and with one more token, which CoMLRL leaves out instead of the last one."""
     (answers,) = data["completion_input_ids"]
     return data | {"completion_input_ids": [[torch.nn.functional.pad(ids, (0, 1)) for ids in answers]]}
 
 
-def gradient(trainer: Replay, case: dict[str, Any], defects: bool) -> dict[str, torch.Tensor]:
-    """Of the mean loss over all groups of the case's agent, by parameter. Turns are weighted here: 1.4.3 does not."""
+def gradient(trainer: Replay, case: dict[str, Any], unchanged: bool) -> dict[str, torch.Tensor]:
+    """Return the gradient of the mean loss over all groups of the case's agent. Turns are weighted here, as 1.4.3 does
+    not."""
     agent = case["agent"]
     policy = trainer.agents[agent]
     policy.zero_grad()
     samples = trainer.rollout_buffers[agent]
     scale = 1.0
-    if not defects and case["joint_mode"] == "cross":  # it sums over the joint actions that hold an answer
+    if not unchanged and case["joint_mode"] == "cross":  # CoMLRL sums over the joint actions of a completion
         scale = 1 / case["group"] ** (case["agents"] - 1)
-    model = policy if defects else AtTemperature(policy, case["temperature"])
+    model = policy if unchanged else AtTemperature(policy, case["temperature"])
     for sample in samples:
-        data = padded(sample.completions_data, case["padding"]) if defects else made_up_for(sample.completions_data)
+        data = padded(sample.completions_data, case["padding"]) if unchanged else corrected(sample.completions_data)
         loss = trainer._compute_loss_with_gradients(model, data, [scale * value for value in sample.returns])
         (loss * case["turn_weights"][sample.turn_idx] / len(samples)).backward()
     return {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
 
 
 def main() -> None:
-    """Read the cases, write the gradients."""
+    """Read the cases and write the gradients."""
     disable_progress_bar()
     model, cases, out = sys.argv[1:4]
-    found = {}
+    gradients = {}
     for case in json.loads(Path(cases).read_text()):
         trainer = make_trainer(model, case)
         for nodes in case["tasks"]:
             trainer.nodes = nodes
             trainer._train_step_returns({"prompt": ""})
-        found[case["name"]] = {
-            kind: gradient(trainer, case, kind == "as it is") for kind in ("as it is", "made up for")
+        gradients[case["name"]] = {
+            kind: gradient(trainer, case, kind == "unchanged") for kind in ("unchanged", "corrected")
         }
-    torch.save(found, out)
+    torch.save(gradients, out)
 
 
 if __name__ == "__main__":

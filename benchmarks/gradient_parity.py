@@ -1,16 +1,15 @@
-"""The gradient of an update beside CoMLRL's, from the same trees: cosine and ratio of norms, marl_ray's over CoMLRL's.
+"""Compare the gradient of an update with CoMLRL's on the same trees: cosine, and ratio of norms (marl_ray / CoMLRL).
 
     python -m benchmarks.gradient_parity            # some seconds; the first call installs CoMLRL, some minutes
 
-Both sides get the same model (0.36 M random parameters, float32), the same prompts, answers and rewards, at random, and
-make returns, advantages and the loss of them with their own code: ours from the tree to the gradient that AdamW would
-be given, theirs with the methods of the MAGRPO trainer of CoMLRL 1.4.3, in an environment of its own.
+Both sides get the same model (0.36 M random parameters, float32) and the same random prompts, completions and rewards,
+and compute returns, advantages and the loss with their own code: marl_ray from the tree to the optimizer's gradient,
+CoMLRL 1.4.3 with the methods of its MAGRPO trainer, in its own environment.
 
-"as it is" is CoMLRL untouched. "made up for" is CoMLRL without what is known to be wrong there: padding after an answer
-is trained on and the last token is not, log-probabilities are those at temperature 1 whatever was sampled at, and with
-joint mode cross returns are summed over the joint actions that hold an answer, not averaged. Then the two must agree:
-the exit code is 1 where a cosine or a ratio is not 1 to 5 digits. Whitened advantages differ by 1e-6 of a deviation,
-which is added here and the least there.
+"unchanged" is CoMLRL as released. "corrected" is CoMLRL without its known errors: it trains on padding and not on the
+last token, takes log-probabilities at temperature 1 whatever the sampling temperature, and sums returns over joint
+actions with joint mode cross instead of averaging. Then both sides must agree: the exit code is 1 if a cosine or ratio
+is not 1 to 5 digits. Whitening differs by 1e-6 of a standard deviation, which marl_ray adds and CoMLRL uses as minimum.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ DIGITS = 1e-5
 TASKS = 2
 VOCABULARY = 400
 MODES = {"magrpo": "mean", "marloo": "rloo", "maremax": "max", "mareinforce": "raw"}
-"""Estimators, and what CoMLRL calls them."""
+"""CoMLRL's names of the estimators."""
 Gradients = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison; the gradient is that of the last agent."""
+    """One comparison, of the last agent's gradient."""
 
     name: str
     estimator: str = "magrpo"
@@ -67,7 +66,7 @@ class Case:
         return len(self.turn_weights)
 
     def config(self, model: str) -> Config:
-        """A run of ours."""
+        """Return the configuration of the marl_ray side."""
         section = {
             "num_agents": self.agents,
             "num_turns": self.turns,
@@ -77,8 +76,8 @@ class Case:
             "estimator": self.estimator,
             "normalize_advantages": self.whitened,
         }
-        given = {"name": model, "temperature": self.temperature, "top_p": 1.0, "top_k": None}
-        tree = {"compat": "comlrl", "model": given, "dataset": {"name": "bundled:toy"}, "magrpo": section}
+        model_section = {"name": model, "temperature": self.temperature, "top_p": 1.0, "top_k": None}
+        tree = {"compat": "comlrl", "model": model_section, "dataset": {"name": "bundled:toy"}, "magrpo": section}
         tree["magrpo"] = section | {"early_termination_threshold": None}
         return from_tree(tree, "magrpo")
 
@@ -98,7 +97,7 @@ CASES = (
 
 
 def grow(case: Case, rng: random.Random, turn: int = 0) -> Node:
-    """A whole tree at random."""
+    """Return a random full tree."""
 
     def ids(longest: int) -> tuple[int, ...]:
         return tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.randint(2, longest)))
@@ -119,8 +118,8 @@ def grow(case: Case, rng: random.Random, turn: int = 0) -> Node:
     return node
 
 
-def told(node: Node, key: str = "root") -> Iterator[tuple[str, dict[str, Any]]]:
-    """The tree as the other side reads it: nodes by the way to them."""
+def serialize_tree(node: Node, key: str = "root") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the tree's nodes by their path, in the format of the CoMLRL side."""
     actions = {"-".join(map(str, action.indices)): action.reward for action in node.joint_actions}
     yield (
         key,
@@ -131,11 +130,11 @@ def told(node: Node, key: str = "root") -> Iterator[tuple[str, dict[str, Any]]]:
         },
     )
     for index, child in node.children.items():
-        yield from told(child, f"{key}/{list(actions)[index]}")
+        yield from serialize_tree(child, f"{key}/{list(actions)[index]}")
 
 
 def our_gradient(case: Case, roots: list[Node], model: str) -> Gradients:
-    """From trees to what AdamW would be given."""
+    """Return the gradient that the optimizer would get."""
     config, agent = case.config(model), case.agents - 1
     episodes = [Episode(Task(str(number), "", {}), root) for number, root in enumerate(roots)]
     learner = Learner(*local_learner_arguments(config, config.policy_of(agent), total_steps=1))
@@ -149,7 +148,7 @@ def our_gradient(case: Case, roots: list[Node], model: str) -> Gradients:
 def their_gradients(
     trees: dict[Case, list[Node]], model: str, padding: int, python: str, folder: Path
 ) -> dict[str, dict[str, Gradients]]:
-    """By case and kind."""
+    """Return CoMLRL's gradients by case and kind."""
     cases = [
         {
             "name": case.name,
@@ -163,7 +162,7 @@ def their_gradients(
             "group": case.group,
             "joint_mode": case.joint_mode,
             "padding": padding,
-            "tasks": [dict(told(root)) for root in roots],
+            "tasks": [dict(serialize_tree(root)) for root in roots],
         }
         for case, roots in trees.items()
     ]
@@ -181,7 +180,7 @@ def their_gradients(
 
 
 def compare(ours: Gradients, theirs: Gradients) -> tuple[float, float]:
-    """Cosine, and the ratio of norms."""
+    """Return the cosine and the ratio of norms."""
     if ours.keys() != theirs.keys():
         sys.exit(f"the two sides have different parameters: {sorted(ours.keys() ^ theirs.keys())}")
     one, other = (torch.cat([g[name].double().flatten() for name in sorted(ours)]) for g in (ours, theirs))
@@ -189,30 +188,30 @@ def compare(ours: Gradients, theirs: Gradients) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Compute and print."""
+    """Compute all cases and print a table."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "marl-ray" / COMLRL.replace("==", "-")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="of trees and model (default 0)")
-    parser.add_argument("--comlrl-env", type=Path, default=cache, help=f"its environment (default {cache})")
+    parser.add_argument("--seed", type=int, default=0, help="seed of trees and model (default 0)")
+    parser.add_argument("--comlrl-env", type=Path, default=cache, help=f"CoMLRL's environment (default {cache})")
     arguments = parser.parse_args()
     python = comlrl_python(arguments.comlrl_env)
     rng = random.Random(arguments.seed)
     trees = {case: [grow(case, rng) for _ in range(TASKS)] for case in CASES}
-    agreed = True
+    all_agree = True
     with tempfile.TemporaryDirectory(prefix="marl-ray-parity-") as temporary:
         folder = Path(temporary)
         make_model([case.name for case in CASES], folder / "model")
         model = str(folder / "model")
         theirs = their_gradients(trees, model, VOCABULARY, python, folder)
-        print(f"{'':28} {'as it is':^22}   {'made up for':^22}")
+        print(f"{'':28} {'unchanged':^22}   {'corrected':^22}")
         print(f"{'':28} {'cosine':>11} {'norms':>10}   {'cosine':>11} {'norms':>10}")
         for case, roots in trees.items():
             ours = our_gradient(case, roots, model)
-            untouched, mended = (compare(ours, theirs[case.name][kind]) for kind in ("as it is", "made up for"))
-            agreed &= all(abs(number - 1) < DIGITS for number in mended)
-            numbers = "   ".join(f"{cosine:11.9f} {ratio:10.6f}" for cosine, ratio in (untouched, mended))
+            unchanged, corrected = (compare(ours, theirs[case.name][kind]) for kind in ("unchanged", "corrected"))
+            all_agree &= all(abs(number - 1) < DIGITS for number in corrected)
+            numbers = "   ".join(f"{cosine:11.9f} {ratio:10.6f}" for cosine, ratio in (unchanged, corrected))
             print(f"{case.name:28} {numbers}", flush=True)
-    sys.exit(not agreed)
+    sys.exit(not all_agree)
 
 
 if __name__ == "__main__":
