@@ -8,7 +8,7 @@ Attacks that try forbidden operations report through `attempt`: they raise `Runt
 worked and "CONTAINED n" if all n were denied. The suite requires CONTAINED, so an attack that never reaches its payload (a
 typo, a missing module) fails as well.
 
-The suite replaces words between @ signs in the sources: see `Scene` in harness.py.
+The suite replaces words between @ signs in the sources: see `AttackTargets` in harness.py.
 """
 
 from __future__ import annotations

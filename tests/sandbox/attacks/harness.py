@@ -72,7 +72,7 @@ def refuse(features: list[str]) -> None:
         raise OSError(ctypes.get_errno(), "the harness could not install its filter")
 
 
-class Scene:
+class AttackTargets:
     """Targets of attacks: a file, a folder, servers, and a secret in memory and environment."""
 
     def __init__(self) -> None:
@@ -204,12 +204,12 @@ def main() -> None:
     refuse(options.get("refuse", []))
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    scene = Scene()
-    os.chdir(scene.folder)
+    targets = AttackTargets()
+    os.chdir(targets.folder)
     sys.path.insert(0, options.get("package", str(REPOSITORY)))
     import marl_ray.sandbox as api
 
-    def say(answer: Any) -> None:
+    def write(answer: Any) -> None:
         print(json.dumps(answer, default=lambda o: asdict(o) if is_dataclass(o) else str(o)), flush=True)
 
     try:
@@ -217,29 +217,29 @@ def main() -> None:
         sandbox = api.Sandbox(api.SandboxSettings(**settings, limits=api.Limits(**options.get("limits", {}))))
         sandbox.start()
     except api.SandboxUnavailable as error:
-        say({"unavailable": str(error)})
-        scene.close()
+        write({"unavailable": str(error)})
+        targets.close()
         return
-    words = scene.words()
-    warm = make_program(api, {"program": "f = int", "tests": ["assert f(1) == 1"], "entry_point": "f"}, words)
+    words = targets.words()
+    warm_up = make_program(api, {"program": "f = int", "tests": ["assert f(1) == 1"], "entry_point": "f"}, words)
     for _ in range(3):
-        sandbox.run(warm)
-    say({"level": sandbox.level, "describe": sandbox.describe(), "secret": scene.secret})
+        sandbox.run(warm_up)
+    write({"level": sandbox.level, "describe": sandbox.describe(), "secret": targets.secret})
     # The spare guest is forked shortly after a report, so wait for a stable count.
     processes, descriptors = wait_until_stable(descendants), open_descriptors()
     for line in sys.stdin:
         reports = sandbox.run_batch([make_program(api, fields, words) for fields in json.loads(line)])
-        say(
+        write(
             {
                 "reports": [report.to_dict() for report in reports],
-                "damage": scene.damage(),
+                "damage": targets.damage(),
                 "processes": wait_until_at_most(descendants, processes) - processes,
                 "descriptors": wait_until_at_most(open_descriptors, descriptors) - descriptors,
             }
         )
     sandbox.close()
-    say({"processes": wait_until_at_most(descendants, 0), "damage": scene.damage()})
-    scene.close()
+    write({"processes": wait_until_at_most(descendants, 0), "damage": targets.damage()})
+    targets.close()
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ class Host:
             env=environment,
             **_user(ordinary_user),
         )
-        self.hello = self._read()
+        self.startup = self._read()
 
     def _read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -144,7 +144,7 @@ class Host:
         """End the host process; return the processes and damage left by its sandbox."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        last = self._read() if "unavailable" not in self.hello else {}
+        last = self._read() if "unavailable" not in self.startup else {}
         self.process.wait(timeout=30)
         return last
 

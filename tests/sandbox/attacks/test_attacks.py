@@ -20,33 +20,35 @@ HONEST_SOURCE = "def f(x):\n    print('honest')\n    return x + x\n"
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]")
 
 
-class Campaign:
+class AttackRunner:
     """Background execution of the selected attacks: two variants at a time, each on its own host, attacks in order.
 
     Most attacks wait for a limit, so two hosts can share two cores. Tests read their outcome from `answers`.
     """
 
     def __init__(self, selected: list[tuple[Variant, Attack]]) -> None:
-        self.answers: dict[tuple[str, str], Future[Outcome]] = {
+        self.answers: dict[tuple[str, str], Future[AttackOutcome]] = {
             (variant.name, attack.name): Future() for variant, attack in selected
         }
-        self.last: dict[str, Future[dict[str, Any] | None]] = {variant.name: Future() for variant, _ in selected}
+        self.final_states: dict[str, Future[dict[str, Any] | None]] = {
+            variant.name: Future() for variant, _ in selected
+        }
         self.executor = ThreadPoolExecutor(2)
         for variant in dict.fromkeys(variant for variant, _ in selected):
             attacks = [attack for other, attack in selected if other is variant]
             self.executor.submit(self.run_variant, variant, attacks)
 
     def run_variant(self, variant: Variant, attacks: list[Attack]) -> None:
-        last = self.last[variant.name]
+        last = self.final_states[variant.name]
         try:
             with host_of(variant) as host:
-                if "unavailable" in host.hello and (reason := why_not(variant)):
+                if "unavailable" in host.startup and (reason := why_not(variant)):
                     raise LookupError(f"no {variant.name} on this machine: {reason}")
-                assert host.hello.get("level") == variant.expected, host.hello
+                assert host.startup.get("level") == variant.expected, host.startup
                 for attack in attacks:
                     wanted = WANTED_PREFIX + secrets.token_hex(12)
                     answer = host.run(programs_of(attack, wanted))
-                    self.answers[variant.name, attack.name].set_result(Outcome(wanted, host.secret, answer))
+                    self.answers[variant.name, attack.name].set_result(AttackOutcome(wanted, host.secret, answer))
                 last.set_result(host.close())
         except BaseException as error:
             for future in (last, *(self.answers[variant.name, attack.name] for attack in attacks)):
@@ -55,7 +57,7 @@ class Campaign:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttackOutcome:
     """The wanted word of one attack, the host's secret, and the host's answer."""
 
     wanted: str
@@ -64,11 +66,11 @@ class Outcome:
 
 
 @pytest.fixture(scope="module")
-def campaign(request: pytest.FixtureRequest) -> Iterator[Campaign]:
+def runner(request: pytest.FixtureRequest) -> Iterator[AttackRunner]:
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    running = Campaign([(p["variant"], p["attack"]) for p in parameters if {"variant", "attack"} <= p.keys()])
-    yield running
-    running.executor.shutdown(cancel_futures=True)
+    attack_runner = AttackRunner([(p["variant"], p["attack"]) for p in parameters if {"variant", "attack"} <= p.keys()])
+    yield attack_runner
+    attack_runner.executor.shutdown(cancel_futures=True)
 
 
 def result_of(future: Future[Any]) -> Any:
@@ -112,8 +114,8 @@ def guest_text(report: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-def test_attack_is_contained(campaign: Campaign, variant: Variant, attack: Attack) -> None:
-    outcome: Outcome = result_of(campaign.answers[variant.name, attack.name])
+def test_attack_is_contained(runner: AttackRunner, variant: Variant, attack: Attack) -> None:
+    outcome: AttackOutcome = result_of(runner.answers[variant.name, attack.name])
     answer, wanted = outcome.answer, outcome.wanted
     report, *middle, honest = answer["reports"]
     text = guest_text(report)
@@ -152,11 +154,11 @@ def test_attack_is_contained(campaign: Campaign, variant: Variant, attack: Attac
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-def test_no_process_or_damage_is_left_after_all_attacks(campaign: Campaign, variant: Variant) -> None:
+def test_no_process_or_damage_is_left_after_all_attacks(runner: AttackRunner, variant: Variant) -> None:
     """After all attacks the sandbox is closed: no process and no damage is left."""
-    if variant.name not in campaign.last:
+    if variant.name not in runner.final_states:
         pytest.skip("no attack was selected")
-    last = result_of(campaign.last[variant.name])
+    last = result_of(runner.final_states[variant.name])
     assert last["processes"] == 0
     assert last["damage"] == []
 

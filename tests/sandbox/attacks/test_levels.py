@@ -17,13 +17,13 @@ def start_host(**options: Any) -> dict[str, Any]:
     """Return the first answer of a host process, which must also run a correct program and end cleanly."""
     host = Host(options)
     try:
-        if "unavailable" not in host.hello:
+        if "unavailable" not in host.startup:
             report = host.run([CORRECT])["reports"][0]
             assert report["passed"] == 1
-            assert report["isolation"] == host.hello["level"]
-            host.hello["trusted"] = report["trusted"]
+            assert report["isolation"] == host.startup["level"]
+            host.startup["trusted"] = report["trusted"]
             assert host.close()["processes"] == 0
-        return host.hello
+        return host.startup
     finally:
         host.process.kill()
         host.process.wait()
