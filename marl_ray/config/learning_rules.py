@@ -83,11 +83,6 @@ def _violation(need: str, value: Any, subject: str, config: Config, number: int)
                 f"{section}.num_generations is 1, but {name} compares the completions of a group: set it to 2 or more, "
                 f"or {estimator} to mareinforce"
             )
-        case "group_size" if rollout.num_generations != value:
-            return (
-                f"{subject} needs groups of {value}, and {section}.num_generations is {rollout.num_generations}: set "
-                f"it to {value}"
-            )
         case "counterfactual_sample" if config.credit.counterfactual == "median" and rollout.num_generations == 1:
             return (
                 f"{section}.counterfactual median is a completion of the group, and {section}.num_generations is 1: "
@@ -127,11 +122,6 @@ def _violation(need: str, value: Any, subject: str, config: Config, number: int)
             return (
                 f"{section}.normalize_advantages makes {name} the same as magrpo (each is an affine map of the "
                 f"returns): set it to false, or use {estimator} magrpo"
-            )
-        case "on_policy" if rollout.max_staleness > 0:
-            return (
-                f"{subject} needs tokens of the current weights, and {section}.max_staleness is "
-                f"{rollout.max_staleness}: set it to 0"
             )
         case "several_optimizer_steps" if one_step:
             return (

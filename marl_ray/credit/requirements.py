@@ -15,8 +15,6 @@ class Requirements:
 
     siblings: bool = False
     """At least two completions per group: num_generations > 1."""
-    group_size: int | None = None
-    """Exactly this many completions per group."""
     greedy_sample: bool = False
     """The rewards of one greedy joint action per node, as a baseline."""
     counterfactual_sample: bool = False
@@ -37,8 +35,6 @@ class Requirements:
     """Returns that groups can be compared by: no early_termination_threshold with handoff `all`."""
     magrpo_if_whitened: bool = False
     """An affine map of the group's returns, which normalize_advantages turns into MAGRPO: no normalize_advantages."""
-    on_policy: bool = False
-    """Tokens sampled by the current weights: max_staleness 0."""
     several_optimizer_steps: bool = False
     """More than one optimizer step per batch."""
     off_policy_tokens: bool = False
