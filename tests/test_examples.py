@@ -1,4 +1,4 @@
-"""docs/examples: environments of one's own, as a user starts them."""
+"""The custom environments in docs/examples, started as by a user."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_ratio_trains(tmp_path: Path) -> None:
 
 
 class Author:
-    """Stands in for an agent's generators."""
+    """A substitute for an agent's generators."""
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
         texts = [" ".join(["word"] * (number + 1)) for number in range(sampling.num_generations)]
@@ -87,7 +87,7 @@ class Author:
 
 
 class Nothing:
-    """Stands in for the sandbox, which is not asked."""
+    """A substitute for the sandbox, which executes nothing."""
 
     async def execute(self, programs: Any) -> list[Any]:
         raise AssertionError("a judge's question is no program")

@@ -62,9 +62,9 @@ def test_the_config_passes_a_dry_run(folder: Path) -> None:
     assert (task.prompt, other.fields) == ("Make 7 together.", {"total": -2})
     assert config.environment == "sums:Sums"
     right = environment.attempt(task, ["3", "4"], last=False)
-    heard = problem.transition.next_prompts(task, ["", ""], right, environment.outcome(right, None))
+    received = problem.transition.next_prompts(task, ["", ""], right, environment.outcome(right, None))
     feedback = "Feedback:\nscore: 1.50\nleast of it from: spoken\n\nSay another whole number.\n"
-    assert asyncio.run(heard).prompts == [f"Your previous answer:\n{said}\n\n{feedback}" for said in ("3", "4")]
+    assert asyncio.run(received).prompts == [f"Your previous answer:\n{said}\n\n{feedback}" for said in ("3", "4")]
     half = environment.outcome(environment.attempt(task, ["3", "no"], last=True), None)
     assert (half.reward, half.rewards) == (0.25, (0.25, -0.75))
     assert ESTIMATORS.get(config.agents[0].estimator).__name__ == "median"

@@ -1,4 +1,4 @@
-"""Rows of APPS and LiveCodeBench, in their fields."""
+"""Rows of APPS and LiveCodeBench."""
 
 from __future__ import annotations
 

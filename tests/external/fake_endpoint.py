@@ -1,4 +1,4 @@
-"""A real HTTP server on localhost that speaks both vendors' protocols, by a script."""
+"""A scripted HTTP server on localhost with both vendors' protocols."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JSON = {"content-type": "application/json"}
 
 
 class Server:
-    """Answers POSTs by a script: each item is a function of the handler, the last one repeats."""
+    """An HTTP server that answers POST requests by a script: a list of functions of the handler, of which the last repeats."""
 
     def __init__(self) -> None:
         self.script: list[Callable[[BaseHTTPRequestHandler], None]] = []

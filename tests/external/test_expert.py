@@ -1,4 +1,4 @@
-"""`expert_edits` against a real local HTTP server that speaks both protocols, asked by the vendors' own clients."""
+"""The external mode `expert_edits` with the vendors' clients and a local HTTP server."""
 
 from __future__ import annotations
 
@@ -218,11 +218,11 @@ def test_edits_are_part_of_prompts_and_failures_are_a_metric(server: Server) -> 
     async def twice() -> list[Observations]:
         return [await change.next_prompts(task, ["", ""], attempt, outcome) for _ in range(2)]
 
-    heard, unheard = asyncio.run(twice())
+    received, unheard = asyncio.run(twice())
     assert server.requests[0].body["messages"][0]["content"] == environment.question(task, attempt)
-    assert "An expert suggests" not in heard.prompts[0]
-    assert heard.prompts[1].startswith("An expert suggests:\nmultiply by 7\n\n")
-    assert heard.metrics == {"expert/failures": 0.0}
+    assert "An expert suggests" not in received.prompts[0]
+    assert received.prompts[1].startswith("An expert suggests:\nmultiply by 7\n\n")
+    assert received.metrics == {"expert/failures": 0.0}
     assert all("An expert suggests" not in prompt for prompt in unheard.prompts)
     assert unheard.metrics == {"expert/failures": 1.0}
 
@@ -250,7 +250,7 @@ LOCAL = "http://localhost:8000/v1"
         ("qwen3-coder-plus", {}, None, "dashscope", "qwen3-coder-plus", "dashscope.aliyuncs.com"),
         ("Claude-x", {}, None, "anthropic", "Claude-x", "api.anthropic.com"),
         ("openai:claude-clone", {}, None, "openai", "claude-clone", "api.openai.com"),
-        # a server of one's own, whatever its model is called
+        # a custom server, for any model name
         ("qwen2.5-coder", {"OPENAI_BASE_URL": LOCAL}, None, "openai", "qwen2.5-coder", "localhost"),
         ("qwen2.5-coder", {}, LOCAL, "openai", "qwen2.5-coder", "localhost"),
         ("Qwen/Qwen2.5-7B", {"OPENAI_BASE_URL": LOCAL}, None, "openai", "Qwen/Qwen2.5-7B", "localhost"),

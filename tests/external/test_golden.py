@@ -1,4 +1,4 @@
-"""The text of later prompts. A bundled policy was trained on it: it changes only together with it."""
+"""Exact text of later prompts, on which the bundled policies were trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A judge behind a real local server: scores, cost, when it is asked again, and who holds its key."""
+"""The judge model with a local HTTP server: scores, cost, retries and the API key."""
 
 from __future__ import annotations
 

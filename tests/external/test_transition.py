@@ -1,4 +1,4 @@
-"""Every external mode end to end: a joint action and its report in, each agent's next prompt out."""
+"""Every external mode end to end, from a joint action and its report to the next prompts."""
 
 from __future__ import annotations
 

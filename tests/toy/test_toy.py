@@ -1,4 +1,4 @@
-"""The quickstart's material: tasks that can be solved, a base that is a believable start."""
+"""The quickstart's task set and base policy."""
 
 from __future__ import annotations
 

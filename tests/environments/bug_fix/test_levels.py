@@ -1,4 +1,4 @@
-"""The reward of bug fixing, level by level."""
+"""Reward levels of bug fixing."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_a_correct_solution_earns_the_maximum() -> None:
     [
         ("++--", "++--", (0.5, 0.5, 0.0, 0.0)),  # nothing fixed, nothing broken
         ("+++-", "++--", (0.5, 0.5, 0.75, 0.0)),
-        ("-+++", "++--", (0.5, 0.25, 1.5, 0.0)),  # at a test's expense
+        ("-+++", "++--", (0.5, 0.25, 1.5, 0.0)),  # breaks one test
         ("--++", "++--", (0.5, 0.0, 1.5, 0.0)),
-        ("----", "----", (0.5, 0.5, 0.0, 0.0)),  # nothing was there to keep
+        ("----", "----", (0.5, 0.5, 0.0, 0.0)),  # no test passed before
         ("++++", "----", (0.5, 0.5, 1.5, 0.5)),
         ("++++", "t---", (0.5, 0.5, 1.5, 0.5)),
-        ("++++", "++++", (0.5, 0.5, 0.0, 0.0)),  # nothing was to be fixed
+        ("++++", "++++", (0.5, 0.5, 0.0, 0.0)),  # no test failed before
     ],
 )
 def test_kept_and_fixed_tests_earn_their_shares(now: str, was: str, levels: tuple[float, ...]) -> None:
@@ -71,7 +71,7 @@ def test_kept_and_fixed_tests_earn_their_shares(now: str, was: str, levels: tupl
         (ROWS, FIXED, 0.5 * 2 / 3),
         (PATCH.replace("\n\n", "\n"), FIXED, 0.5),  # blank lines do not count
         (PATCH.replace("y = half(x)", "# half\n    y = half(x)"), BUGGY.replace("y - 1", "y + 1"), 0.25),
-        (PATCH, "", 0.5 * 4 / 5),  # without a reference: the lines left alone
+        (PATCH, "", 0.5 * 4 / 5),  # without a reference: the share of unchanged lines
         ("def f(x):\n" + "    x = x + 0\n" * 9 + "    return x", "", 0.0),
     ],
 )
@@ -90,7 +90,7 @@ def test_patch_size_is_relative_to_the_reference(patch: str, reference: str, sma
         (RIGHT, FIXED, "+++-", 0.0, 0.0),  # not accepted
         ("line: 8", FIXED, "++++", 0.0, 0.0),  # not in its form
         ("", FIXED, "++++", 0.0, 0.0),
-        ("line: 6\nwhy: division", ROWS, "++++", 0.5 * 2 / 3, 1.0),  # beside a large edit
+        ("line: 6\nwhy: division", ROWS, "++++", 0.5 * 2 / 3, 1.0),  # with a large patch
     ],
 )
 def test_a_diagnosis_must_name_a_changed_line_of_an_accepted_patch(
@@ -141,7 +141,7 @@ def test_the_sandbox_executes_patched_and_buggy_program() -> None:
 
 
 def test_a_patch_that_changes_nothing_fixes_nothing() -> None:
-    """This holds even if a test times out in only one of the two executions."""
+    """Check this even for a test that times out in only one of the two executions."""
     environment = BugFix(1)
     attempt = environment.attempt(task(), [BUGGY], last=True)
     for now, was in (("++++", "++-t"), ("+t--", "++--")):

@@ -1,4 +1,4 @@
-"""Bugs really executed: QuixBugs' own fixes earn everything, its buggy programs do not."""
+"""Executed patches of QuixBugs and HumanEvalPack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ needs_quixbugs = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(SandboxSettings(limits=Limits(test_cpu_s=2.0, max_timeouts=1))) as running:  # some bugs are endless
+    with Sandbox(
+        SandboxSettings(limits=Limits(test_cpu_s=2.0, max_timeouts=1))
+    ) as running:  # some bugs are endless loops
         yield running
 
 
@@ -87,7 +89,7 @@ def test_patches_of_disjoint_functions_are_combined(
 
 
 def test_rows_with_the_fields_of_humanevalpack(sandbox: Sandbox) -> None:
-    """Its bodies follow a declaration, and its tests call the function by the name of their own parameter."""
+    """Check solutions that continue a declaration, and tests that call the function by their own parameter's name."""
     head = "from math import sqrt\n\n\ndef double(x):\n    return 2 * x\n\n\ndef root(x: float) -> float:\n"
     row = {
         "task_id": "Python/0",

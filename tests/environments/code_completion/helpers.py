@@ -78,7 +78,7 @@ POP = "def pop(self):\n    return self.items.pop()"
 REPLACE = "def replace(self, item, count=1):\n    for _ in range(count):\n        self.pop()\n    self.push(item)"
 ROOT = "@staticmethod\ndef root(x):\n    return math.sqrt(x)"
 SHARES = (("pop", "root"), ("push", "replace"))
-"""By param_count, of two agents."""
+"""The assignment of param_count to two agents."""
 RIGHT = (f"{POP}\n\n{ROOT}\n", f"{PUSH}\n\n{REPLACE}\n")
 
 

@@ -1,4 +1,4 @@
-"""Which methods a response brings, and how they stand in the class."""
+"""Extraction of methods from responses, and their source in the class."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def indented(text: str, by: str = "    ") -> str:
     [
         f"{POP}\n\n{ROOT}",
         indented(f"{POP}\n\n{ROOT}"),
-        indented(f"{POP}\n\n{ROOT}").lstrip(),  # goes on from the skeleton's own indentation
+        indented(f"{POP}\n\n{ROOT}").lstrip(),  # continues at the skeleton's indentation
         indented(f"{POP}\n\n{ROOT}", "\t"),
         f"class Stack:\n{indented(POP)}\n\n{indented(ROOT)}",
         f"import math\n\nclass Other:\n    def push(self): return 1\n\nclass Stack:\n{indented(POP)}\n{indented(ROOT)}",
         f"Here:\n```python\n{POP}\n\n{ROOT}\n```\nThat's it.",
         f"Here:\n\n    class Stack:\n{indented(POP, ' ' * 8)}\n\n{indented(ROOT, ' ' * 8)}\n\nThat's (it.",
-        f"{POP}\n\n{ROOT}\n\ndef push(self, item):\n    self.items.app",  # cut short, though it parses
+        f"{POP}\n\n{ROOT}\n\ndef push(self, item):\n    self.items.app",  # truncated, but parses
         f"1. First:\n{POP}\n2. Then\n{ROOT}\n",
         f"- {POP}\n- {ROOT}",
         f"{POP}\n\ndef push(self, item):\n    return (\n\n{ROOT}",
@@ -83,7 +83,7 @@ WRITTEN = '''\
 async def pop(self, *, depth: int = 1) -> "int":
     """Take
   the top."""
-    # what lies at the indentation of the string is not moved
+    # lines within the string keep their indentation
     text = f"""
 {depth}
     two""" + """

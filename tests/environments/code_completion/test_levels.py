@@ -1,4 +1,4 @@
-"""The reward of code completion, level by level."""
+"""Reward levels of code completion."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_a_correct_solution_earns_the_maximum() -> None:
         (f"{BROKEN}\n\n{ROOT}", RIGHT[1], 1.5, 0.0),  # one does not parse
         ("", RIGHT[1], 1.0, 0.0),
         ("", "", 0.0, 0.0),
-        (ROOT, f"{RIGHT[1]}\n\n{POP}", 1.5, 0.0),  # one by the wrong agent alone: missing, not twice
+        (ROOT, f"{RIGHT[1]}\n\n{POP}", 1.5, 0.0),  # only the wrong agent wrote it: missing, no overlap
         (RIGHT[0], f"{RIGHT[1]}\n\n{POP}", 2.0, -0.25),
         (f"{RIGHT[0]}\n{RIGHT[1]}", f"{RIGHT[0]}\n{RIGHT[1]}", 2.0, -1.0),
-        (RIGHT[1], RIGHT[0], 0.0, 0.0),  # changed over
-        (f"{RIGHT[0]}\n\ndef push(self, item):\n    pass", RIGHT[1], 2.0, 0.0),  # repeats the skeleton
+        (RIGHT[1], RIGHT[0], 0.0, 0.0),  # swapped
+        (f"{RIGHT[0]}\n\ndef push(self, item):\n    pass", RIGHT[1], 2.0, 0.0),  # a stub
     ],
 )
 def test_methods_and_overlap(first: str, second: str, methods: float, overlap: float) -> None:

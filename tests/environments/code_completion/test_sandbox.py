@@ -1,4 +1,4 @@
-"""Classes really executed: canonical solutions, and what becomes of them when one method goes wrong."""
+"""Executed classes: canonical solutions, and the same with one missing or broken method."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.sandbox.datasets import CLASSEVAL_FAILING, CLASSEVAL_WITH_FILES, load
 
 @pytest.fixture(scope="module")
 def classes() -> list[tuple[Task, dict[str, str]]]:
-    """Tasks of ClassEval that can be solved here, with the reference's methods."""
+    """Tasks of ClassEval that are solvable on this machine, with the reference's methods."""
     pairs = [(CLASSEVAL.task(row, number), row) for number, row in enumerate(load("classeval"))]
     return [(task, methods_of_solution(row)) for task, row in pairs if task.id not in CLASSEVAL_FAILING]
 

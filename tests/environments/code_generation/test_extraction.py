@@ -1,4 +1,4 @@
-"""From responses to contributions and joint programs."""
+"""Extraction of functions from responses, and joint programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The texts that agents read. A bundled policy was trained on them: they change only together with it."""
+"""Exact prompts and feedback of code generation, on which the bundled policies were trained."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marl_ray.environments.execution import SyntaxErrorLocation
 
 @dataclass(frozen=True)
 class Verdict:
-    """Stands in for the sandbox's TestResult."""
+    """A substitute for the sandbox's TestResult."""
 
     status: str
     error_type: str | None

@@ -1,4 +1,4 @@
-"""The reward of code generation, level by level."""
+"""Reward levels of code generation."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def test_a_correct_solution_earns_the_maximum() -> None:
     ("aux", "main", "passed", "reward"),
     [
         ("", MAIN, 2, 2.1),  # no helper: no levels of helpers
-        ("def aux(x):\n    print(x)", MAIN, 2, 3.6),  # it exists, but returns nothing: no 0.4
+        ("def aux(x):\n    print(x)", MAIN, 2, 3.6),  # exists without a return value: no 0.4
         ("def aux(x):\n    x.sort()", "def f(x):\n    aux(x)\n    return x", 2, 3.1),
         ("def aux(x)\n    return x", MAIN, 2, 2.1),
-        (AUX, "", 2, 0.4),  # no entry point: stop
+        (AUX, "", 2, 0.4),  # no entry point: no further levels
         (AUX, "def f(x):\n    print(aux(x))", 2, 0.4),
         (AUX, "def g(x):\n    return aux(x)", 2, 0.4),
         ("", "", 0, 0.0),
@@ -92,7 +92,7 @@ def test_a_correct_solution_earns_the_maximum() -> None:
         (AUX, MAIN, 1, 3.5),
         (AUX, "def f(x):\n    return x + 2", 2, 2.5),  # not called
         (AUX, "def f(x):\n    return aux(x)", 2, 3.0),  # thin wrapper
-        (AUX, "def f(x):\n    aux(x)\n    return x + 2", 2, 3.5),  # thrown away
+        (AUX, "def f(x):\n    aux(x)\n    return x + 2", 2, 3.5),  # discarded result
         (AUX, "def f(x):\n    y = aux(x)\n    return x + 2", 2, 3.5),
     ],
 )

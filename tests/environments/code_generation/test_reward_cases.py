@@ -53,8 +53,8 @@ def test_reward_levels_and_feedback_of_each_case(group: RewardCase, sandboxes: L
         assert outcome.reward == pytest.approx(group.reward), said
         expected = {name: value for name, value in worth(group.levels).items() if name in outcome.levels}
         assert outcome.levels == pytest.approx(expected), said
-        heard = environment.feedback(attempt, outcome, "level_feedback", main)
-        assert _begin(heard, group.feedback), f"{said}\nhears {heard}"
+        received = environment.feedback(attempt, outcome, "level_feedback", main)
+        assert _begin(received, group.feedback), f"{said}\nhears {received}"
         assert environment.feedback(attempt, outcome, "level_passed", main)[0] == group.brief, said
         one = "All levels passed" if group.solved else "Not all levels passed"
         assert environment.feedback(attempt, outcome, "passed", 0) == [one], said

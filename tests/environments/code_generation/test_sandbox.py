@@ -1,4 +1,4 @@
-"""Joint programs really executed: rewards and feedback from the sandbox's own reports."""
+"""Rewards and feedback of executed joint programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def outcomes(sandbox: Sandbox, environment: CodeGeneration, attempts: list[CodeA
         (AUX, "def f(x):\n    return aux(x)", 1.5),
         (AUX, "def f(x):\n    return aux(x) + 1 if x == 1 else 0", 3.5),
         ("def aux(x):\n    return (x", "def f(x):\n    return x + 2", 0.6),  # breaks the whole program
-        ("I am a helper.", "def f(x):\n    return x + 2", 2.1),  # brings nothing, as an empty answer
+        ("I am a helper.", "def f(x):\n    return x + 2", 2.1),  # contributes nothing, like an empty answer
         ("def helper(x):\n    return (x", "def f(x):\n    return x + 2", 2.1),
         (f"Sure:\n```python\n{AUX}\n```\nIt's short.", "```\ndef f(x):\n    return aux(x) + 1\n\nprint(f(", 4.0),
         ("", "def f(x):\n    return x + 2", 2.1),

@@ -1,4 +1,4 @@
-"""Programs that read standard input and print, with helpers: levels, feedback, and what of the tests is told."""
+"""Levels, feedback and visible tests of programs that read standard input and print."""
 
 from __future__ import annotations
 

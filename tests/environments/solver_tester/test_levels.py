@@ -118,8 +118,8 @@ def test_testers_read_the_solution_and_the_solver_only_the_problem() -> None:
     tests, other, solution = environment.first_prompts(TASK)
     assert tests == other
     assert solution.startswith(TASK.prompt)
-    heard = environment.prompt_after(TASK, 0, tests, {2: f"Sure!\n```python\n{WRONG}\n```"})
-    assert heard == f"Another agent's solution:\n{WRONG}\n\n{tests}"
+    received = environment.prompt_after(TASK, 0, tests, {2: f"Sure!\n```python\n{WRONG}\n```"})
+    assert received == f"Another agent's solution:\n{WRONG}\n\n{tests}"
     assert environment.prompt_after(TASK, 0, tests, {2: " "}).startswith("Another agent's solution:\n(empty)\n")
     assert environment.roles(TASK) == ["tests_1", "tests_2", "solution"]
     assert environment.revisions(TASK)[0] == environment.revisions(TASK)[1]

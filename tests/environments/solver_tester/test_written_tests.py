@@ -1,4 +1,4 @@
-"""Tests that a model wrote become data, or nothing."""
+"""Parsing of written tests."""
 
 from __future__ import annotations
 

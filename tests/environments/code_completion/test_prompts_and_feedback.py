@@ -1,4 +1,4 @@
-"""What agents of code completion read: prompts and feedback in every mode."""
+"""Prompts and feedback of code completion in every mode."""
 
 from __future__ import annotations
 

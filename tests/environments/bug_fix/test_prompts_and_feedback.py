@@ -23,7 +23,7 @@ def first(environment: BugFix, problem: Task) -> list[str]:
     return [prompt.rpartition("\n\n")[2] for prompt in environment.first_prompts(problem)]
 
 
-def heard(
+def received(
     environment: BugFix,
     *responses: str,
     now: str = "+++-",
@@ -64,7 +64,7 @@ def test_first_prompts_of_one_and_of_several_patchers() -> None:
 
 
 def test_level_feedback_contains_the_other_agents_answer() -> None:
-    diagnosis, patch = heard(BugFix(2, sandbox_slice="all"), RIGHT, PATCH)
+    diagnosis, patch = received(BugFix(2, sandbox_slice="all"), RIGHT, PATCH)
     common = [
         "syntax: OK",
         "tests that passed before: 1 of 1 still pass",
@@ -83,7 +83,7 @@ def test_level_feedback_contains_the_other_agents_answer() -> None:
 def test_level_feedback_describes_faults() -> None:
     environment = BugFix(2)
     assert (
-        heard(environment, "line: 9\nwhy: x", "Sorry.", was="----", now="----")
+        received(environment, "line: 9\nwhy: x", "Sorry.", was="----", now="----")
         == [
             [
                 "diagnosis: missing (there is no line 9)",
@@ -96,7 +96,7 @@ def test_level_feedback_describes_faults() -> None:
         ]
         * 2
     )
-    broken = heard(environment, "line: 1\nwhy: x", "def f(x):\n    return (x", syntax=SyntaxDiagnosis("why", 6, 12))
+    broken = received(environment, "line: 1\nwhy: x", "def f(x):\n    return (x", syntax=SyntaxDiagnosis("why", 6, 12))
     assert broken[0] == [
         "diagnosis: names no line that the patch changes",
         "syntax: error in f line 2 column 12: why",
@@ -104,25 +104,25 @@ def test_level_feedback_describes_faults() -> None:
         "edit: 2 lines changed, 2 needed",
         "changed: lines 6 to 8 `y = half(x)` and 1 line more -> `return (x`",
     ]
-    assert heard(BugFix(1), FIXED, reference="")[0][-1] == "edit: 2 lines changed"
+    assert received(BugFix(1), FIXED, reference="")[0][-1] == "edit: 2 lines changed"
 
 
 def test_patchers_see_the_changes_of_the_other_patchers() -> None:
     longer = "def f(x):\n    y = half(x)\n    z = 1\n\n    return y + z"
-    first, second = heard(BugFixPatchers(2), HALF, longer)
+    first, second = received(BugFixPatchers(2), HALF, longer)
     assert first[-2:] == [
         "edit: 3 lines changed, 2 needed",
         "changed: line 8 `return y - 1` -> `z = 1` and 1 line more",
     ]
     assert second[-1] == "changed: line 2 `return n / 2` -> `return n // 2`"
-    added = heard(BugFix(2), RIGHT, "def f(x):\n    y = half(x)\n    y += 2\n\n    return y - 1")[0]
+    added = received(BugFix(2), RIGHT, "def f(x):\n    y = half(x)\n    y += 2\n\n    return y - 1")[0]
     assert added[-1] == "changed: between lines 6 and 8 added `y += 2`"
 
 
 def test_level_passed() -> None:
     environment = BugFix(2, sandbox_slice="all")
     assert (
-        heard(environment, RIGHT, ROWS, mode="level_passed")
+        received(environment, RIGHT, ROWS, mode="level_passed")
         == [
             [
                 "patch: OK",
@@ -135,7 +135,7 @@ def test_level_passed() -> None:
         ]
         * 2
     )
-    worst = heard(environment, "", "", mode="level_passed", now="----")[0]
+    worst = received(environment, "", "", mode="level_passed", now="----")[0]
     assert worst == [
         "patch: missing patch",
         "syntax: correct",
@@ -144,11 +144,11 @@ def test_level_passed() -> None:
         "edit: nothing changed",
         "diagnosis: missing",
     ]
-    harm = heard(environment, RIGHT, PATCH, mode="level_passed", now="----")[0]
+    harm = received(environment, RIGHT, PATCH, mode="level_passed", now="----")[0]
     assert harm[2:4] == ["tests that passed before: none still pass", "tests that failed before: none pass now"]
-    broken = heard(environment, RIGHT, "def f(", mode="level_passed", syntax=SyntaxDiagnosis("why", 5, 1))[0]
+    broken = received(environment, RIGHT, "def f(", mode="level_passed", syntax=SyntaxDiagnosis("why", 5, 1))[0]
     assert broken[1:3] == ["syntax: incorrect", "tests: not run"]
-    assert heard(BugFix(1), FIXED, mode="level_passed")[0][-1] == "edit: as small as needed"
+    assert received(BugFix(1), FIXED, mode="level_passed")[0][-1] == "edit: as small as needed"
 
 
 @pytest.mark.parametrize(
@@ -166,15 +166,15 @@ def test_level_passed() -> None:
 )
 def test_passed(responses: tuple[str, ...], now: str, reference: str, all_passed: bool) -> None:
     environment = BugFix(len(responses), sandbox_slice="all")
-    told = heard(environment, *responses, now=now, mode="passed", reference=reference)
+    told = received(environment, *responses, now=now, mode="passed", reference=reference)
     assert told == [["All levels passed" if all_passed else "Not all levels passed"]] * len(responses)
 
 
 def test_feedback_depends_only_on_visible_tests() -> None:
     for mode in BugFix.modes:
-        told = [heard(BugFix(2, sandbox_slice=2), RIGHT, PATCH, now=now, mode=mode) for now in ("++++", "++-t")]
+        told = [received(BugFix(2, sandbox_slice=2), RIGHT, PATCH, now=now, mode=mode) for now in ("++++", "++-t")]
         assert told[0] == told[1]
-    one, other = (heard(BugFix(2, sandbox_slice=-2), RIGHT, PATCH, now=now) for now in ("++++", "++-t"))
+    one, other = (received(BugFix(2, sandbox_slice=-2), RIGHT, PATCH, now=now) for now in ("++++", "++-t"))
     assert one != other
 
 
@@ -183,8 +183,8 @@ def test_second_prompts_of_every_mode(mode: str) -> None:
     environment = BugFix(2, sandbox_slice="all")
     attempt = environment.attempt(task(), [f"Well:\n{RIGHT}\nThat is it.", f"```\n{PATCH}\n```"], last=False)
     outcome = environment.outcome(attempt, (report("+++-"), report("+---")))
-    heard = Transition(ExternalConfig(mode=mode), environment).next_prompts(task(), ["a", "b"], attempt, outcome)
-    diagnosis, patch = asyncio.run(heard).prompts
+    received = Transition(ExternalConfig(mode=mode), environment).next_prompts(task(), ["a", "b"], attempt, outcome)
+    diagnosis, patch = asyncio.run(received).prompts
     told = [environment.feedback(attempt, outcome, mode, agent) if mode != "plain" else [] for agent in (0, 1)]
     feedback = ["Feedback:\n" + "\n".join(lines) + "\n\n" if lines else "" for lines in told]
     assert diagnosis == f"Your previous answer:\n{RIGHT}\n\n{feedback[0]}Revise your diagnosis of the bug. {FORM}"
