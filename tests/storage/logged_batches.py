@@ -26,15 +26,15 @@ def completions(draw: st.DrawFn) -> Completion:
 
 @st.composite
 def groups(draw: st.DrawFn) -> Group:
-    found = draw(st.lists(st.tuples(completions(), REALS, REALS), max_size=3))
-    siblings, returns, weights = zip(*found, strict=True) if found else ((), (), ())
+    rows = draw(st.lists(st.tuples(completions(), REALS, REALS), max_size=3))
+    siblings, returns, weights = zip(*rows, strict=True) if rows else ((), (), ())
     turn, prompt = draw(st.integers(0, 20)), tuple(draw(st.lists(IDS, max_size=4)))
-    baselines = draw(st.just(()) | st.lists(REALS, min_size=len(found), max_size=len(found)).map(tuple))
+    baselines = draw(st.just(()) | st.lists(REALS, min_size=len(rows), max_size=len(rows)).map(tuple))
     return Group(turn, prompt, siblings, returns, weights, baselines)
 
 
 @st.composite
-def experienced(draw: st.DrawFn) -> Group:
+def groups_with_critic_samples(draw: st.DrawFn) -> Group:
     """Add a critic sample to a group."""
     group, states = draw(groups()), st.lists(IDS, max_size=3).map(tuple)
     size = len(group.completions)
@@ -46,7 +46,7 @@ def experienced(draw: st.DrawFn) -> Group:
 @st.composite
 def steps(draw: st.DrawFn) -> LoggedStep:
     step = draw(st.integers(0, 10**7))
-    one = draw(st.sampled_from([groups(), experienced()]))
+    one = draw(st.sampled_from([groups(), groups_with_critic_samples()]))
     mini_batches = st.lists(st.builds(MiniBatch, st.lists(one, max_size=3).map(tuple), st.integers(1, 10**9)))
     batches = draw(st.lists(st.builds(Batch, st.just(step), mini_batches.map(tuple)), max_size=3))
     row = draw(st.dictionaries(TEXTS, REALS | st.integers() | TEXTS, max_size=3))
