@@ -178,5 +178,5 @@ class NoLog:
 
     def drop_before(self, step: int) -> None: ...
 
-    def draws(self, step: int) -> int:
+    def prompt_samples(self, step: int) -> int:
         return 0

@@ -12,22 +12,26 @@ from marl_ray.core.episode import Episode
 class TrainerState:
     """The progress of the training loop, as `trainer.json` of a checkpoint stores it.
 
-    The position in the data and all random streams follow from `step` and `draws`.
+    The position in the data and all random streams follow from `step` and `prompt_samples`.
     """
 
     step: int
     """Completed steps, which is also every agent's weight version: each step makes a new version, changed or not."""
     env_steps: int
     """Joint samples so far."""
-    learned: int
+    optimizer_steps: int
     """Optimizer steps so far, over all policies."""
-    draws: int = 0
+    prompt_samples: int = 0
     """Prompt samples that belong to a batch, learned from or skipped. 0 without dynamic sampling."""
 
-    def after(self, joint_samples: int, optimizer_steps: int, draws: int = 0) -> TrainerState:
+    def after(self, joint_samples: int, optimizer_steps: int, prompt_samples: int = 0) -> TrainerState:
         """Return the state one step later."""
-        learned = self.learned + optimizer_steps
-        return TrainerState(self.step + 1, self.env_steps + joint_samples, learned, self.draws + draws)
+        return TrainerState(
+            self.step + 1,
+            self.env_steps + joint_samples,
+            self.optimizer_steps + optimizer_steps,
+            self.prompt_samples + prompt_samples,
+        )
 
 
 @dataclass(frozen=True, slots=True)

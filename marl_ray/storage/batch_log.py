@@ -84,7 +84,7 @@ class LoggedStep:
     """The rollout of step `step` (from 0): the data to learn from it and to record it again.
 
     `batches` has one batch per agent. `joint_samples` is the increase of env_steps. `row` contains the metrics that are
-    known before the update, `episodes` the records for episodes.jsonl. With dynamic sampling, `draws` is the number of
+    known before the update, `episodes` the records for episodes.jsonl. With dynamic sampling, `prompt_samples` is the number of
     prompt samples of the step, and `skipped` are the samples that are not learned from.
     """
 
@@ -93,7 +93,7 @@ class LoggedStep:
     joint_samples: int
     row: MetricRow
     episodes: Sequence[EpisodeRecord]
-    draws: int = 0
+    prompt_samples: int = 0
     skipped: tuple[int, ...] = ()
 
 
@@ -128,7 +128,7 @@ class BatchLog:
             tuple(header["skipped"]),
         )
 
-    def draws(self, step: int) -> int:
+    def prompt_samples(self, step: int) -> int:
         """Return the number of prompt samples of a step. Raises UserError as `read` does."""
         return self._open(step)[1]["draws"]
 
@@ -208,7 +208,7 @@ def _packed(logged: LoggedStep) -> bytes:
         "joint_samples": logged.joint_samples,
         "row": dict(logged.row),
         "episodes": list(logged.episodes),
-        "draws": logged.draws,
+        "draws": logged.prompt_samples,
         "skipped": logged.skipped,
         "finish_reasons": list(reasons),
     }

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import asdict
+from dataclasses import astuple
 from pathlib import Path
 
 from marl_ray.core.errors import UserError
@@ -20,6 +20,8 @@ from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
 
 STATE_FILE = "trainer.json"
+STATE_KEYS = ("step", "env_steps", "learned", "draws")
+"""Names of the fields of `TrainerState` in the file, in order."""
 NAME = re.compile(r"step_(\d{6,})")
 
 
@@ -44,7 +46,10 @@ class Checkpoints:
         path = self._hidden(state.step)
         parts = sorted(file for file in path.rglob("*") if file.is_file())
         files = {str(file.relative_to(path)): file.stat().st_size for file in parts}
-        write_atomically(path / STATE_FILE, json.dumps({**asdict(state), "files": files}).encode())
+        write_atomically(
+            path / STATE_FILE,
+            json.dumps(dict(zip(STATE_KEYS, astuple(state), strict=True)) | {"files": files}).encode(),
+        )
         final = path.with_name(path.name.removeprefix("."))
         if final.exists():
             self._discard(final)

@@ -36,7 +36,7 @@ class Log(Protocol):
 
     def read(self, step: int, num_agents: int) -> LoggedStep: ...
 
-    def draws(self, step: int) -> int: ...
+    def prompt_samples(self, step: int) -> int: ...
 
     def drop_before(self, step: int) -> None: ...
 
@@ -156,7 +156,7 @@ class BatchProducer:
             joint_samples=joint_samples(episodes),
             row=row,
             episodes=tuple(map(episode_record, episodes[: config.output.episodes_per_step])),
-            draws=samples,
+            prompt_samples=samples,
             skipped=skipped,
         )
         await context.condition.wait_for(lambda: context.gate.in_log == step)
@@ -168,7 +168,7 @@ class BatchProducer:
     def _sampler(self) -> DynamicSampler:
         """Return the sampler at the end of the log."""
         state, logged = self.resume_state.state, self.resume_state.logged
-        sample = state.draws + sum(map(self.log.draws, range(state.step, logged)))
+        sample = state.prompt_samples + sum(map(self.log.prompt_samples, range(state.step, logged)))
         limit = max_prompts_per_step(self.context.config, self.size)
         return DynamicSampler(self.size, limit, logged, sample, self.total)
 

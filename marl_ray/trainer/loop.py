@@ -94,7 +94,7 @@ class Trainer:
             self.evaluate(),
         )
         state, recorder = self.recorder.state, self.recorder
-        self.health.check_learning(state.learned, state.step)
+        self.health.check_learning(state.optimizer_steps, state.step)
         return TrainingResult(
             state.step, state.env_steps, self.first, recorder.last_evaluation, recorder.evaluation_episodes
         )

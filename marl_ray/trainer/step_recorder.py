@@ -70,7 +70,7 @@ class StepRecorder:
         by_policy, rollout = self._updates.pop(step), self.producer.take(step)
         updates = {policy: by_policy[policy] for policy in policies}
         optimizer_steps = sum(stats.optimizer_steps for stats in updates.values())
-        self.state = self.state.after(rollout.joint_samples, optimizer_steps, rollout.draws)
+        self.state = self.state.after(rollout.joint_samples, optimizer_steps, rollout.prompt_samples)
         context.health.check_updates(list(updates.values()), self.state.step)
         sync_results, memory = self._sync_results.pop(step, {}), self.actors.pop_memory_metrics(step)
         row = step_row(self.state, rollout.row, updates, sync_results, context.timeline.row(step))

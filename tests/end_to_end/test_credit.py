@@ -31,12 +31,12 @@ def test_a_run_with_baselines_and_skipped_prompt_samples(tmp_path: Path, capsys:
     log, env_steps, draw = BatchLog(tmp_path / "credit" / "batches"), 0, 0
     for step, row in enumerate(rows(tmp_path / "credit", "step")):
         logged = log.read(step)
-        assert row["rollout/episodes"] == logged.draws == 4 + len(logged.skipped)
-        assert set(logged.skipped) < set(range(draw, draw + logged.draws))
-        draw += logged.draws
+        assert row["rollout/episodes"] == logged.prompt_samples == 4 + len(logged.skipped)
+        assert set(logged.skipped) < set(range(draw, draw + logged.prompt_samples))
+        draw += logged.prompt_samples
         env_steps += row["rollout/joint_samples"]
         assert row["env_steps"] == env_steps
-        assert row["rollout/joint_samples"] == logged.draws * 2 * (4 + 1), "the greedy joint action counts too"
+        assert row["rollout/joint_samples"] == logged.prompt_samples * 2 * (4 + 1), "the greedy joint action counts too"
         assert 0 <= row["turn_1/greedy_reward_mean"] <= 4
         assert -4 <= row["agent_0/turn_1/difference_mean"] <= 4
         helpers, mains = (batch.mini_batches[0].groups for batch in logged.batches)

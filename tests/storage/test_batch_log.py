@@ -32,7 +32,7 @@ def test_a_step_is_read_as_it_was_written(step: LoggedStep) -> None:
         batches = tuple(map(without_texts, step.batches))
         assert found == replace(step, batches=batches, episodes=list(step.episodes))
         assert repr(found.batches) == repr(batches), "including -0.0 and the types of numbers"
-        assert log.draws(step.step) == step.draws
+        assert log.prompt_samples(step.step) == step.prompt_samples
         assert [log.batch(step.step, agent) for agent in range(len(batches))] == list(batches)
         assert [path.name for path in log.folder.iterdir()] == [log.path(step.step).name], "no temporary file remains"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +127,11 @@ def test_a_checkpoint_is_synced_before_and_after_the_rename(tmp_path: Path, sync
 def test_checkpoints_of_older_versions_are_read(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     path = commit(checkpoints, 3)
+    assert list(json.loads((path / "trainer.json").read_text())) == ["step", "env_steps", "learned", "draws", "files"]
     (path / "trainer.json").write_text(json.dumps({"step": 3, "env_steps": 30, "learned": 3, "weight_versions": [3]}))
     assert checkpoints.latest() == (path, TrainerState(3, 30, 3))
-    (path / "trainer.json").write_text(json.dumps(asdict(state(3)) | {"files": ["agent_0/weights"]}))
+    counts = {"step": 3, "env_steps": 30, "learned": 3, "draws": 9}
+    (path / "trainer.json").write_text(json.dumps(counts | {"files": ["agent_0/weights"]}))
     assert checkpoints.latest() == (path, state(3)), "file names without sizes"
     (path / "agent_0" / "weights").unlink()
     with pytest.raises(UserError, match=rf"^{path}/agent_0/weights is missing"):

@@ -35,8 +35,8 @@ class Kept:
     def read(self, step: int, agents: int) -> LoggedStep:
         return self.steps[step]
 
-    def draws(self, step: int) -> int:
-        return self.steps[step].draws
+    def prompt_samples(self, step: int) -> int:
+        return self.steps[step].prompt_samples
 
     def drop_before(self, step: int) -> None:
         """Keep all batches."""
@@ -57,18 +57,18 @@ def test_a_batch_consists_of_the_first_informative_samples(tmp_path: Path, stale
     sample = 0
     for step, row in enumerate(rows):
         kept = log.steps[step]
-        numbers = range(sample, sample + kept.draws)
+        numbers = range(sample, sample + kept.prompt_samples)
         assert set(kept.skipped) < set(numbers)
-        assert kept.draws - len(kept.skipped) == 3
+        assert kept.prompt_samples - len(kept.skipped) == 3
         assert numbers[-1] not in kept.skipped, "the last sample is informative"
         for batch in kept.batches:
             groups = batch.mini_batches[0].groups
             assert len(groups) == 3 * 2, "two turns per sample"
             assert [group.turn for group in groups] == [0, 1] * 3, "sample by sample"
         assert row["rollout/skipped"] == len(kept.skipped)
-        assert row["rollout/episodes"] == kept.draws
-        assert row["rollout/joint_samples"] == kept.draws * 2 * 3, "skipped samples count too"
-        sample += kept.draws
+        assert row["rollout/episodes"] == kept.prompt_samples
+        assert row["rollout/joint_samples"] == kept.prompt_samples * 2 * 3, "skipped samples count too"
+        sample += kept.prompt_samples
         assert row.get("agent_0/staleness_max", 0) <= staleness
     assert len(rows) == 6
     assert sum(len(kept.skipped) for kept in log.steps.values()) > 0
@@ -79,19 +79,19 @@ def test_a_batch_consists_of_the_first_informative_samples(tmp_path: Path, stale
 def test_a_resumed_run_continues_at_the_right_sample(tmp_path: Path, done: int, logged: int) -> None:
     _, whole = run(CASE, tmp_path / "whole")
     before = [whole.steps[step] for step in range(done)]
-    state = TrainerState(done, sum(r.joint_samples for r in before), 2 * done, sum(r.draws for r in before))
+    state = TrainerState(done, sum(r.joint_samples for r in before), 2 * done, sum(r.prompt_samples for r in before))
     log = Kept({step: whole.steps[step] for step in range(logged)})
     rows, resumed = run(CASE, tmp_path / "resumed", ResumeState(None, state, logged, frozenset()), log)
     assert len(rows) == 6 - done
     assert rows[-1]["env_steps"] == sum(r.joint_samples for r in whole.steps.values())
     for step, kept in whole.steps.items():
         again = resumed.steps[step]
-        assert (again.draws, again.skipped, again.batches) == (kept.draws, kept.skipped, kept.batches)
+        assert (again.prompt_samples, again.skipped, again.batches) == (kept.prompt_samples, kept.skipped, kept.batches)
 
 
 def test_without_uninformative_samples_nothing_is_skipped(tmp_path: Path) -> None:
     rows, log = run(replace(CASE, alike=0.0), tmp_path)
-    assert [(kept.draws, kept.skipped) for kept in log.steps.values()] == [(3, ())] * 6
+    assert [(kept.prompt_samples, kept.skipped) for kept in log.steps.values()] == [(3, ())] * 6
     assert rows[-1]["rollout/skipped"] == 0
 
 
@@ -105,9 +105,9 @@ def test_a_step_with_too_few_informative_samples_learns_from_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, log = run(replace(CASE, alike=0.9, steps=4), tmp_path)
-    sizes = [kept.draws - len(kept.skipped) for kept in log.steps.values()]
+    sizes = [kept.prompt_samples - len(kept.skipped) for kept in log.steps.values()]
     assert min(sizes) < 3
-    assert all(kept.draws == 12 for kept, size in zip(log.steps.values(), sizes, strict=True) if size < 3)
+    assert all(kept.prompt_samples == 12 for kept, size in zip(log.steps.values(), sizes, strict=True) if size < 3)
     assert capsys.readouterr().err.count("so it learns from fewer") == 1
 
 
