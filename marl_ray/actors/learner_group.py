@@ -155,11 +155,11 @@ class LearnerGroup:
 
     async def logprob_gap(self, groups: Sequence[Group]) -> float:
         """Return the mean absolute difference between the learner's and the groups' log-probabilities, nats per token."""
-        deadline = Deadline(self._deadlines.learn_s, "learn_s", "to score tokens")
+        deadline = self._deadline("learn_s", "to score tokens")
 
         async def compare(ranks: Sequence[Handle[LearnerActor]]) -> float:
             async with self.device.lock_for_training(self):
-                return await self._call(ranks, deadline, LearnerActor.logprob_gap, groups)
+                return (await self._call_all(ranks, deadline, LearnerActor.logprob_gap, groups))[0]
 
         return await self._retry_on_loss(compare)
 
@@ -173,35 +173,31 @@ class LearnerGroup:
 
     async def save(self, folder: str) -> None:
         """Write model and optimizer state for `load`."""
-        deadline = self._file_deadline("to write its checkpoint")
-        await self._retry_on_loss(lambda ranks: self._call(ranks, deadline, LearnerActor.save, folder))
+        await self._run(self._deadline("checkpoint_s", "to write its checkpoint"), LearnerActor.save, folder)
 
     async def load(self, folder: str, step: int) -> None:
         """Continue from a folder that `save` wrote after `step` batches."""
         self._loaded, self.version = (step, folder), step
-        deadline = self._file_deadline("to load its checkpoint")
-        await self._retry_on_loss(lambda ranks: self._call(ranks, deadline, LearnerActor.load, folder, step))
+        await self._run(self._deadline("checkpoint_s", "to load its checkpoint"), LearnerActor.load, folder, step)
 
     async def export(self, folder: str, texts: list[str]) -> None:
         """Write the model in the format of transformers, and verify the written tokenizer on `texts`."""
-        deadline = self._file_deadline("to write its model")
-        await self._retry_on_loss(lambda ranks: self._call(ranks, deadline, LearnerActor.export, folder, texts))
+        await self._run(self._deadline("checkpoint_s", "to write its model"), LearnerActor.export, folder, texts)
 
     async def sees_path(self, path: str) -> bool:
         """Return whether the nodes of all ranks have `path` of the driver's file system."""
-        deadline = Deadline(self._deadlines.start_s, "start_s", "to look for the run folder")
         return all(
-            await self._retry_on_loss(lambda ranks: self._call_all(ranks, deadline, LearnerActor.sees_path, path))
+            await self._run(self._deadline("start_s", "to look for the run folder"), LearnerActor.sees_path, path)
         )
 
     async def fingerprint(self, texts: list[str]) -> str:
         """Return the fingerprint of the tokenizer."""
-        deadline = Deadline(self._deadlines.start_s, "start_s", "to check its tokenizer")
-        return await self._retry_on_loss(lambda ranks: self._call(ranks, deadline, LearnerActor.fingerprint, texts))
+        deadline = self._deadline("start_s", "to check its tokenizer")
+        return (await self._run(deadline, LearnerActor.fingerprint, texts))[0]
 
     async def _learn_batch(self, ranks: Sequence[Handle[LearnerActor]], queue: GroupQueue) -> UpdateStats:
         """Send each group once: when it arrives, or with the complete batch on a device that the engines share."""
-        deadline, sent = self._learn_deadline(), 0
+        deadline, sent = self._deadline("learn_s", "to learn"), 0
         while not self.device.is_shared and (groups := await queue.get(sent)):
             await self._call_all(ranks, deadline, LearnerActor.accumulate, queue.step, sent, groups)
             sent += len(groups)
@@ -211,13 +207,13 @@ class LearnerGroup:
 
     async def _send_weights(self, generators: Sequence[Handle[GenerationActor]], changed: bool) -> WeightSyncResult:
         """Send the weights to these generators. Generators that do not accept them are lost."""
-        deadline = Deadline(self._deadlines.sync_s + GRACE_S, "sync_s", "to update weights")
+        deadline = self._deadline("sync_s", "to update weights", GRACE_S)
         replicas = self._connected.replicas
 
         async def send(ranks: Sequence[Handle[LearnerActor]]) -> WeightSyncResult | None:
             async with self.device.lock_for_weight_update(generators, replicas) as asleep:
-                update_weights = LearnerActor.update_weights
-                return await self._call(ranks, deadline, update_weights, list(generators), changed or asleep)
+                arguments = (list(generators), changed or asleep)
+                return (await self._call_all(ranks, deadline, LearnerActor.update_weights, *arguments))[0]
 
         result = await self._retry_on_loss(send)
         assert result is not None, "rank 0 sends"
@@ -244,7 +240,7 @@ class LearnerGroup:
         step = 0
         if checkpoint is not None:
             step, folder = checkpoint
-            deadline = self._file_deadline("to load its checkpoint")
+            deadline = self._deadline("checkpoint_s", "to load its checkpoint")
             await self._call_unlocked(ranks, deadline, LearnerActor.load, folder, step)
         if step < self.version:
             async with self.device.lock_for_restore():
@@ -258,11 +254,11 @@ class LearnerGroup:
             if self._history is None:
                 raise UserError(f"{self.policy} learner: there is no log of its batches")
             batch = await asyncio.to_thread(self._history.batch, number)
-            await self._call_unlocked(ranks, self._learn_deadline(), LearnerActor.update, batch)
+            await self._call_unlocked(ranks, self._deadline("learn_s", "to learn"), LearnerActor.update, batch)
 
     async def _form_rank_group(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
         """Connect the ranks through a rendezvous on rank 0's node, and load the model."""
-        deadline, limits = Deadline(self._deadlines.start_s, "start_s", "to connect its ranks"), self._deadlines
+        deadline, limits = self._deadline("start_s", "to connect its ranks"), self._deadlines
         nodes = {rank.location.ip for rank in ranks if rank.location is not None}
         # Within a call, a rank may wait for another rank as long as the call may take.
         timeout_s = max(limits.start_s, limits.learn_s, limits.sync_s, limits.checkpoint_s)
@@ -272,7 +268,7 @@ class LearnerGroup:
     async def _connect_ranks(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
         """Connect the ranks to the generators, which reject earlier incarnations from now on."""
         generators, sync_s = self._connected, self._deadlines.sync_s
-        deadline = Deadline(sync_s + GRACE_S, "sync_s", "to connect to its generators")
+        deadline = self._deadline("sync_s", "to connect to its generators", GRACE_S)
         handles, workers = generators.replicas.serving(), generators.workers_per_replica
         arguments = (handles, ranks[0].incarnation, workers, self.transport, sync_s)
         await self._call_unlocked(ranks, deadline, LearnerActor.connect, *arguments)
@@ -283,11 +279,8 @@ class LearnerGroup:
             raise RuntimeError(f"{self.policy} learner is not connected to its generators")
         return self._generators
 
-    def _learn_deadline(self) -> Deadline:
-        return Deadline(self._deadlines.learn_s, "learn_s", "to learn")
-
-    def _file_deadline(self, purpose: str) -> Deadline:
-        return Deadline(self._deadlines.checkpoint_s, "checkpoint_s", purpose)
+    def _deadline(self, setting: str, purpose: str, grace_s: float = 0.0) -> Deadline:
+        return Deadline(getattr(self._deadlines, setting) + grace_s, setting, purpose)
 
     async def _retry_on_loss(self, work: Callable[[Sequence[Handle[LearnerActor]]], Awaitable[R]]) -> R:
         """Run `work` with all ranks, and again from the beginning with the next incarnation if a rank is lost.
@@ -305,16 +298,11 @@ class LearnerGroup:
                     raise cause from None
                 was_late = isinstance(cause, DeadlineExceeded)
 
-    async def _call(
-        self,
-        ranks: Sequence[Handle[LearnerActor]],
-        deadline: Deadline,
-        method: Callable[Concatenate[LearnerActor, P], R],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> R:
-        """Return the result of rank 0. Raises the errors of `_call_all`."""
-        return (await self._call_all(ranks, deadline, method, *args, **kwargs))[0]
+    async def _run(
+        self, deadline: Deadline, method: Callable[Concatenate[LearnerActor, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> list[R]:
+        """Return the results of all ranks, and repeat the call with the next incarnation after a loss."""
+        return await self._retry_on_loss(lambda ranks: self._call_all(ranks, deadline, method, *args, **kwargs))
 
     async def _call_all(
         self,

@@ -80,7 +80,7 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
         arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
         arguments["enable_sleep_mode"] = spec.colocated
     else:
-        # Chunked prefill rewinds random number generators, which those on a CPU do not support. Blocks smaller than
+        # Chunked prefill rewinds random number generators, which is not supported on a CPU. Blocks smaller than
         # vLLM's default let the requests of a group share more of their prompt.
         arguments |= {
             "enforce_eager": True,

@@ -202,14 +202,14 @@ def test_a_lost_learner_learns_the_same(tmp_path: Path) -> None:
             await reference.start()
             for batch in batches:
                 log.batches[batch.step] = batch
-                wanted = await reference.learn(ClosedQueue(batch))
+                expected = await reference.learn(ClosedQueue(batch))
                 fault = (signal.SIGKILL, signal.SIGSTOP, None)[batch.step]
                 if fault is None:
                     await die_when_done(trainer, ClosedQueue(batch))
                     stats = await trainer.learn(ClosedQueue(batch))
                 else:
                     stats = await trainer.learn(FaultyQueue(batch, fault, trainer))
-                assert stats == wanted
+                assert stats == expected
                 if batch.step == 0:
                     await trainer.save(str(tmp_path))
                     log.saved = (1, str(tmp_path))

@@ -43,7 +43,7 @@ def test_after_the_loss_of_a_shared_process_all_policies_learn_the_same(local_ra
 
     batches = {policy: [batch(policy, step) for step in range(3)] for policy in POLICIES}
     separate = {policy: Learner(*arguments(policy)) for policy in POLICIES}
-    wanted = {policy: [separate[policy].update(batch) for batch in batches[policy]] for policy in POLICIES}
+    expected = {policy: [separate[policy].update(batch) for batch in batches[policy]] for policy in POLICIES}
 
     async def scenario() -> None:
         id = ActorId("learner", None)
@@ -65,7 +65,7 @@ def test_after_the_loss_of_a_shared_process_all_policies_learn_the_same(local_ra
                 batch = batches[policy][step]
                 is_fatal = (policy, step) == (POLICIES[1], 1)
                 queue = FaultyQueue(batch, signal.SIGKILL, trainers[policy]) if is_fatal else ClosedQueue(batch)
-                assert await trainers[policy].learn(queue) == wanted[policy][step]
+                assert await trainers[policy].learn(queue) == expected[policy][step]
 
             for step in range(3):
                 await asyncio.gather(*(learn(policy, step) for policy in POLICIES))

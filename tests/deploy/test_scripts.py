@@ -116,14 +116,14 @@ def test_the_upload_contains_only_package_configs_and_deploy_files(tmp_path: Pat
 
     from ray._private.runtime_env.packaging import create_package
 
-    wanted = ["marl_ray/trainer/loop.py", "marl_ray/toy/base/model.safetensors", "configs/a.yaml", "setup.py"]
-    wanted += ["marl_ray/data/loading.py", "marl_ray/launch/run.py", "marl_ray/sandbox/owner.py", "deploy/submit.sh"]
-    wanted += ["docs/examples/ratio.yaml", "docs/examples/ratio.py"]
-    unwanted = [".git/config", ".venv/lib/torch.so", "runs/a/metrics.jsonl", "shared/data/x.parquet", "tests/test_x.py"]
-    unwanted += [".mypy_cache/x", ".hypothesis/x", "marl_ray.egg-info/PKG-INFO", "build/lib/x.py"]
-    unwanted += ["tools/golden.py", "constraints/cpu.txt"]
+    included = ["marl_ray/trainer/loop.py", "marl_ray/toy/base/model.safetensors", "configs/a.yaml", "setup.py"]
+    included += ["marl_ray/data/loading.py", "marl_ray/launch/run.py", "marl_ray/sandbox/owner.py", "deploy/submit.sh"]
+    included += ["docs/examples/ratio.yaml", "docs/examples/ratio.py"]
+    excluded = [".git/config", ".venv/lib/torch.so", "runs/a/metrics.jsonl", "shared/data/x.parquet", "tests/test_x.py"]
+    excluded += [".mypy_cache/x", ".hypothesis/x", "marl_ray.egg-info/PKG-INFO", "build/lib/x.py"]
+    excluded += ["tools/golden.py", "constraints/cpu.txt"]
     tree = tmp_path / "tree"
-    for name in wanted + unwanted:
+    for name in included + excluded:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text("x")
     shutil.copy(ROOT / ".gitignore", tree)
@@ -131,4 +131,4 @@ def test_the_upload_contains_only_package_configs_and_deploy_files(tmp_path: Pat
     create_package(str(tree), tmp_path / "package.zip", include_gitignore=True, excludes=excludes)
     with zipfile.ZipFile(tmp_path / "package.zip") as package:
         files = {name for name in package.namelist() if not name.endswith("/")}
-    assert files - {".gitignore"} == set(wanted)
+    assert files - {".gitignore"} == set(included)
