@@ -125,13 +125,13 @@ def test_an_overlap_of_evaluation_and_training_tasks_is_reported(capsys: pytest.
         captured = capsys.readouterr()
         messages[split] = captured.out + captured.err
     assert "held-out" not in messages["eval"]
-    assert "5 tasks of train[3:8] are in train too" in messages["train[3:8]"]
+    assert "5 tasks of train[3:8] are also in train" in messages["train[3:8]"]
 
 
 def test_sequential_agents_are_reported_and_exclude_trees(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--config", str(CONFIGS / "toy_solver_tester.yaml"), "--dry-run"]
     assert train_main("magrpo", arguments) == 0
-    assert "agents answer one after another, in 2 stages: a node has up to 2 times" in capsys.readouterr().err
+    assert "agents answer one after another, in 2 rounds: a node has up to 2 times" in capsys.readouterr().err
     for override, message in (
         ("magrpo.handoff=all", "magrpo.handoff all needs agents that answer at the same time"),
         ("magrpo.estimator=remax", "estimator remax replaces completions"),
