@@ -170,7 +170,7 @@ def merge_batches(batches: Sequence[Batch]) -> Batch:
 
 
 def interleave(groups: Sequence[Sequence[Group]]) -> list[Group]:
-    """Return the groups of all agents at the first node, then those at the second node, and so on."""
+    """Return the groups of all agents at the first node, then at the second node, and so on."""
     return [group for at_node in zip(*groups, strict=True) for group in at_node]
 
 

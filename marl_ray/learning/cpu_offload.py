@@ -74,7 +74,7 @@ def release_cached_memory(device: torch.device) -> None:
 
 
 def memory_in_use(device: torch.device) -> int:
-    """Return bytes in use: on a GPU by all processes, on a CPU those allocated and touched by this process."""
+    """Return bytes in use: on a GPU by all processes, on a CPU the allocated and touched memory of this process."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return total - free

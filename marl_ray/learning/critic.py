@@ -17,7 +17,7 @@ collaboration with multi-agent reinforcement learning", Liu et al., 2025).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean
@@ -192,31 +192,27 @@ def last_hidden(logprob_model: LogprobModel, states: Sequence[StateIds]) -> torc
     return hidden[torch.arange(len(states)), lengths - 1]
 
 
-def iac_critic(
-    policy: LogprobModel, agent: AgentConfig, credit: CreditConfig, settings: OptimizerConfig, total_steps: int
-) -> Critic:
-    """Return the critic of independent actor-critic: a value head on the policy's own layers.
-
-    As in CoMLRL 1.4 without a separate critic, policy and critic share the layers' weights, whose loss is the sum of
-    both losses. Only the head has an optimizer of its own.
-    """
-    return Critic(policy, False, agent, credit, settings, total_steps)
-
-
-def maac_critic(
-    body: Any,
+def make_critic(
     policy: LogprobModel,
     agent: AgentConfig,
     credit: CreditConfig,
     settings: OptimizerConfig,
     total_steps: int,
-) -> Critic:
-    """Return the critic of multi-agent actor-critic: a value head on `body`, a separate copy of the initial model.
+    load_body: Callable[[], Any],
+) -> Critic | None:
+    """Return the configured critic, or None.
 
-    A central critic reads the prompts of all agents and is used in training only. CoMLRL 1.4 has one critic that every
-    agent's update trains in turn. Here each learner has its own, so that it remains a function of its own batches;
-    critics start alike and read the same states, with the same targets if agents share a reward.
+    - iac (independent actor-critic): a value head on the policy's own layers, as in CoMLRL 1.4 without a separate
+      critic. Shared weights are trained on the sum of both losses; only the head has an optimizer of its own.
+    - maac (multi-agent actor-critic): a value head on a separate copy of the initial model, which reads the prompts of
+      all agents. CoMLRL 1.4 trains one critic with every agent's update; here each learner has its own, so that it
+      remains a function of its own batches. The critics start alike and read the same states.
     """
+    if credit.critic == "none":
+        return None
+    if credit.critic == "iac":
+        return Critic(policy, False, agent, credit, settings, total_steps)
+    body = load_body()
     body.set_attn_implementation(policy.model.config._attn_implementation)
     if settings.gradient_checkpointing:
         body.gradient_checkpointing_enable()

@@ -26,7 +26,7 @@ from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, 
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.files import fsync_tree
 from marl_ray.credit.requirements import LOSS_REQUIREMENTS
-from marl_ray.learning.critic import Critic, ValueEstimate, iac_critic, maac_critic
+from marl_ray.learning.critic import Critic, ValueEstimate, make_critic
 from marl_ray.learning.export import write_model
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.learner_state import (
@@ -73,8 +73,8 @@ class Learner:
     - total_steps: optimizer steps that the learning-rate schedule spans;
     - threads: CPU threads of torch;
     - seed: seed of an adapter's initial weights;
-    - name, beside: name of this learner's adapter in the model of another learner, which both share. Each use of such a
-      learner starts with `activate`;
+    - name, beside: this learner's adapter, in the model of another learner that both share. Call `activate` before
+      every use of such a learner;
     - ranks: the rank group of this learner.
 
     `step` is the number of applied batches, and thus the number of the next batch.
@@ -100,7 +100,7 @@ class Learner:
         self.agent = agent
         self.model = model
         self.base = model_path
-        self.lora = lora
+        self.lora, self.seed = lora, seed
         self.name = name
         self.settings = optimizer
         self.dtype = getattr(torch, wire_dtype)
@@ -122,14 +122,9 @@ class Learner:
             self.policy.gradient_checkpointing_enable()
         own = list(trainable(self.policy))
         self.optimizer, self.schedule = make_optimizer([(own, agent.learning_rate)], optimizer, total_steps)
-        self.critic: Critic | None = None
-        if credit.critic == "iac":
-            self.critic = iac_critic(self.logprob_model, agent, credit, optimizer, total_steps)
-        elif credit.critic == "maac":
-            body = load_policy(model_path, trust, self.device)
-            if lora.rank:
-                add_adapter(body, lora, seed)
-            self.critic = maac_critic(body, self.logprob_model, agent, credit, optimizer, total_steps)
+        self.critic: Critic | None = make_critic(
+            self.logprob_model, agent, credit, optimizer, total_steps, self._load_critic_body
+        )
         self.step = 0
         self._accumulated: GradientAccumulator | None = None
         """Gradient of the next batch's first mini-batch, if `accumulate` has started it."""
@@ -152,6 +147,12 @@ class Learner:
         if not ranks.is_single:
             shard(policy, ranks, self.device, self.dtype, self.agent.learner.cpu_offload)
         return policy, layout, reason
+
+    def _load_critic_body(self) -> Any:
+        body = load_policy(self.base, self.model.model_kwargs.trust_remote_code, self.device)
+        if self.lora.rank:
+            add_adapter(body, self.lora, self.seed)
+        return body
 
     def activate(self) -> None:
         """Make this learner's adapter the active one in a shared model. Others keep their accumulated gradients."""

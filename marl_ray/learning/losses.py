@@ -49,7 +49,7 @@ def importance_factors(ratios: Tensor, mode: str, bound: float) -> Tensor:
 
 
 def exceeds_bound(ratios: Tensor, mode: str, bound: float) -> Tensor:
-    """Return a mask of the ratios above `bound`, and with `mask` also of those below 1 / `bound`."""
+    """Return a mask of the ratios above `bound`, and in mode `mask` also of the ratios below 1 / `bound`."""
     above = ratios > bound
     return above | (ratios < 1 / bound) if mode == "mask" else above
 
@@ -127,7 +127,8 @@ def k1(logprobs: Tensor, reference: Tensor) -> Tensor:
 
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """Return r - 1 - log r with r = reference / pi of each token, [S]: the mean of k1, with less variance, never negative.
+    """Return r - 1 - log r with r = reference / pi of each token, [S]: k1's mean, with less variance and never
+    negative.
 
     As a loss term (GRPO, Shao et al., 2024) its gradient under pi is that of KL(reference || pi).
     """

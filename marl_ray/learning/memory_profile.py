@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import weakref
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ class MemoryProfile:
     - rows: rows plus columns of the trainable matrices, which is the size of Adafactor's state;
     - largest: size of the largest trainable tensor; embeddings: parameters of input and output layers; layers: their
       number;
-    - activations: peak memory beside weights and gradients, without tensors of the size of the logits; logits: those;
+    - activations: peak memory beside weights and gradients, without tensors of the logits' size; logits: tensors of that size;
     - tokens: tokens of the micro-batch; flops: of forward and backward pass without attention scores; layout: its
       layout.
     """
@@ -155,11 +155,7 @@ def profile_memory(
         largest=max(parameter.numel() for parameter in learning),
         embeddings=sum(weight.numel() for weight in ends.values()),
         layers=layers,
-        activations=measured.activations,
-        logits=measured.logits,
-        tokens=measured.tokens,
-        flops=measured.flops,
-        layout=measured.layout,
+        **asdict(measured),
     )
 
 

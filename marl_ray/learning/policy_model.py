@@ -102,7 +102,7 @@ class LogprobModel:
             return self.model.device
         return torch.device(next(self.model.parameters()).device_mesh.device_type)
 
-    def logprobs(self, rows: Sequence[PromptRow], max_tokens: int, apart: bool = False) -> list[torch.Tensor]:
+    def logprobs(self, rows: Sequence[PromptRow], max_tokens: int, per_row: bool = False) -> list[torch.Tensor]:
         """Return log pi of each token of the rows' completions, [K] each, on the CPU, without a gradient.
 
         Micro-batches have at most `max_tokens` tokens, and with `per_row` a single row each.
@@ -112,7 +112,7 @@ class LogprobModel:
         numbers = {id(completion): number for number, completion in enumerate(c for r in rows for c in r.completions)}
         of_completion: dict[int, torch.Tensor] = {}
         with torch.no_grad(), compute_in(self.dtype, self.device):
-            for micro_batch in batcher.per_row(rows) if apart else (*batcher.add(rows), *batcher.flush()):
+            for micro_batch in batcher.per_row(rows) if per_row else (*batcher.add(rows), *batcher.flush()):
                 batch = micro_batch.to(self.device)
                 known = token_logprobs(self.model, batch, self.temperature)[batch.tokens != NO_TOKEN].cpu()
                 lengths = [len(completion.token_ids) for completion in batch.completions]

@@ -102,7 +102,7 @@ class ReferencePolicy:
         Each group is scored by itself, so the result is bit-identical for any portions.
         """
         rows = [unweighted_row(group) for group in groups]
-        logprobs = iter(logprob_model.logprobs(rows, self._settings.microbatch_tokens, apart=True))
+        logprobs = iter(logprob_model.logprobs(rows, self._settings.microbatch_tokens, per_row=True))
         return [[next(logprobs) if c.token_ids else torch.zeros(0) for c in group.completions] for group in groups]
 
     @contextmanager

@@ -38,11 +38,10 @@ def load_to_shard(name: str, trust_remote_code: bool, ranks: RankGroup) -> Any:
 
 
 def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: torch.dtype, offload: bool) -> None:
-    """Shard a model of `load_to_shard` in place, layer by layer, so that no rank but rank 0 holds more than a layer in
-    full.
+    """Shard a model of `load_to_shard` in place, layer by layer; only rank 0 ever holds more than one full layer.
 
-    On a GPU it is gathered and computed in `compute_dtype`, from float32 shards; gradients are summed in float32. With
-    `offload` the shards are in host memory, where the optimizer runs.
+    On a GPU layers are gathered and computed in `compute_dtype`, from float32 shards; gradients are summed in float32.
+    With `offload` the shards are in host memory, where the optimizer runs.
     """
     gpu = device.type == "cuda"
     mesh = init_device_mesh(device.type, (ranks.size,))
@@ -66,8 +65,7 @@ def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: tor
 
 
 def layers_of(model: Any) -> list[tuple[str, Any]]:
-    """Return the decoder layers, which transformers does not split over devices, with the prefix of their tensors'
-    names."""
+    """Return the decoder layers (transformers' `_no_split_modules`) with the prefix of their tensors' names."""
     kinds = set(model._no_split_modules or ())
     return [(f"{name}.", module) for name, module in model.named_modules() if type(module).__name__ in kinds]
 
@@ -142,10 +140,10 @@ class WeightGatherer:
         weights = named_weights(self._model)
         while True:
             self._broadcast_command(NEXT)
-            found = next(weights, None)
-            if found is None:
+            item = next(weights, None)
+            if item is None:
                 return
-            yield found[0], full_tensor(found[1])
+            yield item[0], full_tensor(item[1])
 
     def run_on_rank_zero(self, work: Callable[[], T]) -> T | None:
         """Run `work` on rank 0 and return its result; other ranks follow its gathers and return None. A collective
@@ -165,9 +163,9 @@ class WeightGatherer:
             if command == RESTART:
                 weights = named_weights(self._model)
             else:
-                found = next(weights, None)
-                if found is not None:
-                    full_tensor(found[1])
+                item = next(weights, None)
+                if item is not None:
+                    full_tensor(item[1])
 
     def _broadcast_command(self, command: int) -> int:
         """Broadcast rank 0's command and return it."""

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class _TokenSums:
-    """Sums and one maximum over tokens, added up over micro-batches and ranks in float64, where ratios do not overflow."""
+    """Sums and one maximum over tokens, in float64 (where ratios do not overflow), added up over micro-batches and
+    ranks."""
 
     def __init__(self, size: int) -> None:
         self.tokens = 0

@@ -121,8 +121,10 @@ def load_adapter(model: Any, folder: Path) -> None:
 
     prefix = "base_model.model."
     state = {name.removeprefix(prefix): tensor for name, tensor in load_file(folder / ADAPTER_FILE).items()}
-    there = model.get_adapter_state_dict(_active(model))
-    if {name: tensor.shape for name, tensor in state.items()} != {name: tensor.shape for name, tensor in there.items()}:
+    expected = model.get_adapter_state_dict(_active(model))
+    if {name: tensor.shape for name, tensor in state.items()} != {
+        name: tensor.shape for name, tensor in expected.items()
+    }:
         raise ValueError("it is the adapter of other layers or of another rank")
     set_peft_model_state_dict(model, state, _active(model))
 
