@@ -102,9 +102,9 @@ def _header() -> str:
 
 
 def _line(step: ReplayedStep) -> str:
-    recorded = step.recorded or {}
-    pairs = ((step.replayed[name], recorded.get(name)) for name in step.replayed)
-    return f"{step.step:>6}" + "".join(f" | {_number(found)} {_number(known)}" for found, known in pairs)
+    row = step.recorded or {}
+    pairs = ((number, row.get(name)) for name, number in step.replayed.items())
+    return f"{step.step:>6}" + "".join(f" | {_number(replayed)} {_number(recorded)}" for replayed, recorded in pairs)
 
 
 def _number(number: float | None) -> str:
