@@ -75,3 +75,8 @@ def make_node(
 def make_episode(root: Node | None, *stops: tuple[tuple[int, ...], str]) -> Episode:
     """Return an episode of `TASK` with this tree; each stop is (path, reason)."""
     return Episode(TASK, root, [Stop(path, reason) for path, reason in stops])
+
+
+def row_task(row: dict[str, str]) -> Task:
+    """Return the task of a row of a bundled data set."""
+    return Task(row["task_id"], row["prompt"], {"entry_point": row["entry_point"], "tests": row["test"]})

@@ -1,4 +1,4 @@
-"""A model that has nothing in common with the bundled one but what it is asked."""
+"""A model whose architecture, tokenizer and vocabulary differ from the bundled model's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 from marl_ray.toy import TASKS_PATH
 
 SIZE = 400
-"""Of its tokenizer's vocabulary."""
+"""Size of the tokenizer's vocabulary."""
 
 
 def other_model(folder: Path) -> Path:
-    """A random Llama in a folder, and a byte-level BPE tokenizer made from the toy tasks, of other ids."""
+    """Save a random Llama and a byte-level BPE tokenizer, trained on the toy tasks, to `folder`; return the folder."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()

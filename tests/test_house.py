@@ -1,28 +1,40 @@
-"""What holds for every file. Which way imports run is import-linter's to check (`make check`)."""
+"""Rules for every file. Import layers are checked by import-linter (`make check`)."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tools import prose
+
 ROOT = Path(__file__).resolve().parent.parent
-LONGEST = 400
+MAX_LINES = 400
+PER_ENVIRONMENT = {"attempt", "environment", "extraction", "feedback", "prompts"}
+"""File names that every environment may have."""
 
 
 def sources(*folders: str) -> list[Path]:
-    """Every Python file below these folders."""
+    """Return every Python file below these folders."""
     found = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     assert found
     return found
 
 
-def nouns(module: ast.Module) -> Iterator[str]:
-    """Public classes, and types that have a name (`Row = dict[...]`)."""
+def repeated(names: Iterable[tuple[str, Path]]) -> dict[str, list[str]]:
+    """Return the files of every name that occurs in more than one file."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for name, path in names:
+        places[name].append(str(path.relative_to(ROOT)))
+    return {name: files for name, files in places.items() if len(files) > 1}
+
+
+def type_names(module: ast.Module) -> Iterator[str]:
+    """Yield the names of public classes and type aliases (`Row = dict[...]`)."""
     for node in module.body:
         if isinstance(node, ast.ClassDef):
             names = [node.name]
@@ -33,37 +45,76 @@ def nouns(module: ast.Module) -> Iterator[str]:
         yield from (name for name in names if re.fullmatch(r"[A-Z]+[a-z]\w*", name))
 
 
-def test_a_noun_means_one_thing() -> None:
-    places: dict[str, list[str]] = defaultdict(list)
-    for path in sources("marl_ray"):
-        for name in nouns(ast.parse(path.read_text(encoding="utf-8"))):
-            places[name].append(str(path.relative_to(ROOT)))
-    twice = {name: where for name, where in places.items() if len(where) > 1}
-    assert twice == {}
+def test_a_class_name_has_one_meaning() -> None:
+    trees = [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in sources("marl_ray")]
+    assert repeated((name, path) for path, tree in trees for name in type_names(tree)) == {}
 
 
-def test_no_file_is_too_long_to_read() -> None:
+def test_a_file_name_has_one_meaning() -> None:
+    """Commands (`cli/`) are named after the module that they call, environments share the names of their parts."""
+    files = [path for path in sources("marl_ray") if not path.name.startswith("__") and path.parent.name != "cli"]
+    names = repeated((path.stem, path) for path in files)
+    assert {name: files for name, files in names.items() if name not in PER_ENVIRONMENT} == {}
+
+
+def test_files_have_at_most_400_lines() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sources("marl_ray", "tests", "tools")}
-    assert {str(path.relative_to(ROOT)): count for path, count in lines.items() if count > LONGEST} == {}
+    assert {str(path.relative_to(ROOT)): count for path, count in lines.items() if count > MAX_LINES} == {}
 
 
-def test_tests_are_where_their_source_is() -> None:
-    ours = {"deploy", "end_to_end"}
-    rooms = {path.parent.name for path in (ROOT / "marl_ray").glob("*/__init__.py")}
+def test_every_module_has_a_docstring() -> None:
+    for path in sources("marl_ray"):
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+
+
+def test_text_uses_plain_sentences() -> None:
+    paths = [path for name in prose.SOURCES for path in [ROOT / name, *(ROOT / name).rglob("*")]]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {rule}: {text}"
+        for path in paths
+        if path.suffix in prose.SUFFIXES and path.relative_to(ROOT).as_posix() not in prose.EXEMPT
+        for line, rule, text in prose.findings(path)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("docstring", "accepted"),
+    [
+        ("Return the mean.", True),
+        ("Pass the tokens on.", True),
+        ("Embed a prompt.", True),
+        ("What the agents read.", False),
+        ("Whether it ended.", False),
+        ("Bytes of a result.", False),
+        ("Shared by the agents.", False),
+        ("[G] returns.", False),
+    ],
+)
+def test_a_function_docstring_opens_with_a_verb(docstring: str, accepted: bool) -> None:
+    assert prose.opens_with_verb(docstring) is accepted
+
+
+def test_tests_are_in_the_folder_of_their_package() -> None:
+    other = {"deploy", "end_to_end"}
+    packages = {path.parent.name for path in (ROOT / "marl_ray").glob("*/__init__.py")}
     tested = {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")}
-    assert tested - rooms - ours == set()
+    assert tested - packages - other == set()
     assert {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")} == tested
 
 
-def test_every_room_says_what_it_is() -> None:
-    for path in sources("marl_ray"):
-        text = path.read_text(encoding="utf-8")
-        assert not text or ast.get_docstring(ast.parse(text)), path
-        assert text or path.name != "__init__.py", f"{path} is empty: one line that says what the room is"
+def test_no_test_imports_another_test_module() -> None:
+    imports = {
+        str(path.relative_to(ROOT)): node.module
+        for path in sources("tests")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and re.search(r"^tests\.(\w+\.)*test_\w+$", node.module or "")
+    }
+    assert imports == {}
 
 
 @pytest.mark.parametrize("name", ["docs/explanation/architecture.md", "CONTRIBUTING.md", "README.md"])
-def test_documents_name_what_is_there(name: str) -> None:
+def test_documents_name_existing_files(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#:]+)\)", text)
     assert [link for link in links if not ((ROOT / name).parent / link).exists()] == []

@@ -21,7 +21,7 @@ from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.endpoints import endpoint_of
 from marl_ray.external.expert import Expert
 from marl_ray.toy import HARD_TASKS_PATH
-from tests.toy.test_toy import row_task
+from tests.factories import row_task
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "results" / "learning.md"
 CASES = [(study, arm) for study in STUDIES.values() for arm in study.arms]
@@ -62,7 +62,7 @@ def test_differences_are_paired_by_seed() -> None:
 
 
 def _run(folder: Path, rewards: list[float], tasks_played: int) -> Path:
-    """A run of one step on tasks that each have one answer, of which as many are kept as there are rewards."""
+    """Write a run of one step. Each task has one answer; the run keeps as many episodes as there are rewards."""
 
     def evaluation(step: int) -> dict[str, float]:
         mean = sum(rewards) / len(rewards)

@@ -59,7 +59,7 @@ def test_a_module_in_the_current_folder_is_found(here: Path) -> None:
 
 
 def test_a_console_script_finds_a_module_in_the_current_folder(here: Path) -> None:
-    """Unlike `python -m`, a script does not have the current folder on its path."""
+    # Unlike `python -m`, a script does not have the current folder on its path.
     (here / "own_script_things.py").write_text("def task(row, number): ...\n")
     script = here / "bin" / "script"
     script.parent.mkdir()

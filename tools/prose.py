@@ -20,11 +20,14 @@ from pathlib import Path
 
 SOURCES = ("marl_ray", "docs", "README.md", "CONTRIBUTING.md", "benchmarks", "tools", "tests")
 SUFFIXES = {".py", ".md"}
-OWN = {"tools/prose.py"}
+EXEMPT = {"tools/prose.py", "tests/test_house.py"}
 """Files that have to quote the rules."""
+PROMPTS = ("and whoever writes a part does not see", "write three tests that show what is wrong with it")
+"""Lower-case parts of prompts. Prompts keep their text, because models are trained and evaluated with them."""
 RULES = {
     "what-clause": re.compile(
-        r"\b[Ww]hat (is|was|are|were|has|have|had|it|they|a|an|the|each|one|would|may|can|cannot)\b(?![^\n]*\?)"
+        r"\b[Ww]hat (is|was|are|were|has|have|had|it|they|he|she|a|an|the|this|that|each|every|one|two|some|its|their|no|"
+        r"would|may|can|cannot|does|do|comes|makes|goes|remains|runs|happens|follows|needs)\b(?![^\n]*\?)"
     ),
     "those-of": re.compile(r"\b[Tt]hose (of|that|who|which|whose|with)\b"),
     "nobody": re.compile(r"\b([Nn]obody|[Ww]hoever|[Ww]homever|[Ss]omebody|[Aa]nybody)\b"),
@@ -33,12 +36,14 @@ RULES = {
     ),
 }
 NOT_VERBS = re.compile(
-    r"(a|above|again|all|an|and|any|anybody|anything|as|at|before|below|both|but|by|each|either|every|everything|for|from|"
-    r"greedy|had|has|her|here|his|how|if|in|into|is|it|its|itself|likewise|most|neither|no|nobody|none|nor|not|nothing|of|"
-    r"on|one|only|or|other|our|several|shape|so|some|somebody|such|that|the|their|them|then|there|these|they|this|those|"
-    r"true|two|under|until|what|whatever|when|where|whether|which|while|who|whoever|whose|why|with|without|yes)"
+    r"about|above|again|after|all|an?|and|any|anybody|anything|as|at|before|below|both|but|by|each|either|engine|every|"
+    r"everything|for|from|greedy|had|has|held|her|here|his|how|if|in|independently|into|is|it|its|itself|likewise|"
+    r"longer|median|most|neither|no|nobody|none|nor|not|nothing|of|on|one|only|or|other|our|over|public|"
+    r"python|ray|several|shape|so|some|somebody|such|that|the|their|them|then|there|these|they|this|those|true|"
+    r"two|under|unlike|until|virtual|what|whatever|when|where|whether|which|while|who|whoever|whose|why|with|without|yes|"
+    r"\w+(?<!ne)(?<!fe)(?<!se)(?<!emb)ed|\w+(?<!str)(?<!br)ing|\w+(?<!s)s"
 )
-"""First words of a docstring that cannot be an imperative."""
+"""First words of a docstring that cannot be an imperative: function words, participles, plurals and a few nouns."""
 
 
 def opens_with_verb(docstring: str) -> bool:
@@ -58,8 +63,9 @@ def findings(path: Path) -> Iterator[tuple[int, str, str]]:
     text = path.read_text(encoding="utf-8")
     for number, line in enumerate(text.splitlines(), 1):
         for rule, pattern in RULES.items():
-            for _ in pattern.finditer(line):
-                yield number, rule, line.strip()
+            if not any(prompt in line.lower() for prompt in PROMPTS):
+                for _ in pattern.finditer(line):
+                    yield number, rule, line.strip()
     if path.suffix != ".py":
         return
     for node in ast.walk(ast.parse(text)):
@@ -73,7 +79,7 @@ def findings(path: Path) -> Iterator[tuple[int, str, str]]:
 def files(names: Sequence[str]) -> list[Path]:
     """Return the tracked Python and Markdown files at or below these paths, except this module."""
     tracked = subprocess.run(["git", "ls-files", "--", *names], capture_output=True, text=True, check=True).stdout
-    return [Path(name) for name in tracked.splitlines() if Path(name).suffix in SUFFIXES and name not in OWN]
+    return [Path(name) for name in tracked.splitlines() if Path(name).suffix in SUFFIXES and name not in EXEMPT]
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""What runs as a Ray actor, and how the driver holds it."""
+"""Ray actors (generators, learners, sandbox workers), and their proxies in the driver."""

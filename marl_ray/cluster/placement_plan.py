@@ -27,7 +27,7 @@ class Bundle:
     gpus: float
 
     def resources(self) -> dict[str, float]:
-        """CPUs and GPUs under Ray's resource names."""
+        """Return CPUs and GPUs under Ray's resource names."""
         return {"CPU": self.cpus} | ({"GPU": self.gpus} if self.gpus else {})
 
 

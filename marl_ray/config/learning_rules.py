@@ -236,7 +236,7 @@ def _lora_problems(config: Config) -> Iterator[str]:
 
 
 def _policy_problems(config: Config) -> Iterator[str]:
-    """Agents that share a policy must agree in all settings of its generators and its learner."""
+    """Yield an error per setting of generator or learner in which agents that share a policy differ."""
     for number, agent in enumerate(config.agents):
         if agent.policy is None:
             continue

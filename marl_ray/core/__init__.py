@@ -1,1 +1,1 @@
-"""The nouns of a run, and what every room may use: no Ray, no torch, no engine."""
+"""Data types of a run, and helpers that every package may import: no Ray, no torch, no vLLM."""

@@ -67,7 +67,7 @@ def test_an_added_replica_has_its_own_placement_group(local_ray: None) -> None:
 
 
 def test_released_resources_can_be_reserved_again_at_once(local_ray: None) -> None:
-    """Ray's own count of free resources lags behind."""
+    # Ray's own count of free resources lags behind.
     cpus = ray.cluster_resources()["CPU"]
     plan = sandbox_plan(quickstart_config(**{"resources.sandbox.workers": 1, "resources.sandbox.cpus": cpus}))
 

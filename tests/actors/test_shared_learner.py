@@ -21,7 +21,7 @@ from marl_ray.learning.learner import Learner
 from marl_ray.toy import BASE_PATH
 from tests.actors.helpers import DEADLINES, MODEL, ClosedQueue, FaultyQueue, MemoryHistory
 from tests.learning.builders import build_batch
-from tests.learning.test_learner import group
+from tests.learning.toy_learners import group
 
 pytest.importorskip("peft")
 

@@ -25,7 +25,7 @@ def test_an_address_without_a_listener_is_a_one_line_error(monkeypatch: pytest.M
 
 
 def test_a_listener_that_is_no_ray_head_is_a_one_line_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray itself would retry for two minutes."""
+    # Ray itself would retry for two minutes.
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     monkeypatch.setattr(ray_connection, "FIRST_ANSWER_S", 2.0)
     with socket.socket() as silent:

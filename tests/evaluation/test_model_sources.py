@@ -71,7 +71,7 @@ def test_the_newest_checkpoint_replaces_models_of_fewer_steps(run: RunFolder, co
 
 
 def test_a_shared_policy_provides_the_weights_of_each_of_its_agents(tmp_path: Path, config: Config) -> None:
-    """Independently of whether the evaluation's config shares one."""
+    # This does not depend on whether the evaluation's config shares a policy.
     shared = load(QUICKSTART, "magrpo", {"magrpo.policy": 0})
     folder = RunFolder(tmp_path / "shared")
     folder.make()

@@ -47,7 +47,7 @@ def test_pass_at_k_is_unbiased(p: float, k: int) -> None:
 
 @pytest.mark.parametrize("tasks", [40, 164])
 def test_intervals_have_their_nominal_coverage(tasks: int) -> None:
-    """Tasks of unequal difficulty with 5 samples each: pass@1, and its difference between two models."""
+    # Tasks of unequal difficulty with 5 samples each: pass@1, and its difference between two models.
     rng, rounds = np.random.default_rng(2), 600
     covered = np.zeros(2)
     for seed in range(rounds):

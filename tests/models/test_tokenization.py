@@ -139,12 +139,12 @@ def test_remote_code_is_allowed_by_one_setting() -> None:
     ("arguments", "says"),
     [
         ({"trust_remote_code": False}, "one setting for model and tokenizer: set model.model_kwargs.trust_remote_code"),
-        ({"trust_remote_code:true": None}, "'trust_remote_code:true', which is no name: write name: value"),
+        ({"trust_remote_code:true": None}, "'trust_remote_code:true', which is not a name: write name: value"),
         ({"padding_side": "middle"}, "padding_side should be left, right, got 'middle'"),
         ({"use_fast": "yes"}, "use_fast should be true, false, got 'yes'"),
         ({"add_eos_token": True}, "add_eos_token should be false, got True"),
         ({"token": "hf_x"}, "set the variable HF_TOKEN"),
-        ({"config": "x"}, "model.name says what is loaded"),
+        ({"config": "x"}, "conflicts with model.name, which selects the tokenizer"),
     ],
 )
 def test_invalid_tokenizer_arguments_are_rejected(arguments: dict, says: str) -> None:

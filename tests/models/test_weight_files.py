@@ -62,5 +62,5 @@ def test_a_truncated_or_foreign_file_is_rejected(folder: Path) -> None:
 
 
 def test_an_unknown_home_folder_is_one_line() -> None:
-    with pytest.raises(UserError, match="there is no user ~nobody-is-called-so"):
-        resolve_model("~nobody-is-called-so/m")
+    with pytest.raises(UserError, match="there is no user ~no-such-user"):
+        resolve_model("~no-such-user/m")

@@ -136,7 +136,7 @@ def test_contents_of_a_report(tmp_path: Path) -> None:
 def test_several_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [str(write_run(tmp_path / name, seed=seed)) for seed, name in enumerate(("one", "two"))]
     assert main(["report", *runs]) == 1
-    assert "give --output FILE" in capsys.readouterr().err
+    assert "needs --output FILE" in capsys.readouterr().err
     text = Reader(make_report([*runs, "--output", str(tmp_path / "both.html")])).text
     differ = text[text.index("Settings that differ") :].replace("\n", "")
     assert differ.startswith("Settings that differonetwoseed01one"), "nothing but the seed"

@@ -77,7 +77,7 @@ def test_expected_returns_of_a_node() -> None:
 
 
 def test_a_branch_that_ended_early_counts_in_later_turns() -> None:
-    """The better node of turn 2 ends early; the other is expanded."""
+    # The better node of turn 2 ends early; the other is expanded.
     tree = make_episode(TREE.root, ((1,), "early_termination"))
     row = episode_metrics([tree], discount=1.0, num_turns=4)
     assert (row["turn_2/reward_mean"], row["turn_2/ended_early"]) == (3.0, 0.0)

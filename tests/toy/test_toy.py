@@ -12,10 +12,10 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 
-from marl_ray.core.episode import Task
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.sandbox import Program, Sandbox
 from marl_ray.toy import BASE_PATH, TASKS_PATH
+from tests.factories import row_task
 from tools.toy.demonstrations import FIRST_TURN, PERFECT, attempt, second_attempt
 from tools.toy.families import split_problems
 from tools.toy.make_base import TokenScene, pack, play, response_loss
@@ -28,10 +28,6 @@ ROWS = [json.loads(line) for line in TASKS_PATH.read_text(encoding="utf-8").spli
 @pytest.fixture(scope="module")
 def policy() -> tuple[Qwen2ForCausalLM, AutoTokenizer]:
     return Qwen2ForCausalLM.from_pretrained(BASE_PATH).eval(), AutoTokenizer.from_pretrained(BASE_PATH)
-
-
-def row_task(row: dict[str, str]) -> Task:
-    return Task(row["task_id"], row["prompt"], {"entry_point": row["entry_point"], "tests": row["test"]})
 
 
 def test_make_tasks_reproduces_the_task_file() -> None:

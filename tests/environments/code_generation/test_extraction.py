@@ -41,7 +41,7 @@ CHATTY = [
     f"```Python\n{GOOD}\n```\nDone.",
     f"````\n{GOOD}\n````\nDone.",
     f"```python {{.numberLines}}\n{GOOD}\n```\nDone.",
-    # Cut off in what follows, in a fence that nothing closes.
+    # Cut off after the function, in a fence that is never closed.
     f"```python\n{GOOD}\n\n# Test the function\nprint(f(1",
     f"Sure!\n```python\n{GOOD}\n\ndef main():\n    print(f'{{f(",
     f"```python\n{GOOD}\n```\n\nThis function takes an argument `x` and",

@@ -155,7 +155,6 @@ def test_attack_is_contained(runner: AttackRunner, variant: Variant, attack: Att
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_no_process_or_damage_is_left_after_all_attacks(runner: AttackRunner, variant: Variant) -> None:
-    """After all attacks the sandbox is closed: no process and no damage is left."""
     if variant.name not in runner.final_states:
         pytest.skip("no attack was selected")
     last = result_of(runner.final_states[variant.name])

@@ -168,7 +168,7 @@ def test_all_files_are_removed_after_a_program(scratch: Sandbox, leaving: str) -
 
 
 def test_other_file_operations_stay_denied(scratch: Sandbox, tmp_path: Path) -> None:
-    """Writing elsewhere, links, special files, modes and executing written files all fail."""
+    # Writing elsewhere, links, special files, modes and executing written files all fail.
     mine = tmp_path / "mine"
     mine.write_text("kept")
     for path in (tmp_path, *tmp_path.parents):
