@@ -7,7 +7,7 @@ and `bench` are the commands of `marl-ray sandbox`.
 from marl_ray.sandbox.host.isolation_levels import SandboxSettings, SandboxUnavailable
 from marl_ray.sandbox.host.program import ExecutionReport, Program, StdioCase, count_tests, failed_report, stdio_tests
 from marl_ray.sandbox.host.sandbox import Sandbox
-from marl_ray.sandbox.inside.protocol.records import Limits, SyntaxDiagnosis, TestResult
+from marl_ray.sandbox.inside.protocol.messages import Limits, SyntaxDiagnosis, TestResult
 
 __all__ = [
     "ExecutionReport",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from marl_ray.sandbox.host.isolation_levels import LEVELS, NOBODY, SandboxSettings, interpreter
 from marl_ray.sandbox.host.sandbox import Sandbox
-from marl_ray.sandbox.inside.isolation import landlock, process, seccomp
+from marl_ray.sandbox.inside.isolation import file_access, process, seccomp
 
 _TIMEOUT_S = 10.0
 _CLONE_NEWUSER = 0x10000000
@@ -35,13 +35,13 @@ def _seccomp() -> str:
 
 
 def _landlock() -> str:
-    ruleset = landlock.make_ruleset(["/usr"])
+    ruleset = file_access.make_ruleset(["/usr"])
     process.no_new_privs()
-    landlock.enforce(ruleset)
+    file_access.enforce(ruleset)
     try:
         open("/dev/null").close()
     except PermissionError:
-        return f"yes, ABI {landlock.abi()}"
+        return f"yes, ABI {file_access.landlock_abi()}"
     raise OSError("a ruleset can be enforced but has no effect")
 
 

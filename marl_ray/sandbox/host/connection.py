@@ -17,7 +17,7 @@ import weakref
 from typing import IO, Any
 
 from marl_ray.sandbox.host.isolation_levels import LaunchSpec
-from marl_ray.sandbox.inside.protocol import frames
+from marl_ray.sandbox.inside.protocol import messages
 
 _MAX_REPORT = 64 << 20
 
@@ -41,7 +41,7 @@ class SandboxConnection:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - standard error of bubblewrap and the zygote
         self._socket, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
-        self._reader = frames.FrameReader(self, _MAX_REPORT)
+        self._reader = messages.FrameReader(self, _MAX_REPORT)
         self._deadline = 0.0
         try:
             self.process = subprocess.Popen(
@@ -80,9 +80,9 @@ class SandboxConnection:
         self._deadline = deadline
         try:
             return self._reader.message()
-        except frames.FrameTooLong:
+        except messages.FrameTooLong:
             raise SandboxFailure("the sandbox sent an oversized report") from None
-        except frames.ConnectionClosed:
+        except messages.ConnectionClosed:
             raise SandboxFailure(self._last_error()) from None
 
     def recv(self, size: int, /) -> bytes:

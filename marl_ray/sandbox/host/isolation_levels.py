@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from marl_ray.sandbox.host.python_files import SINGLE_THREADED, find_packages, readable_by_all, readable_copy
-from marl_ray.sandbox.inside.protocol.records import Limits
+from marl_ray.sandbox.inside.protocol.messages import Limits
 
 LEVELS = ("none", "process", "process+landlock", "bwrap")
 """Isolation levels, weakest first."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marl_ray.sandbox.inside.protocol.records import Limits, Status, SyntaxDiagnosis, TestResult, reject_unknown_keys
+from marl_ray.sandbox.inside.protocol.messages import Limits, Status, SyntaxDiagnosis, TestResult, reject_unknown_keys
 from marl_ray.sandbox.inside.suites.parser import parse_tests
 from marl_ray.sandbox.inside.suites.suite import Form
 

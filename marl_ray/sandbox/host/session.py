@@ -12,8 +12,8 @@ from typing import Any
 from marl_ray.sandbox.host.connection import SandboxConnection, SandboxFailure
 from marl_ray.sandbox.host.isolation_levels import LaunchSpec, SandboxUnavailable
 from marl_ray.sandbox.host.program import ExecutionReport, Program, count_tests, failed_report
-from marl_ray.sandbox.inside.protocol import frames
-from marl_ray.sandbox.inside.protocol.records import Limits
+from marl_ray.sandbox.inside.protocol import messages
+from marl_ray.sandbox.inside.protocol.messages import Limits
 
 _START_S = 30.0
 _GRACE_S = 10.0
@@ -44,7 +44,7 @@ class SandboxSession:
         self.close()
         deadline = time.monotonic() + _START_S
         self.connection = SandboxConnection(self._spec)
-        self.connection.send(frames.pack(self._spec.config), deadline)
+        self.connection.send(messages.pack(self._spec.config), deadline)
         answer = self.connection.receive(deadline)
         if "ready" not in answer:
             raise OSError(str(answer.get("failed")))
@@ -109,7 +109,7 @@ class _ProgramQueue:
         limits = program.limits or self._session.limits
         number = next(self._session.numbers)
         request = {**program.to_dict(), "limits": limits.to_dict(), "number": number}
-        self._items.append(_QueuedProgram(program, limits, frames.pack(request), number))
+        self._items.append(_QueuedProgram(program, limits, messages.pack(request), number))
         return True
 
     def _run(self, item: _QueuedProgram) -> ExecutionReport:

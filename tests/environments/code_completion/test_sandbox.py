@@ -14,7 +14,7 @@ from marl_ray.environments.code_completion.attempt import shares_of
 from marl_ray.environments.code_completion.feedback import diagnose
 from marl_ray.environments.execution import report_of
 from marl_ray.sandbox import Sandbox, SandboxSettings
-from marl_ray.sandbox.inside.isolation import landlock
+from marl_ray.sandbox.inside.isolation import file_access
 from tests.environments.code_completion.helpers import POP, RIGHT, ROOT, TASK
 from tests.sandbox.datasets import CLASSEVAL_FAILING, CLASSEVAL_WITH_FILES, load
 
@@ -63,7 +63,9 @@ def test_allowed_packages_make_more_classes_solvable() -> None:
     assert [outcome.reward for outcome in found] == [6.0, 6.0]
 
 
-@pytest.mark.skipif(landlock.abi() < landlock.WRITING_ABI, reason="scratch folders need Landlock as of Linux 6.2")
+@pytest.mark.skipif(
+    file_access.landlock_abi() < file_access.WRITING_ABI, reason="scratch folders need Landlock as of Linux 6.2"
+)
 def test_a_scratch_folder_makes_more_classes_solvable() -> None:
     pairs = [(CLASSEVAL.task(row, number), methods_of_solution(row)) for number, row in enumerate(load("classeval"))]
     filing = [(task, solution) for task, solution in pairs if task.id in CLASSEVAL_WITH_FILES]

@@ -10,7 +10,7 @@ import pytest
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.evaluation.local_sandbox_pool import LocalSandboxPool
 from marl_ray.sandbox import SandboxSettings
-from marl_ray.sandbox.inside.protocol.records import Limits
+from marl_ray.sandbox.inside.protocol.messages import Limits
 from tests.environments.code_generation import reward_cases as worked
 from tests.environments.code_generation.reward_cases import TASK, RewardCase
 from tests.environments.code_generation.reward_cases_by_structure import PARTLY, SINGLE, THREE

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from marl_ray.sandbox import Limits, Program, Sandbox, SandboxSettings, SandboxUnavailable
-from marl_ray.sandbox.inside.isolation import landlock
+from marl_ray.sandbox.inside.isolation import file_access
 from tests.sandbox import datasets
 from tests.sandbox.datasets import CLASSEVAL_WITH_FILES, failures, run_solutions
 
@@ -19,7 +19,7 @@ LEVELS = {"process+landlock": "process", "bwrap": "bwrap"}
 MIB = 4
 
 pytestmark = pytest.mark.skipif(
-    landlock.abi() < landlock.WRITING_ABI, reason="scratch folders need Landlock as of Linux 6.2"
+    file_access.landlock_abi() < file_access.WRITING_ABI, reason="scratch folders need Landlock as of Linux 6.2"
 )
 
 

@@ -21,8 +21,8 @@ from marl_ray.sandbox.inside.isolation.process import anonymous_file
 from marl_ray.sandbox.inside.judge.scheduling import DeadlineTimer
 from marl_ray.sandbox.inside.judge.suite_runner import SuiteRequest, SuiteRunner
 from marl_ray.sandbox.inside.judge.zygote_client import GuestProcess
-from marl_ray.sandbox.inside.protocol import frames
-from marl_ray.sandbox.inside.protocol.frames import GuestLimits
+from marl_ray.sandbox.inside.protocol import messages
+from marl_ray.sandbox.inside.protocol.messages import GuestLimits
 from marl_ray.sandbox.inside.protocol.references import ALL_METHODS
 from marl_ray.sandbox.inside.suites.parser import parse_tests
 from tests.sandbox.strategies import wires
@@ -108,15 +108,15 @@ class GarbageZygote:
     def speak(self, connection: socket.socket) -> None:
         stream = connection.makefile("rb")
         try:
-            while header := stream.read(frames.HEADER.size):
-                nonce, operation, *_ = json.loads(stream.read(*frames.HEADER.unpack(header)))
+            while header := stream.read(messages.HEADER.size):
+                nonce, operation, *_ = json.loads(stream.read(*messages.HEADER.unpack(header)))
                 if operation == "load" and self.load:
-                    connection.sendall(frames.pack([nonce, "ok", {}]))
+                    connection.sendall(messages.pack([nonce, "ok", {}]))
                 elif not self.script:
                     break
                 else:
                     reply = self.script.pop(0)
-                    connection.sendall(reply if isinstance(reply, bytes) else frames.pack([nonce, *reply]))
+                    connection.sendall(reply if isinstance(reply, bytes) else messages.pack([nonce, *reply]))
         except (OSError, ValueError):
             pass
         if not self.silent:

@@ -37,7 +37,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ..protocol import frames
+from ..protocol import messages
 from ..protocol.encoding import Wire
 from . import script_process
 from .guest_objects import GuestObjects, describe_object
@@ -140,8 +140,8 @@ class Guest:
         return os.read(self._descriptor, size)
 
     def serve(self, count: int = -1) -> None:
-        """Answer `count` requests (default: no limit). Raises frames.ConnectionClosed if the connection closes."""
-        reader = frames.FrameReader(self)
+        """Answer `count` requests (default: no limit). Raises messages.ConnectionClosed if the connection closes."""
+        reader = messages.FrameReader(self)
         while count:
             count -= 1
             nonce, operation, news, *arguments = reader.message()
@@ -200,7 +200,7 @@ class Guest:
         return frame
 
     def _packed(self, answer: list[Wire]) -> bytes:
-        frame = frames.pack(answer)
+        frame = messages.pack(answer)
         if len(frame) > self.max_reply:
             raise ResultTooLarge(f"the result takes {len(frame)} bytes, more than {self.max_reply}")
         return frame
@@ -216,7 +216,7 @@ class Guest:
             details = [exact, *self._shared.encode_values(error.args, attributes)]
             cause = error.__cause__ if causes else None
             details.append(cause and [*describe_error(cause), self._details(cause, causes - 1)])
-            if len(frames.pack(details)) <= _MAX_DETAILS:
+            if len(messages.pack(details)) <= _MAX_DETAILS:
                 return details
         except BaseException:  # e.g. too deep, or an exception that hides its arguments
             pass
@@ -340,6 +340,6 @@ def warm_up() -> None:
             requests: list[list[Wire]] = [["load", compile_program(_WARM_UP)[1], True, ["f", "g"]]]
             requests += [["call", "f", None, [], value, [value]] for value in (number, "text", 1.5, None)]
             for operation, *rest in requests:
-                ours.sendall(frames.pack(["nonce", operation, None, *rest]))
+                ours.sendall(messages.pack(["nonce", operation, None, *rest]))
             guest.serve(len(requests))
-            ours.recv(frames.CHUNK)
+            ours.recv(messages.CHUNK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..protocol.records import Status
+from ..protocol.messages import Status
 
 
 class GuestFault(BaseException):

@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..protocol import frames
+from ..protocol import messages
 from ..protocol.encoding import ProtocolError, UnsupportedValue, Wire
-from ..protocol.records import Status
+from ..protocol.messages import Status
 from .evaluation_context import CONTEXT, GuestFault
 from .proxies import JudgeObjects
 from .remote_exceptions import decode_exception
@@ -36,7 +36,7 @@ class GuestSession:
         self.objects = JudgeObjects(self)
         self._dropped: list[int] = []
         self._connection = guest.connection
-        self._reader = frames.FrameReader(guest.connection, longest=max_reply + 4096)
+        self._reader = messages.FrameReader(guest.connection, longest=max_reply + 4096)
         self._clock = (~guest.pid << 3) | 2  # the process's CPU clock, as in clock_getcpuclockid(3)
         self._last_cpu_s = 0.0
 
@@ -78,9 +78,9 @@ class GuestSession:
             if self._reader.has_more:
                 raise ProtocolError("more than one answer")
             answer = json.loads(body)
-        except (OSError, frames.ConnectionClosed):
+        except (OSError, messages.ConnectionClosed):
             raise self.fail("crash", "ProcessExit", "") from None
-        except frames.FrameTooLong as error:
+        except messages.FrameTooLong as error:
             raise self.fail("crash", "ProtocolError", f"answer of {error} bytes") from None
         except ProtocolError as error:
             raise self.fail("crash", "ProtocolError", str(error)) from None
@@ -101,7 +101,7 @@ class GuestSession:
             wires = objects.encode_values(*values)
             self._dropped += objects.drop_unreferenced()
             news = [self._dropped, changes] if changes or self._dropped else None
-            frame = frames.pack([nonce, operation, news, *plain, *wires])
+            frame = messages.pack([nonce, operation, news, *plain, *wires])
         except UnsupportedValue as error:
             objects.roll_back(first)
             raise CONTEXT.refuse(f"{error}, so it cannot be given to the program") from None
@@ -120,7 +120,7 @@ class GuestSession:
         """Wait until the guest's process is gone, and ignore everything it still sends."""
         while self.fault is None:
             try:
-                if not self._connection.recv(frames.CHUNK):
+                if not self._connection.recv(messages.CHUNK):
                     return
             except OSError:
                 return

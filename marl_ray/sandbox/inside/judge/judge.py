@@ -12,8 +12,8 @@ import socket
 import time
 from typing import Any
 
-from ..protocol import frames
-from ..protocol.records import Limits, TestResult
+from ..protocol import messages
+from ..protocol.messages import Limits, TestResult
 from ..suites.visible_tests import split_suite
 from .interpreter_state import preserved_state
 from .program_compiler import ProgramCompiler
@@ -41,11 +41,11 @@ class Judge:
         self._compiler = ProgramCompiler(self._zygote, self._timer)
 
     def serve(self) -> None:
-        """Answer requests until the host closes the connection. Raises frames.ConnectionClosed."""
-        reader = frames.FrameReader(self._host)
+        """Answer requests until the host closes the connection. Raises messages.ConnectionClosed."""
+        reader = messages.FrameReader(self._host)
         while True:
             message = reader.message()
-            frames.send(self._host, self._report(message))
+            messages.send(self._host, self._report(message))
 
     def _report(self, message: dict[str, Any]) -> dict[str, Any]:
         started = time.monotonic()

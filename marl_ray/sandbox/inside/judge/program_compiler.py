@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..protocol.frames import GuestLimits
-from ..protocol.records import SyntaxDiagnosis
+from ..protocol.messages import GuestLimits, SyntaxDiagnosis
 from .evaluation_context import GuestFault
 from .guest_session import GuestSession
 from .sanitising import parse_syntax_error

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..protocol.encoding import ProtocolError, UnsupportedValue, Wire, encode
-from ..protocol.records import Status
+from ..protocol.messages import Status
 from ..protocol.references import (
     ALL_METHODS,
     BINARY,

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..protocol.decoding import decode
 from ..protocol.encoding import ProtocolError
-from ..protocol.records import SyntaxDiagnosis, TestResult
+from ..protocol.messages import SyntaxDiagnosis, TestResult
 from .evaluation_context import GuestFault
 
 _MAX_MESSAGE = 500

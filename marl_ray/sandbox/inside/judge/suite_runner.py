@@ -12,8 +12,7 @@ from typing import Any
 
 from ..isolation.process import anonymous_file
 from ..protocol.encoding import ProtocolError
-from ..protocol.frames import GuestLimits
-from ..protocol.records import Limits, SyntaxDiagnosis, TestResult
+from ..protocol.messages import GuestLimits, Limits, SyntaxDiagnosis, TestResult
 from ..protocol.shared_objects import restore
 from ..suites.suite import Case, Suite
 from .assert_evaluator import AssertEvaluator

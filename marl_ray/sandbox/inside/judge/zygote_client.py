@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..isolation.process import anonymous_file
-from ..protocol.frames import FORK_REPLY, FORK_REQUEST, GuestLimits
+from ..protocol.messages import FORK_REPLY, FORK_REQUEST, GuestLimits
 
 
 def describe_exit(status: int) -> str:

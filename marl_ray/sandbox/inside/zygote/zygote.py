@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..guest import guest, script_process
-from ..isolation import landlock, process, scratch, seccomp, syscalls
+from ..isolation import file_access, process, seccomp, syscalls
 from ..judge import judge
-from ..protocol import frames
-from ..protocol.frames import FORK_REPLY, FORK_REQUEST
+from ..protocol import messages
+from ..protocol.messages import FORK_REPLY, FORK_REQUEST
 from . import preload, thread_limit
 
 RECURSION = 3000
@@ -54,7 +54,7 @@ class GuestIsolation:
     """Bytes of address space of the zygote, to which a guest's memory limit is added."""
     readable: tuple[str, ...]
     """Readable paths for the ruleset that a guest with a scratch folder makes itself."""
-    scratch: scratch.Scratch | None
+    scratch: file_access.Scratch | None
 
 
 class Zygote:
@@ -150,9 +150,9 @@ class Zygote:
         connection, out = descriptors[:2]
         if folder is not None:
             os.chdir(folder)
-            landlock.enforce(landlock.make_ruleset(self._isolation.readable, folder))
+            file_access.enforce(file_access.make_ruleset(self._isolation.readable, folder))
         elif self._isolation.ruleset is not None:
-            landlock.enforce(self._isolation.ruleset)
+            file_access.enforce(self._isolation.ruleset)
         if self._threads is not None:
             self._threads.install_filter()
         # Any of these descriptors may have number 3 itself, so the connection, which gets number 3, comes last.
@@ -192,24 +192,24 @@ def _drop_rights(user: int | None) -> bool:
     return True
 
 
-def _mount_scratch(config: dict[str, Any]) -> scratch.Scratch | None:
+def _mount_scratch(config: dict[str, Any]) -> file_access.Scratch | None:
     """Mount scratch folders if configured and drop the capabilities needed for it. Raises OSError if not available."""
     if not config["scratch_mb"]:
         return None
-    folders = scratch.Scratch(config["scratch_mb"], config["user"], own_namespace=config["level"] == "bwrap")
+    folders = file_access.Scratch(config["scratch_mb"], config["user"], own_namespace=config["level"] == "bwrap")
     if config["user"] is None:
         process.drop_capabilities()
     return folders
 
 
 def _build_isolation(
-    config: dict[str, Any], folders: scratch.Scratch | None
+    config: dict[str, Any], folders: file_access.Scratch | None
 ) -> tuple[GuestIsolation, seccomp.Filter | None]:
     """Return the configured restrictions of guests, and the judge's filter. Raises OSError if one is not available."""
     ruleset = guest_filter = judge_filter = None
     counts = False
-    if config["landlock"] == "required" or (config["landlock"] == "optional" and landlock.abi()):
-        ruleset = landlock.make_ruleset(config["readable"])
+    if config["landlock"] == "required" or (config["landlock"] == "optional" and file_access.landlock_abi()):
+        ruleset = file_access.make_ruleset(config["readable"])
     if config["seccomp"]:
         counts = thread_limit.available()
         writes = folders is not None
@@ -254,7 +254,7 @@ def _start(host: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote
     gc.freeze()
     zygote = os.getpid()
     facts = {
-        "landlock_abi": landlock.abi() if isolation.ruleset is not None else 0,
+        "landlock_abi": file_access.landlock_abi() if isolation.ruleset is not None else 0,
         "threads": thread_limit.MAX_THREADS if isolation.counts_threads else 0,
         "uid": os.getuid(),
         "dropped": dropped,
@@ -281,19 +281,19 @@ def _run_judge(
         if process.LINUX:
             process.die_with_parent(zygote)
         if isolation.ruleset is not None:
-            landlock.enforce(isolation.ruleset)
+            file_access.enforce(isolation.ruleset)
             os.close(isolation.ruleset)
         if isolation.base_memory:
             process.limit(AS=isolation.base_memory + judge.MEMORY, CORE=0)
         if judge_filter is not None:
             judge_filter.install()
     except OSError as error:
-        frames.send(host, {"failed": str(error)})
+        messages.send(host, {"failed": str(error)})
         os._exit(1)
     try:
-        frames.send(host, {"ready": facts})
+        messages.send(host, {"ready": facts})
         judge.Judge(host, link, wait_for_kills=isolation.scratch is not None).serve()
-    except (frames.ConnectionClosed, BrokenPipeError):
+    except (messages.ConnectionClosed, BrokenPipeError):
         os._exit(0)  # the host process ended
     except BaseException:
         os.write(2, traceback.format_exc().encode())  # sys.stderr is already redirected for guests
@@ -304,10 +304,10 @@ def _run_judge(
 def main(host_descriptor: int, lifeline: int) -> None:
     """Run the zygote with the two inherited descriptors; the first frame of the host process is the configuration."""
     host = socket.socket(fileno=host_descriptor)
-    config = frames.FrameReader(host).message()
+    config = messages.FrameReader(host).message()
     try:
         zygote = _start(host, lifeline, config)
     except OSError as error:
-        frames.send(host, {"failed": str(error)})
+        messages.send(host, {"failed": str(error)})
         return
     zygote.serve()
