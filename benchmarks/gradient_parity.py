@@ -37,7 +37,7 @@ from marl_ray.learning.arguments import local_learner_arguments
 from marl_ray.learning.gradient_accumulator import GradientAccumulator
 from marl_ray.learning.learner import Learner
 from marl_ray.learning.micro_batches import trainable_rows
-from marl_ray.rollout.joint_actions import JOINT_MODES
+from marl_ray.rollout.turn import JOINT_MODES
 
 HERE = Path(__file__).resolve().parent
 DIGITS = 1e-5

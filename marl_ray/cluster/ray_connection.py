@@ -59,10 +59,7 @@ def connect(verbose: bool) -> str:
     in time on a busy machine.
     """
     address = cluster_address()
-    options: dict[str, Any] = {
-        "log_to_driver": verbose,
-        "logging_level": logging.INFO if verbose else logging.ERROR,
-    }
+    options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
     if not verbose:
         ray_private.silence_crash_logs()
     if address:

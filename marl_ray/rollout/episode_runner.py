@@ -1,15 +1,16 @@
-"""Running episodes: many tasks share the agents' engines and the environment's executor.
+"""Running episodes.
 
 At a node every agent samples a group of completions (`marl_ray.rollout.turn`), and the joint mode forms joint actions.
 Their programs are executed, equal programs once, and outcomes become rewards. While turns remain, the handoff selects
-joint actions to expand, and the transition writes their next prompts. Engines batch across tasks, agents and turns; no
-episode waits for another episode, and no branch of a tree for its siblings.
+joint actions to expand, and the transition writes their next prompts. No episode waits for another episode, and no
+branch of a tree for its siblings, so engines batch across tasks, agents and turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from marl_ray.config import Config
@@ -39,8 +40,7 @@ from marl_ray.environments.plugin_checks import (
     qualified_method_name,
 )
 from marl_ray.external.transition import Transition
-from marl_ray.rollout.joint_actions import HANDOFFS, JOINT_MODES
-from marl_ray.rollout.turn import TurnResult, sample_turn
+from marl_ray.rollout.turn import HANDOFFS, JOINT_MODES, TurnResult, sample_turn
 
 
 class CompletionGenerator(Protocol):
@@ -57,13 +57,7 @@ class _Run:
     first_prompts: list[str]
     key: tuple[str | int, ...]
     num_generations: int
-    threshold: float | None
-    """The episode ends early at a node whose mean reward exceeds this value."""
-    temperature: float | None
-    """None: the setting of each agent."""
-    probe: bool
-    training: bool
-    """True for training episodes. Some estimators then need greedy completions or counterfactual actions."""
+    evaluation: bool
     on_node: Callable[[Node], None]
     """Called with each node as soon as it has its rewards."""
     priority: int
@@ -89,11 +83,8 @@ class EpisodeRunner:
         generators: Sequence[CompletionGenerator],
         executor: Executor,
     ) -> None:
-        self.config = config
-        self.environment = environment
-        self.transition = transition
-        self.generators = generators
-        self.executor = executor
+        self.config, self.environment, self.transition = config, environment, transition
+        self.generators, self.executor = generators, executor
         self.joint_actions = JOINT_MODES[config.rollout.joint_mode]
         self.handoff = HANDOFFS[config.rollout.handoff]
         needs = [estimator_requirements(agent.estimator) for agent in config.agents]
@@ -105,14 +96,8 @@ class EpisodeRunner:
         """Return the episodes of training step `step` (from 0), and report them to `listener` while they run."""
 
         async def run(index: int, task: Task) -> Episode:
-            episode = await self.run_episode(
-                task,
-                self.config.rollout.num_generations,
-                "train",
-                step,
-                on_node=lambda node: listener.add_node(index, node),
-                priority=step,
-            )
+            size, on_node = self.config.rollout.num_generations, partial(listener.add_node, index)
+            episode = await self.run_episode(task, size, "train", step, on_node=on_node, priority=step)
             listener.add_episode(index, episode)
             return episode
 
@@ -141,22 +126,11 @@ class EpisodeRunner:
         on_node: Callable[[Node], None] = lambda node: None,
         priority: int = 0,
     ) -> Episode:
-        """Run one episode. `key` names its random streams."""
+        """Return one episode. `key` names its random streams."""
         first_prompts = self.environment.first_prompts(task)
         check_texts(qualified_method_name(self.environment, "first_prompts"), first_prompts, self.config.num_agents)
-        run = _Run(
-            task=task,
-            first_prompts=first_prompts,
-            key=(*key, task.id),
-            num_generations=num_generations,
-            threshold=None if evaluation else self.config.rollout.early_termination_threshold,
-            temperature=self.config.evaluation.eval_temperature if evaluation else None,
-            probe=self.config.output.probe_helpers in (("eval", "always") if evaluation else ("always",)),
-            training=not evaluation,
-            on_node=on_node,
-            priority=priority,
-        )
-        root = await self._run_node(run, run.first_prompts, ())
+        run = _Run(task, first_prompts, (*key, task.id), num_generations, evaluation, on_node, priority)
+        root = await self._run_node(run, first_prompts, ())
         return Episode(task, root, sorted(run.stops, key=lambda stop: stop.path))
 
     async def _run_node(self, run: _Run, prompts: list[str], path: tuple[int, ...]) -> Node | None:
@@ -169,21 +143,16 @@ class EpisodeRunner:
         if sampled is None:
             run.stops.append(Stop(path, "prompt_too_long"))
             return None
-        attempts = [
-            self.environment.attempt(run.task, responses_of(sampled.completions, i), last) for i in sampled.indices
-        ]
+        completions, indices = sampled.completions, sampled.indices
+        attempts = [self.environment.attempt(run.task, responses_of(completions, i), last) for i in indices]
+        probe = self.config.output.probe_helpers in (("eval", "always") if run.evaluation else ("always",))
         try:
-            outcomes = await self._verdicts(attempts, run.probe)
-            actions = [self._rewarded(i, outcome) for i, outcome in zip(sampled.indices, outcomes, strict=True)]
+            outcomes = await self._verdicts(attempts, probe)
+            actions = [self._rewarded(i, outcome) for i, outcome in zip(indices, outcomes, strict=True)]
             node = Node(
-                turn,
-                sampled.prompts,
-                sampled.prompt_ids,
-                sampled.completions,
-                actions,
-                other_prompts=sampled.other_prompts,
+                turn, sampled.prompts, sampled.prompt_ids, completions, actions, other_prompts=sampled.other_prompts
             )
-            if run.training:
+            if not run.evaluation:
                 await self._add_baselines(run.task, node, greedy, last)
         except _NoVerdict as lost:
             run.stops.append(Stop(path, "infra_error", str(lost)))
@@ -192,7 +161,8 @@ class EpisodeRunner:
         rewards = [action.reward for action in actions]
         if last:
             return node
-        if run.threshold is not None and sum(rewards) / len(rewards) > run.threshold:
+        threshold = None if run.evaluation else self.config.rollout.early_termination_threshold
+        if threshold is not None and sum(rewards) / len(rewards) > threshold:
             run.stops.append(Stop(path, "early_termination"))
             return node
         chosen = self.handoff(rewards, random_stream(self.config.seed, *key))
@@ -208,8 +178,7 @@ class EpisodeRunner:
         def generate(agent: int, prompt: str, branch: int) -> Awaitable[Generation]:
             sampling = self._sampling(run, agent, key)
             if branch:
-                seed = stream_seed(sampling.seed, "line", branch)
-                sampling = replace(sampling, num_generations=1, seed=seed)
+                sampling = replace(sampling, num_generations=1, seed=stream_seed(sampling.seed, "line", branch))
             return self.generators[agent].generate(prompt, sampling, run.priority)
 
         def prompt_after(agent: int, prompt: str, earlier: Mapping[int, str]) -> str:
@@ -230,7 +199,7 @@ class EpisodeRunner:
 
     async def _sample_greedy(self, run: _Run, prompts: Sequence[str], key: tuple[str | int, ...]) -> list[Completion]:
         """Return every agent's greedy completion; none if no estimator needs them or a prompt is too long."""
-        if not (self.greedy and run.training):
+        if run.evaluation or not self.greedy:
             return []
         samplings = [
             replace(self._sampling(run, agent, key), num_generations=1, temperature=0.0, top_p=1.0, top_k=None)
@@ -310,10 +279,11 @@ class EpisodeRunner:
 
     def _sampling(self, run: _Run, agent: int, key: tuple[str | int, ...]) -> SamplingSpec:
         settings = self.config.agents[agent]
+        temperature = self.config.evaluation.eval_temperature if run.evaluation else None
         return SamplingSpec(
             num_generations=run.num_generations,
             max_new_tokens=settings.max_new_tokens,
-            temperature=settings.temperature if run.temperature is None else run.temperature,
+            temperature=settings.temperature if temperature is None else temperature,
             top_p=settings.top_p,
             top_k=self.config.model.top_k,
             seed=stream_seed(self.config.seed, "sampling", *key, agent),
@@ -321,7 +291,7 @@ class EpisodeRunner:
 
 
 class _NoVerdict(Exception):
-    """An execution gave no verdict. The text is the reason."""
+    """An execution failed, for the reason in the message."""
 
 
 def responses_of(groups: Sequence[Sequence[Completion]], indices: Sequence[int]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Sampling one turn: the order of the agents, their prompts, and the joint actions.
+"""Sampling one turn: the order of the agents, their prompts, the joint actions, and the handoff to the next turn.
 
 The environment's order groups agents into rounds. Agents of one round answer at the same time; usually there is one
 round. An agent of a later round reads earlier completions, so its prompt depends on the conversation branch, and
@@ -17,6 +17,8 @@ credited with the mean over its G continuations, its siblings with their single 
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +30,9 @@ Generate = Callable[[int, str, int], Awaitable[Generation]]
 PromptAfter = Callable[[int, str, Mapping[int, str]], str]
 """Returns an agent's prompt from its initial prompt and the earlier completions' texts by agent."""
 JointMode = Callable[[Sequence[int]], list[tuple[int, ...]]]
+"""Returns joint actions from each agent's group size. Entry i of a joint action is the index of agent i's completion."""
+Handoff = Callable[[Sequence[float], random.Random], list[int]]
+"""Returns the joint actions to expand, from their rewards and the node's random stream."""
 
 
 @dataclass(slots=True)
@@ -76,3 +81,34 @@ async def sample_turn(
         branches = extended
     turn.indices = [tuple(branch_indices[agent] for agent in agents) for branch_indices in branches]
     return turn
+
+
+def aligned(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return G joint actions: joint action g consists of every agent's completion g."""
+    return [(g,) * len(sizes) for g in range(min(sizes))]
+
+
+def cross(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return all G^N combinations of completions."""
+    return list(itertools.product(*map(range, sizes)))
+
+
+JOINT_MODES: dict[str, JointMode] = {"aligned": aligned, "cross": cross}
+
+
+def one_at_random(rewards: Sequence[float], rng: random.Random) -> list[int]:
+    """Return the index of one joint action, drawn uniformly."""
+    return [rng.randrange(len(rewards))]
+
+
+def best(rewards: Sequence[float], rng: random.Random) -> list[int]:
+    """Return the index of the highest reward, the first of equal rewards."""
+    return [max(range(len(rewards)), key=rewards.__getitem__)]
+
+
+def every_one(rewards: Sequence[float], rng: random.Random) -> list[int]:
+    """Return all indices: the whole tree is grown, and the returns of continuations rank the siblings."""
+    return list(range(len(rewards)))
+
+
+HANDOFFS: dict[str, Handoff] = {"random": one_at_random, "best": best, "all": every_one}

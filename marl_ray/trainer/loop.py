@@ -88,10 +88,7 @@ class Trainer:
     async def run(self) -> TrainingResult:
         """Run all remaining steps with their evaluations and checkpoints. Raises UserError."""
         await gather(
-            *self.producer.coroutines(),
-            *map(self.learn, self.actors.learners),
-            self.recorder.record(),
-            self.evaluate(),
+            *self.producer.coroutines(), *map(self.learn, self.actors.learners), self.recorder.record(), self.evaluate()
         )
         state, recorder = self.recorder.state, self.recorder
         self.health.check_learning(state.optimizer_steps, state.step)
@@ -113,11 +110,7 @@ class Trainer:
                 sync_result = await learner.update_weights(self._changed[policy])
                 self._changed[policy] = False
             self.timeline.finish_learner_step(
-                step,
-                policy,
-                learn=learned - started - queue.waited_s,
-                wait=queue.waited_s,
-                sync=now() - learned,
+                step, policy, learn=learned - started - queue.waited_s, wait=queue.waited_s, sync=now() - learned
             )
             self.recorder.learned(step, policy, stats, sync_result)
             self._advance(policy, step + 1)

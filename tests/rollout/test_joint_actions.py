@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from marl_ray.rollout.joint_actions import HANDOFFS, JOINT_MODES
+from marl_ray.rollout.turn import HANDOFFS, JOINT_MODES
 
 
 def test_aligned_pairs_completions_of_one_index() -> None:

@@ -21,8 +21,7 @@ from marl_ray.credit.returns import action_returns, completion_returns
 from marl_ray.external.transition import Transition
 from marl_ray.reports.episode_text import episode_text
 from marl_ray.rollout.episode_runner import EpisodeRunner
-from marl_ray.rollout.joint_actions import JOINT_MODES
-from marl_ray.rollout.turn import sample_turn
+from marl_ray.rollout.turn import JOINT_MODES, sample_turn
 from marl_ray.telemetry.episode_records import episode_record
 from tests.environments.talk import Said, Talk
 from tests.factories import make_completion, make_config
