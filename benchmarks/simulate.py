@@ -172,8 +172,9 @@ async def imagine(
     standing = standing or ResumeState.at_start()
     for learner in team.learners:
         learner.step = learner.generators.version = standing.state.step
-    trainer = Trainer(config, problem, RunFolder(folder / "run"), standing, team, MetricStream([sink]), log or NoLog())
-    await trainer.run()
+    run = RunFolder(folder / "run")
+    run.log = log or NoLog()  # type: ignore[assignment]
+    await Trainer(config, problem, run, standing, team, MetricStream([sink])).run()
     return sink, list(generators.values())
 
 

@@ -54,9 +54,9 @@ class Condition:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def wait_for(self, predicate: Callable[[], bool]) -> None:
-        """Return as soon as the predicate is true, immediately if it already is."""
-        while not predicate():
+    async def wait_for(self, predicate: Callable[..., bool], *args: Any) -> None:
+        """Return as soon as `predicate(*args)` is true, immediately if it already is."""
+        while not predicate(*args):
             await self._changed.wait()
 
 

@@ -1,9 +1,8 @@
 """Building a batch from episodes that finish in any order.
 
-Nodes are added as soon as they have their rewards; groups leave in the order of the batch (`marl_ray.credit.groups`),
-so the order in which episodes finish changes nothing. A group is put on its policy's queue once all groups before it
-are known. If an estimator or a critic compares the whole batch, no group is put before all groups are known, and the
-learner starts after the rollout.
+Groups leave in the order of the batch (`marl_ray.credit.groups`), so the order in which episodes finish changes nothing.
+A group is put on its policy's queue once all groups before it are known; if an estimator or a critic compares the whole
+batch, once all groups are known, so that the learner starts after the rollout.
 """
 
 from __future__ import annotations
@@ -39,9 +38,7 @@ class BatchBuilder:
     def __init__(
         self, step: int, episodes: int | None, config: Config, queues: Mapping[PolicyId, GroupQueue] | None = None
     ) -> None:
-        self.step = step
-        self.config = config
-        self.queues = queues or {}
+        self.step, self.config, self.queues = step, config, queues or {}
         self.groups: list[list[Group]] = [[] for _ in range(config.num_agents)]
         """Groups that can be learned from, per agent."""
         self.batches: list[Batch] = []
@@ -58,7 +55,7 @@ class BatchBuilder:
             self._order.sort(key=lambda position: position[1])
         self._nodes: dict[tuple[int, int], list[Node]] = {}
         self._done = 0
-        """Positions of `_order` whose groups have been built."""
+        """Number of positions in `_order` whose groups have been built."""
 
     def add_node(self, index: int, node: Node) -> None:
         """Add a node of episode `index` that has its rewards. Ignored with handoff `all`, which needs whole trees."""

@@ -1,17 +1,17 @@
 """Producing the batches of a run: rolling them out, or reading them from the batch log of a resumed run.
 
 Without dynamic sampling a batch consists of the tasks of one step, and at most max_staleness + 1 batches are rolled out
-at the same time. With dynamic sampling episodes start one by one, and `marl_ray.trainer.dynamic_sampling` decides when
-an episode may start and which batch it belongs to.
+at the same time. With dynamic sampling episodes start one by one, and `DynamicSampler` decides when an episode may
+start and which batch it belongs to.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
+from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.config.budget import max_prompts_per_step
 from marl_ray.core.concurrency import task_group
 from marl_ray.core.episode import Episode, Task
@@ -21,46 +21,19 @@ from marl_ray.core.random_streams import task_for_sample, tasks_for_step
 from marl_ray.credit.groups import has_learning_signal
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.storage.batch_log import LoggedStep
-from marl_ray.storage.resume import ResumeState
 from marl_ray.telemetry.episode_records import episode_record
 from marl_ray.telemetry.metrics import joint_samples, rollout_row
 from marl_ray.trainer.batch_builder import BatchBuilder, policy_batch, put_logged_groups
+from marl_ray.trainer.batch_scheduling import DynamicSampler
 from marl_ray.trainer.context import LoopContext
-from marl_ray.trainer.dynamic_sampling import DynamicSampler
-
-
-class Log(Protocol):
-    """The batch log."""
-
-    def append(self, step: LoggedStep) -> None: ...
-
-    def read(self, step: int, num_agents: int) -> LoggedStep: ...
-
-    def prompt_samples(self, step: int) -> int: ...
-
-    def drop_before(self, step: int) -> None: ...
-
-
-class ExecutionCounter(Protocol):
-    """The number of programs that the sandbox has executed since the last call."""
-
-    def take_executions(self) -> int: ...
 
 
 class BatchProducer:
-    """Puts every batch of a run on the queues of the policies, from `resume_state` to the last step."""
+    """Puts every batch of a run on the queues of the policies, from the resume state to the last step."""
 
-    def __init__(
-        self,
-        context: LoopContext,
-        tasks: list[Task],
-        runner: EpisodeRunner,
-        sandbox: ExecutionCounter,
-        resume_state: ResumeState,
-        log: Log,
-    ) -> None:
+    def __init__(self, context: LoopContext, tasks: list[Task], runner: EpisodeRunner, sandbox: SandboxPool) -> None:
         self.context, self.tasks, self.runner, self.sandbox = context, tasks, runner, sandbox
-        self.resume_state, self.log = resume_state, log
+        self.resume_state, self.log = context.resume_state, context.folder.log
         self.total = context.gate.total
         self.size = min(context.config.rollout.rollout_buffer_size, len(tasks))
         """Episodes that a step learns from; the last step of an epoch may have fewer."""
@@ -73,8 +46,8 @@ class BatchProducer:
         self._unassigned: dict[int, Episode] = {}
         """With dynamic sampling: finished episodes whose batch is not known yet, by sample."""
         self._sampled: dict[int, dict[int, tuple[Episode, bool]]] = {}
-        """With dynamic sampling: episodes of batches that are not in the log yet, and whether each is informative, by
-        step and sample."""
+        """With dynamic sampling: episodes of batches that are not in the log yet, and whether each is informative, by step
+        and sample."""
 
     def queue(self, step: int, policy: PolicyId) -> GroupQueue:
         """Return the queue of one policy's batch, which may be empty so far."""
@@ -115,11 +88,8 @@ class BatchProducer:
         if lane == 0:
             await self._read_log()
         for step in range(self.resume_state.logged + lane, self.total, lanes):
-            await self.context.condition.wait_for(partial(self._may_start, step))
+            await self.context.condition.wait_for(lambda b: self.context.gate.next_batch == b, step)
             await self.roll_out(step)
-
-    def _may_start(self, step: int) -> bool:
-        return self.context.gate.next_batch == step
 
     async def roll_out(self, step: int) -> None:
         """Roll out one batch and write it to the log."""
@@ -131,8 +101,7 @@ class BatchProducer:
 
     def _start_batch(self, episodes: int | None) -> BatchBuilder:
         """Start the next batch; `episodes` as in `BatchBuilder`."""
-        context = self.context
-        step = context.gate.start()
+        context, step = self.context, self.context.gate.start()
         context.timeline.start_rollout(step)
         self._builders[step] = builder = BatchBuilder(step, episodes, context.config, self._queues_of(step))
         context.condition.notify_all()
@@ -146,19 +115,10 @@ class BatchProducer:
         batches = self._builders.pop(step).batches
         row, samples = rollout_row(config, episodes, batches, seconds, executions), 0
         if config.rollout.dynamic_sampling:
-            row["rollout/skipped"], samples = len(skipped), len(episodes)
-            context.health.check_samples(
-                step, samples, samples - len(skipped), self.size, self.resume_state.has_batches
-            )
-        logged = LoggedStep(
-            step=step,
-            batches=tuple(batches),
-            joint_samples=joint_samples(episodes),
-            row=row,
-            episodes=tuple(map(episode_record, episodes[: config.output.episodes_per_step])),
-            prompt_samples=samples,
-            skipped=skipped,
-        )
+            row["rollout/skipped"], samples, resumed = len(skipped), len(episodes), self.resume_state.has_batches
+            context.health.check_samples(step, samples, samples - len(skipped), self.size, resumed)
+        records = tuple(map(episode_record, episodes[: config.output.episodes_per_step]))
+        logged = LoggedStep(step, tuple(batches), joint_samples(episodes), row, records, samples, skipped)
         await context.condition.wait_for(lambda: context.gate.in_log == step)
         await asyncio.to_thread(self.log.append, logged)
         self._logged[step] = logged
@@ -193,9 +153,8 @@ class BatchProducer:
         """Roll out one episode, which belongs to `batch` or an earlier batch, and add all episodes whose batch is known
         as a result."""
         config = self.context.config
-        task = self.tasks[task_for_sample(len(self.tasks), sample, config.seed)]
-        group_size = config.rollout.num_generations
-        episode = await self.runner.run_episode(task, group_size, "train", sample, priority=batch)
+        task, size = self.tasks[task_for_sample(len(self.tasks), sample, config.seed)], config.rollout.num_generations
+        episode = await self.runner.run_episode(task, size, "train", sample, priority=batch)
         self._unassigned[sample] = episode
         for assignment in sampler.finished(sample, has_learning_signal(episode, config)):
             assigned, builder = self._unassigned.pop(assignment.sample), self._builders[assignment.batch]
@@ -209,19 +168,16 @@ class BatchProducer:
     async def _log_sampled(self, sampler: DynamicSampler) -> None:
         """Complete dynamically sampled batches in their order."""
         for step in range(self.resume_state.logged, self.total):
-            await self.context.condition.wait_for(partial(sampler.is_complete, step))
+            await self.context.condition.wait_for(sampler.is_complete, step)
             samples = self._sampled.pop(step)
             skipped = tuple(sample for sample, (_, informative) in samples.items() if not informative)
             await self._complete(step, [episode for episode, _ in samples.values()], skipped)
-
-    def _is_due(self, step: int) -> bool:
-        return step <= min(self.context.gate.versions) + 1
 
     async def _read_log(self) -> None:
         """Read the batches that are in the log already, each at most one step before a policy needs it."""
         context = self.context
         for step in range(self.resume_state.state.step, self.resume_state.logged):
-            await context.condition.wait_for(partial(self._is_due, step))
+            await context.condition.wait_for(lambda b: b <= min(context.gate.versions) + 1, step)
             logged = await asyncio.to_thread(self.log.read, step, context.config.num_agents)
             self._logged[step] = logged
             put_logged_groups(logged.batches, self._queues_of(step), context.config)

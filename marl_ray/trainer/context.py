@@ -1,4 +1,4 @@
-"""Data that the tasks of the training loop share."""
+"""Inputs of a run, and state that the tasks of the training loop share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from marl_ray.core.concurrency import Condition
 from marl_ray.core.episode import Task
 from marl_ray.environments.base import Environment
 from marl_ray.external.transition import Transition
+from marl_ray.storage.resume import ResumeState
+from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.timing import Timeline
+from marl_ray.trainer.batch_scheduling import SchedulingGate
 from marl_ray.trainer.health import HealthMonitor
-from marl_ray.trainer.scheduling import SchedulingGate
 
 PROBE_TEXTS = 64
 """Number of prompts on which tokenizers are compared."""
@@ -36,12 +38,11 @@ class RunInputs:
 
 @dataclass(frozen=True, slots=True)
 class LoopContext:
-    """State shared by the rollout and learner tasks.
-
-    `condition` is notified whenever `gate` or a recorded step changes.
-    """
+    """State shared by the rollout and learner tasks. `condition` is notified whenever `gate` or a recorded step changes."""
 
     config: Config
+    folder: RunFolder
+    resume_state: ResumeState
     gate: SchedulingGate
     condition: Condition
     health: HealthMonitor

@@ -22,9 +22,8 @@ class HealthMonitor:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.bad_steps = 0
+        self.bad_steps = self.informative = 0
         self.warned_of_gap = self.warned_of_samples = False
-        self.informative = 0
 
     def check_rollout(self, episodes: Sequence[Episode], batch: int) -> None:
         """Check that batch `batch` (from 0) has an episode with a verdict, and that no token is staler than the bound.
@@ -35,17 +34,11 @@ class HealthMonitor:
             raise UserError(f"no episode of step {batch + 1} had a verdict: {episodes[0].stops[0].detail}")
         allowed = range(batch - self.config.rollout.max_staleness, batch + 1)
         for agent in range(self.config.num_agents):
-            versions = {
-                version
-                for episode in episodes
-                for _, node in episode.nodes()
-                for completion in node.every_completion[agent]
-                for version, _ in completion.spans
-            }
+            nodes = [node for episode in episodes for _, node in episode.nodes()]
+            versions = {v for node in nodes for completion in node.every_completion[agent] for v, _ in completion.spans}
             if not versions <= set(allowed):
-                raise RuntimeError(
-                    f"agent {agent} served versions {sorted(versions)} in batch {batch}: allowed {allowed}"
-                )
+                served = f"agent {agent} served versions {sorted(versions)} in batch {batch}"
+                raise RuntimeError(f"{served}: allowed {allowed}")
 
     def check_samples(self, batch: int, samples: int, informative: int, wanted: int, resumed: bool) -> None:
         """Check a step with dynamic sampling, in which `informative` of `samples` can be learned from.
@@ -77,10 +70,8 @@ class HealthMonitor:
         if bad:
             logger.warning(f"step {step}: loss or gradient not finite, update skipped ({self.bad_steps} in a row)")
         if self.bad_steps >= self.config.loop.max_bad_steps:
-            raise UserError(
-                f"{self.bad_steps} steps in a row had a loss or gradient that is not finite: lower "
-                f"{self.config.algorithm}.learning_rate and --resume"
-            )
+            problem = f"{self.bad_steps} steps in a row had a loss or gradient that is not finite"
+            raise UserError(f"{problem}: lower {self.config.algorithm}.learning_rate and --resume")
         gaps = [stats.logprob_gap for stats in updates if stats.logprob_gap is not None]
         gap = max((gap for gap in gaps if math.isfinite(gap)), default=0.0)
         if gap > LOGPROB_GAP_WARNING and not self.warned_of_gap and self.config.importance == "none":

@@ -29,31 +29,28 @@ reads batches from the log instead of rolling them out again, and learns from th
 
 from __future__ import annotations
 
-from functools import partial
-
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.run_actors import RunActors
 from marl_ray.config import Config
 from marl_ray.config.budget import training_budget
 from marl_ray.core.concurrency import Condition, gather, now
-from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainingResult
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.sinks import MetricStream
 from marl_ray.telemetry.timing import Timeline
-from marl_ray.trainer.batch_producer import BatchProducer, Log
+from marl_ray.trainer.batch_producer import BatchProducer
+from marl_ray.trainer.batch_scheduling import SchedulingGate
 from marl_ray.trainer.context import LoopContext, RunInputs
 from marl_ray.trainer.health import HealthMonitor
-from marl_ray.trainer.scheduling import SchedulingGate
 from marl_ray.trainer.step_recorder import StepRecorder
 
 
 class Trainer:
     """The training loop of one run, from `resume_state` to the last checkpoint.
 
-    The generators of `actors` must have their first weights. `log` is the batch log (default: the run folder's).
+    The generators of `actors` must have their first weights.
     """
 
     def __init__(
@@ -64,7 +61,6 @@ class Trainer:
         resume_state: ResumeState,
         actors: RunActors,
         metrics: MetricStream,
-        log: Log | None = None,
     ) -> None:
         self.config, self.inputs, self.folder, self.actors = config, inputs, folder, actors
         self.first, self.logged = resume_state.state.step, resume_state.logged
@@ -77,24 +73,19 @@ class Trainer:
         self.condition = Condition()
         self.health, self.timeline = HealthMonitor(config), Timeline(config.policies)
         self.runner = EpisodeRunner(config, inputs.environment, inputs.transition, actors.generators, actors.sandbox)
-        context = LoopContext(config, self.gate, self.condition, self.health, self.timeline)
-        self.producer = BatchProducer(
-            context, inputs.train_tasks, self.runner, actors.sandbox, resume_state, log or folder.log
-        )
-        self.recorder = StepRecorder(context, self.producer, actors, folder, resume_state, metrics)
+        context = LoopContext(config, folder, resume_state, self.gate, self.condition, self.health, self.timeline)
+        self.producer = BatchProducer(context, inputs.train_tasks, self.runner, actors.sandbox)
+        self.recorder = StepRecorder(context, self.producer, actors, metrics)
         self._changed = dict.fromkeys(config.policies, False)
         """Whether a policy's weights have changed since they were last sent."""
 
     async def run(self) -> TrainingResult:
         """Run all remaining steps with their evaluations and checkpoints. Raises UserError."""
-        await gather(
-            *self.producer.coroutines(), *map(self.learn, self.actors.learners), self.recorder.record(), self.evaluate()
-        )
-        state, recorder = self.recorder.state, self.recorder
+        recorder, learners = self.recorder, map(self.learn, self.actors.learners)
+        await gather(*self.producer.coroutines(), *learners, recorder.record(), self.evaluate())
+        state, evaluation = recorder.state, recorder.last_evaluation
         self.health.check_learning(state.optimizer_steps, state.step)
-        return TrainingResult(
-            state.step, state.env_steps, self.first, recorder.last_evaluation, recorder.evaluation_episodes
-        )
+        return TrainingResult(state.step, state.env_steps, self.first, evaluation, recorder.evaluation_episodes)
 
     async def learn(self, learner: LearnerGroup) -> None:
         """Make all updates of one policy, save its checkpoints and export its trained model."""
@@ -113,7 +104,9 @@ class Trainer:
                 step, policy, learn=learned - started - queue.waited_s, wait=queue.waited_s, sync=now() - learned
             )
             self.recorder.learned(step, policy, stats, sync_result)
-            self._advance(policy, step + 1)
+            for agent in policy.agents:
+                self.gate.weights_updated(agent, step + 1)
+            self.producer.release_batches()
             if self.recorder.has_checkpoint(step + 1):
                 await learner.save(str(self.folder.checkpoints.begin(step + 1, policy)))
                 self.recorder.saved(step + 1, policy)
@@ -125,19 +118,10 @@ class Trainer:
         """Return whether an episode will be sampled with this version: not while learning from the log again."""
         return version >= self.logged - self.config.rollout.max_staleness or version in self.evaluations
 
-    def _advance(self, policy: PolicyId, version: int) -> None:
-        """Tell the gate that a policy has reached `version`."""
-        for agent in policy.agents:
-            self.gate.weights_updated(agent, version)
-        self.producer.release_batches()
-
-    def _evaluation_is_due(self, step: int) -> bool:
-        return self.gate.evaluation == step == self.recorder.state.step
-
     async def evaluate(self) -> None:
         """Run all evaluations, each with exactly the weights of its step."""
         for step in self.evaluations:
-            await self.condition.wait_for(partial(self._evaluation_is_due, step))
+            await self.condition.wait_for(lambda s: self.gate.evaluation == s == self.recorder.state.step, step)
             self.timeline.start_rollout()
             episodes = await self.runner.evaluate(self.eval_tasks)
             seconds = self.timeline.finish_rollout()

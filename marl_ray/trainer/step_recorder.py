@@ -9,8 +9,6 @@ from marl_ray.core.batch import UpdateStats
 from marl_ray.core.episode import Episode
 from marl_ray.core.ids import PolicyId
 from marl_ray.storage.checkpoints import checkpoint_step
-from marl_ray.storage.resume import ResumeState
-from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.episode_records import episode_record
 from marl_ray.telemetry.metrics import MetricRow, evaluation_row, step_row
 from marl_ray.telemetry.sinks import MetricStream
@@ -22,17 +20,9 @@ from marl_ray.weights.receiver import WeightSyncResult
 class StepRecorder:
     """The progress of the loop: its state, the last evaluation, and results of steps that are not complete yet."""
 
-    def __init__(
-        self,
-        context: LoopContext,
-        producer: BatchProducer,
-        actors: RunActors,
-        folder: RunFolder,
-        resume_state: ResumeState,
-        metrics: MetricStream,
-    ) -> None:
-        self.context, self.producer, self.actors, self.folder, self.metrics = context, producer, actors, folder, metrics
-        self.state = resume_state.state
+    def __init__(self, context: LoopContext, producer: BatchProducer, actors: RunActors, metrics: MetricStream) -> None:
+        self.context, self.producer, self.actors, self.metrics = context, producer, actors, metrics
+        self.state = context.resume_state.state
         self.last_evaluation: MetricRow | None = None
         self.evaluation_episodes: list[Episode] = []
         self._updates: dict[int, dict[PolicyId, UpdateStats]] = {}
@@ -82,13 +72,13 @@ class StepRecorder:
 
         Batches since the oldest kept checkpoint stay, because a learner may be recovering from it.
         """
-        config = self.context.config
+        config, folder = self.context.config, self.context.folder
         parts = {(self.state.step, policy) for policy in config.policies}
         await self.context.condition.wait_for(lambda: parts <= self._saved)
         self._saved -= parts
-        await asyncio.to_thread(self.folder.commit, self.state, config.output.keep_checkpoints)
+        await asyncio.to_thread(folder.commit, self.state, config.output.keep_checkpoints)
         if not config.output.keep_batches:
-            self.producer.log.drop_before(checkpoint_step(self.folder.checkpoints.all()[0]))
+            folder.log.drop_before(checkpoint_step(folder.checkpoints.all()[0]))
 
     def evaluated(self, episodes: list[Episode], seconds: float) -> None:
         """Record an evaluation at the current step, which took `seconds`."""

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.trainer.dynamic_sampling import Assignment, DynamicSampler
-from marl_ray.trainer.scheduling import SchedulingGate
+from marl_ray.trainer.batch_scheduling import Assignment, DynamicSampler, SchedulingGate
 
 
 def batches_of(informative: list[bool], size: int, limit: int, first: int, total: int) -> list[list[int]]:

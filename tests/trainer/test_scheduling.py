@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_ray.trainer.scheduling import SchedulingGate
+from marl_ray.trainer.batch_scheduling import SchedulingGate
 
 
 class World:
