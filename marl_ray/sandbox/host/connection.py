@@ -41,7 +41,7 @@ class SandboxConnection:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - standard error of bubblewrap and the zygote
         self._socket, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
-        self._reader = messages.FrameReader(self, _MAX_REPORT)
+        self._reader = messages.FrameReader(self._receive, _MAX_REPORT)
         self._deadline = 0.0
         try:
             self.process = subprocess.Popen(
@@ -85,7 +85,7 @@ class SandboxConnection:
         except messages.ConnectionClosed:
             raise SandboxFailure(self._last_error()) from None
 
-    def recv(self, size: int, /) -> bytes:
+    def _receive(self, size: int) -> bytes:
         """Return some bytes for the frame reader before the deadline; none at the end of the stream."""
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
-from marl_ray.sandbox.inside.protocol.messages import Limits, Status, SyntaxDiagnosis, TestResult, reject_unknown_keys
+from marl_ray.sandbox.inside.protocol.messages import Limits, SyntaxDiagnosis, TestResult, reject_unknown_keys, to_dict
 from marl_ray.sandbox.inside.suites.parser import parse_tests
 from marl_ray.sandbox.inside.suites.suite import Form
 
 Tests = str | tuple[str, ...]
+_KEYS = {"program", "tests", "entry_point", "prompt", "form", "stdin", "limits", "visible"}
+_NULLABLE = (("stdin", str, "a string"), ("limits", Mapping, "an object"), ("visible", int, "an integer"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Program:
             "prompt": self.prompt,
             "form": self.form,
             "stdin": self.stdin,
-            "limits": None if self.limits is None else self.limits.to_dict(),
+            "limits": None if self.limits is None else to_dict(self.limits),
             "visible": self.visible,
         }
 
@@ -63,34 +66,28 @@ class Program:
         """
         if not isinstance(data, Mapping):
             raise ValueError(f"a program must be a JSON object, not {type(data).__name__}")
-        known = {"program", "tests", "entry_point", "prompt", "form", "stdin", "limits", "visible"}
-        reject_unknown_keys("program", data, known)
+        reject_unknown_keys("program", data, _KEYS)
         for name in ("program", "tests"):
             if name not in data:
                 raise ValueError(f"program: key {name!r} is missing")
-        strings = {"program": data["program"], "entry_point": data.get("entry_point") or ""}
-        strings |= {"prompt": data.get("prompt") or "", "form": data.get("form") or "auto"}
+        strings = {"program": data["program"], "form": data.get("form") or "auto"}
+        strings |= {name: data.get(name) or "" for name in ("entry_point", "prompt")}
         for name, value in strings.items():
             if not isinstance(value, str):
                 raise ValueError(f"program: {name!r} must be a string")
-        if strings["form"] not in ("auto", "check", "asserts", "stdio", "unittest"):
+        if strings["form"] not in get_args(Form):
             raise ValueError(f"program: unknown form {strings['form']!r}")
-        stdin, limits, visible = data.get("stdin"), data.get("limits"), data.get("visible")
-        if visible is not None and type(visible) is not int:
-            raise ValueError("program: 'visible' must be an integer or null")
-        if stdin is not None and not isinstance(stdin, str):
-            raise ValueError("program: 'stdin' must be a string or null")
-        if limits is not None and not isinstance(limits, Mapping):
-            raise ValueError("program: 'limits' must be an object or null")
+        for name, kind, description in _NULLABLE:
+            value = data.get(name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+                raise ValueError(f"program: {name!r} must be {description} or null")
         return cls(
-            source=strings["program"],
+            source=strings.pop("program"),
             tests=_tests_from_json(data["tests"]),
-            entry_point=strings["entry_point"],
-            prompt=strings["prompt"],
-            form=strings["form"],  # type: ignore[arg-type]
-            stdin=stdin,
-            limits=None if limits is None else Limits.from_dict(limits),
-            visible=visible,
+            stdin=data.get("stdin"),
+            limits=None if data.get("limits") is None else Limits.from_dict(data["limits"]),
+            visible=data.get("visible"),
+            **strings,
         )
 
 
@@ -177,8 +174,8 @@ class ExecutionReport:
         data: dict[str, Any] = {
             "isolation": self.isolation,
             "trusted": self.trusted,
-            "syntax_error": None if self.syntax_error is None else self.syntax_error.to_dict(),
-            "tests": [test.to_dict() for test in self.tests],
+            "syntax_error": None if self.syntax_error is None else to_dict(self.syntax_error),
+            "tests": [to_dict(test) for test in self.tests],
             "passed": self.passed,
             "total": self.total,
             "stdout": self.stdout,
@@ -196,29 +193,25 @@ class ExecutionReport:
         return cls(
             tests=tuple(TestResult(**test) for test in data["tests"]),
             syntax_error=None if syntax is None else SyntaxDiagnosis(**syntax),
-            stdout=data["stdout"],
-            cpu_s=data["cpu_s"],
-            wall_s=data["wall_s"],
-            isolation=data["isolation"],
-            trusted=data["trusted"],
             infra_error=data.get("infra_error"),
+            **{name: data[name] for name in ("stdout", "cpu_s", "wall_s", "isolation", "trusted")},
         )
+
+
+_NO_VERDICT = TestResult("error")
 
 
 def failed_report(
     program: Program,
     isolation: str,
+    verdict: TestResult = _NO_VERDICT,
     *,
-    status: Status = "error",
-    error_type: str | None = None,
-    message: str | None = None,
     infra_error: str | None = None,
     wall_s: float = 0.0,
 ) -> ExecutionReport:
     """Return a report with the same verdict on every test, for a program that no judge could evaluate."""
-    try:
+    sources = []
+    with contextlib.suppress(ValueError):
         sources = [case.source for case in parse_tests(program.tests, program.entry_point, program.form).cases]
-    except ValueError:
-        sources = []
-    tests = tuple(TestResult(status, error_type, message, None, source) for source in sources)
+    tests = tuple(replace(verdict, source=source) for source in sources)
     return ExecutionReport(tests, None, "", 0.0, wall_s, isolation, True, infra_error)

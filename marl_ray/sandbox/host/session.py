@@ -13,7 +13,7 @@ from marl_ray.sandbox.host.connection import SandboxConnection, SandboxFailure
 from marl_ray.sandbox.host.isolation_levels import LaunchSpec, SandboxUnavailable
 from marl_ray.sandbox.host.program import ExecutionReport, Program, count_tests, failed_report
 from marl_ray.sandbox.inside.protocol import messages
-from marl_ray.sandbox.inside.protocol.messages import Limits
+from marl_ray.sandbox.inside.protocol.messages import Limits, TestResult
 
 _START_S = 30.0
 _GRACE_S = 10.0
@@ -108,7 +108,7 @@ class _ProgramQueue:
         count_tests(program.tests, program.entry_point, program.form)  # raises ValueError here, not in the judge
         limits = program.limits or self._session.limits
         number = next(self._session.numbers)
-        request = {**program.to_dict(), "limits": limits.to_dict(), "number": number}
+        request = {**program.to_dict(), "limits": messages.to_dict(limits), "number": number}
         self._items.append(_QueuedProgram(program, limits, messages.pack(request), number))
         return True
 
@@ -135,14 +135,10 @@ class _ProgramQueue:
                     break
         if failure.infrastructure:
             return failed_report(item.program, self._session.level, infra_error=str(failure))
-        return failed_report(
-            item.program,
-            self._session.level,
-            status="timeout" if failure.timed_out else "crash",
-            error_type="Timeout" if failure.timed_out else "JudgeDied",
-            message="the judge did not survive this program's results",
-            wall_s=time.monotonic() - started,
-        )
+        message = "the judge did not survive this program's results"
+        timed_out = TestResult("timeout", "Timeout", message)
+        verdict = timed_out if failure.timed_out else TestResult("crash", "JudgeDied", message)
+        return failed_report(item.program, self._session.level, verdict, wall_s=time.monotonic() - started)
 
     def _attempt(self, item: _QueuedProgram, *, ahead: bool) -> ExecutionReport:
         parts = 2 if item.program.visible else 1

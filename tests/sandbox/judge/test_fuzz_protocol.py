@@ -153,7 +153,7 @@ def verdicts(timer: DeadlineTimer, script: list[Reply], tests: Any, form: Any, l
         connection.close()
     assert time.monotonic() - started < LIMITS.program_wall_s + 4.0, "the judge waited past its deadline"
     assert len(result.verdicts) == len(suite.cases)
-    json.dumps([verdict.to_dict() for verdict in result.verdicts]).encode("ascii")
+    json.dumps([messages.to_dict(verdict) for verdict in result.verdicts]).encode("ascii")
     return [verdict.status for verdict in result.verdicts]
 
 

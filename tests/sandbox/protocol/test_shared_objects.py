@@ -118,13 +118,13 @@ def test_a_failed_message_registers_no_object() -> None:
     sides = Sides()
     mine = [1]
     sides.send(mine)
-    first = sides.here.next_number()
+    first = sides.here.next_number
     mine.append(2)
     assert sides.here.pending_changes() == [[0, [1, 2]]]
     with pytest.raises(UnsupportedValue):
         sides.here.encode_values([3], object())
     sides.here.roll_back(first)
-    assert sides.here.next_number() == first
+    assert sides.here.next_number == first
     assert sides.send([4]) == [[4]]
     assert [entry.value for entry in sides.there._entries.values() if entry.value != [4]] in ([], [[1, 2]])
     assert sides.send(mine) == [[1, 2]]

@@ -27,6 +27,7 @@ changes. A target is a name of the program or the number of an object that it re
 from __future__ import annotations
 
 import builtins
+import functools
 import marshal
 import operator
 import os
@@ -135,13 +136,9 @@ class Guest:
             "next": (2, self._next),
         }
 
-    def recv(self, size: int, /) -> bytes:
-        """Read bytes from the judge, without a socket object."""
-        return os.read(self._descriptor, size)
-
     def serve(self, count: int = -1) -> None:
         """Answer `count` requests (default: no limit). Raises messages.ConnectionClosed if the connection closes."""
-        reader = messages.FrameReader(self)
+        reader = messages.FrameReader(functools.partial(os.read, self._descriptor))
         while count:
             count -= 1
             nonce, operation, news, *arguments = reader.message()
@@ -185,7 +182,7 @@ class Guest:
         except BaseException as error:
             raised = error
         del values
-        first = shared.next_number()
+        first = shared.next_number
         try:
             changes = shared.pending_changes() or None
             if raised is None:
@@ -207,7 +204,7 @@ class Guest:
 
     def _details(self, error: BaseException, causes: int = 3) -> Wire:
         """Return the details for `remote_exceptions`; null if they are not plain data or too large."""
-        first = self._shared.next_number()
+        first = self._shared.next_number
         try:
             kind = type(error)
             exact = getattr(builtins, kind.__name__, None) is kind

@@ -36,7 +36,7 @@ class GuestSession:
         self.objects = JudgeObjects(self)
         self._dropped: list[int] = []
         self._connection = guest.connection
-        self._reader = messages.FrameReader(guest.connection, longest=max_reply + 4096)
+        self._reader = messages.FrameReader(guest.connection.recv, longest=max_reply + 4096)
         self._clock = (~guest.pid << 3) | 2  # the process's CPU clock, as in clock_getcpuclockid(3)
         self._last_cpu_s = 0.0
 
@@ -95,7 +95,7 @@ class GuestSession:
 
     def _frame(self, nonce: str, operation: str, plain: Sequence[Wire], values: Sequence[Any]) -> bytes:
         objects = self.objects
-        first = objects.next_number()
+        first = objects.next_number
         try:
             changes = objects.pending_changes()
             wires = objects.encode_values(*values)

@@ -42,10 +42,10 @@ class Judge:
 
     def serve(self) -> None:
         """Answer requests until the host closes the connection. Raises messages.ConnectionClosed."""
-        reader = messages.FrameReader(self._host)
+        reader = messages.FrameReader(self._host.recv)
         while True:
             message = reader.message()
-            messages.send(self._host, self._report(message))
+            self._host.sendall(messages.pack(self._report(message)))
 
     def _report(self, message: dict[str, Any]) -> dict[str, Any]:
         started = time.monotonic()
@@ -74,8 +74,8 @@ class Judge:
         return {
             "number": message["number"],
             "trusted": all(verdict.trusted for verdict in verdicts.values()),
-            "syntax_error": None if syntax_error is None else syntax_error.to_dict(),
-            "tests": [verdicts[number].to_dict() for number in sorted(verdicts)],
+            "syntax_error": None if syntax_error is None else messages.to_dict(syntax_error),
+            "tests": [messages.to_dict(verdicts[number]) for number in sorted(verdicts)],
             "stdout": "".join(total.output)[: limits.max_output_bytes],
             "cpu_s": round(total.cpu_s, 4),
             "wall_s": round(time.monotonic() - started, 4),

@@ -130,7 +130,9 @@ class SuiteRunner:
             self._end_session()
             self._restore_objects()
         for number, case in numbered:
-            self._result.verdicts.append(self._verdicts[number].for_test(case.source, trustworthy=not case.in_guest))
+            verdict = self._verdicts[number]
+            trusted = verdict.trusted and not case.in_guest
+            self._result.verdicts.append(replace(verdict, source=case.source, trusted=trusted))
         return self._result
 
     def _run_cases(self, cases: list[tuple[int, Case]], run_case: Callable[[Case], TestResult]) -> None:

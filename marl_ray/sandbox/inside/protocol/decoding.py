@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import collections
 import datetime
 import decimal
 import fractions
 import math
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -21,11 +20,7 @@ def decode(wire: Wire, context: CodecContext = PLAIN) -> Any:
 
 
 def guarded(build: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a decoder and turn every exception into ProtocolError.
-
-    Constructors raise for payloads of a wrong type, form or size, and sets for unhashable items. No other exception may
-    leave, because a StopIteration would end a loop of the test.
-    """
+    """Call a decoder and turn every exception into ProtocolError: a StopIteration would end a loop of the test."""
     try:
         return build(*arguments)
     except ProtocolError:
@@ -59,9 +54,6 @@ def _decode(wire: Wire, context: CodecContext, depth: int) -> Any:
     return build(payload, context, depth + 1)
 
 
-_ATOMS = ("i", "u", "x")
-
-
 def fill(made: Any, payload: Wire, context: CodecContext, depth: int) -> None:
     """Put the items of a payload into a container with the methods of its builtin class.
 
@@ -70,9 +62,8 @@ def fill(made: Any, payload: Wire, context: CodecContext, depth: int) -> None:
     base = base_of(made)
     if base is bytearray:
         bytearray.__setitem__(made, slice(None), bytes.fromhex(_exactly(str, payload)))  # memoryviews of it may exist
-    elif base is dict or base is collections.OrderedDict:
-        for pair in _exactly(list, payload):
-            key, item = pair
+    elif base is dict or base is OrderedDict:
+        for key, item in _exactly(list, payload):
             made_key = _decode(key, context, depth)
             base.__setitem__(made, made_key, _decode(item, context, depth))
     else:
@@ -111,7 +102,7 @@ def _decode_deque(payload: list[Wire], context: CodecContext, depth: int) -> deq
 
 def _decode_defaultdict(payload: list[Wire], context: CodecContext, depth: int) -> Any:
     factory, pairs = payload
-    made: Any = collections.defaultdict()
+    made: Any = defaultdict()
     context.register(made)
     made.default_factory = _decode(factory, context, depth)
     fill(made, pairs, context, depth)
@@ -138,14 +129,13 @@ def _decode_subclass(payload: list[Wire], context: CodecContext, depth: int) -> 
     if base is not None:
         made = context.subclass(name, base, mask)()
         context.register(made)
-        payload_ = wire if tag == "list" else wire[tag]
-        fill(made, payload_[0] if tag == "q" else payload_, context, depth)
+        items = wire if tag == "list" else wire[tag]
+        fill(made, items[0] if tag == "q" else items, context, depth)
     else:
         value = _decode(wire, context, depth - 1)
         if type(value) not in _BASES:
             raise ProtocolError("malformed subclass")
-        plain: Any = type(value)
-        made = context.subclass(name, plain, mask)(value)
+        made = context.subclass(name, type(value), mask)(value)
     context.attach_origin(made, origin)
     return made
 
@@ -166,15 +156,8 @@ def _decode_error(payload: list[Wire], context: CodecContext, depth: int) -> Any
     return context.build_exception(name, _decode_list(_exactly(list, arguments), context, depth))
 
 
-_CONTAINERS: dict[str, type] = {
-    "list": list,
-    "d": dict,
-    "s": set,
-    "B": bytearray,
-    "q": deque,
-    "C": collections.Counter,
-    "O": collections.OrderedDict,
-}
+_CONTAINERS = {"list": list, "d": dict, "s": set, "B": bytearray, "q": deque, "C": Counter, "O": OrderedDict}
+_ATOMS = ("i", "u", "x")
 _BASES = (int, float, str, tuple, frozenset, bytes)
 
 
@@ -203,16 +186,6 @@ def _decode_fraction(payload: list[Wire], context: CodecContext, depth: int) -> 
     return fractions.Fraction(int(numerator, 16), int(denominator, 16))
 
 
-def _decode_timedelta(payload: list[Wire], context: CodecContext, depth: int) -> datetime.timedelta:
-    days, seconds, microseconds = (_exactly(int, item) for item in payload)
-    return datetime.timedelta(days, seconds, microseconds)
-
-
-def _decode_complex(payload: list[Wire], context: CodecContext, depth: int) -> complex:
-    real, imaginary = (_exactly(float, item) for item in payload)
-    return complex(real, imaginary)
-
-
 def _decode_nan(payload: bool, context: CodecContext, depth: int) -> float:
     if payload:
         return math.nan
@@ -227,26 +200,32 @@ def _exactly(kind: type, value: Any) -> Any:
     return value
 
 
+def _numbers(kind: type, count: int, payload: list[Wire]) -> list[Any]:
+    if len(payload) != count:
+        raise ProtocolError("malformed tag")
+    return [_exactly(kind, item) for item in payload]
+
+
 _DECODERS: dict[str, tuple[type, Callable[[Any, CodecContext, int], Any]]] = {
     "i": (str, lambda payload, context, depth: int(payload, 16)),
     "u": (str, lambda payload, context, depth: bytes.fromhex(payload).decode("utf-8", "surrogatepass")),
     "t": (list, lambda payload, context, depth: tuple(_decode_list(payload, context, depth))),
     "d": (list, _container(dict)),
-    "C": (list, _container(collections.Counter)),
-    "O": (list, _container(collections.OrderedDict)),
+    "C": (list, _container(Counter)),
+    "O": (list, _container(OrderedDict)),
     "f": (list, _decode_defaultdict),
     "s": (list, _container(set)),
     "z": (list, _decode_frozen),
     "b": (str, lambda payload, context, depth: bytes.fromhex(payload)),
     "B": (str, _container(bytearray)),
-    "c": (list, _decode_complex),
+    "c": (list, lambda payload, context, depth: complex(*_numbers(float, 2, payload))),
     "r": (list, _decode_range),
     "D": (str, _decode_decimal),
     "F": (list, _decode_fraction),
     "dt": (str, lambda payload, context, depth: datetime.datetime.fromisoformat(payload)),
     "da": (str, lambda payload, context, depth: datetime.date.fromisoformat(payload)),
     "ti": (str, lambda payload, context, depth: datetime.time.fromisoformat(payload)),
-    "td": (list, _decode_timedelta),
+    "td": (list, lambda payload, context, depth: datetime.timedelta(*_numbers(int, 3, payload))),
     "q": (list, _decode_deque),
     "N": (list, _decode_named),
     "S": (list, _decode_subclass),

@@ -1,43 +1,17 @@
-"""Encoding of values as tagged JSON.
+"""Encoding of values between judge and guest as tagged JSON; docs/explanation/sandbox.md lists the tags.
 
-Values cross between judge and guest as JSON in which str, bool, None, float, small int and list represent themselves; every
-other value is an object with one key, its tag. For an instance of a subclass of a builtin type, only the base value and the
-class name cross, so nothing that a program defines (such as an `__eq__`) reaches the judge. Other objects cross as a
-reference: a number by which the guest finds the object again. `decode` (in `decoding`) does not trust its input: it returns
-a value of the types below or raises `ProtocolError`, in time and memory proportional to the input.
-
-| tag | value | payload |
-|---|---|---|
-| `i` | int beyond 62 bits | hexadecimal string |
-| `u` | str with lone surrogates | hexadecimal UTF-8, surrogates passed |
-| `t` `s` `z` | tuple, set, frozenset | list of values |
-| `d` `C` `O` | dict, Counter, OrderedDict | list of [key, value] |
-| `f` | defaultdict | [factory, list of [key, value]] |
-| `b` `B` | bytes, bytearray | hexadecimal string |
-| `c` | complex | [real, imaginary] |
-| `r` | range, at most MAX_RANGE long | [start, stop, step], as strings |
-| `D` `F` | Decimal, Fraction | string; [numerator, denominator] in hexadecimal |
-| `dt` `da` `ti` `td` | datetime, date, time; timedelta | ISO string; [days, seconds, microseconds] |
-| `q` | deque | [list of values, maximum length or null] |
-| `N` | namedtuple | [type name, field names, list of values, overridden, reference or null] |
-| `S` | instance of another subclass | [type name, base value, overridden (see `references`), reference or null] |
-| `sl` | slice | [start, stop, step] |
-| `e` | a builtin exception, to the guest only | [type name, list of arguments] |
-| `x` | a NaN | whether it is `math.nan` |
-| `n` | an object of the standard library | "module:name"; to the judge, types and a few functions only |
-| `h` | a reference | see `proxies`; to the guest [number or name] |
-| `@` | an object shared by both sides | its number, see `shared_objects` |
+For an instance of a subclass of a builtin type, only the base value and the class name cross, so nothing that a program
+defines (such as an `__eq__`) reaches the judge.
 """
 
 from __future__ import annotations
 
-import collections
 import datetime
 import decimal
 import fractions
 import math
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .references import are_fields, named_tuple, subclass
@@ -181,15 +155,14 @@ def _items(value: Any, context: CodecContext, depth: int) -> list[Wire]:
     return [encode(item, context, depth) for item in value]
 
 
-def _pairs(value: dict[Any, Any], context: CodecContext, depth: int) -> list[Wire]:
-    return [[encode(key, context, depth), encode(item, context, depth)] for key, item in value.items()]
+def _pairs(items: Iterable[tuple[Any, Any]], context: CodecContext, depth: int) -> list[Wire]:
+    return [[encode(key, context, depth), encode(item, context, depth)] for key, item in items]
 
 
 def _encode_range(value: range, context: CodecContext, depth: int) -> Wire:
-    bounds = [value.start, value.stop, value.step]
     if (value.stop - value.start) // value.step > MAX_RANGE:
         return context.encode_reference(value)
-    return {"r": [hex(bound) for bound in bounds]}
+    return {"r": [hex(bound) for bound in (value.start, value.stop, value.step)]}
 
 
 def _encode_decimal(value: decimal.Decimal, context: CodecContext, depth: int) -> Wire:
@@ -212,7 +185,7 @@ Encoder = Callable[[Any, CodecContext, int], Wire]
 _ENCODERS: dict[type, Encoder] = {
     list: _items,
     tuple: lambda value, context, depth: {"t": _items(value, context, depth)},
-    dict: lambda value, context, depth: {"d": _pairs(value, context, depth)},
+    dict: lambda value, context, depth: {"d": _pairs(value.items(), context, depth)},
     set: lambda value, context, depth: {"s": _items(value, context, depth)},
     frozenset: lambda value, context, depth: {"z": _items(value, context, depth)},
     bytes: lambda value, context, depth: {"b": value.hex()},
@@ -220,10 +193,10 @@ _ENCODERS: dict[type, Encoder] = {
     complex: lambda value, context, depth: {"c": [value.real, value.imag]},
     range: _encode_range,
     deque: lambda value, context, depth: {"q": [_items(value, context, depth), value.maxlen]},
-    collections.Counter: lambda value, context, depth: {"C": _pairs(value, context, depth)},
-    collections.OrderedDict: lambda value, context, depth: {"O": _pairs(value, context, depth)},
-    collections.defaultdict: lambda value, context, depth: {
-        "f": [encode(value.default_factory, context, depth), _pairs(value, context, depth)]
+    Counter: lambda value, context, depth: {"C": _pairs(value.items(), context, depth)},
+    OrderedDict: lambda value, context, depth: {"O": _pairs(value.items(), context, depth)},
+    defaultdict: lambda value, context, depth: {
+        "f": [encode(value.default_factory, context, depth), _pairs(value.items(), context, depth)]
     },
     decimal.Decimal: _encode_decimal,
     fractions.Fraction: lambda value, context, depth: {"F": [hex(value.numerator), hex(value.denominator)]},
@@ -233,17 +206,15 @@ _ENCODERS: dict[type, Encoder] = {
     slice: lambda value, context, depth: {"sl": _items((value.start, value.stop, value.step), context, depth)},
     datetime.timedelta: lambda value, context, depth: {"td": [value.days, value.seconds, value.microseconds]},
 }
-MUTABLE = frozenset(
-    (list, dict, set, bytearray, deque, collections.Counter, collections.OrderedDict, collections.defaultdict)
-)
+MUTABLE = frozenset((list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict))
 _REDUCTIONS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (int, int.__int__),
     (float, float.__float__),
     (str, str.__str__),
     (tuple, lambda value: tuple(tuple.__iter__(value))),
     (list, lambda value: list(list.__iter__(value))),
-    (collections.Counter, lambda value: dict(dict.items(value))),
-    (collections.OrderedDict, lambda value: dict(collections.OrderedDict.items(value))),
+    (Counter, lambda value: dict(dict.items(value))),
+    (OrderedDict, lambda value: dict(OrderedDict.items(value))),
     (dict, lambda value: dict(dict.items(value))),
     (set, lambda value: set(set.__iter__(value))),
     (frozenset, lambda value: frozenset(frozenset.__iter__(value))),
@@ -259,26 +230,14 @@ def base_value(value: Any) -> Any:
     return next((reduce(value) for base, reduce in _REDUCTIONS if isinstance(value, base)), value)
 
 
-_ENCODERS_OF_BASES: dict[type, Encoder] = {
-    **_ENCODERS,
-    **{kind: encode for kind in (int, float, str)},
-}
-
-
-_CONTAINERS = (collections.OrderedDict, dict, list, set, bytearray, deque)
-_EXACTLY = {kind: kind for kind in _CONTAINERS}
+_ENCODERS_OF_BASES: dict[type, Encoder] = {**_ENCODERS, int: encode, float: encode, str: encode}
+_CONTAINERS = dict.fromkeys((OrderedDict, dict, list, set, bytearray, deque))
 
 
 def base_of(value: Any) -> Any:
     """Return the builtin class by whose methods to read and write a container; None for other values."""
     kind = type(value)
-    exact = _EXACTLY.get(kind)
-    if exact is not None:
-        return exact
-    for base in _CONTAINERS:
-        if issubclass(kind, base):
-            return base
-    return None
+    return kind if kind in _CONTAINERS else next((base for base in _CONTAINERS if issubclass(kind, base)), None)
 
 
 def contents(value: Any, context: CodecContext) -> Wire:
@@ -286,6 +245,6 @@ def contents(value: Any, context: CodecContext) -> Wire:
     base = base_of(value)
     if base is bytearray:
         return bytes(memoryview(value)).hex()
-    if base in (dict, collections.OrderedDict):
-        return [[encode(key, context, 1), encode(item, context, 1)] for key, item in list(base.items(value))]
+    if base in (dict, OrderedDict):
+        return _pairs(list(base.items(value)), context, 1)
     return _items(list(base.__iter__(value)), context, 1)

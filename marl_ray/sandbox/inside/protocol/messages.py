@@ -6,11 +6,10 @@ A frame is four bytes of length, little endian, followed by that many bytes of J
 from __future__ import annotations
 
 import json
-import socket
 import struct
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 FORK_REQUEST = struct.Struct("<cIIII")
 """`F` and the fields of GuestLimits, with descriptors [connection, output, input?, errors?]; or `K`, process, 0, 0, 0."""
@@ -48,26 +47,15 @@ def pack(message: Any) -> bytes:
     return HEADER.pack(len(body)) + body
 
 
-def send(connection: socket.socket, message: Any) -> None:
-    """Send one frame on a blocking socket."""
-    connection.sendall(pack(message))
-
-
-class Receiver(Protocol):
-    """The part of a socket that a FrameReader needs."""
-
-    def recv(self, size: int, /) -> bytes: ...
-
-
 class FrameReader:
     """A reader of frames, several per system call if they arrive together.
 
-    `connection` is a blocking socket or another object with `recv`. An exception of `recv` interrupts a frame; the next
-    call continues it. `longest` bounds a frame in bytes, header included, before it is read.
+    `receive(size)` returns at most `size` bytes, like `recv` of a blocking socket. If it raises, the next call continues
+    the frame. `longest` bounds a frame in bytes, header included, before it is read.
     """
 
-    def __init__(self, connection: Receiver, longest: int = _LONGEST) -> None:
-        self._receive = connection.recv
+    def __init__(self, receive: Callable[[int], bytes], longest: int = _LONGEST) -> None:
+        self._receive = receive
         self._longest = longest
         self._buffer: bytes | bytearray = b""
 
@@ -127,10 +115,6 @@ class Limits:
             if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < 1 << 30:
                 raise ValueError(f"limits.{item.name} must be a positive number, not {value!r}")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for `from_dict`."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Limits:
         """Read limits from JSON; missing keys keep their defaults. Raises ValueError that names an unknown key."""
@@ -166,15 +150,6 @@ class TestResult:
     trusted: bool = True
     """False if the program had a say in the verdict beyond its data: see `ExecutionReport`."""
 
-    def for_test(self, source: str, *, trustworthy: bool) -> TestResult:
-        """Return this verdict for the test with this text."""
-        trusted = self.trusted and trustworthy
-        return TestResult(self.status, self.error_type, self.message, self.line, source, trusted)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arguments by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True)
 class SyntaxDiagnosis:
@@ -184,6 +159,7 @@ class SyntaxDiagnosis:
     line: int | None
     column: int | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arguments by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+
+def to_dict(record: Limits | TestResult | SyntaxDiagnosis) -> dict[str, Any]:
+    """Return the fields by name."""
+    return {name: getattr(record, name) for name in record.__slots__}

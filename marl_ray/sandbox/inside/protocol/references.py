@@ -1,8 +1,7 @@
 """Objects that are not plain data: references with their special methods, standard-library names, and subclasses.
 
 For an instance of a program's subclass of a builtin type, the judge has a local class with the program's name and the base's
-methods: `type(x) is str` is false as in the program, `x == "a"` is decided by str, and a namedtuple has its fields. Other
-methods of the program's class are forwarded to the original object, its origin, through a proxy (see `proxies`), if any.
+methods. Other methods are forwarded to the original object, its origin, through a proxy (see `proxies`), if there is one.
 """
 
 from __future__ import annotations
@@ -23,12 +22,13 @@ SPECIAL_METHODS = (
 )
 """Special methods of a guest's object, one bit each; `self` marks an iterator that is its own iterator.
 
-The guest looks the bits up on the object's type, and the judge gives its proxy just these methods: `callable(x)`,
-`hasattr(x, "__len__")` and `isinstance(x, Iterable)` answer as they would on the object. A guest that sends other bits
-has an object that can do less or fails more."""
+The guest looks the bits up on the object's type, and the judge gives its proxy only these methods: `callable(x)` and
+`isinstance(x, Iterable)` answer as on the object. Forged bits give an object that can do less or fails more."""
 METHOD_BITS = {name: 1 << number for number, name in enumerate(SPECIAL_METHODS)}
 ALL_METHODS = (1 << len(SPECIAL_METHODS)) - 1
 
+_MAX_FIELDS = 255
+_MAX_NAME_LENGTH = 100
 _KINDS = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 _FUNCTIONS: tuple[Any, ...] = (abs, all, any, chr, divmod, len, max, min, ord, round, sorted, sum)
 _NUMBERS: tuple[Any, ...] = (int, float, complex, bool)
@@ -65,13 +65,10 @@ def _name_of(value: Any) -> str | None:
 ORIGIN = "__sandbox_home__"
 BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
 _UNARY = ("neg", "pos", "abs", "invert", "str", "repr")
-_ITEMS = ("getitem", "setitem", "delitem", "missing", "call")
-OVERRIDABLE = (*_ITEMS, *_UNARY, *BINARY)
+OVERRIDABLE = ("getitem", "setitem", "delitem", "missing", "call", *_UNARY, *BINARY)
 ALL_OVERRIDDEN = (1 << len(OVERRIDABLE)) - 1
 """Special methods that are forwarded to the origin if the subclass overrides them. The methods that decide verdicts are
 excluded: equality, order, truth, length, iteration and hash come from the base value."""
-
-
 _LOOKS_UP = ("getitem", "missing", *BINARY)
 """Methods with which a Counter compares and calculates item by item. Forwarding them would let the program decide equality
 and would show it the keys of the other operand."""
@@ -103,10 +100,6 @@ def _forward(perform: Any, mirrored: bool = False) -> Any:
         return perform(*(reversed(values) if mirrored else values))
 
     return method
-
-
-_MAX_FIELDS = 255
-_MAX_NAME_LENGTH = 100
 
 
 def origin_of(value: Any) -> Any:
@@ -170,6 +163,7 @@ class _NamedTuple(tuple):  # type: ignore[type-arg]
 
     _fields: tuple[str, ...] = ()
     __module__ = "solution"
+    __getattr__ = _get_from_origin
 
     def __new__(cls, *values: Any, **by_name: Any) -> _NamedTuple:
         given = [*values, *(by_name.pop(field) for field in cls._fields[len(values) :] if field in by_name)]
@@ -181,9 +175,6 @@ class _NamedTuple(tuple):  # type: ignore[type-arg]
         fields = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True))
         return f"{type(self).__name__}({fields})"
 
-    def __getattr__(self, name: str) -> Any:
-        return _get_from_origin(self, name)
-
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("can't set attribute")
 
@@ -191,7 +182,7 @@ class _NamedTuple(tuple):  # type: ignore[type-arg]
         return dict(zip(self._fields, self, strict=True))
 
     def _replace(self, **changes: Any) -> _NamedTuple:
-        return type(self)(**{**self._asdict(), **changes})
+        return type(self)(**self._asdict() | changes)
 
     @classmethod
     def _make(cls, values: Any) -> _NamedTuple:

@@ -1,13 +1,8 @@
 """Mutable objects shared by judge and guest, with identity and in-place changes as in plain Python.
 
-In plain Python, a list that a test passes to a program is one object. Here each side has its own copy, and a table that
-assigns both copies the same number: both sides number objects in the order of encoding and decoding. An object that the
-peer already has crosses as its number, which preserves identity and aliasing. Every request and every answer carries the
-new content of changed objects. The judge drops an object that only its table references, and tells the guest.
-
-The judge does not trust the guest's numbers: a number that is not in the table is a protocol violation, and content is
-decoded like any other value, into the object's own type. A program can therefore do no more to these objects than to its
-arguments in plain Python.
+Each side has a copy of an object, and a table that assigns both copies the same number: both sides number objects in the
+order of encoding and decoding. An object that the peer already has crosses as its number. The judge does not trust the
+guest's numbers: an unknown number is a protocol violation, and content is decoded into the object's own type.
 """
 
 from __future__ import annotations
@@ -16,6 +11,8 @@ import functools
 import operator
 import sys
 from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from .decoding import decode, fill, guarded
@@ -26,19 +23,19 @@ _MAX_NODES = 1 << 21
 """Maximum number of nodes of a value after expanding shared references, in addition to the nodes that exist: ten lists of
 ten references to the same lists, and so on, are small when encoded and in memory, and endless to compare."""
 _MAX_CLASSES = 256
+_PARENTS = (list, tuple, dict, set, frozenset, deque)
+"""Types whose values have parts."""
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
-    __slots__ = ("before", "first", "own", "value")
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.own = False
-        """Whether this side created the object."""
-        self.before: Any = None
-        """Copy of the content that the peer knows; None until the message is complete."""
-        self.first: Any = None
-        """Copy of the content before the peer's first change, for objects created by this side."""
+    value: Any
+    own: bool = False
+    """Whether this side created the object."""
+    before: Any = None
+    """Copy of the content that the peer knows; None until the message is complete."""
+    first: Any = None
+    """Copy of the content before the peer's first change, for objects created by this side."""
 
 
 class SharedObjects(CodecContext):
@@ -47,7 +44,7 @@ class SharedObjects(CodecContext):
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._entries: dict[int, _Entry] = {}
-        self._next = 0
+        self.next_number = 0
         self._nested = False
         """Whether an object may be referenced from several places."""
         self._sent: list[_Entry] = []
@@ -55,22 +52,20 @@ class SharedObjects(CodecContext):
         self.subclass = functools.lru_cache(_MAX_CLASSES)(subclass)
         self.named_tuple = functools.lru_cache(_MAX_CLASSES)(named_tuple)
 
-    # --- the codec's context ---
-
     def shared_number(self, value: Any) -> int | None:
         number = self._numbers.get(id(value))
         if number is None:
             self.register(value)
-            self._entries[self._next - 1].own = True
+            self._entries[self.next_number - 1].own = True
         else:
             self._nested = True
         return number
 
     def register(self, value: Any) -> None:
         key, entry = id(value), _Entry(value)  # before the table changes: either step may exhaust the stack
-        self._numbers[key] = self._next
-        self._entries[self._next] = entry
-        self._next += 1
+        self._numbers[key] = self.next_number
+        self._entries[self.next_number] = entry
+        self.next_number += 1
 
     def resolve_shared(self, number: Wire) -> Any:
         entry = self._entries.get(number)
@@ -79,11 +74,9 @@ class SharedObjects(CodecContext):
         self._nested = True
         return entry.value
 
-    # --- values ---
-
     def encode_values(self, *values: Any) -> list[Wire]:
         """Encode the values of one message. If this raises (see `encode`), nothing is numbered."""
-        first = self._next
+        first = self.next_number
         try:
             wires = [encode(value, self) for value in values]
             if self._nested:
@@ -93,10 +86,6 @@ class SharedObjects(CodecContext):
             raise
         return wires
 
-    def next_number(self) -> int:
-        """Return the number of the next object."""
-        return self._next
-
     def roll_back(self, first: int) -> None:
         """Undo a message that will not be sent; `first` is the next number before the message."""
         self.unregister_from(first)
@@ -104,27 +93,21 @@ class SharedObjects(CodecContext):
 
     def unregister_from(self, first: int) -> None:
         """Remove the objects numbered from `first` on."""
-        for number in range(first, self._next):
-            entry = self._entries.pop(number, None)
-            if entry is not None:  # it may have been dropped
-                del self._numbers[id(entry.value)]
-        self._next = first
-
-    # --- changes ---
+        self.drop(range(first, self.next_number))
+        self.next_number = first
 
     def take_snapshot(self) -> None:
         """Record the current contents as known to the peer."""
-        if self._sent:
-            for entry in self._sent:
-                entry.before = _copy(entry.value)
-            self._sent = []
+        for entry in self._sent:
+            entry.before = _copy(entry.value)
+        self._sent = []
         for entry in self._entries.values():
             if entry.before is None:
                 entry.before = _copy(entry.value)
 
     def pending_changes(self) -> list[Wire]:
         """Return [number, content] of the objects that changed since the last snapshot."""
-        first = self._next
+        first = self.next_number
         changed = [(number, entry) for number, entry in self._entries.items() if _changed(entry)]
         if not changed:
             return []
@@ -177,9 +160,7 @@ class SharedObjects(CodecContext):
 
     def drop_unreferenced(self) -> list[int]:
         """Drop objects that only this table references; return their numbers. Parents precede what only they reference."""
-        dropped: list[int] = []
-        if not self._entries:
-            return dropped
+        dropped = []
         for number, entry in list(self._entries.items()):
             if sys.getrefcount(entry.value) == 2:  # the entry and the argument of this call
                 dropped.append(number)
@@ -192,8 +173,8 @@ class SharedObjects(CodecContext):
         """Return this side's live objects that the peer changed, each with a copy of its earlier content."""
         return [(entry.value, entry.first) for entry in self._entries.values() if entry.first is not None]
 
-    def drop(self, numbers: list[int]) -> None:
-        """Drop the objects that the peer has dropped."""
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Remove objects, in particular objects that the peer has dropped; unknown numbers are ignored."""
         for number in numbers:
             entry = self._entries.pop(number, None)
             if entry is not None:
@@ -210,11 +191,7 @@ def _copy(value: Any) -> Any:
         return ()
     if base is bytearray:
         return bytes(memoryview(value))
-    if base is list or base is deque:
-        return list(base.__iter__(value))
-    if base is set:
-        return set(set.__iter__(value))
-    return [*base.keys(value), *base.values(value)]
+    return set(set.__iter__(value)) if base is set else _parts(value)
 
 
 def restore(value: Any, before: Any) -> None:
@@ -267,21 +244,13 @@ def check_shape(values: Any) -> None:
                 raise UnsupportedValue("the value is too large once everything it refers to is written out")
         elif key not in sizes:
             parts = _parts(value)
-            parents = _parents(parts)
+            kinds = {kind for kind in set(map(type, parts)) if issubclass(kind, _PARENTS)}
+            parents = [part for part in parts if type(part) in kinds] if kinds else []
             sizes[key] = 1 + len(parts) - len(parents)
             existing += sizes[key]
             open_.add(key)
             todo.append((value, parents))
             todo += [(part, None) for part in parents]
-
-
-_PARENTS = (list, tuple, dict, set, frozenset, deque)
-
-
-def _parents(parts: list[Any]) -> list[Any]:
-    """Return the parts that have parts themselves."""
-    kinds = {kind for kind in set(map(type, parts)) if issubclass(kind, _PARENTS)}
-    return [part for part in parts if type(part) in kinds] if kinds else []
 
 
 def _parts(value: Any) -> list[Any]:

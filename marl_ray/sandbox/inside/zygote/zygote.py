@@ -288,10 +288,10 @@ def _run_judge(
         if judge_filter is not None:
             judge_filter.install()
     except OSError as error:
-        messages.send(host, {"failed": str(error)})
+        host.sendall(messages.pack({"failed": str(error)}))
         os._exit(1)
     try:
-        messages.send(host, {"ready": facts})
+        host.sendall(messages.pack({"ready": facts}))
         judge.Judge(host, link, wait_for_kills=isolation.scratch is not None).serve()
     except (messages.ConnectionClosed, BrokenPipeError):
         os._exit(0)  # the host process ended
@@ -304,10 +304,10 @@ def _run_judge(
 def main(host_descriptor: int, lifeline: int) -> None:
     """Run the zygote with the two inherited descriptors; the first frame of the host process is the configuration."""
     host = socket.socket(fileno=host_descriptor)
-    config = messages.FrameReader(host).message()
+    config = messages.FrameReader(host.recv).message()
     try:
         zygote = _start(host, lifeline, config)
     except OSError as error:
-        messages.send(host, {"failed": str(error)})
+        host.sendall(messages.pack({"failed": str(error)}))
         return
     zygote.serve()
