@@ -1,8 +1,8 @@
-"""What `python -m benchmarks.gpu_check` checks, each in a process of its own: real actors, on this machine's devices.
+"""The checks of `python -m benchmarks.gpu_check`: real actors on the devices of this machine, one process per check.
 
-A check returns what it has measured, by name, and raises where something is not as it should be. Most of them do the
-same with other actors: an engine and a learner start, the weights travel and are counted, tokens are sampled and scored
-by both, an update changes the weights, and they travel again.
+A check returns measurements by name and raises an exception on failure. Most checks run the same sequence on different
+actors: start an engine and a learner, synchronise weights, sample tokens and compare their log-probabilities, take an
+optimizer step, and synchronise and compare again.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Numbers = dict[str, float | str]
 
 PROMPTS, TOKENS, GROUP = 8, 64, 8
 GAPS = {"float32": 1e-3, "bfloat16": 0.05}
-"""Nats a token: how far engine and learner may be from each other, a mean of absolute differences."""
+"""Maximum mean absolute difference between the log-probabilities of engine and learner, in nats per token."""
 RANKS = "resources.learner.ranks"
 
 
 class Skipped(Exception):
-    """This machine, or this version, has not what the check is of."""
+    """Raised if this machine or this version lacks the tested feature."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where checks run: `gpus` of this node, 0: on the CPU alone; the `model` that they load."""
+    """The test machine: its number of GPUs (0: CPU only) and the model to load."""
 
     gpus: int
     model: str
@@ -51,7 +51,7 @@ class Machine:
         return "bfloat16" if self.gpus else "float32"
 
     def config(self, **resources: Any) -> Config:
-        """One agent on the toy tasks, with these resources."""
+        """Return a config with one agent on the toy tasks and these resources."""
         tree = {
             "model": {
                 "name": self.model,
@@ -66,7 +66,7 @@ class Machine:
 
 
 def transfer_on_one_device(machine: Machine) -> Numbers:
-    """Engine and learner beside each other: weights by CUDA IPC; on a CPU by Ray's object store."""
+    """Share one GPU between engine and learner, with weights sent by CUDA IPC; on a CPU, by Ray's object store."""
     if not machine.gpus:
         return asyncio.run(_exercise(machine.config(), GAPS[machine.dtype]))
     shares = {"generator": {"gpus": 0.5, "gpu_memory_utilization": 0.4}, "learner": {"gpus": 0.5}}
@@ -74,22 +74,24 @@ def transfer_on_one_device(machine: Machine) -> Numbers:
 
 
 def transfer_between_devices(machine: Machine) -> Numbers:
-    """Each has a GPU: weights by NCCL."""
+    """Give engine and learner one GPU each, with weights sent by NCCL."""
     _need(machine, 2)
     return asyncio.run(_exercise(machine.config(), GAPS[machine.dtype]))
 
 
-def taking_turns(machine: Machine) -> Numbers:
-    """`resources.colocate`: the engine sleeps while the learner learns."""
+def colocated(machine: Machine) -> Numbers:
+    """Test `resources.colocate`: the engine sleeps during learner steps."""
     found = asyncio.run(_exercise(machine.config(colocate=True), GAPS[machine.dtype]))
     play, asleep, learn, awake = (float(found[f"{phase} MB"]) for phase in ("play", "asleep", "learn", "awake"))
     if not asleep < min(play, awake) or not asleep <= learn:
-        raise RuntimeError(f"sleeping freed nothing: {play:g} MB, asleep {asleep:g}, learning {learn:g}, {awake:g}")
+        raise RuntimeError(
+            f"sleeping freed no memory: rollout {play:g} MB, asleep {asleep:g}, learning {learn:g}, awake {awake:g}"
+        )
     return found
 
 
-def learner_of_ranks(machine: Machine) -> Numbers:
-    """A learner over all devices but the engine's; on a CPU over two processes."""
+def sharded_learner(machine: Machine) -> Numbers:
+    """Shard the learner over all GPUs except the engine's; on a CPU, over two processes."""
     if RANKS not in settings("grpo"):
         raise Skipped(f"this version has no {RANKS}")
     _need(machine, 3 if machine.gpus else 0)
@@ -98,16 +100,16 @@ def learner_of_ranks(machine: Machine) -> Numbers:
 
 
 def tensor_parallel(machine: Machine) -> Numbers:
-    """An engine over two GPUs that gets weights; without a third one for the learner, one that serves its own."""
+    """Run an engine on two GPUs and synchronise its weights; without a third GPU for the learner, only sample."""
     _need(machine, 2)
     config = machine.config(generator={"tensor_parallel": 2})
     if machine.gpus > 2:
         return asyncio.run(_exercise(config, GAPS[machine.dtype]))
-    return asyncio.run(_serve_own(config))
+    return asyncio.run(_sample_only(config))
 
 
 def training(machine: Machine) -> Numbers:
-    """Two steps of the quickstart, two agents by turns on one device."""
+    """Train the two agents of the quickstart for two steps, colocated on one device."""
     from marl_ray.config import load
     from marl_ray.core.errors import UserError
     from marl_ray.launch.run import train
@@ -125,12 +127,12 @@ def training(machine: Machine) -> Numbers:
             "output.run_name": "check",
         }
         quickstart = Path(__file__).resolve().parent.parent / "configs" / "quickstart.yaml"
-        begun = time.perf_counter()
+        started = time.perf_counter()
         train(load(quickstart, "magrpo", overrides | (share if machine.gpus else {})))
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         rows = list(read_rows(Path(folder) / "check" / "metrics.jsonl"))
     if len(rows) != 2:
-        raise UserError(f"the run has {len(rows)} steps, and should have 2")
+        raise UserError(f"the run has {len(rows)} steps, expected 2")
     last = rows[-1]
     gap = max(float(last[f"agent_{agent}/logprob_gap"]) for agent in (0, 1))
     return {
@@ -142,18 +144,21 @@ def training(machine: Machine) -> Numbers:
 
 
 CHECKS: dict[str, tuple[Callable[[Machine], Numbers], str]] = {
-    "one_device": (transfer_on_one_device, "engine, CUDA IPC with checksums, agreement"),
-    "two_devices": (transfer_between_devices, "engine, NCCL with checksums, agreement"),
-    "turns": (taking_turns, "colocated sleep and wake"),
-    "ranks": (learner_of_ranks, "learner of several ranks"),
-    "tensor_parallel": (tensor_parallel, "engine over two GPUs"),
+    "one_device": (transfer_on_one_device, "engine, CUDA IPC with checksums, log-probability gap"),
+    "two_devices": (transfer_between_devices, "engine, NCCL with checksums, log-probability gap"),
+    "turns": (colocated, "colocated sleep and wake"),
+    "ranks": (sharded_learner, "learner with several ranks"),
+    "tensor_parallel": (tensor_parallel, "engine on two GPUs"),
     "training": (training, "two agents on one device, two steps"),
 }
-"""By name: the check, and what it is of."""
+"""Each check's function and description, by name."""
 
 
 async def _exercise(config: Config, bound: float) -> Numbers:
-    """Start, send, sample, compare, learn, send again, compare. The publisher compares checksums, and raises."""
+    """Start, update weights, sample, compare, learn, update weights and compare again.
+
+    The weight sender compares checksums and raises an exception if they differ.
+    """
     begun = time.perf_counter()
     team = await start_actors(config, 4)
     try:
@@ -162,18 +167,18 @@ async def _exercise(config: Config, bound: float) -> Numbers:
         with tempfile.TemporaryDirectory() as folder:
             await learner.connect(generators, StoredHistory(RunFolder(Path(folder)), learner.policy))
             found["transport"] = team.transport
-            found |= await _send(learner)
+            found |= await _update_weights(learner)
             sampled, rate = await _sample(config, team)
             found["tokens/s"] = rate
             found["gap"] = _below(await learner.logprob_gap(_groups(sampled)), bound)
             await learner.update_weights(changed=False)
             stats = await learner.learn(_queue_of(_batch(sampled)))
             if not stats.optimizer_steps or not stats.grad_norm > 0:
-                raise RuntimeError(f"the update changed nothing: {stats}")
-            found |= await _send(learner)
+                raise RuntimeError(f"the update changed no weights: {stats}")
+            found |= await _update_weights(learner)
             again, _ = await _sample(config, team)
             if {c.weight_version for g in again for c in g.completions} != {1}:
-                raise RuntimeError("tokens after the update are not of its weights")
+                raise RuntimeError("tokens after the update were not sampled with the new weights")
             found["gap after the update"] = _below(await learner.logprob_gap(_groups(again)), bound)
             memory = team.pop_memory_metrics(0)
         return found | {name: memory[key] for name, key in _memory_keys() if key in memory}
@@ -181,35 +186,35 @@ async def _exercise(config: Config, bound: float) -> Numbers:
         await team.close()
 
 
-async def _serve_own(config: Config) -> Numbers:
-    """Start an engine alone, and sample."""
-    ensemble = EvaluationActors(config)
+async def _sample_only(config: Config) -> Numbers:
+    """Start an engine without a learner and sample."""
+    actors = EvaluationActors(config)
     begun = time.perf_counter()
-    await ensemble.start()
+    await actors.start()
     try:
-        [generators] = await ensemble.start_generators([config])
-        found: Numbers = {"start s": time.perf_counter() - begun, "weights": "its own: a third GPU is needed for more"}
+        [generators] = await actors.start_generators([config])
+        found: Numbers = {"start s": time.perf_counter() - begun, "weights": "not synchronised: needs a third GPU"}
         begun = time.perf_counter()
         answers = [await generators.generate(prompt, _sampling(config, 0)) for prompt in _prompts(config)]
         return found | {"tokens/s": _tokens(answers) / (time.perf_counter() - begun)}
     finally:
-        await ensemble.close()
+        await actors.close()
 
 
-async def _send(learner: LearnerGroup) -> Numbers:
+async def _update_weights(learner: LearnerGroup) -> Numbers:
     begun = time.perf_counter()
-    delivery = await learner.update_weights(changed=True)
-    if delivery is None or delivery.failed:
-        raise RuntimeError(f"the weights did not arrive: {delivery}")
+    result = await learner.update_weights(changed=True)
+    if result is None or result.failed:
+        raise RuntimeError(f"weight synchronisation failed: {result}")
     return {
-        "sent MB": delivery.sent_bytes / 2**20,
+        "sent MB": result.sent_bytes / 2**20,
         "sync s": time.perf_counter() - begun,
-        "checksum": f"{delivery.checksum:x}",
+        "checksum": f"{result.checksum:x}",
     }
 
 
 async def _sample(config: Config, team: RunActors) -> tuple[list[Generation], float]:
-    """A group a prompt, and tokens a second."""
+    """Return one group per prompt, and tokens per second."""
     begun = time.perf_counter()
     calls = (team.generators[0].generate(p, _sampling(config, i)) for i, p in enumerate(_prompts(config)))
     answers = list(await asyncio.gather(*calls))
@@ -231,7 +236,7 @@ def _tokens(answers: list[Generation]) -> int:
 
 
 def _groups(answers: list[Generation]) -> list[Group]:
-    """Longer answers are credited with more: any rule that tells siblings apart will do."""
+    """Return groups with returns that differ within a group: the number of distinct tokens of each completion."""
     groups = []
     for answer in answers:
         returns = tuple(float(len(set(c.token_ids))) for c in answer.completions)
@@ -263,10 +268,12 @@ def _memory_keys() -> list[tuple[str, str]]:
 
 def _below(gap: float, bound: float) -> float:
     if not gap <= bound:
-        raise RuntimeError(f"engine and learner differ by {gap:.3g} nats a token, more than {bound:g}")
+        raise RuntimeError(
+            f"log-probabilities of engine and learner differ by {gap:.3g} nats per token, more than {bound:g}"
+        )
     return gap
 
 
 def _need(machine: Machine, gpus: int) -> None:
     if machine.gpus < gpus:
-        raise Skipped(f"needs {gpus} GPUs, and there are {machine.gpus}")
+        raise Skipped(f"needs {gpus} GPUs; this machine has {machine.gpus}")

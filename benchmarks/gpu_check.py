@@ -1,11 +1,11 @@
-"""Every path that needs a GPU, tried on this machine's, in some ten minutes: what CI cannot do.
+"""Check every code path that needs a GPU, which CI cannot do. Takes about ten minutes.
 
-    python -m benchmarks.gpu_check --out report.md         # on any machine with one GPU or more
-    python -m benchmarks.gpu_check --cpu                   # what of it a CPU can do
+    python -m benchmarks.gpu_check --out report.md         # needs at least one GPU
+    python -m benchmarks.gpu_check --cpu                   # the checks that also work on a CPU
 
-Each check (`benchmarks.device_checks`) is a process of its own that has `--deadline` seconds. At the end there is a
-table, and with --out a report in Markdown, with versions and numbers, for an issue. The exit status is 1 where a check
-has failed. docs/how-to/gpu.md says what is checked.
+Each check (`benchmarks.device_checks`) runs in its own process for at most `--deadline` seconds. Prints a table; --out
+writes a Markdown report with versions and measurements. The exit status is 1 if a check fails. docs/how-to/gpu.md
+describes the checks.
 """
 
 from __future__ import annotations
@@ -29,67 +29,67 @@ from marl_ray.core.installed_versions import versions
 Outcome = Literal["ok", "failed", "skipped"]
 
 MODELS = {True: "bundled:smollm2-135m", False: "bundled:toy-base"}
-"""On a GPU, and on a CPU."""
+"""Default model on a GPU (True) and on a CPU (False)."""
 LAST_LINES = 25
-"""Of a check that failed, for the report."""
+"""Number of output lines of a failed check in the report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a check: its numbers, why it was skipped, or the last lines of what it said."""
+    """The result of a check. `output` is the reason for skipping it, or the last lines of a failed check."""
 
     name: str
     outcome: Outcome
     seconds: float
     numbers: Numbers = field(default_factory=dict)
-    said: str = ""
+    output: str = ""
 
     @property
     def summary(self) -> str:
         if self.outcome == "ok":
             return ", ".join(f"{name} {_show(value)}" for name, value in self.numbers.items())
-        return self.said.strip().splitlines()[-1] if self.said.strip() else "nothing was said"
+        return self.output.strip().splitlines()[-1] if self.output.strip() else "no output"
 
 
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     gpus = 0 if options.cpu else count_gpus()
     if not gpus and not options.cpu:
-        sys.stderr.write("error: there is no GPU here: --cpu tries what a CPU can do\n")
+        sys.stderr.write("error: no GPU found: --cpu runs the checks that work on a CPU\n")
         return 2
     machine = Machine(gpus, options.model or MODELS[gpus > 0])
     if options.run is not None:
-        return run_here(options.run, machine, Path(options.result))
+        return run_in_this_process(options.run, machine, Path(options.result))
     results = []
     for name in options.only or CHECKS:
         print(f"{name}: {CHECKS[name][1]} ...", flush=True)
-        results.append(result := run_apart(name, machine, options.cpu, options.deadline))
+        results.append(result := run_in_subprocess(name, machine, options.cpu, options.deadline))
         print(f"    {result.outcome} after {result.seconds:.0f} s: {result.summary}", flush=True)
     print("\n" + table(results))
     if options.out:
         Path(options.out).write_text(report(results, machine, describe_gpus() if gpus else []))
-        print(f"\nthe report is in {options.out}")
+        print(f"\nreport written to {options.out}")
     return int(any(result.outcome == "failed" for result in results))
 
 
-def run_here(name: str, machine: Machine, result: Path) -> int:
-    """One check, in this process. What it found goes into the file `result`."""
+def run_in_this_process(name: str, machine: Machine, result: Path) -> int:
+    """Run one check and write its result to the file `result`."""
     from marl_ray.cluster.ray_connection import connect, disconnect
 
     check = CHECKS[name][0]
     try:
-        if name != "training":  # which starts its own
+        if name != "training":  # this check starts Ray itself
             connect(verbose=False)
         result.write_text(json.dumps({"outcome": "ok", "numbers": check(machine)}))
-    except Skipped as why:
-        result.write_text(json.dumps({"outcome": "skipped", "said": str(why)}))
+    except Skipped as reason:
+        result.write_text(json.dumps({"outcome": "skipped", "output": str(reason)}))
     finally:
         disconnect()
     return 0
 
 
-def run_apart(name: str, machine: Machine, cpu: bool, deadline_s: float) -> Result:
-    """One check, in a process group of its own, which is ended with all that it has started when its time is up."""
+def run_in_subprocess(name: str, machine: Machine, cpu: bool, deadline_s: float) -> Result:
+    """Run one check in a new process group, which is killed after `deadline_s` seconds."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         answer, log = Path(folder, "answer.json"), Path(folder, "log")
@@ -107,17 +107,17 @@ def run_apart(name: str, machine: Machine, cpu: bool, deadline_s: float) -> Resu
                 late = ""
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                status, late = process.wait(), f"\nit was not done after {deadline_s:g} s"
+                status, late = process.wait(), f"\nnot finished after {deadline_s:g} s"
         seconds = time.monotonic() - begun
         if status == 0 and answer.exists():
             found = json.loads(answer.read_text())
-            return Result(name, found["outcome"], seconds, found.get("numbers", {}), found.get("said", ""))
-        said = "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
-        return Result(name, "failed", seconds, said=said + late)
+            return Result(name, found["outcome"], seconds, found.get("numbers", {}), found.get("output", ""))
+        output_tail = "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+        return Result(name, "failed", seconds, output=output_tail + late)
 
 
 def table(results: list[Result]) -> str:
-    """Check, outcome, seconds and numbers, aligned."""
+    """Return an aligned table: check, outcome, seconds and measurements."""
     rows = [("check", "outcome", "s", "numbers")]
     rows += [(r.name, r.outcome, f"{r.seconds:.0f}", r.summary) for r in results]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
@@ -128,10 +128,10 @@ def table(results: list[Result]) -> str:
 
 
 def report(results: list[Result], machine: Machine, gpus: list[str]) -> str:
-    """In Markdown: what ran where, the table, and what failed checks said last."""
+    """Return a Markdown report: versions, devices, the table, and the last output of failed checks."""
     passed = sum(result.outcome == "ok" for result in results)
     failed = [result for result in results if result.outcome == "failed"]
-    where = "; ".join(gpus) or "no GPU, on the CPU alone"
+    where = "; ".join(gpus) or "none (CPU only)"
     facts = {"system": platform.platform(), "GPUs": where, "model": machine.model, **versions()}
     lines = [
         "# GPU check",
@@ -140,7 +140,7 @@ def report(results: list[Result], machine: Machine, gpus: list[str]) -> str:
         "",
         *(f"- {name}: {value}" for name, value in facts.items()),
         "",
-        "| check | what | outcome | seconds | numbers |",
+        "| check | description | outcome | seconds | numbers |",
         "|---|---|---|---|---|",
         *(
             f"| {r.name} | {CHECKS[r.name][1]} | {r.outcome} | {r.seconds:.0f} | {r.summary.replace('|', '/')} |"
@@ -148,17 +148,17 @@ def report(results: list[Result], machine: Machine, gpus: list[str]) -> str:
         ),
     ]
     for result in failed:
-        lines += ["", f"## {result.name}", "", "```", result.said.replace("```", "'''"), "```"]
+        lines += ["", f"## {result.name}", "", "```", result.output.replace("```", "'''"), "```"]
     return "\n".join(lines) + "\n"
 
 
 def count_gpus() -> int:
-    """Asked in another process: this one never touches a GPU, so that it holds nothing of one."""
+    """Return the number of GPUs. A child process asks torch, so that this process allocates no GPU memory."""
     return int(_ask_torch("print(torch.cuda.device_count())") or 0)
 
 
 def describe_gpus() -> list[str]:
-    """Name, memory and compute capability of each, and the CUDA of torch."""
+    """Return a line per GPU: name, memory, compute capability, and torch's version of CUDA."""
     script = (
         "for i in range(torch.cuda.device_count()):\n"
         "    p = torch.cuda.get_device_properties(i)\n"
@@ -178,12 +178,14 @@ def _show(value: float | str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cpu", action="store_true", help="what a CPU can do, even where there is a GPU")
+    parser.add_argument("--cpu", action="store_true", help="run the checks that work on a CPU, without using a GPU")
     models = f"{MODELS[True]}, on a CPU {MODELS[False]}"
-    parser.add_argument("--model", help=f"a folder, hub id or bundled model (default {models})")
-    parser.add_argument("--only", nargs="+", choices=CHECKS, metavar="CHECK", help=f"of {', '.join(CHECKS)}")
-    parser.add_argument("--deadline", type=float, default=240.0, help="seconds that each check has")
-    parser.add_argument("--out", help="write a report in Markdown to this file")
+    parser.add_argument("--model", help=f"folder, hub id or bundled model (default {models})")
+    parser.add_argument(
+        "--only", nargs="+", choices=CHECKS, metavar="CHECK", help=f"run only these checks: {', '.join(CHECKS)}"
+    )
+    parser.add_argument("--deadline", type=float, default=240.0, help="time limit per check in seconds (default 240)")
+    parser.add_argument("--out", help="write a Markdown report to this file")
     parser.add_argument("--run", choices=CHECKS, help=argparse.SUPPRESS)
     parser.add_argument("--result", help=argparse.SUPPRESS)
     return parser

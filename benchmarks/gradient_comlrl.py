@@ -106,8 +106,8 @@ def corrected(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def gradient(trainer: Replay, case: dict[str, Any], unchanged: bool) -> dict[str, torch.Tensor]:
-    """Return the gradient of the mean loss over all groups of the case's agent. Turns are weighted here, as 1.4.3 does
-    not."""
+    """Return the gradient of the mean loss over all groups of the case's agent. Turn weights are applied here, because
+    CoMLRL 1.4.3 does not apply them."""
     agent = case["agent"]
     policy = trainer.agents[agent]
     policy.zero_grad()

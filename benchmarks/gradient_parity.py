@@ -1,15 +1,15 @@
 """Compare the gradient of an update with CoMLRL's on the same trees: cosine, and ratio of norms (marl_ray / CoMLRL).
 
-    python -m benchmarks.gradient_parity            # some seconds; the first call installs CoMLRL, some minutes
+    python -m benchmarks.gradient_parity            # seconds; the first call installs CoMLRL and takes minutes
 
 Both sides get the same model (0.36 M random parameters, float32) and the same random prompts, completions and rewards,
 and compute returns, advantages and the loss with their own code: marl_ray from the tree to the optimizer's gradient,
 CoMLRL 1.4.3 with the methods of its MAGRPO trainer, in its own environment.
 
 "unchanged" is CoMLRL as released. "corrected" is CoMLRL without its known errors: it trains on padding and not on the
-last token, takes log-probabilities at temperature 1 whatever the sampling temperature, and sums returns over joint
-actions with joint mode cross instead of averaging. Then both sides must agree: the exit code is 1 if a cosine or ratio
-is not 1 to 5 digits. Whitening differs by 1e-6 of a standard deviation, which marl_ray adds and CoMLRL uses as minimum.
+last token, takes log-probabilities at temperature 1 for every sampling temperature, and sums returns over joint
+actions with joint mode cross instead of averaging. Corrected gradients must agree: the exit code is 1 if a cosine or
+ratio is not 1 to 5 digits. Whitening differs: marl_ray adds 1e-6 to the standard deviation, CoMLRL clamps it at 1e-6.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DIGITS = 1e-5
 TASKS = 2
 VOCABULARY = 400
 MODES = {"magrpo": "mean", "marloo": "rloo", "maremax": "max", "mareinforce": "raw"}
-"""CoMLRL's names of the estimators."""
+"""CoMLRL's name of each estimator."""
 Gradients = dict[str, torch.Tensor]
 
 
@@ -96,7 +96,7 @@ CASES = (
 )
 
 
-def grow(case: Case, rng: random.Random, turn: int = 0) -> Node:
+def random_tree(case: Case, rng: random.Random, turn: int = 0) -> Node:
     """Return a random full tree."""
 
     def ids(longest: int) -> tuple[int, ...]:
@@ -113,7 +113,7 @@ def grow(case: Case, rng: random.Random, turn: int = 0) -> Node:
         actions.append(JointAction(indices, Outcome(reward), reward, (reward,) * case.agents))
     node = Node(turn, [""] * case.agents, [ids(20) for _ in range(case.agents)], groups, actions)
     if turn + 1 < case.turns:
-        node.children = {index: grow(case, rng, turn + 1) for index in range(len(actions))}
+        node.children = {index: random_tree(case, rng, turn + 1) for index in range(len(actions))}
         node.transitions = {index: {} for index in node.children}
     return node
 
@@ -196,7 +196,7 @@ def main() -> None:
     arguments = parser.parse_args()
     python = comlrl_python(arguments.comlrl_env)
     rng = random.Random(arguments.seed)
-    trees = {case: [grow(case, rng) for _ in range(TASKS)] for case in CASES}
+    trees = {case: [random_tree(case, rng) for _ in range(TASKS)] for case in CASES}
     all_agree = True
     with tempfile.TemporaryDirectory(prefix="marl-ray-parity-") as temporary:
         folder = Path(temporary)

@@ -1,21 +1,21 @@
-"""How fast a learner learns, as a share of what the machine's matrix multiplications allow.
+"""Learner throughput, and its share of the machine's matrix multiplication throughput.
 
-    python -m benchmarks.learner_throughput                            # all sides, taking turns, some minutes
+    python -m benchmarks.learner_throughput                            # all sides, some minutes
     python -m benchmarks.learner_throughput --sides packed trainer --rounds 5 --json result.json
-    python -m benchmarks.learner_throughput --profile packed           # where the time goes, by torch.profiler
+    python -m benchmarks.learner_throughput --profile packed           # profile by torch.profiler
 
-Sides, each in a process of its own, of one model and the same groups of prompts and completions:
+Each side runs in its own process, with the same model, prompts and completions:
 
-    packed    this package's learner: each prompt computed once, completions behind it
-    padded    the same learner with every completion behind a prompt of its own, filled up on the right
+    packed    this package's learner: each prompt is computed once per group of completions
+    padded    the same learner with one right-padded row of prompt and completion per completion
     lora      packed, with adapters of rank 16
-    trainer   a loop as of transformers' Trainer: padded batches, labels, the model's own loss, AdamW
+    trainer   a loop like transformers' Trainer: padded batches, labels, the model's own loss, AdamW
 
-A round is one update, optimizer step included. `tokens/s` are completion tokens that were learned from. `share` is what
-the matrix products of forward and backward pass would take by themselves, as a part of what the update took: those of
-every linear layer, in their shapes and with the same threads, timed in the same process before and after the update.
-FLOPs are those that `torch.utils.flop_counter` counts. `w. att.` is the same with attention's products among the FLOPs,
-as if they ran at the linear layers' rate: twice a forward pass' for a backward pass, half where a kernel is causal.
+A round is one update with its optimizer step. `tokens/s` counts completion tokens. `share` is the throughput of the
+update in FLOP/s over the throughput of the matrix products alone: the forward and backward products of all linear
+layers, with the same shapes and threads, timed in the same process before and after the update.
+`torch.utils.flop_counter` counts the FLOPs. `w. att.` also counts the products of attention: a backward pass as two
+forward passes, a causal kernel as half.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from typing import Any
 
 SIDES = ("packed", "padded", "lora", "trainer")
 SHAPES = Counter[tuple[int, int, int]]
-"""How often a linear layer meets so many rows, of so many numbers, and makes so many of each."""
+"""Number of calls of linear layers by (rows, input features, output features)."""
 
 
 def groups_of(workload: argparse.Namespace, step: int) -> list[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
-    """Prompts, and each one's completions, of unlike lengths."""
+    """Return prompts with their completions, whose lengths vary."""
     draw = random.Random(step)
 
     def text(length: int) -> tuple[int, ...]:
@@ -56,7 +56,7 @@ def groups_of(workload: argparse.Namespace, step: int) -> list[tuple[tuple[int, 
 
 
 def learner_side(side: str, workload: argparse.Namespace) -> tuple[Any, Callable[[int], None]]:
-    """This package's learner, and its update by a step's groups."""
+    """Return the model of this package's learner, and a function that learns the groups of a step."""
     from dataclasses import replace
 
     from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
@@ -81,9 +81,9 @@ def learner_side(side: str, workload: argparse.Namespace) -> tuple[Any, Callable
         learner.policy.set_attn_implementation("sdpa")
 
     def group(prompt: tuple[int, ...], completions: list[tuple[int, ...]]) -> Group:
-        made = tuple(Completion(ids, "", (-1.0,) * len(ids), "length", ()) for ids in completions)
-        weights = tuple((-1.0) ** number for number in range(len(made)))
-        return Group(0, prompt, made, weights, weights)
+        sampled = tuple(Completion(ids, "", (-1.0,) * len(ids), "length", ()) for ids in completions)
+        weights = tuple((-1.0) ** number for number in range(len(sampled)))
+        return Group(0, prompt, sampled, weights, weights)
 
     def update(step: int) -> None:
         groups = tuple(group(*one) for one in groups_of(workload, step))
@@ -93,7 +93,7 @@ def learner_side(side: str, workload: argparse.Namespace) -> tuple[Any, Callable
 
 
 def trainer_side(workload: argparse.Namespace) -> tuple[Any, Callable[[int], None]]:
-    """A model and the loop that most would write."""
+    """Return a model, and a function that learns the groups of a step in a plain PyTorch loop."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -127,16 +127,16 @@ def trainer_side(workload: argparse.Namespace) -> tuple[Any, Callable[[int], Non
 
 
 def shapes_of(model: Any, work: Callable[[], None]) -> tuple[SHAPES, int, int]:
-    """What the linear layers meet, the FLOPs of all of them, and those of attention, in a run of `work`."""
+    """Return the shapes of the linear layers, their FLOPs, and the FLOPs of attention in a call of `work`."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     found: SHAPES = Counter()
 
-    def look(layer: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def count_shape(layer: Any, inputs: tuple[Any, ...], output: Any) -> None:
         found[inputs[0].numel() // layer.in_features, layer.in_features, layer.out_features] += 1
 
-    hooks = [m.register_forward_hook(look) for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    hooks = [m.register_forward_hook(count_shape) for m in model.modules() if isinstance(m, torch.nn.Linear)]
     kernels = {
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention_flops,
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: attention_backward_flops,
@@ -150,40 +150,40 @@ def shapes_of(model: Any, work: Callable[[], None]) -> tuple[SHAPES, int, int]:
 
 
 def attention_flops(query: Any, key: Any, value: Any, dropout: float = 0.0, causal: bool = False, **_: Any) -> int:
-    """Of a forward pass; the tensors' shapes."""
+    """Return the FLOPs of a forward pass, given the shapes of the tensors."""
     from torch.utils.flop_counter import sdpa_flop_count
 
     return int(sdpa_flop_count(query, key, value)) // (2 if causal else 1)
 
 
 def attention_backward_flops(gradient: Any, query: Any, key: Any, value: Any, *others: Any, **_: Any) -> int:
-    """Without what the kernel computes again; `others`: output, normalizers, dropout, whether it is causal."""
+    """Return the FLOPs of a backward pass without recomputation; `others`: output, normalizers, dropout, causal."""
     return 2 * attention_flops(query, key, value, causal=others[3])
 
 
 def matmul_rate(shapes: SHAPES) -> float:
-    """FLOP/s of the products of these layers' forward and backward passes, weighed as they occur."""
+    """Return the FLOP/s of the matrix products of these layers' forward and backward passes, weighted by count."""
     import torch
 
     flops = seconds = 0.0
-    for (rows, width, made), count in shapes.items():
-        inputs, weight, gradient = torch.randn(rows, width), torch.randn(made, width), torch.randn(rows, made)
-        product = torch.empty(rows, made), torch.empty(rows, width), torch.empty(made, width)
-        for left, right, into in (
+    for (rows, width, outputs), count in shapes.items():
+        inputs, weight, gradient = torch.randn(rows, width), torch.randn(outputs, width), torch.randn(rows, outputs)
+        product = torch.empty(rows, outputs), torch.empty(rows, width), torch.empty(outputs, width)
+        for left, right, out in (
             (inputs, weight.t(), product[0]),
             (gradient, weight, product[1]),
             (gradient.t(), inputs, product[2]),
         ):
-            torch.mm(left, right, out=into)
-            begun = time.perf_counter()
-            torch.mm(left, right, out=into)
-            seconds += count * (time.perf_counter() - begun)
-            flops += count * 2.0 * rows * width * made
+            torch.mm(left, right, out=out)
+            started = time.perf_counter()
+            torch.mm(left, right, out=out)
+            seconds += count * (time.perf_counter() - started)
+            flops += count * 2.0 * rows * width * outputs
     return flops / seconds
 
 
 def serve(connection: Connection, side: str, workload: argparse.Namespace) -> None:
-    """One side, until the other end is closed: a round a message."""
+    """Run one round of a side per message, until the connection is closed."""
     os.environ["OMP_NUM_THREADS"] = str(workload.threads)
     model, update = trainer_side(workload) if side == "trainer" else learner_side(side, workload)
     shapes: dict[int, tuple[SHAPES, int, int]] = {}
@@ -193,18 +193,18 @@ def serve(connection: Connection, side: str, workload: argparse.Namespace) -> No
             step = connection.recv()
             if step not in shapes:
                 shapes[step] = shapes_of(model, lambda step=step: update(step))  # type: ignore[misc]
-            found, flops, attention = shapes[step]
-            before = matmul_rate(found)
-            begun = time.perf_counter()
+            linear_shapes, flops, attention = shapes[step]
+            rate_before = matmul_rate(linear_shapes)
+            started = time.perf_counter()
             update(step)
-            seconds = time.perf_counter() - begun
-            connection.send((seconds, flops, attention, (before + matmul_rate(found)) / 2))
+            seconds = time.perf_counter() - started
+            connection.send((seconds, flops, attention, (rate_before + matmul_rate(linear_shapes)) / 2))
     except EOFError:
         pass
 
 
 def measure(workload: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Medians over rounds, by side."""
+    """Return the medians over rounds, by side."""
     context = multiprocessing.get_context("spawn")
     connections: dict[str, Connection] = {}
     rounds: dict[str, list[tuple[float, float, float, float]]] = {side: [] for side in workload.sides}
@@ -244,7 +244,7 @@ def measure(workload: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def profile(side: str, workload: argparse.Namespace) -> None:
-    """Print what one update of a side spends its time on."""
+    """Print the operations of one update of a side by their CPU time."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled
 
@@ -261,9 +261,11 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--groups", type=int, default=4)
-    parser.add_argument("--prompt", type=int, default=128, help="tokens of a prompt")
-    parser.add_argument("--completions", type=int, default=4, help="of a prompt")
-    parser.add_argument("--completion", type=int, default=128, help="tokens of a completion at most; half at least")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt")
+    parser.add_argument("--completions", type=int, default=4, help="completions per prompt")
+    parser.add_argument(
+        "--completion", type=int, default=128, help="maximum tokens per completion; the minimum is half of it"
+    )
     parser.add_argument("--microbatch-tokens", type=int, default=2048)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--profile", choices=SIDES)
@@ -275,11 +277,11 @@ def main() -> None:
     found = measure(workload)
     print(f"{'side':<9}{'tokens/s':>10}{'seconds':>9}{'TFLOP':>7}{'GFLOP/s':>9}{'matmul GFLOP/s':>16}", end="")
     print(f"{'share':>7}{'w. att.':>9}")
-    for side, of_side in found.items():
+    for side, row in found.items():
         print(
-            f"{side:<9}{of_side['tokens_per_s']:>10.1f}{of_side['seconds']:>9.2f}{of_side['tflop']:>7.2f}"
-            f"{of_side['gflop_per_s']:>9.0f}{of_side['matmul_gflop_per_s']:>16.0f}{of_side['share']:>7.0%}"
-            f"{of_side['share_with_attention']:>9.0%}"
+            f"{side:<9}{row['tokens_per_s']:>10.1f}{row['seconds']:>9.2f}{row['tflop']:>7.2f}"
+            f"{row['gflop_per_s']:>9.0f}{row['matmul_gflop_per_s']:>16.0f}{row['share']:>7.0%}"
+            f"{row['share_with_attention']:>9.0%}"
         )
     if workload.json:
         workload.json.write_text(json.dumps(found, indent=1))

@@ -3,9 +3,9 @@
     python -m benchmarks.lora                                        # SmolLM2-135M, some minutes
     python -m benchmarks.lora --model bundled:toy-base --sides lora shared
 
-Every side is a process of its own, measured beside one in which AdamW learns all weights; the two take turns, an update
-each on the same tokens, so that what else happens on the machine meets both. Memory is the process's resident set:
-`before` without a model, `loaded` with it, `peak` over all (VmHWM). No engine, no Ray, no sandbox.
+Each side runs in its own process, together with a process in which AdamW learns all weights. The two processes
+alternate updates on the same tokens, so that other load on the machine affects both. Memory is the resident set of the
+process: `before` loading the model, `loaded` with the model, and its `peak` (VmHWM).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SIDES: Mapping[str, Mapping[str, Any]] = {
     "lora": {"lora.rank": 16},
     "shared": {"lora.rank": 16, "lora.share_base": True},
 }
-"""By name: what is set. `shared` are the learners of two agents, in turns; all others are one."""
+"""Settings of each side. `shared` has two learners, which take turns; the other sides have one learner."""
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Work:
-    """What each side does: an update from one group of `group` answers of `tokens` tokens to a prompt as long."""
+    """The workload of an update: one group of `group` completions; prompt and completions have `tokens` tokens each."""
 
     model: str
     group: int
@@ -47,8 +47,8 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Told:
-    """Of one side, in MiB: resident memory, the optimizer's numbers, a checkpoint; seconds of each update."""
+class Measurement:
+    """Resident memory, optimizer state and checkpoint of one side in MiB, and the seconds of each update."""
 
     before: float
     loaded: float
@@ -59,13 +59,13 @@ class Told:
 
 
 def resident(which: str) -> float:
-    """This process's memory, VmRSS or VmHWM (its peak), in MiB."""
+    """Return the memory of this process in MiB: VmRSS (now) or VmHWM (peak)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(which)).split()[1]) / 1024
 
 
 def serve(side: str, work: Work, pipe: Connection) -> None:
-    """In the side's process: learn once for every True, then tell."""
+    """Update once per received True; after False, send the `Measurement`."""
     import torch
 
     from marl_ray.config import from_tree
@@ -99,30 +99,30 @@ def serve(side: str, work: Work, pipe: Connection) -> None:
     seconds: list[float] = []
     pipe.send(None)
     while pipe.recv():
-        given = batch(first.step)
-        begun = time.perf_counter()
+        next_batch = batch(first.step)
+        started = time.perf_counter()
         for learner in learners:
             learner.activate()
-            learner.update(given)
-        seconds.append(time.perf_counter() - begun)
+            learner.update(next_batch)
+        seconds.append(time.perf_counter() - started)
         pipe.send(None)
     peak = resident("VmHWM")
-    numbers = [value for of in learners for state in of.optimizer.state.values() for value in state.values()]
-    kept = sum(value.numel() * value.element_size() for value in numbers if isinstance(value, torch.Tensor))
+    numbers = [value for each in learners for state in each.optimizer.state.values() for value in state.values()]
+    optimizer_bytes = sum(value.numel() * value.element_size() for value in numbers if isinstance(value, torch.Tensor))
     with tempfile.TemporaryDirectory() as folder:
         first.save(folder)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-    pipe.send(Told(before, loaded, peak, kept / MIB, size / MIB, seconds))
+    pipe.send(Measurement(before, loaded, peak, optimizer_bytes / MIB, size / MIB, seconds))
 
 
 @contextmanager
-def started(side: str, work: Work) -> Iterator[Connection]:
-    """The side's process, with its model loaded."""
+def side_process(side: str, work: Work) -> Iterator[Connection]:
+    """Start the process of a side and wait until its model is loaded."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(side, work, theirs))
     process.start()
-    theirs.close()  # so that reading ends if the process does
+    theirs.close()  # so that recv() fails if the process ends
     try:
         ours.recv()
         yield ours
@@ -132,10 +132,10 @@ def started(side: str, work: Work) -> Iterator[Connection]:
         process.kill()
 
 
-def beside_full(side: str, work: Work, turns: int) -> dict[str, Told]:
-    """The side and the one that learns all weights, after a first turn that is not counted."""
-    told: dict[str, Told] = {}
-    with started(FULL, work) as full, started(side, work) as other:
+def measure_pair(side: str, work: Work, turns: int) -> dict[str, Measurement]:
+    """Return the measurements of the side and of AdamW on all weights. The first turn is a warm-up."""
+    measurements: dict[str, Measurement] = {}
+    with side_process(FULL, work) as full, side_process(side, work) as other:
         both = {FULL: full, side: other}
         for _ in range(turns + 1):
             for pipe in both.values():
@@ -143,18 +143,16 @@ def beside_full(side: str, work: Work, turns: int) -> dict[str, Told]:
                 pipe.recv()
         for name, pipe in both.items():
             pipe.send(False)
-            told[name] = pipe.recv()
-    return told
+            measurements[name] = pipe.recv()
+    return measurements
 
 
-def table(rows: Sequence[tuple[str, Told, float]]) -> Iterator[str]:
-    """A line a side; `float` is its seconds over those of AdamW on all weights, beside it."""
+def table(rows: Sequence[tuple[str, Measurement, float]]) -> Iterator[str]:
+    """Yield one line per side. The number in `rows` is the ratio to the seconds of AdamW on all weights."""
     yield f"{'MiB':11} {'before':>7} {'loaded':>7} {'peak':>7}  {'optimizer':>9} {'checkpoint':>10}   s/update  x adamw"
-    for name, told, ratio in rows:
-        memory = (
-            f"{told.before:7.0f} {told.loaded:7.0f} {told.peak:7.0f}  {told.optimizer:9.1f} {told.checkpoint:10.1f}"
-        )
-        yield f"{name:11} {memory}   {statistics.median(told.seconds[1:]):8.2f}  {ratio:7.2f}"
+    for name, row, ratio in rows:
+        memory = f"{row.before:7.0f} {row.loaded:7.0f} {row.peak:7.0f}  {row.optimizer:9.1f} {row.checkpoint:10.1f}"
+        yield f"{name:11} {memory}   {statistics.median(row.seconds[1:]):8.2f}  {ratio:7.2f}"
 
 
 def main() -> None:
@@ -162,19 +160,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     others = [name for name in SIDES if name != FULL]
     parser.add_argument("--model", default="bundled:smollm2-135m", help="default bundled:smollm2-135m")
-    parser.add_argument("--sides", nargs="+", choices=others, default=others, help="beside adamw (default: all)")
-    parser.add_argument("--group", type=int, default=4, help="answers in an update (default 4)")
-    parser.add_argument("--tokens", type=int, default=128, help="of each answer, and of the prompt (default 128)")
-    parser.add_argument("--turns", type=int, default=3, help="updates that count (default 3)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each learner (default: all cores)")
+    parser.add_argument(
+        "--sides", nargs="+", choices=others, default=others, help="sides to compare with adamw (default: all)"
+    )
+    parser.add_argument("--group", type=int, default=4, help="completions per update (default 4)")
+    parser.add_argument(
+        "--tokens", type=int, default=128, help="tokens of each completion and of the prompt (default 128)"
+    )
+    parser.add_argument("--turns", type=int, default=3, help="measured updates (default 3)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads per learner (default: all cores)")
     arguments = parser.parse_args()
     work = Work(arguments.model, arguments.group, arguments.tokens, arguments.threads)
-    rows: list[tuple[str, Told, float]] = []
+    rows: list[tuple[str, Measurement, float]] = []
     for side in arguments.sides:
-        told = beside_full(side, work, arguments.turns)
-        pairs = zip(told[side].seconds[1:], told[FULL].seconds[1:], strict=True)
+        pair = measure_pair(side, work, arguments.turns)
+        pairs = zip(pair[side].seconds[1:], pair[FULL].seconds[1:], strict=True)
         ratio = statistics.median(own / full for own, full in pairs)
-        rows += [(side, told[side], ratio)] if rows else [(FULL, told[FULL], 1.0), (side, told[side], ratio)]
+        rows += [(side, pair[side], ratio)] if rows else [(FULL, pair[FULL], 1.0), (side, pair[side], ratio)]
     print(*table(rows), sep="\n")
 
 

@@ -1,17 +1,17 @@
-"""What actors need of memory, beside what `marl-ray plan` says of them.
+"""Peak memory of actors compared with the estimate of `marl-ray plan`.
 
     python -m benchmarks.memory_accuracy                     # three models, some minutes
-    python -m benchmarks.memory_accuracy --models llama-21m  # one of them
-    python -m benchmarks.memory_accuracy --ranks 2           # learners that two processes share
+    python -m benchmarks.memory_accuracy --models llama-21m  # one model
+    python -m benchmarks.memory_accuracy --ranks 2           # a learner sharded over two processes
 
-Real actors on a local Ray, one learner and one engine, as a run has them; of several ranks the largest counts. The
-engine is given long prompts, as many as it computes at a time, and samples; the learner gets two updates of several
-full micro-batches; weights are published after each. `measured` is the peak of each process' resident memory as the
-kernel keeps it (VmHWM), what both share of the object store included. `planned` is the plan's total for the same
-config, made before anything is started. The constants in `marl_ray.cluster.memory_estimate` come from here: what is left of
-`measured` without the parts that are arithmetic.
+Starts one learner and one engine on a local Ray, as a run does; of several ranks, the largest counts. The engine
+samples from a full batch of long prompts. The learner takes two steps with several full micro-batches, and sends its
+weights after each step. `measured` is the peak resident memory of each process (VmHWM), with its shared pages of the
+object store. `planned` is the estimate for the same config, made before any actor starts. The constants in
+`marl_ray.cluster.memory_estimate` are measured with this benchmark: they are the part of `measured` that cannot be
+computed from shapes.
 
-Models: SmolLM2-135M, and two of random weights with a vocabulary of 512 words.
+Models: SmolLM2-135M, and two models with random weights and a vocabulary of 512 tokens.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ KINDS = {"generator": "ray::Generator", "learner": "ray::LearnerActor"}
 PROMPT, LONG_PROMPT, NEW, GENERATIONS, GROUPS = 32, 300, 120, 4, 4
 
 
-def made(name: str, folder: Path) -> str:
-    """The model's name in a config."""
+def make_model(name: str, folder: Path) -> str:
+    """Return the model's name for a config; a random model is written to `folder`."""
     if name == "smollm2-135m":
         return "bundled:smollm2-135m"
     import torch
@@ -69,7 +69,7 @@ def made(name: str, folder: Path) -> str:
 
 
 def config_of(model: str, lora: int, ranks: int) -> Config:
-    """One agent's."""
+    """Return the config of a run with one agent."""
     settings = {
         "num_agents": 1,
         "num_generations": GENERATIONS,
@@ -93,24 +93,24 @@ def config_of(model: str, lora: int, ranks: int) -> Config:
     )
 
 
-def planned(config: Config) -> dict[str, float]:
-    """Bytes by kind of actor."""
+def planned_bytes(config: Config) -> dict[str, float]:
+    """Return the estimated bytes by kind of actor."""
     name = config.agents[0].name
-    found = plan_capacity(
+    plan = plan_capacity(
         config, {name: ModelInfo(read_model_config(name, False, fetch=False), False, PROMPT)}, [local_node()]
     )
-    assert found.placed is not None
-    return {actor.id.kind: actor.memory.host_total for actor in found.placed if actor.memory is not None}
+    assert plan.placed is not None
+    return {actor.id.kind: actor.memory.host_total for actor in plan.placed if actor.memory is not None}
 
 
-def peaks() -> dict[str, float]:
-    """Bytes by kind of actor, of those that are below this process."""
+def peak_bytes() -> dict[str, float]:
+    """Return the peak resident bytes by kind of actor, among the descendants of this process."""
     parents = {}
     for folder in Path("/proc").iterdir():
         try:
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except (ValueError, OSError):
-            continue  # no process, or one that is gone
+            continue  # not a process, or it has ended
     found: dict[str, float] = {}
     for pid in parents:
         ancestor = pid
@@ -134,7 +134,7 @@ def queue_of(batch: Batch) -> GroupQueue:
 
 
 def build_batch(step: int) -> Batch:
-    """GROUPS groups of random tokens, each as long as it may be."""
+    """Return a batch of GROUPS groups of random tokens with the maximum lengths."""
     draw = random.Random(step)
 
     def text(length: int) -> tuple[int, ...]:
@@ -148,20 +148,20 @@ def build_batch(step: int) -> Batch:
     return Batch(step, (MiniBatch(tuple(group() for _ in range(GROUPS)), GROUPS * GENERATIONS),))
 
 
-async def work(team: RunActors, prompts: Sequence[str], folder: Path) -> None:
-    """Two steps of all that needs memory."""
+async def run_steps(team: RunActors, prompts: Sequence[str], folder: Path) -> None:
+    """Sample, learn and send weights twice."""
     (learner,), (generators,) = team.learners, team.generators
     await learner.connect(generators, StoredHistory(RunFolder(folder), learner.policy))
     await learner.update_weights(changed=True)
     for step in range(2):
-        asked = (SamplingSpec(GENERATIONS, 40, 1.0, 1.0, None, seed) for seed in range(len(prompts)))
-        await asyncio.gather(*(generators.generate(f"{step} {p}", s) for p, s in zip(prompts, asked, strict=True)))
+        specs = (SamplingSpec(GENERATIONS, 40, 1.0, 1.0, None, seed) for seed in range(len(prompts)))
+        await asyncio.gather(*(generators.generate(f"{step} {p}", s) for p, s in zip(prompts, specs, strict=True)))
         await learner.learn(queue_of(build_batch(step)))
         await learner.update_weights(changed=True)
 
 
-async def measured(config: Config, folder: Path) -> dict[str, float]:
-    """Bytes by kind of actor."""
+async def measured_bytes(config: Config, folder: Path) -> dict[str, float]:
+    """Return the measured peak bytes by kind of actor."""
     tokenizer = load_tokenizer(resolve_model(config.agents[0].name), config.model)
     draw, prompts = random.Random(0), []
     for _ in range(8192 // LONG_PROMPT):
@@ -171,8 +171,8 @@ async def measured(config: Config, folder: Path) -> dict[str, float]:
         prompts.append(" ".join(words))
     team = await start_actors(config, 10)
     try:
-        await work(team, prompts, folder)
-        return peaks()
+        await run_steps(team, prompts, folder)
+        return peak_bytes()
     finally:
         await team.close()
 
@@ -180,19 +180,21 @@ async def measured(config: Config, folder: Path) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
-    parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="adapters of this rank learn")
-    parser.add_argument("--ranks", type=int, default=1, help="of the learner (default 1)")
+    parser.add_argument(
+        "--lora", type=int, default=0, metavar="RANK", help="train LoRA adapters of this rank (default 0: all weights)"
+    )
+    parser.add_argument("--ranks", type=int, default=1, help="ranks of the learner (default 1)")
     arguments = parser.parse_args()
     from marl_ray.cluster.ray_connection import connect, disconnect
 
     print(f"{'model':<14}{'actor':<11}{'planned MB':>11}{'measured MB':>13}{'planned / measured':>20}")
     for name in arguments.models:
         with tempfile.TemporaryDirectory() as folder:
-            config = config_of(made(name, Path(folder) / "model"), arguments.lora, arguments.ranks)
-            plan = planned(config)
+            config = config_of(make_model(name, Path(folder) / "model"), arguments.lora, arguments.ranks)
+            plan = planned_bytes(config)
             connect(verbose=False)
             try:
-                found = asyncio.run(measured(config, Path(folder) / "run"))
+                found = asyncio.run(measured_bytes(config, Path(folder) / "run"))
             finally:
                 disconnect()
         for kind, peak in sorted(found.items()):

@@ -1,15 +1,15 @@
-"""Rollouts and learners that overlap, measured beside the simulator: real actors with delays that stand for work.
+"""Overlap of rollouts and learning, measured on real actors with artificial delays and compared with the simulator.
 
     python -m benchmarks.rollout_overlap [--steps 8] [--check] [--json FILE]
 
-Engines, sandbox workers and learners are those of a run, on a tiny model; what they do takes little. To it come the
-delays of `benchmarks.simulated_durations`, as sleep: an engine's slots are held for so many tokens, a learner is busy for so long
-with each completion, and again with its optimizer step. So the figures say what the loop makes of given durations, on a
-machine that has not the hardware. Agent 1 is the larger model: its tokens and its updates take half as long again.
+Runs the actors of a training run with a tiny model, whose own work takes little time. Sleeping adds the durations of
+`benchmarks.simulated_durations`: an engine's slots are occupied per token, and a learner is busy per completion and per
+optimizer step. The result is the overlap that the loop achieves with these durations, on a machine without the
+hardware. The tokens and updates of agent 1 take 1.5 times as long, as for a larger model.
 
-`barrier` is the loop without its overlap: learners begin when the rollout is over. The same cases are simulated.
---check fails where a rate differs by more than a fifth, where streaming earns less than 1.4 times, or staleness 1 less
-than 1.5 times.
+`barrier` is the loop without overlap: learners start after the rollout. The simulator runs the same cases. --check
+fails if a measured and a simulated rate differ by more than 20 %, if streaming is less than 1.4 times as fast as the
+barrier, or staleness 1 less than 1.5 times.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ PACES = (
 )
 TASKS, GROUP, TURNS = 8, 8, 2
 CASES = {"barrier": (0, False), "k = 0": (0, True), "k = 1": (1, True), "k = 2": (2, True)}
-"""Staleness, and whether learners begin before the rollout is over."""
+"""Maximum staleness, and whether learners start before the end of the rollout."""
 AGREEMENT, STREAMED, STALE = 0.2, 1.4, 1.5
 
 
 def paced_actors(paces: Sequence[Pace]) -> tuple[type[GenerationActor], type[LearnerActor]]:
-    """The run's actors with delays."""
+    """Return subclasses of the run's actors with delays."""
 
     def pace_of(actor: ActorId) -> Pace:
-        assert actor.policy is not None  # these have one
+        assert actor.policy is not None  # generators and learners have a policy
         return paces[actor.policy.number]
 
     class PacedGenerator(GenerationActor):
@@ -69,9 +69,9 @@ def paced_actors(paces: Sequence[Pace]) -> tuple[type[GenerationActor], type[Lea
 
         async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
             lengths = self.pace.lengths(sampling.seed, sampling.num_generations)
-            held = asyncio.ensure_future(self.slots.generate(lengths, priority))
+            delay = asyncio.ensure_future(self.slots.generate(lengths, priority))
             generation = await super().generate(prompt, sampling, priority)
-            await held
+            await delay
             return generation
 
     class PacedLearner(LearnerActor):
@@ -86,13 +86,13 @@ def paced_actors(paces: Sequence[Pace]) -> tuple[type[GenerationActor], type[Lea
 
         def _at_least(self, groups: Sequence[Group], more: float) -> Any:
             pace = pace_of(self.id)
-            return _Longer(sum(len(group.completions) for group in groups) * pace.learn_s + more)
+            return _MinimumDuration(sum(len(group.completions) for group in groups) * pace.learn_s + more)
 
     return PacedGenerator, PacedLearner
 
 
-class _Longer:
-    """What happens inside takes so many seconds, if it does not take more."""
+class _MinimumDuration:
+    """A context that sleeps at its end until `seconds` have passed since its creation."""
 
     def __init__(self, seconds: float) -> None:
         self.until = time.monotonic() + seconds
@@ -111,7 +111,7 @@ class BarrierQueue(GroupQueue):
 
 
 def config_of(folder: Path, staleness: int, last_step: int) -> Config:
-    """A run of tiny completions."""
+    """Return the config of a run with short completions."""
     section = {
         "num_agents": len(PACES),
         "num_turns": TURNS,
@@ -122,7 +122,7 @@ def config_of(folder: Path, staleness: int, last_step: int) -> Config:
         "max_steps": last_step,
         "max_staleness": staleness,
         "importance": "none",
-        "max_logprob_gap": None,  # what paced generators say of tokens is made up
+        "max_logprob_gap": None,  # the completions' spans and log-probabilities are not realistic
     }
     return from_tree(
         {
@@ -137,7 +137,7 @@ def config_of(folder: Path, staleness: int, last_step: int) -> Config:
 
 
 async def measure(steps: int, folder: Path) -> dict[str, Figures]:
-    """Every case on the same actors, one after the other."""
+    """Run all cases one after another on the same actors."""
     from marl_ray.actors import run_actors as actors_module
 
     found: dict[str, Figures] = {}
@@ -155,10 +155,10 @@ async def measure(steps: int, folder: Path) -> dict[str, Figures]:
             for name, (staleness, streams) in CASES.items():
                 sink = Rows()
                 config = config_of(folder, staleness, state.step + steps)
-                standing = ResumeState(None, state, state.step, frozenset())
+                resume_state = ResumeState(None, state, state.step, frozenset())
                 queue = GroupQueue if streams else BarrierQueue
                 with mock.patch("marl_ray.trainer.batch_producer.GroupQueue", queue):
-                    trainer = Trainer(config, problem, run, standing, team, MetricStream([sink]))
+                    trainer = Trainer(config, problem, run, resume_state, team, MetricStream([sink]))
                     await trainer.run()
                 state = trainer.recorder.state
                 found[name] = figures(sink.rows, sink.at, len(PACES))
@@ -167,14 +167,14 @@ async def measure(steps: int, folder: Path) -> dict[str, Figures]:
     return found
 
 
-def imagined(steps: int) -> dict[str, Figures]:
-    """The same cases in the simulator."""
+def simulate_cases(steps: int) -> dict[str, Figures]:
+    """Return the figures of the same cases in the simulator."""
     case = Case(PACES, (1, 1), tasks=TASKS, steps=steps, group=GROUP, turns=TURNS, workers=2, program_s=0.005)
     return {name: simulate(replace(case, staleness=k, streams=streams)) for name, (k, streams) in CASES.items()}
 
 
-def misses(real: dict[str, Figures], simulated: dict[str, Figures]) -> list[str]:
-    """What is not as it should be."""
+def violations(real: dict[str, Figures], simulated: dict[str, Figures]) -> list[str]:
+    """Return the violated conditions of --check."""
     rates = {name: one.samples_per_s for name, one in real.items()}
     found = []
     for name, one in simulated.items():
@@ -182,7 +182,9 @@ def misses(real: dict[str, Figures], simulated: dict[str, Figures]) -> list[str]
             found.append(f"{name}: measured {rates[name]:.2f} samples/s, simulated {one.samples_per_s:.2f}")
     for name, least in (("k = 0", STREAMED), ("k = 1", STALE)):
         if rates[name] < least * rates["barrier"]:
-            found.append(f"{name} earns {rates[name] / rates['barrier']:.2f} times the barrier, not {least}")
+            found.append(
+                f"{name} is {rates[name] / rates['barrier']:.2f} times as fast as the barrier, less than {least}"
+            )
     return found
 
 
@@ -200,18 +202,18 @@ def main() -> int:
             real = asyncio.run(measure(arguments.steps, Path(folder)))
     finally:
         disconnect()
-    simulated = imagined(arguments.steps)
+    simulated = simulate_cases(arguments.steps)
     print(header(len(PACES)))
-    for kind, of_kind in (("measured", real), ("simulated", simulated)):
-        for name, one in of_kind.items():
-            print(line(f"{kind} {name}", one, of_kind["barrier"]))
+    for kind, cases in (("measured", real), ("simulated", simulated)):
+        for name, one in cases.items():
+            print(line(f"{kind} {name}", one, cases["barrier"]))
     if arguments.json:
         both = {"measured": real, "simulated": simulated}
-        as_json = {kind: {name: asdict(one) for name, one in of_kind.items()} for kind, of_kind in both.items()}
+        as_json = {kind: {name: asdict(one) for name, one in cases.items()} for kind, cases in both.items()}
         arguments.json.write_text(json.dumps(as_json, indent=1))
-    missed = misses(real, simulated)
-    print("\n".join(missed) or "all as it should be")
-    return 1 if missed and arguments.check else 0
+    violated = violations(real, simulated)
+    print("\n".join(violated) or "all conditions met")
+    return 1 if violated and arguments.check else 0
 
 
 if __name__ == "__main__":

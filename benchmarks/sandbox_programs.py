@@ -84,7 +84,7 @@ def honest(tag: int, *, right: bool = True) -> Program:
 
 
 def mixture(count: int, *, hostile_share: float, seed: int) -> Iterator[KnownProgram]:
-    """Yield different programs in random order: a share of hostile programs, and honest ones, of which a tenth are wrong."""
+    """Yield different programs in random order: a share of hostile and else honest ones, of which a tenth are wrong."""
     generator = random.Random(seed)
     names = list(HOSTILE)
     for number in range(count):

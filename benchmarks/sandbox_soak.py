@@ -1,9 +1,9 @@
-"""Soak test: many programs, a tenth of them hostile, through the Ray workers; checks verdicts, memory and leaks.
+"""Soak test: run many programs, a tenth of them hostile, in the Ray workers, and check verdicts, memory and leaks.
 
     python -m benchmarks.sandbox_soak [--programs 20000] [--workers 2] [--isolation auto] [--json FILE]
 
-Exits with status 1 if a verdict is wrong, if a process or descriptor is left, or if the memory of the workers (each with its
-zygote and judge) differs by more than 10 % between the first and the last fifth of the run.
+Exits with status 1 if a verdict is wrong, if a process or descriptor is left, or if the memory of the workers (each
+with its zygote and judge) differs by more than 10 % between the first and the last fifth of the run.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def worker_pids() -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return all descendants of a process, in no order."""
+    """Return the ids of all descendants of a process, in any order."""
     children, pids = _children(), []
     todo = [pid]
     while todo:
@@ -209,7 +209,7 @@ def main() -> int:
     print(f"memory: {result.memory_growth:+.1%}; idle before: {result.before}; idle after: {result.after}")
     problems = result.problems() + ([f"processes left: {remaining}"] if remaining else [])
     kinds = Counter(text.partition(":")[0] for text in result.wrong)
-    print("\n".join(problems) + f"\n{kinds}" if problems else "all verdicts right, no growth, no process left")
+    print("\n".join(problems) + f"\n{kinds}" if problems else "all verdicts correct, no growth, no process left")
     return 1 if problems else 0
 
 

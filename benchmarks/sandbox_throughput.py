@@ -2,10 +2,10 @@
 
     python -m benchmarks.sandbox_throughput [--rounds 7] [--isolation auto] [--workers N] [--check] [--json FILE]
 
-Every round measures each variant once, one after the other, so a busy machine slows all of them. The output has medians over
-the rounds, and of the ratios within each round. `--check` exits with status 1 if a ratio misses its target. Programs have the
-size of a HumanEval solution and eight asserts; all differ, and groups of eight have equal tests. "fork" is fork, exit and wait
-of a Python with the modules of the zygote loaded.
+Every round measures each variant once, one after the other, so a busy machine slows all of them. The output has medians
+over the rounds, and medians of the ratios within each round. `--check` exits with status 1 if a ratio misses its
+target. Programs have the size of a HumanEval solution and eight asserts; all differ, and groups of eight have equal
+tests. "fork" is fork, exit and wait of a Python with the modules of the zygote loaded.
 """
 
 from __future__ import annotations

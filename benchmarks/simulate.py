@@ -1,17 +1,24 @@
-"""The loop on imagined hardware: the real trainer, pipeline and player on a clock that jumps from event to event.
+"""The training loop on simulated hardware: the real trainer on a virtual clock.
 
     python -m benchmarks.simulate                                  # staleness 0, 1, 2 for 1 and 10 generators
-    python -m benchmarks.simulate --replicas 1000 --steps 4        # takes some ten minutes
+    python -m benchmarks.simulate --replicas 1000 --steps 4        # about ten minutes
     python -m benchmarks.simulate --replicas 8 --tasks 64 --paces "token_s=0.02,learn_s=0.04;token_s=0.01"
-    python -m benchmarks.simulate --mtbf 600 --restart 60          # every generator is lost once in ten minutes
+    python -m benchmarks.simulate --mtbf 600 --restart 60          # a generator fails every ten minutes on average
 
-Only what takes time is imagined: engines, sandbox, learners (`benchmarks.simulated_durations`). What starts when is decided by the
-code of a real run. Every row is one run; the first step is left out of the rates.
+Engines, sandbox and learners are simulated (`benchmarks.simulated_durations`); the code of a real run decides when each
+of them starts. Every row is one run, without its first step.
 
-`barrier` is a loop in which learners begin when the rollout is over; `k = 0` is max_staleness 0, where they begin with
-the first groups. x: samples/s over the barrier's. Idle shares: of the engines' slots; of the time, behind the gate,
-which opens when all agents have published; of each agent's learner. stale: versions that tokens were behind, mean and
-most. A pace has token_s, slots, mean_tokens, sigma, learn_s, optimizer_s, publish_s (`benchmarks/simulated_durations.py`).
+| column | meaning |
+|---|---|
+| `barrier` (row) | a loop whose learners start after the rollout |
+| `k = 0` (row) | max_staleness 0: learners start with the first groups |
+| x | samples/s relative to the barrier |
+| slots | idle share of the engines' slots |
+| gate | share of the time without a rollout, while the gate waits for all agents to update their weights |
+| learners | idle share of each agent's learner |
+| stale, max | mean and maximum number of versions between the sampling weights and the current weights |
+
+A pace has token_s, slots, mean_tokens, sigma, learn_s, optimizer_s, publish_s (`benchmarks/simulated_durations.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +33,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.simulated_actors import Blank, Generators, Learner, NoLog, Sandbox, VirtualLoop
+from benchmarks.simulated_actors import Generators, Learner, NoLog, Sandbox, SyntheticEnvironment, VirtualLoop
 from benchmarks.simulated_durations import Pace, parse_paces
 from marl_ray.config import Config, from_tree
 from marl_ray.core.episode import Task
@@ -45,7 +52,7 @@ TURNS = 2
 
 @dataclass
 class Rows:
-    """The sink that keeps rows."""
+    """A metric sink that keeps all rows with their times."""
 
     rows: list[MetricRow] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
@@ -61,7 +68,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Case:
-    """One run to imagine; `replicas` and `paces` an agent."""
+    """A simulated run; `replicas` and `paces` have one entry per agent."""
 
     paces: tuple[Pace, ...]
     replicas: tuple[int, ...]
@@ -77,12 +84,12 @@ class Case:
     turns: int = TURNS
     seed: int = 0
     shared: bool = False
-    """All agents play with the first one's policy, at its pace."""
-    alike: float | None = None
-    """Share of the tasks in which all answers earn the same, which are skipped; None: without dynamic_sampling."""
+    """Whether all agents share the policy of agent 0, with its pace."""
+    uninformative: float | None = None
+    """Share of tasks whose completions have equal rewards (dynamic sampling skips them); None: no dynamic_sampling."""
 
     def config(self, folder: Path) -> Config:
-        """The run's settings."""
+        """Return the config of the run."""
         section = {
             "num_agents": len(self.paces),
             "num_turns": self.turns,
@@ -92,32 +99,32 @@ class Case:
             "max_steps": self.steps,
             "max_staleness": self.staleness,
             "policy": 0 if self.shared else None,
-            "dynamic_sampling": self.alike is not None,
+            "dynamic_sampling": self.uninformative is not None,
         }
         output = {"base_dir": str(folder), "save_final_model": False, "episodes_per_step": 0}
         external = {"mode": "plain"}
-        tree = {"seed": self.seed, "model": {"name": "imagined"}, "dataset": {"name": "bundled:toy"}, "output": output}
+        tree = {"seed": self.seed, "model": {"name": "simulated"}, "dataset": {"name": "bundled:toy"}, "output": output}
         return from_tree(tree | {"external": external, "magrpo": section}, "magrpo")
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What came of it, without the first step: it waits for nobody."""
+    """Rates of a run without its first step, which never waits."""
 
     samples_per_s: float
     step_s: float
     engine_idle: float
-    """Share of slot seconds without a sequence, all engines."""
+    """Share of slot seconds without a sequence, over all engines."""
     gate_idle: float
-    """Share of the time in which no batch was being played."""
+    """Share of the time without a rollout."""
     learner_idle: tuple[float, ...]
-    """Share of the time an agent's learner waited."""
+    """Share of the time that the learner of each agent waited."""
     staleness_mean: float
     staleness_max: float
 
 
 def figures(rows: Sequence[MetricRow], at: Sequence[float], agents: int, engine_idle: float = 0.0) -> Figures:
-    """Of a run's rows, and when each came."""
+    """Return the figures of a run from its rows and the times of these rows."""
     later, seconds = rows[1:], at[-1] - at[0]
 
     def total(name: str) -> float:
@@ -136,25 +143,25 @@ def figures(rows: Sequence[MetricRow], at: Sequence[float], agents: int, engine_
 
 
 def simulate(case: Case) -> Figures:
-    """One imagined run."""
+    """Run a case on a virtual clock and return its figures."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner, tempfile.TemporaryDirectory() as folder:
         return runner.run(_run(case, Path(folder)))
 
 
 async def _run(case: Case, folder: Path) -> Figures:
-    found, generators = await imagine(case, folder)
+    sink, generators = await run_trainer(case, folder)
     seconds = asyncio.get_running_loop().time()
     engines = [engine for group in generators for engine in group.engines]
     used = sum(engine.busy_s for engine in engines) / (seconds * sum(engine.pace.slots for engine in engines))
-    return figures(found.rows, found.at, len(case.paces), 1 - used)
+    return figures(sink.rows, sink.at, len(case.paces), 1 - used)
 
 
-async def imagine(
-    case: Case, folder: Path, standing: ResumeState | None = None, log: Any = None
+async def run_trainer(
+    case: Case, folder: Path, resume_state: ResumeState | None = None, log: Any = None
 ) -> tuple[Rows, list[Generators]]:
-    """One imagined run, new or going on where `standing` says; what its rows were, and its engines."""
+    """Start or resume a simulated run, and return its rows and generators."""
     agents = range(len(case.paces))
-    config, environment = case.config(folder), Blank(len(case.paces), case.alike or 0.0)
+    config, environment = case.config(folder), SyntheticEnvironment(len(case.paces), case.uninformative or 0.0)
     generators = {
         p: Generators(case.paces[p.number], case.replicas[p.number], case.mtbf_s, case.restart_s, case.seed + p.number)
         for p in config.policies
@@ -165,21 +172,21 @@ async def imagine(
         sandbox=Sandbox(case.workers, case.program_s),
         pop_memory_metrics=lambda step: {},
     )
-    count = case.tasks * (1 if case.alike is None else 8)  # enough that some differ
+    count = case.tasks * (1 if case.uninformative is None else 8)  # enough for some informative tasks
     tasks = [Task(f"imagined/{i}", "Say something.", {}) for i in range(count)]
     problem = RunInputs(environment, Transition(config.external, environment), tasks, [])
     sink = Rows()
-    standing = standing or ResumeState.at_start()
+    resume_state = resume_state or ResumeState.at_start()
     for learner in team.learners:
-        learner.step = learner.generators.version = standing.state.step
+        learner.step = learner.generators.version = resume_state.state.step
     run = RunFolder(folder / "run")
     run.log = log or NoLog()  # type: ignore[assignment]
-    await Trainer(config, problem, run, standing, team, MetricStream([sink])).run()
+    await Trainer(config, problem, run, resume_state, team, MetricStream([sink])).run()
     return sink, list(generators.values())
 
 
 def line(name: str, found: Figures, base: Figures | None = None) -> str:
-    """One aligned line."""
+    """Return one aligned line of the table."""
     idle = " ".join(f"{share:4.0%}" for share in found.learner_idle)
     gain = f"{found.samples_per_s / base.samples_per_s:6.2f}" if base is not None else f"{'':6}"
     return (
@@ -190,30 +197,34 @@ def line(name: str, found: Figures, base: Figures | None = None) -> str:
 
 
 def header(agents: int) -> str:
-    """Over the lines."""
+    """Return the header of the table."""
     width = max(5 * agents, 9)
     return f"{'':<26}{'samples/s':>10}{'x':>6}{'step s':>9}{'slots':>9}{'gate':>7}   {'learners':<{width}} stale max"
 
 
 def numbers(text: str) -> list[int]:
-    """`1,10` as an argument's type."""
+    """Convert an argument such as `1,10` to numbers."""
     return [int(part) for part in text.split(",")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--replicas", type=numbers, default="1,10", help="generators an agent, as 1,10 (default)")
-    parser.add_argument("--staleness", type=numbers, default="0,1,2", help="bounds, as 0,1,2 (default)")
-    parser.add_argument("--paces", type=parse_paces, default=";", help="one an agent, as token_s=0.02,slots=64;...")
-    parser.add_argument("--tasks", type=int, default=8, help="tasks a step for each replica (default 8)")
-    parser.add_argument("--steps", type=int, default=12, help="of each run (default 12)")
-    parser.add_argument("--mtbf", type=float, default=0.0, help="seconds between two losses of a generator; 0: none")
-    parser.add_argument("--restart", type=float, default=60.0)
+    parser.add_argument("--replicas", type=numbers, default="1,10", help="generators per agent (default 1,10)")
+    parser.add_argument("--staleness", type=numbers, default="0,1,2", help="values of max_staleness (default 0,1,2)")
+    parser.add_argument(
+        "--paces", type=parse_paces, default=";", help="one pace per agent, such as token_s=0.02,slots=64;..."
+    )
+    parser.add_argument("--tasks", type=int, default=8, help="tasks per step and replica (default 8)")
+    parser.add_argument("--steps", type=int, default=12, help="steps per run (default 12)")
+    parser.add_argument(
+        "--mtbf", type=float, default=0.0, help="mean seconds between failures of a generator (default 0: none)"
+    )
+    parser.add_argument("--restart", type=float, default=60.0, help="seconds until it serves again (default 60)")
     arguments = parser.parse_args()
     paces = arguments.paces
     print(header(len(paces)))
     for replicas in arguments.replicas:
-        shared = tuple(replace(p, learn_s=p.learn_s / replicas) for p in paces)  # learners grow with them
+        shared = tuple(replace(p, learn_s=p.learn_s / replicas) for p in paces)  # learners scale with the generators
         case = Case(
             shared,
             (replicas,) * len(paces),

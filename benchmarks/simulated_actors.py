@@ -1,5 +1,4 @@
-"""What `benchmarks.simulate` imagines: a clock that jumps, and engines, learners and a sandbox that are asked like the
-real ones."""
+"""Parts of `benchmarks.simulate`: a virtual clock, and simulated engines, learners and sandbox."""
 
 from __future__ import annotations
 
@@ -23,14 +22,14 @@ T = TypeVar("T")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop in which nothing takes time but sleeping, and sleeping takes none of ours."""
+    """An event loop on a virtual clock: only sleeping advances it, and without real delay."""
 
     def __init__(self) -> None:
         super().__init__()
         self._virtual = 0.0
 
     def time(self) -> float:
-        """Virtual seconds."""
+        """Return virtual seconds."""
         return self._virtual
 
     def _run_once(self) -> None:
@@ -39,24 +38,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             heapq.heappop(timers)._scheduled = False  # type: ignore[attr-defined]
         if not self._ready:  # type: ignore[attr-defined]
             if not timers:
-                raise RuntimeError("everybody waits, and nothing is going to happen")
+                raise RuntimeError("deadlock: all tasks wait and there is no timer")
             self._virtual = max(self._virtual, timers[0].when())
         super()._run_once()  # type: ignore[misc]
 
     def run_in_executor(self, executor: Any, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """At once: threads know nothing of virtual time."""
+        """Call the function at once, since threads do not run on the virtual clock."""
         future: Future[T] = Future()
         future.set_result(function(*arguments))
         return asyncio.wrap_future(future, loop=self)
 
 
 @dataclass
-class Blank(Environment[Any]):
-    """Programs that take `seconds`, and a reward that is a function of the answers' lengths. For a share `alike` of the
-    tasks all answers earn the same."""
+class SyntheticEnvironment(Environment[Any]):
+    """An environment whose reward is a pseudo-random function of the completions. For a share `uninformative` of the
+    tasks, all completions have the same reward."""
 
     num_agents: int
-    alike: float = 0.0
+    uninformative: float = 0.0
 
     def roles(self, task: Task) -> list[str]:
         return [f"agent {i}" for i in range(self.num_agents)]
@@ -65,7 +64,7 @@ class Blank(Environment[Any]):
         return [task.prompt] * self.num_agents
 
     def attempt(self, task: Task, responses: Sequence[str], last: bool) -> Any:
-        differs = random.Random(task.id).random() >= self.alike
+        differs = random.Random(task.id).random() >= self.uninformative
         return SimpleNamespace(program=tuple(responses), responses=responses, differs=differs)
 
     def outcome(self, attempt: Any, report: Any) -> Outcome:
@@ -82,7 +81,8 @@ class Blank(Environment[Any]):
 
 
 class Generators:
-    """One agent's engines. One that is lost is back after `restart_s`; the others take over, or all wait."""
+    """The engines of one agent. A failed engine returns after `restart_s` seconds; until then the other engines serve
+    its requests, or the requests wait."""
 
     def __init__(self, pace: Pace, replicas: int, mtbf_s: float, restart_s: float, seed: int) -> None:
         self.pace, self.mtbf_s, self.restart_s = pace, mtbf_s, restart_s
@@ -106,7 +106,7 @@ class Generators:
                 await engine.generate(lengths, priority)
             except ConnectionError:
                 continue
-            token_ids: Any = [range(n) for n in lengths]  # so many tokens, without storing them
+            token_ids: Any = [range(n) for n in lengths]  # the right length, without storing tokens
             return Generation(
                 (0,), tuple(Completion(t, str(len(t)), (), "stop", ((version, len(t)),)) for t in token_ids)
             )
@@ -125,7 +125,7 @@ class Generators:
 
 
 class Learner:
-    """One agent's learner. `streams`: it takes groups while their batch is being played."""
+    """The learner of one policy. With `streams` it learns groups during the rollout of their batch."""
 
     def __init__(self, policy: PolicyId, pace: Pace, generators: Generators, streams: bool) -> None:
         self.policy, self.pace, self.generators, self.streams = policy, pace, generators, streams
@@ -147,14 +147,14 @@ class Learner:
         self.generators.version = self.step
 
     async def save(self, folder: str) -> None:
-        """Takes no time."""
+        """Save nothing, which takes no time."""
 
     async def _compute(self, groups: Sequence[Group]) -> None:
         await asyncio.sleep(sum(len(group.completions) for group in groups) * self.pace.learn_s)
 
 
 class Sandbox:
-    """So many workers, each of which takes `program_s` for a program."""
+    """A sandbox of `workers` workers, each of which takes `program_s` seconds per program."""
 
     def __init__(self, workers: int, program_s: float) -> None:
         self.engine = SlotEngine(Pace(token_s=program_s, slots=workers))
@@ -169,7 +169,7 @@ class Sandbox:
 
 
 class NoLog:
-    """Nothing is written."""
+    """A batch log that stores nothing."""
 
     def append(self, rollout: Any) -> None: ...
 

@@ -1,5 +1,5 @@
-"""Modelled durations: what generating, executing, learning and publishing take, as `benchmarks.simulate` imagines and
-`benchmarks.rollout_overlap` imposes them."""
+"""Modelled durations of generation, execution, learning and weight updates, used by `benchmarks.simulate` and
+`benchmarks.rollout_overlap`."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Pace:
-    """One agent's speed. Seconds everywhere."""
+    """The speed of one agent; times are in seconds."""
 
     token_s: float = 0.02
-    """For one token of a sequence; an engine's sequences run side by side."""
+    """Time per token of a sequence; the sequences of an engine run concurrently."""
     slots: int = 64
-    """Sequences that one engine runs at the same time."""
+    """Maximum number of concurrent sequences per engine."""
     mean_tokens: float = 200.0
-    """Of a completion: log-normal, cut at twice the mean, as max_new_tokens does."""
+    """Mean tokens per completion: log-normal, cut at twice the mean, as by max_new_tokens."""
     sigma: float = 0.5
-    """Of the logarithm of the length."""
+    """Standard deviation of the logarithm of the length."""
     learn_s: float = 0.02
-    """For one completion that is learned from."""
+    """Time to learn one completion."""
     optimizer_s: float = 0.2
-    """For the optimizer step, once a batch is complete."""
+    """Time of the optimizer step after a complete batch."""
     publish_s: float = 0.3
-    """For new weights to be in all engines of the agent."""
+    """Time to update the weights of all engines of the agent."""
 
     def lengths(self, seed: int, count: int) -> list[int]:
-        """Tokens of each completion of a group; a function of the seed, as real completions are."""
+        """Return the tokens of each completion of a group, which depend only on the seed."""
         rng = random.Random(seed)
         middle = math.log(self.mean_tokens) - self.sigma**2 / 2
         most = round(2 * self.mean_tokens)
@@ -42,7 +42,7 @@ class Pace:
 
 
 def parse_paces(text: str) -> tuple[Pace, ...]:
-    """`token_s=0.02,slots=64;token_s=0.01`, one an agent, as an argument's type."""
+    """Convert an argument such as `token_s=0.02,slots=64;token_s=0.01` to one pace per agent."""
     return tuple(Pace(**dict(_setting(part) for part in agent.split(",") if part.strip())) for agent in text.split(";"))
 
 
@@ -50,32 +50,32 @@ def _setting(text: str) -> tuple[str, Any]:
     name, _, value = (part.strip() for part in text.partition("="))
     known = {field.name: int if field.type == "int" else float for field in fields(Pace)}
     if name not in known:
-        raise argparse.ArgumentTypeError(f"a pace has no {name!r}: it has {', '.join(known)}")
+        raise argparse.ArgumentTypeError(f"unknown field {name!r} of a pace: the fields are {', '.join(known)}")
     try:
         return name, known[name](value)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{name} is a number, not {value!r}") from None
+        raise argparse.ArgumentTypeError(f"{name} should be a number, got {value!r}") from None
 
 
 class SlotEngine:
-    """An engine as so many slots: a sequence holds one for its length, and the oldest batch waits least.
+    """An engine with a fixed number of slots. A sequence occupies a slot for its length; lower priorities start first.
 
-    It runs on the running event loop's clock, real or virtual.
+    Durations are measured on the clock of the running event loop, real or virtual.
     """
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
         self.busy_s = 0.0
-        """Slot seconds that were used."""
+        """Used slot seconds."""
         self.in_flight = 0
-        """Sequences that run or wait."""
+        """Number of running and waiting sequences."""
         self._free = pace.slots
         self._waiting: list[tuple[int, int, float, _Group]] = []
         self._numbers = itertools.count()
         self._running: dict[_Sequence, asyncio.TimerHandle] = {}
 
     async def generate(self, lengths: Sequence[int], priority: int) -> None:
-        """Returns when every sequence of the group has its length. Raises ConnectionError when the engine is lost."""
+        """Return when all sequences of the group are complete. Raises ConnectionError if the engine fails."""
         group = _Group(len(lengths), asyncio.get_running_loop().create_future())
         self.in_flight += len(lengths)
         for length in lengths:
@@ -87,9 +87,9 @@ class SlotEngine:
             self.in_flight -= len(lengths)
 
     def lose(self) -> None:
-        """The engine is gone: so is all that it had begun, and all that waits for it."""
-        begun = [sequence.group for sequence in self._running]
-        groups = dict.fromkeys([*begun, *(group for *_, group in sorted(self._waiting, key=lambda one: one[:2]))])
+        """Fail all running and waiting groups."""
+        running = [sequence.group for sequence in self._running]
+        groups = dict.fromkeys([*running, *(group for *_, group in sorted(self._waiting, key=lambda one: one[:2]))])
         for timer in self._running.values():
             timer.cancel()
         self._running.clear()
@@ -97,7 +97,7 @@ class SlotEngine:
         self._free = self.pace.slots
         for group in groups:
             if not group.done.done():
-                group.done.set_exception(ConnectionError("the engine is lost"))
+                group.done.set_exception(ConnectionError("the engine failed"))
 
     def _start(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,12 +1,12 @@
-"""How much of a policy changes in a step, and what sending only that saves.
+"""The share of weights that change per optimizer step, and the savings of sending only these.
 
     python -m benchmarks.sparse_weight_sync [--model bundled:smollm2-135m] [--steps 4] [--rates 1e-6 3e-5]
 
 A real learner (float32 weights, AdamW) learns from the base model's answers to one prompt, with random advantages.
-After each step its weights are compared with those sent before, as numbers of 16 and of 32 bits: the share that
-changed, the bytes of the message beside those of all weights, the seconds of looking (`Snapshot.rewritten`) beside those of
-a copy that is kept (`Snapshot.kept`), and of the receiver's part (`Snapshot.applied`). There is a line a step: AdamW's first
-one moves every weight by the whole learning rate, later ones move it by less.
+After each step its weights are compared with the previously sent weights, in bfloat16 and in float32. The table has one
+line per step and dtype: the share of changed weights, the bytes of the message and of all weights, and the seconds to
+copy all weights (`Snapshot.reset`), to find the changes (`Snapshot.diff`) and to apply them (`Snapshot.apply`). AdamW's
+first step moves every weight by the whole learning rate, later steps move weights by less.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DTYPES = (torch.bfloat16, torch.float32)
 
 
 def make_learner(model: str, rate: float, steps: int) -> Learner:
-    """The one agent's of a run with this learning rate and otherwise defaults."""
+    """Return the learner of a run with one agent, this learning rate and otherwise default settings."""
     tree = {
         "model": {"name": model, "max_length": 512},
         "dataset": {"name": "bundled:toy"},
@@ -48,7 +48,7 @@ def make_learner(model: str, rate: float, steps: int) -> Learner:
 
 
 def batches(model: str, steps: int) -> Iterator[Batch]:
-    """Groups of the base model's answers to one prompt, a batch each, with advantages that mean nothing."""
+    """Yield one batch per step: a group of the base model's completions of one prompt, with random advantages."""
     path = resolve_model(model)
     ids = load_tokenizer(path, ModelConfig())(PROMPT, return_tensors="pt").input_ids
     prompt, draw = tuple(ids[0].tolist()), random.Random(0)
@@ -64,30 +64,30 @@ def batches(model: str, steps: int) -> Iterator[Batch]:
 
 
 def measure(model: str, rate: float, steps: int) -> Iterator[str]:
-    """A line a step and dtype."""
-    given = list(batches(model, steps))
+    """Yield one table line per step and dtype."""
+    all_batches = list(batches(model, steps))
     learner = make_learner(model, rate, steps)
     sources = {dtype: CastSource(learner.policy, dtype) for dtype in DTYPES}
     bases = {dtype: (Snapshot(), Snapshot()) for dtype in DTYPES}
     for dtype, source in sources.items():
         for base in bases[dtype]:
             list(base.reset(source))
-    for batch in given:
+    for batch in all_batches:
         learner.update(batch)
         for dtype, source in sources.items():
             sender, receiver = bases[dtype]
-            begun = time.perf_counter()
-            whole = sum(tensor.nbytes for _, tensor in Snapshot().reset(source))
-            kept = time.perf_counter()
+            started = time.perf_counter()
+            total_bytes = sum(tensor.nbytes for _, tensor in Snapshot().reset(source))
+            copied = time.perf_counter()
             message = WeightUpdate(list(sender.diff(source)))
-            looked = time.perf_counter()
+            compared = time.perf_counter()
             for _ in receiver.apply(message.deltas):
                 pass
             done = time.perf_counter()
             yield (
                 f"{rate:>8.0e} {batch.step + 1:>5} {str(dtype).removeprefix('torch.'):>9} {sender.changed:>9.2%} "
-                f"{message.nbytes / 1e6:>9.1f} {whole / 1e6:>9.1f} {message.nbytes / whole:>7.3f} "
-                f"{kept - begun:>7.2f} {looked - kept:>7.2f} {done - looked:>7.2f}"
+                f"{message.nbytes / 1e6:>9.1f} {total_bytes / 1e6:>9.1f} {message.nbytes / total_bytes:>7.3f} "
+                f"{copied - started:>7.2f} {compared - copied:>7.2f} {done - compared:>7.2f}"
             )
 
 
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-6, 3e-5])
     arguments = parser.parse_args()
     print(f"{'rate':>8} {'step':>5} {'dtype':>9} {'changed':>9} {'sent MB':>9} {'all MB':>9} {'ratio':>7} ", end="")
-    print(f"{'copy s':>7} {'look s':>7} {'apply s':>7}")
+    print(f"{'copy s':>7} {'diff s':>7} {'apply s':>7}")
     for rate in arguments.rates:
         for line in measure(arguments.model, rate, arguments.steps):
             print(line, flush=True)

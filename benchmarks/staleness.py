@@ -1,9 +1,9 @@
-"""Does a run learn as far with stale rollouts? The quickstart with several seeds and bounds of staleness.
+"""Final reward of the quickstart by bound of staleness (`max_staleness`), over several seeds.
 
     python -m benchmarks.staleness [--seeds 5] [--staleness 0,1] [--folder staleness]
 
-Prints the held-out reward of the last turn before and after each run, then means and their standard errors. What is
-there already in the folder is not run again.
+Prints the held-out reward of the last turn before and after each run, then means and standard errors. Finished runs in
+the folder are not repeated.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ KEY = "eval/turn_2/reward_mean"
 
 
 def held_out(folder: Path) -> list[float]:
-    """The evaluations' rewards, first to last."""
+    """Return the rewards of all evaluations, in order."""
     metrics = folder / "metrics.jsonl"
     rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
     return [row[KEY] for row in rows if KEY in row]
 
 
 def train(folder: Path, seed: int, staleness: int) -> None:
-    """One run, if it is not there."""
+    """Train a run to its end, unless it is finished."""
     if (folder / "models" / "agent_1").is_dir() and len(held_out(folder)) >= 2:
         return
     settings = {

@@ -1,11 +1,11 @@
-"""Seconds until a run is ready for its first rollout, by part.
+"""Start-up time of a run until its first rollout, by part.
 
     python -m benchmarks.startup_time [--config configs/quickstart.yaml] [--repeats 3] [--against ../other/checkout]
 
-Starts runs of one step, one after another; with `--against` those of another checkout take turns with them. Parts are
-what a run itself says (`startup_s` in its machine.json): some go on side by side. `ready` is the time from the command
-to the run's line that says so; `first rollout` follows it; `CPU` is what all processes of the run had computed by then,
-in seconds of one core, which other work on the machine changes less than it does the wall clock. Medians over repeats.
+Starts runs of one step one after another; with `--against`, runs of another checkout alternate with them. The parts are
+`startup_s` in the run's machine.json; some of them run concurrently. `ready` is the time from the command to the run's
+line "ready after"; `first rollout` follows it. `CPU` is the CPU time of all processes of the run until it is ready, in
+seconds, which depends less on other load than the wall clock does. Prints medians over the repeats.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ DEADLINE_S = 600
 
 
 def start(checkout: Path, config: Path, folder: Path) -> dict[str, float]:
-    """One run of one step in a new folder: its parts. Raises RuntimeError where it does not get that far."""
+    """Run one step in a new folder and return the seconds of each part. Raises RuntimeError if the run fails."""
     mark = f"{MARK}={folder}"
     command = [sys.executable, "-m", "marl_ray", "train", "magrpo", "--config", str(config), "--override"]
     command += ["magrpo.max_steps=1", "dataset.eval_split=null", f"output.base_dir={folder}", "output.run_name=run"]
     environment = os.environ | {"PYTHONPATH": str(checkout), MARK: str(folder)}
-    begun = time.monotonic()
+    started = time.monotonic()
     parts: dict[str, float] = {}
-    said = []
+    output = []
     with subprocess.Popen(command, cwd=checkout, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            said.append(line)
+            output.append(line)
             if READY in line and not parts:
-                parts = {"ready": time.monotonic() - begun, "CPU": cpu_s(mark)}
+                parts = {"ready": time.monotonic() - started, "CPU": cpu_s(mark)}
         process.wait(DEADLINE_S)
     if process.returncode or not parts:
-        raise RuntimeError(f"{command} failed: {''.join(said[-3:])}")
-    told = json.loads((folder / "run" / "machine.json").read_text()).get("startup_s", {})
+        raise RuntimeError(f"{command} failed: {''.join(output[-3:])}")
+    startup_s = json.loads((folder / "run" / "machine.json").read_text()).get("startup_s", {})
     row = json.loads((folder / "run" / "metrics.jsonl").read_text().splitlines()[0])
-    told.pop("ready", None)
-    return {**told, **parts, "first rollout": row["time/rollout"]}
+    startup_s.pop("ready", None)
+    return {**startup_s, **parts, "first rollout": row["time/rollout"]}
 
 
 def cpu_s(mark: str) -> float:
-    """Of all processes with this variable, until now."""
+    """Return the CPU seconds so far of all processes with this environment variable."""
     total = 0.0
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
                 fields = (process / "stat").read_text().rpartition(")")[2].split()
                 total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        except OSError:  # it has ended meanwhile, or is somebody else's
+        except OSError:  # the process has ended, or belongs to another user
             continue
     return total
 

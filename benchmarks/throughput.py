@@ -1,15 +1,14 @@
-"""Joint samples a second of the whole loop, and where the time goes: marl_ray beside CoMLRL, and beside its own parts.
+"""Joint samples per second of the training loop by phase: marl_ray compared with CoMLRL and with its own parts.
 
-    python -m benchmarks.throughput                     # all, taking turns, some minutes
+    python -m benchmarks.throughput                     # all sides, some minutes
     python -m benchmarks.throughput --without comlrl --steps 10 --json result.json
     python -m benchmarks.throughput --model bundled:smollm2-135m --dataset mbpp.jsonl --generations 4 \\
         --new-tokens 128 --tasks-per-step 2 --without bare --warmup 0 --steps 1 --repeats 1 --comlrl-threads 1
 
-Both sides train two agents of a tiny, randomly initialised Qwen2, or of `--model`, on the same prompts, with the same
-reward, for the same number of steps. Bare vLLM and the bare learners do again what marl_ray's engines and learners did,
-without the loop (`bare.py`). See README.md beside this file for what is and what is not measured. Each side has
-processes of its own that start once and then wait; they take turns, a block of steps each, and whoever does not have
-the turn is idle.
+marl_ray and CoMLRL train two agents with a tiny, randomly initialised Qwen2 or `--model`, on the same prompts, with the
+same reward, for the same number of steps. Bare vLLM and the bare learners repeat the work of marl_ray's engines and
+learners without the loop (`throughput_bare.py`). The processes of each side start once. The sides alternate blocks of
+steps, and only one side runs at a time. benchmarks/README.md describes the measurement.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ OURS, THEIRS = SIDES = ("marl_ray", "comlrl")
 
 
 class Side:
-    """The benchmark's end: a process that has started and waits for its turns."""
+    """A running process of marl_ray or CoMLRL that executes blocks of steps on request."""
 
     def __init__(self, name: str, python: str, workload: Workload, folder: Path) -> None:
         self.name = name
@@ -61,12 +60,12 @@ class Side:
         os.close(reply_write)
         self._commands = os.fdopen(command_write, "w")
         self._replies = os.fdopen(reply_read, "r")
-        begun = time.monotonic()
+        started = time.monotonic()
         self._reply()
-        self.start_s = time.monotonic() - begun
+        self.start_s = time.monotonic() - started
 
     def run(self, steps: int) -> Block:
-        """One turn."""
+        """Run a block of steps and return its measurements."""
         self._commands.write(f"{steps} {self.threads}\n")
         self._commands.flush()
         return self._reply()
@@ -89,21 +88,21 @@ class Side:
 
 
 def make_workload(arguments: argparse.Namespace, folder: Path) -> Workload:
-    """Model, tokenizer and prompts, in `folder`."""
+    """Write model, tokenizer and prompts to `folder` and return the workload."""
     from marl_ray.data.loading import load_tasks
     from marl_ray.environments.code_generation import CodeGeneration
     from marl_ray.models.names import resolve_model
     from marl_ray.toy import BASE_PATH
 
-    ours = str(HUMANEVAL) if HUMANEVAL.exists() and not arguments.real_reward else "bundled:toy"
-    dataset = arguments.dataset or ours
+    default = str(HUMANEVAL) if HUMANEVAL.exists() and not arguments.real_reward else "bundled:toy"
+    dataset = arguments.dataset or default
     tasks = load_tasks(dataset, "train")
     tasks = tasks[: len(tasks) - len(tasks) % arguments.tasks_per_step]
     prompts = [CodeGeneration(2).first_prompts(task) for task in tasks]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
     if arguments.real_reward:
         if not (BASE_PATH / "config.json").exists():
-            sys.exit(f"--real-reward needs the bundled base policy, and {BASE_PATH} is not there")
+            sys.exit(f"--real-reward needs the bundled base policy, and {BASE_PATH} does not exist")
         model = BASE_PATH
     elif arguments.model:
         model = Path(resolve_model(arguments.model))
@@ -124,7 +123,7 @@ def make_workload(arguments: argparse.Namespace, folder: Path) -> Workload:
 
 
 def make_model(texts: list[str], folder: Path) -> None:
-    """About 0.36 M random parameters, and a BPE trained on the prompts under the class that will load it."""
+    """Write a model of 0.36 M random parameters and a BPE tokenizer trained on these texts."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
     from transformers.utils.logging import disable_progress_bar
@@ -153,32 +152,32 @@ def make_model(texts: list[str], folder: Path) -> None:
 
 
 def choose_threads(side: Side) -> None:
-    """One step each with 1 thread and with as many as torch takes, which is slow on a busy machine; keep the faster."""
+    """Run one step with 1 thread and one with torch's default, which is slow on a busy machine, and keep the faster."""
     rates = {}
     for side.threads in (1, 0):
         rates[side.threads] = side.run(1).rate
     side.threads = max(rates, key=lambda threads: rates[threads])
-    print(f"{side.name}: 1 thread {rates[1]:.1f}, all threads {rates[0]:.1f} joint samples/s; the faster is kept")
+    print(f"{side.name}: 1 thread {rates[1]:.1f}, all threads {rates[0]:.1f} joint samples/s; using the faster")
 
 
 def report(blocks: dict[str, list[Block]], agents: int) -> dict[str, Any]:
-    """Print medians, shares and the ratio; returns them."""
+    """Print and return medians, shares and the ratio."""
     result: dict[str, Any] = {}
-    print(f"\n{'':10} joint samples/s       tokens/s  tokens a     share of the time")
+    print(f"\n{'':10} joint samples/s       tokens/s  tokens per   share of the time")
     print(f"{'':10} median   (range)               completion   " + "  ".join(f"{p:>7}" for p in PHASES))
     sides = [name for name in SIDES if name in blocks]
     for side in sides:
-        turns = blocks[side]
-        rates = [turn.rate for turn in turns]
-        shares = {phase: statistics.median(turn.share(phase) for turn in turns) for phase in PHASES}
-        tokens_per_s = statistics.median(turn.tokens / turn.seconds for turn in turns)
-        length = sum(t.tokens for t in turns) / (sum(t.joint_samples for t in turns) * agents)
+        own = blocks[side]
+        rates = [block.rate for block in own]
+        shares = {phase: statistics.median(block.share(phase) for block in own) for phase in PHASES}
+        tokens_per_s = statistics.median(block.tokens / block.seconds for block in own)
+        length = sum(b.tokens for b in own) / (sum(b.joint_samples for b in own) * agents)
         result[side] = {
             "joint_samples_per_s": statistics.median(rates),
             "tokens_per_s": tokens_per_s,
             "completion_tokens": length,
             "shares": shares,
-            "blocks": [asdict(turn) for turn in turns],
+            "blocks": [asdict(block) for block in own],
         }
         spread = f"({min(rates):.3g}-{max(rates):.3g})"
         print(
@@ -189,30 +188,30 @@ def report(blocks: dict[str, list[Block]], agents: int) -> dict[str, Any]:
         pairs = [ours.rate / theirs.rate for ours, theirs in zip(blocks[OURS], blocks[THEIRS], strict=True)]
         ratio = result[OURS]["joint_samples_per_s"] / result[THEIRS]["joint_samples_per_s"]
         result["ratio"], result["ratio_by_pair"] = ratio, pairs
-        print(f"\nmarl_ray / comlrl: {ratio:.1f} times (pairs {min(pairs):.1f} to {max(pairs):.1f})")
+        print(f"\nmarl_ray / comlrl: {ratio:.1f} (pairs {min(pairs):.1f} to {max(pairs):.1f})")
     if OURS in blocks and "vllm" in blocks:
         result["bare"] = report_bare(blocks[OURS], blocks["vllm"], blocks["learner"])
     return result
 
 
 def report_bare(ours: list[Block], vllm: list[Block], learner: list[Block]) -> dict[str, Any]:
-    """Print what the loop makes of its parts; returns the ratios, one a turn."""
-    turns = list(zip(ours, vllm, learner, strict=True))
+    """Print and return the ratios between the loop and its bare parts, per block and as medians."""
+    triples = list(zip(ours, vllm, learner, strict=True))
     rollout = statistics.median(our.tokens / our.rollout for our in ours)
     bare = statistics.median(engine.tokens / engine.seconds for engine in vllm)
     print(f"\nrollout {rollout:.0f} tokens/s, bare vLLM {bare:.0f}")
     steps = sum(our.steps for our in ours)
     learn, alone = (sum(seconds) / steps for seconds in ([our.learn for our in ours], [one.seconds for one in learner]))
-    print(f"learning {learn:.3f} s a step, bare learner {alone:.3f}")
+    print(f"learning {learn:.3f} s per step, bare learner {alone:.3f}")
     ratios = {
-        "rollout tokens/s / bare vLLM": [o.tokens / o.rollout / (e.tokens / e.seconds) for o, e, _ in turns],
-        "learn seconds / bare learner": [o.learn / b.seconds for o, _, b in turns],
+        "rollout tokens/s / bare vLLM": [o.tokens / o.rollout / (e.tokens / e.seconds) for o, e, _ in triples],
+        "learn seconds / bare learner": [o.learn / b.seconds for o, _, b in triples],
         "(bare vLLM + bare learner) / step": [
-            (o.tokens * e.seconds / e.tokens + b.seconds) / o.seconds for o, e, b in turns
+            (o.tokens * e.seconds / e.tokens + b.seconds) / o.seconds for o, e, b in triples
         ],
     }
     for name, values in ratios.items():
-        print(f"{name}: {statistics.median(values):.0%} (turns {min(values):.0%} to {max(values):.0%})")
+        print(f"{name}: {statistics.median(values):.0%} (blocks {min(values):.0%} to {max(values):.0%})")
     return {"ratios": ratios, "vllm": [asdict(one) for one in vllm], "learner": [asdict(one) for one in learner]}
 
 
@@ -220,37 +219,50 @@ def main() -> None:
     """Measure and print."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "marl-ray" / COMLRL.replace("==", "-")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=3, help="steps in one turn (default 3)")
-    parser.add_argument("--repeats", type=int, default=5, help="turns of each side (default 5)")
-    parser.add_argument("--warmup", type=int, default=1, help="steps before the first turn, not counted (default 1)")
-    parser.add_argument("--tasks-per-step", type=int, default=16, help="tasks in a step (default 16)")
-    parser.add_argument("--generations", type=int, default=8, metavar="G", help="answers an agent and task (default 8)")
-    parser.add_argument("--new-tokens", type=int, default=64, help="of an answer, at most (default 64)")
-    parser.add_argument("--model", help="a bundled model or a folder, in place of a random one that is made here")
-    parser.add_argument("--dataset", metavar="FILE", help="HumanEval or MBPP rows, in place of what is found")
-    parser.add_argument("--without", choices=("comlrl", "bare"), nargs="+", default=[], help="leave out")
-    parser.add_argument("--real-reward", action="store_true", help="toy tasks and bundled base, marl_ray's own reward")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
-    parser.add_argument("--comlrl-env", type=Path, default=cache, help=f"its environment (default {cache})")
+    parser.add_argument("--steps", type=int, default=3, help="steps per block (default 3)")
+    parser.add_argument("--repeats", type=int, default=5, help="blocks per side (default 5)")
+    parser.add_argument("--warmup", type=int, default=1, help="steps before the first block, not counted (default 1)")
+    parser.add_argument("--tasks-per-step", type=int, default=16, help="tasks per step (default 16)")
     parser.add_argument(
-        "--comlrl-threads", type=int, default=0, help="of torch there (default: the faster of 1 and all)"
+        "--generations", type=int, default=8, metavar="G", help="completions per agent and task (default 8)"
+    )
+    parser.add_argument("--new-tokens", type=int, default=64, help="maximum tokens per completion (default 64)")
+    parser.add_argument("--model", help="bundled model or folder (default: a random model)")
+    parser.add_argument(
+        "--dataset", metavar="FILE", help="HumanEval or MBPP rows (default: HumanEval if found, else toy tasks)"
+    )
+    parser.add_argument("--without", choices=("comlrl", "bare"), nargs="+", default=[], help="sides to leave out")
+    parser.add_argument(
+        "--real-reward", action="store_true", help="bundled base policy on the toy tasks with their reward"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
+    parser.add_argument("--comlrl-env", type=Path, default=cache, help=f"CoMLRL's environment (default {cache})")
+    parser.add_argument(
+        "--comlrl-threads", type=int, default=0, help="CoMLRL's torch threads (default: the faster of 1 and all)"
     )
     arguments = parser.parse_args()
     if arguments.real_reward and (arguments.model or arguments.dataset):
-        parser.error("--real-reward has a model and tasks of its own: leave --model and --dataset out")
+        parser.error("--real-reward determines model and tasks: leave out --model and --dataset")
     names = [OURS, *([] if "bare" in arguments.without else KINDS), *([] if THEIRS in arguments.without else [THEIRS])]
     pythons = {OURS: sys.executable}
     if THEIRS in names:
         pythons[THEIRS] = comlrl_python(arguments.comlrl_env)
-    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the start", flush=True)
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before the start",
+        flush=True,
+    )
     sides: list[Side | BareSide] = []
     blocks: dict[str, list[Block]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(prefix="marl-ray-benchmark-") as temporary:
-        there = Path(temporary)
-        workload = make_workload(arguments, there)
+        folder = Path(temporary)
+        workload = make_workload(arguments, folder)
         try:
             for name in names:
-                side = Side(name, pythons[name], workload, there) if name in SIDES else BareSide(name, workload, there)
+                side: Side | BareSide
+                if name in SIDES:
+                    side = Side(name, pythons[name], workload, folder)
+                else:
+                    side = BareSide(name, workload, folder)
                 sides.append(side)
                 print(f"{name}: started in {side.start_s:.0f} s, not counted", flush=True)
                 side.threads = arguments.comlrl_threads or 1
@@ -258,11 +270,11 @@ def main() -> None:
                     side.run(arguments.warmup)
                 if isinstance(side, Side) and name == THEIRS and not arguments.comlrl_threads:
                     choose_threads(side)
-            for turn in range(arguments.repeats):
+            for block in range(arguments.repeats):
                 for side in sides:
                     blocks[side.name].append(side.run(arguments.steps))
                 rates = ", ".join(f"{name} {blocks[name][-1].rate:.3g}" for name in SIDES if name in names)
-                print(f"turn {turn + 1} of {arguments.repeats}: {rates} joint samples/s", flush=True)
+                print(f"block {block + 1} of {arguments.repeats}: {rates} joint samples/s", flush=True)
         finally:
             for side in sides:
                 side.close()

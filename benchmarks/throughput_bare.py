@@ -1,8 +1,8 @@
-"""What the loop is measured against in `throughput.py`: the same work of vLLM and of the learners, and nothing else.
+"""The bare sides of `throughput.py`: the work of marl_ray's engines and learners without the loop.
 
-Two processes a kind, one an agent, without Ray and without a driver. A step is what marl_ray's side did in its step of
-that number: the engines are asked for the same groups of the same prompts, with the same seeds; the learners get the
-batches of its log. Agents start a step together, and it takes as long as the slower one.
+Each kind (vLLM, learner) has one process per agent, without Ray and without a driver. Step n repeats the work of
+marl_ray's step n: the engines sample the same groups from the same prompts with the same seeds, and the learners learn
+the batches in the run's log. All agents start a step together, and the slowest agent determines its duration.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 from benchmarks.throughput_comlrl import Block, Workload
 
 Work = Callable[[int], Callable[[], int]]
-"""Makes a step's work ready; what it returns does it, and gives the number of tokens."""
+"""Prepares a step and returns the function that runs the step and returns its number of tokens."""
 
 
 def vllm_work(workload: Workload, agent: int, folder: Path) -> Work:
-    """The generator's engine, driven by the tightest loop there is. Its weights stay as they were in the beginning."""
+    """Return the work of a generator's engine in a minimal loop. Its weights are never updated."""
     from benchmarks.throughput_marl_ray import make_config, requests_of
     from marl_ray.actors.vllm_arguments import EngineSpec, engine_arguments, engine_environment, sampling_parameters
 
@@ -57,7 +57,7 @@ def vllm_work(workload: Workload, agent: int, folder: Path) -> Work:
             tokens = 0
             while engine.has_unfinished_requests():
                 for group in engine.step():
-                    assert isinstance(group, RequestOutput)  # nothing else was asked for
+                    assert isinstance(group, RequestOutput)  # the only kind of request
                     tokens += sum(len(completion.token_ids) for completion in group.outputs)
             return tokens
 
@@ -67,7 +67,7 @@ def vllm_work(workload: Workload, agent: int, folder: Path) -> Work:
 
 
 def learner_work(workload: Workload, agent: int, folder: Path) -> Work:
-    """The agent's learner, which gets its whole batch at once."""
+    """Return the work of an agent's learner, which receives its complete batch at once."""
     from benchmarks.throughput_marl_ray import make_config, run_folder
     from marl_ray.learning.arguments import learner_arguments
 
@@ -97,13 +97,13 @@ KINDS = {"vllm": vllm_work, "learner": learner_work}
 
 
 class BareSide:
-    """The processes of one kind; like `Side`, but without joint samples."""
+    """The processes of one kind, with the interface of `Side`; its blocks have no joint samples."""
 
     def __init__(self, name: str, workload: Workload, folder: Path) -> None:
         self.name = name
         self.threads = 1
         self._steps = 0
-        begun = time.monotonic()
+        started = time.monotonic()
         context = multiprocessing.get_context("spawn")
         self._connections: list[Connection] = []
         self._processes = []
@@ -115,18 +115,18 @@ class BareSide:
             self._connections.append(ours)
             self._processes.append(process)
         self._receive()
-        self.start_s = time.monotonic() - begun
+        self.start_s = time.monotonic() - started
 
     def run(self, steps: int) -> Block:
-        """The next steps, which marl_ray's side must have done."""
+        """Run the next steps, which marl_ray must have finished, and return their measurements."""
         block = Block(steps=steps)
         for step in range(self._steps, self._steps + steps):
             self._send(step)
-            self._receive()  # all have read what they need
-            begun = time.monotonic()
+            self._receive()  # all processes have loaded their inputs
+            started = time.monotonic()
             self._send(None)
             block.tokens += sum(self._receive())
-            block.seconds += time.monotonic() - begun
+            block.seconds += time.monotonic() - started
         self._steps += steps
         return block
 
@@ -148,7 +148,7 @@ class BareSide:
 
 
 def _serve(connection: Connection, name: str, workload: Workload, agent: int, folder: Path) -> None:
-    """One process, until the other end is closed."""
+    """Prepare and run one step per pair of messages, until the connection is closed."""
     ready = KINDS[name](workload, agent, folder)
     connection.send(0)
     try:

@@ -1,11 +1,11 @@
-"""CoMLRL's side of `throughput.py`, and what both sides share: the workload, the taking of turns, the reward.
+"""The CoMLRL side of `throughput.py`, and the code that both sides share: workload, alternation and reward.
 
-`throughput.py` imports this, and starts it as a script in CoMLRL's own environment; hence nothing but the standard
+`throughput.py` imports this module and also starts it as a script in CoMLRL's own environment, so only the standard
 library is imported at the top.
 
-CoMLRL's MAGRPO trainer runs unchanged. Steps are counted at the data set, which the trainer asks for one task at a
-time: by the first task of a step, the update of the step before is done. Generation and update are timed around the
-trainer's own methods.
+CoMLRL's MAGRPO trainer runs unchanged. Steps are counted in the data set, from which the trainer takes one task at a
+time: when it takes the first task of a step, the update of the previous step is complete. Generation and updates are
+timed around the trainer's methods.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ PHASES = ("rollout", "learn", "sync", "other")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What both sides are given. `prompts` is a .jsonl file of one list of agents' prompts a task; of the dataset its
-    first `tasks` are used, so that all steps have the same size."""
+    """The workload of both sides. `prompts` is a .jsonl file with one list of prompts per task, one prompt per agent.
+    Only the first `tasks` tasks of the dataset are used, so that all steps have the same size."""
 
     model: str
     dataset: str
@@ -47,7 +47,7 @@ class Workload:
 
 @dataclass(slots=True)
 class Block:
-    """One turn of one side: wall seconds from its first step to the moment it would start another."""
+    """A block of steps of one side. `seconds` is the wall time from its first step until the next step would start."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -59,37 +59,37 @@ class Block:
 
     @property
     def rate(self) -> float:
-        """Joint samples a second."""
+        """Joint samples per second."""
         return self.joint_samples / self.seconds
 
     def share(self, phase: str) -> float:
-        """Of the wall time. `other` is what the timed phases leave."""
+        """Return the share of a phase in the wall time. `other` is the time outside the measured phases."""
         if phase == "other":
             return max(0.0, 1 - (self.rollout + self.learn + self.sync) / self.seconds)
         return float(getattr(self, phase)) / self.seconds
 
 
 class Stopped(Exception):
-    """The benchmark wants no more steps."""
+    """Raised when the benchmark needs no more steps."""
 
 
 class Gate:
-    """A side's end of the turn-taking: it calls `pass_through` before each step and adds to `block`."""
+    """The connection of a side to the benchmark. The side calls `pass_through` before each step and adds to `block`."""
 
     def __init__(self, commands: int, replies: int) -> None:
         self._commands = os.fdopen(commands, "r")
         self._replies = os.fdopen(replies, "w")
         self._left = 0
         self.threads = 0
-        """What CoMLRL's torch is to use in this block; 0: what it takes by itself."""
-        self._begun: float | None = None
+        """Number of torch threads of CoMLRL in this block; 0: torch's default."""
+        self._started: float | None = None
         self.block = Block()
 
     def pass_through(self) -> None:
-        """Return at once inside a block; between two, report and wait for the next. Raises Stopped."""
+        """Return at once within a block; at its end, report the block and wait for the next. Raises Stopped."""
         if self._left == 0:
-            if self._begun is not None:
-                self.block.seconds = time.monotonic() - self._begun
+            if self._started is not None:
+                self.block.seconds = time.monotonic() - self._started
             self._replies.write(json.dumps(asdict(self.block)) + "\n")
             self._replies.flush()
             line = self._commands.readline()
@@ -97,23 +97,23 @@ class Gate:
                 raise Stopped
             self._left, self.threads = map(int, line.split())
             self.block = Block(steps=self._left)
-            self._begun = time.monotonic()
+            self._started = time.monotonic()
         self._left -= 1
 
 
 def varied_reward(texts: Sequence[str]) -> float:
-    """A number in [0, 1) that depends on every character, so no completion of a group has advantage 0."""
+    """Return a checksum of the texts in [0, 1), so that no completion of a group has advantage 0."""
     return zlib.crc32("\0".join(texts).encode()) / 2**32
 
 
 def comlrl_python(folder: Path) -> str:
-    """Python of CoMLRL's own environment, made on first use with the versions of torch and transformers here."""
+    """Return the Python of CoMLRL's environment, created on first use with the same torch and transformers."""
     from importlib.metadata import version
 
     python = folder / "bin" / "python"
     done = folder / ".installed"
     if not done.exists():
-        print(f"installing {COMLRL} into {folder} (once, some minutes)", flush=True)
+        print(f"installing {COMLRL} into {folder} (first use only, some minutes)", flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
         torch = f"torch=={version('torch').split('+')[0]}+cpu"
@@ -125,7 +125,7 @@ def comlrl_python(folder: Path) -> str:
 
 
 def torch_threads(number: int | None = None) -> int:
-    """Set torch's threads if a number is given; returns how many there are."""
+    """Set the number of torch threads if given, and return the number."""
     import torch
 
     if number is not None:
@@ -134,7 +134,7 @@ def torch_threads(number: int | None = None) -> int:
 
 
 class GatedTasks:
-    """A map-style data set that goes round `rows`, and asks the gate before each step's first."""
+    """A map-style data set that repeats `rows` and passes the gate before the first task of each step."""
 
     def __init__(self, rows: list[list[str]], workload: Workload, gate: Gate) -> None:
         self.rows, self.per_step, self.gate = rows, workload.tasks_per_step, gate
@@ -152,7 +152,7 @@ class GatedTasks:
 
 
 def main() -> None:
-    """Train until the gate stops it."""
+    """Train until the gate raises `Stopped`."""
     from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
 
     workload, gate = Workload(**json.loads(sys.argv[2])), Gate(*map(int, sys.argv[3:5]))

@@ -1,7 +1,7 @@
-"""marl_ray's side of `throughput.py`: the real loop, stopped between two steps.
+"""The marl_ray side of `throughput.py`: the real loop, which pauses between blocks of steps.
 
-It writes down what each step asked of the engines, and its batch log has what the learners were given, so that
-`bare.py` can do both again without the loop.
+The requests to the engines are recorded per step, and the run's batch log has the inputs of the learners, so that
+`throughput_bare.py` can repeat both without the loop.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ MAX_LENGTH = 1024
 
 
 def run_folder(folder: Path) -> RunFolder:
-    """The run's, in the benchmark's."""
+    """Return the run folder inside the benchmark's folder."""
     return RunFolder(folder / "run")
 
 
 def requests_of(folder: Path, step: int, agent: int) -> list[tuple[list[int], SamplingSpec]]:
-    """What the agent's engine was asked in a step: prompt ids and how to sample, in the order of the answers."""
-    written = json.loads(_requests(folder, step).read_text())[agent]
-    return [(prompt_ids, SamplingSpec(**sampling)) for prompt_ids, sampling in written]
+    """Return the requests to an agent's engine in a step: prompt ids and sampling settings, in order of completion."""
+    recorded = json.loads(_requests(folder, step).read_text())[agent]
+    return [(prompt_ids, SamplingSpec(**sampling)) for prompt_ids, sampling in recorded]
 
 
 def _requests(folder: Path, step: int) -> Path:
@@ -53,14 +53,14 @@ def _requests(folder: Path, step: int) -> Path:
 
 
 def make_config(workload: Workload, folder: Path) -> Config:
-    """The run's, with the quickstart's resources."""
+    """Return the config of the run, with the resources of the quickstart."""
     return from_tree(
         {
             "model": {
                 "name": workload.model,
                 "temperature": workload.temperature,
                 "max_length": MAX_LENGTH,
-                "use_chat_template": False,  # CoMLRL has none
+                "use_chat_template": False,  # as in CoMLRL
                 "model_kwargs": {"torch_dtype": "float32"},
             },
             "dataset": {"name": workload.dataset, "train_split": "train"},
@@ -82,8 +82,8 @@ def make_config(workload: Workload, folder: Path) -> Config:
 
 
 @dataclass
-class Noted:
-    """An agent's generators, and what they were asked since it was last taken."""
+class RecordingGenerators:
+    """The generators of an agent, with the requests of the current step."""
 
     generators: GeneratorGroup
     requests: list[tuple[Sequence[int], dict[str, Any]]] = field(default_factory=list)
@@ -95,14 +95,14 @@ class Noted:
 
 
 class VariedReward(CodeGeneration):
-    """The code environment with all its work (joint program, execution, levels) and another reward."""
+    """The code environment with all of its work (joint program, execution, levels) but a checksum as reward."""
 
     def outcome(self, attempt: CodeAttempt, report: ExecutionReport) -> Outcome:
         return replace(super().outcome(attempt, report), reward=varied_reward(attempt.responses))
 
 
 def train(workload: Workload, gate: Gate, folder: Path) -> None:
-    """Train until the gate, which is asked before each step, stops it."""
+    """Train until the gate, which is passed before each step, raises `Stopped`."""
 
     class GatedTrainer(Trainer):
         def __init__(self, *arguments: Any) -> None:
@@ -110,14 +110,15 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
             self._roll_out, self.producer.roll_out = self.producer.roll_out, self.roll_out  # type: ignore[method-assign]
 
         async def roll_out(self, step: int) -> None:
-            await self.condition.wait_for(lambda: self.recorder.state.step == step)  # the step before is counted
+            await self.condition.wait_for(lambda: self.recorder.state.step == step)  # the previous step is recorded
             await asyncio.to_thread(gate.pass_through)
-            self.runner.generators = noted = [Noted(generators) for generators in self.actors.generators]
+            recording = [RecordingGenerators(generators) for generators in self.actors.generators]
+            self.runner.generators = recording
             await self._roll_out(step)
-            _requests(folder, step).write_text(json.dumps([one.requests for one in noted]))
+            _requests(folder, step).write_text(json.dumps([generators.requests for generators in recording]))
 
     class Tally:
-        """The sink that adds up a block."""
+        """A metric sink that adds the rows to the current block."""
 
         def row(self, row: MetricRow, name: str) -> None:
             gate.block.joint_samples += int(row["rollout/joint_samples"])
@@ -126,10 +127,10 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
                 setattr(gate.block, phase, getattr(gate.block, phase) + row[f"time/{phase}"])
 
         def episodes(self, step: int, kind: str, records: Sequence[EpisodeRecord]) -> None:
-            """None are counted."""
+            """Ignore episodes."""
 
         def close(self) -> None:
-            """Nothing is open."""
+            """Do nothing: the sink has no open files."""
 
     def open_tally(*arguments: Any) -> MetricStream:
         return MetricStream([*open_metric_stream(*arguments).sinks, Tally()])

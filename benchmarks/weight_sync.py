@@ -1,10 +1,10 @@
-"""Publishing: time and bytes for 1, 2 and 4 agents that publish at the same time, and for several replicas each.
+"""Weight synchronisation: time and bytes for 1, 2 and 4 agents at the same time, and for several replicas per agent.
 
     python -m benchmarks.weight_sync [--rounds 20] [--model bundled:toy-base]
 
-Real learners and engines, no training: every round all agents publish changed weights side by side. `bytes` are an
-agent's weights as they are put into the object store, once whatever the number of replicas. The rows take turns within
-a round where they share actors; starting takes most of the time.
+Starts real learners and engines, without training. In every round all learners send changed weights concurrently. The
+bytes are the size of one agent's weights in the object store, where they are put once for any number of replicas. Most
+of the run time is the start of the actors.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from marl_ray.core.concurrency import gather
 from marl_ray.storage.run_folder import RunFolder, StoredHistory
 
 SHAPES = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 4))
-"""Agents, and replicas each."""
+"""Numbers of agents and of replicas per agent."""
 
 
 def config_of(agents: int, replicas: int, model: str) -> Config:
-    """Actors that share one machine's cores."""
+    """Return a config whose actors share the cores of one machine."""
     return from_tree(
         {
             "model": {"name": model, "max_length": 512},
@@ -43,17 +43,17 @@ def config_of(agents: int, replicas: int, model: str) -> Config:
 
 
 async def measure(agents: int, replicas: int, model: str, rounds: int, folder: Path) -> tuple[float, int]:
-    """Median seconds until all agents have published, and an agent's bytes."""
+    """Return the median seconds until all agents have sent their weights, and the bytes per agent."""
     team = await start_actors(config_of(agents, replicas, model), 1)
     try:
         for learner, generators in zip(team.learners, team.generators, strict=True):
             await learner.connect(generators, StoredHistory(RunFolder(folder), learner.policy))
         seconds, sent = [], 0
         for _ in range(rounds + 1):
-            begun = time.perf_counter()
-            deliveries = await gather(*(learner.update_weights(changed=True) for learner in team.learners))
-            seconds.append(time.perf_counter() - begun)
-            sent = deliveries[0].sent_bytes
+            started = time.perf_counter()
+            results = await gather(*(learner.update_weights(changed=True) for learner in team.learners))
+            seconds.append(time.perf_counter() - started)
+            sent = results[0].sent_bytes
         return statistics.median(seconds[1:]), sent
     finally:
         await team.close()
@@ -67,7 +67,7 @@ def main() -> None:
     from marl_ray.cluster.ray_connection import connect, disconnect
 
     connect(verbose=False)
-    print(f"{'agents':>7}{'replicas':>10}{'ms':>9}{'MB an agent':>14}")
+    print(f"{'agents':>7}{'replicas':>10}{'ms':>9}{'MB per agent':>14}")
     try:
         with tempfile.TemporaryDirectory() as folder:
             for agents, replicas in SHAPES:

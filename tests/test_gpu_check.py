@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import gpu_check
 from benchmarks.device_checks import CHECKS, Machine
-from benchmarks.gpu_check import Result, main, report, run_apart, table
+from benchmarks.gpu_check import Result, main, report, run_in_subprocess, table
 
 CPU = Machine(0, "bundled:toy-base")
 
@@ -21,23 +21,23 @@ def test_a_cpu_runs_its_checks_and_writes_a_report(tmp_path: Path, capsys: pytes
     assert status == 0, output
     text = page.read_text()
     assert "3 of 4 checks passed, 0 failed." in text
-    assert "- GPUs: no GPU, on the CPU alone" in text
-    assert "| two_devices | engine, NCCL with checksums, agreement | skipped |" in text
-    assert "needs 2 GPUs, and there are 0" in text
+    assert "- GPUs: none (CPU only)" in text
+    assert "| two_devices | engine, NCCL with checksums, log-probability gap | skipped |" in text
+    assert "needs 2 GPUs; this machine has 0" in text
     for number in ("transport Ray's object store", "checksum", "gap after the update", "ranks 2", "asleep MB"):
         assert number in text
-    assert "the report is in" in output
+    assert "report written to" in output
 
 
 def test_failed_checks_are_reported_with_their_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    late = run_apart("turns", CPU, True, 0.2)
+    late = run_in_subprocess("turns", CPU, True, 0.2)
     assert (late.name, late.outcome) == ("turns", "failed")
-    assert late.said.endswith("it was not done after 0.2 s")
+    assert late.output.endswith("not finished after 0.2 s")
     results = [late, Result("ranks", "ok", 3.0, {"gap": 0.00123, "transport": "x"})]
     assert "ranks  ok" in table(results)
     assert "gap 0.00123, transport x" in report(results, CPU, [])
     assert "## turns\n\n```" in report(results, CPU, [])
-    monkeypatch.setattr(gpu_check, "run_apart", lambda name, *_: late)
+    monkeypatch.setattr(gpu_check, "run_in_subprocess", lambda name, *_: late)
     assert main(["--cpu", "--only", "turns"]) == 1
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from benchmarks.gradient_parity import CASES, TASKS, Case, compare, grow, our_gradient
+from benchmarks.gradient_parity import CASES, TASKS, Case, compare, our_gradient, random_tree
 from benchmarks.throughput import make_model
 
 
@@ -21,7 +21,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_every_case_has_a_gradient(case: Case, model: str) -> None:
     # The gradient is reproducible for the same trees, and differs for other trees.
     rng = random.Random(0)
-    trees, others = ([grow(case, rng) for _ in range(TASKS)] for _ in range(2))
+    trees, others = ([random_tree(case, rng) for _ in range(TASKS)] for _ in range(2))
     found = our_gradient(case, trees, model)
     assert all(gradient.isfinite().all() for gradient in found.values())
     assert any(gradient.abs().max() > 0 for gradient in found.values())
@@ -32,7 +32,7 @@ def test_every_case_has_a_gradient(case: Case, model: str) -> None:
 def test_marloo_and_magrpo_cases_differ_by_their_factor(model: str) -> None:
     # MARLOO's gradient is G / (G - 1) times MAGRPO's.
     magrpo, marloo = (case for case in CASES if case.name in ("magrpo", "marloo"))
-    trees = [grow(magrpo, random.Random(1)) for _ in range(TASKS)]
+    trees = [random_tree(magrpo, random.Random(1)) for _ in range(TASKS)]
     cosine, ratio = compare(our_gradient(marloo, trees, model), our_gradient(magrpo, trees, model))
     assert cosine == pytest.approx(1.0, abs=1e-6)
     assert ratio == pytest.approx(4 / 3, rel=1e-5)

@@ -12,7 +12,7 @@ import yaml
 
 from benchmarks.learning.__main__ import RESULTS, current
 from benchmarks.learning.expert import MODEL, serving
-from benchmarks.learning.measures import lines_of, measure
+from benchmarks.learning.measures import measure, read_lines
 from benchmarks.learning.report import draw, interval, table
 from benchmarks.learning.studies import FEWER, JOINT, STUDIES, TOY_HARD, Study
 from marl_ray.config import ExternalConfig, from_tree, parse_overrides
@@ -102,7 +102,7 @@ def test_every_group_of_arms_has_its_panel_and_every_arm_its_colour(tmp_path: Pa
 def test_the_expert_of_the_hard_set_suggests_a_pair_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any word")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    rows, pair = lines_of(HARD_TASKS_PATH)[::10], CodeGeneration(2)
+    rows, pair = read_lines(HARD_TASKS_PATH)[::10], CodeGeneration(2)
 
     async def suggested(address: str) -> list[dict[str, str] | None]:
         expert = Expert(endpoint_of(ExternalConfig(expert_model=MODEL, expert_base_url=address)))

@@ -1,1 +1,1 @@
-"""What is joint training worth? Studies of many runs each, their tables and curves: `python -m benchmarks.learning`."""
+"""Studies that compare joint training with other ways to train: `python -m benchmarks.learning`."""

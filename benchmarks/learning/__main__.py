@@ -1,16 +1,16 @@
-"""What is joint training worth, and which way of it? One run an arm and seed.
+"""Compare ways to train a pair of agents, with one run per arm and seed.
 
     python -m benchmarks.learning [--study toy-hard] [--arms joint,only_main] [--seeds 1,2,3] [--list] [--only-table]
 
-toy-hard: 24 ways to train the bundled pair on the harder bundled set. mbpp: two SmolLM2-135M on MBPP.
+Studies: toy-hard (24 ways to train the bundled pair on the harder bundled tasks), mbpp (two SmolLM2-135M on MBPP).
 
-Each run is a `marl-ray train` of its own with the study's config and the arm's overrides, below --folder. Its numbers
-become a line of docs/results/learning/STUDY.jsonl, and what has a line there is not run again. A run that was stopped goes on
-when it is asked for again, so this can be done in pieces. Lines of other settings, tasks or base policy than today's
-are left out, and their arms run anew.
+Each run is a `marl-ray train` with the study's config and the arm's overrides, in a folder below --folder. Its results
+are added to docs/results/learning/STUDY.jsonl as one line. Runs with a line are skipped and interrupted runs are
+resumed, so the command can be repeated until all runs are done. Lines with other settings, tasks or base policies than
+the current ones are ignored, and their runs are repeated.
 
-Prints a table of all lines and draws docs/results/learning/STUDY.png; --results names another folder. --override takes settings
-that make no difference to the numbers, such as where a copy of the data is.
+Prints a table of all lines and draws docs/results/learning/STUDY.png; --results selects another folder. Use --override
+only for settings that do not affect the results, such as the path of a data set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.learning.expert import serving
-from benchmarks.learning.measures import lines_of, measure
+from benchmarks.learning.measures import measure, read_lines
 from benchmarks.learning.report import draw, table
 from benchmarks.learning.studies import STUDIES, TOY_HARD, Study
 
@@ -35,8 +35,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "docs" / "results" / "learning"
 
 
-def train(study: Study, arm: str, seed: int, folder: Path, also: Sequence[str]) -> Path:
-    """Run an arm, or go on with it; returns the run's folder. Exits where the run does not end well."""
+def train(study: Study, arm: str, seed: int, folder: Path, more_overrides: Sequence[str]) -> Path:
+    """Run or resume an arm and return its run folder. Exits if the run fails."""
     run = folder / f"{arm}_{seed}_{study.digest(arm)}"
     settings = {
         **study.common,
@@ -50,43 +50,45 @@ def train(study: Study, arm: str, seed: int, folder: Path, also: Sequence[str]) 
     environment = dict(os.environ)
     with ExitStack() as stack:
         if settings.get("external.mode") == "expert_edits":
-            settings["external.expert_base_url"] = stack.enter_context(serving(lines_of(study.files[0])))
-            environment |= {"OPENAI_API_KEY": "any word", "NO_PROXY": "127.0.0.1"}
+            settings["external.expert_base_url"] = stack.enter_context(serving(read_lines(study.files[0])))
+            environment |= {"OPENAI_API_KEY": "unused", "NO_PROXY": "127.0.0.1"}
         overrides = [f"{key}={value}" for key, value in settings.items()]
         log = stack.enter_context(run.with_suffix(".log").open("a"))
-        child = subprocess.Popen([*command, *overrides, *also], stdout=log, stderr=log, cwd=ROOT, env=environment)
-        signal.signal(signal.SIGTERM, lambda *_: child.terminate())  # who is stopped waits until the run has stopped
+        child = subprocess.Popen(
+            [*command, *overrides, *more_overrides], stdout=log, stderr=log, cwd=ROOT, env=environment
+        )
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())  # then wait for the run to stop
         code = child.wait()
     if code:
-        sys.exit(f"{arm}, seed {seed} ended early, {log.name} says why; the same command goes on with it")
+        sys.exit(f"{arm}, seed {seed} failed, see {log.name}; the same command resumes it")
     return run
 
 
 def current(study: Study, results: Path) -> list[dict[str, Any]]:
-    """The lines of a study's arms as they are today."""
-    lines = lines_of(results / f"{study.name}.jsonl")
+    """Return the lines of a study whose settings, tasks and base policy are current."""
+    lines = read_lines(results / f"{study.name}.jsonl")
     return [line for line in lines if line["arm"] in study.arms and line["digest"] == study.digest(line["arm"])]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", choices=list(STUDIES), default=TOY_HARD.name)
-    parser.add_argument("--arms", help="of those that --list names; all if not given")
+    parser.add_argument("--arms", help="arms to run, see --list (default: all)")
     parser.add_argument("--seeds", default="1,2,3,4,5")
-    parser.add_argument("--folder", type=Path, default=Path("learning"), help="of the runs")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where STUDY.jsonl and STUDY.png are")
-    parser.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="of all runs")
-    parser.add_argument("--list", action="store_true", help="name arms, their settings and which seeds are done")
-    parser.add_argument("--only-table", action="store_true", help="run nothing")
+    parser.add_argument("--folder", type=Path, default=Path("learning"), help="folder of the runs")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of STUDY.jsonl and STUDY.png")
+    parser.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all runs")
+    parser.add_argument("--list", action="store_true", help="list the arms, their finished seeds and their settings")
+    parser.add_argument("--only-table", action="store_true", help="print the table without running anything")
     arguments = parser.parse_args(argv)
     study, results = STUDIES[arguments.study], arguments.results.absolute()
     arms = arguments.arms.split(",") if arguments.arms else list(study.arms)
     if unknown := set(arms) - set(study.arms):
-        parser.error(f"no arm is called {', '.join(sorted(unknown))}: --list names them")
+        parser.error(f"unknown arms: {', '.join(sorted(unknown))}; see --list")
     done = {(line["arm"], line["seed"]) for line in current(study, results)}
     if arguments.list:
         for name, arm in study.arms.items():
-            print(f"{name:12} seeds {sorted(seed for of, seed in done if of == name)}  {dict(arm.overrides)}")
+            print(f"{name:12} seeds {sorted(seed for other, seed in done if other == name)}  {dict(arm.overrides)}")
         return
     if not arguments.only_table:
         folder = arguments.folder.absolute()
@@ -98,11 +100,11 @@ def main(argv: Sequence[str] | None = None) -> None:
                     continue
                 run = train(study, name, seed, folder, arguments.override)
                 line: dict[str, Any] = {"arm": name, "seed": seed, "digest": study.digest(name)}
-                line |= measure(run, study.drawn[0], study.also)
+                line |= measure(run, study.drawn[0], study.extra_metrics)
                 with (results / f"{study.name}.jsonl").open("a") as file:
                     file.write(json.dumps(line) + "\n")
                 before, after = line["before"]["reward"], line["after"]["reward"]
-                print(f"{name}, seed {seed}: reward {before:.2f}, then {after:.2f}; {line['seconds']} s", flush=True)
+                print(f"{name}, seed {seed}: reward {before:.2f} -> {after:.2f}; {line['seconds']} s", flush=True)
     lines = current(study, results)
     print(table(lines, study))
     draw(lines, study, results / f"{study.name}.png")

@@ -1,7 +1,8 @@
-"""An expert for `external.mode: expert_edits` that knows the solutions of a bundled set: OpenAI's protocol, localhost.
+"""An expert for `external.mode: expert_edits` that knows the solutions of a bundled data set.
 
-Its edits are the whole functions of one way that passes all tests. So an arm that is told them shows what a second turn
-can make of a perfect hint; it says nothing of what a vendor's model would suggest.
+It serves OpenAI's API on localhost and suggests complete functions that pass all tests. An arm with this expert
+therefore measures the benefit of a perfect hint in the second turn, and not the benefit of suggestions by a vendor's
+model.
 """
 
 from __future__ import annotations
@@ -14,26 +15,28 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 MODEL = "openai:solutions"
-"""As which `external.expert_model` asks it."""
+"""The value of `external.expert_model` for this expert."""
 
 
 def edits(rows: Sequence[dict[str, Any]], question: str) -> dict[str, str]:
-    """The functions of the set's pair for the problem that stands in the question; `rows` are the set's file. Raises
-    LookupError where it holds no problem of the set."""
+    """Return the solution of both agents for the problem in the question; `rows` are the rows of the data set.
+
+    Raises LookupError if the question contains no problem of the data set.
+    """
     for row in rows:
         if row["prompt"].strip() in question:
             return {"aux": row["aux_solution"], row["entry_point"]: row["main_solution"]}
-    raise LookupError("the question holds no problem of the set")
+    raise LookupError("the question contains no problem of the data set")
 
 
 @contextmanager
 def serving(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Serves while the block runs; gives the value of `external.expert_base_url`."""
+    """Serve requests within the context, which is the value of `external.expert_base_url`."""
 
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"  # a connection for many questions
+        protocol_version = "HTTP/1.1"  # keeps connections open for several requests
         disable_nagle_algorithm = True
-        timeout = 60  # seconds without one, and it ends
+        timeout = 60  # seconds without a request until the connection is closed
 
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -50,7 +53,7 @@ def serving(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             self.wfile.write(reply)
 
         def log_message(self, *_: Any) -> None:
-            """Nothing: a run's log tells of failures."""
+            """Log nothing: failures are in the log of the run."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""A run's line: what its files say of held-out tasks before and after, and of the way between."""
+"""The results of one run from the files of its run folder: metrics of held-out tasks, and training curves."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ from tools.toy.demonstrations import PERFECT, Role
 from tools.toy.hard_demonstrations import attempt
 from tools.toy.hard_families import Problem, split_problems
 
-Also = Callable[[Path, int, int], dict[str, float]]
+ExtraMetrics = Callable[[Path, int, int], dict[str, float]]
 
 
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of JSON lines; none where there is no file."""
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a JSON Lines file; an empty list if the file does not exist."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def measure(run: Path, drawn: str, also: Also) -> dict[str, Any]:
-    """Held-out numbers `before` and `after`; `evaluations` with these two and between, [step, tokens so far, reward,
-    half of its 95 % interval over tasks, share that passes]; and a point a step: [tokens so far, reward, `drawn`].
+def measure(run: Path, drawn: str, extra_metrics: ExtraMetrics) -> dict[str, Any]:
+    """Return the results of a run as plain data.
 
-    Raises ValueError where episodes.jsonl has not all that were evaluated."""
-    rows = lines_of(run / "metrics.jsonl")
+    | key | value |
+    |---|---|
+    | `before`, `after` | metrics of held-out tasks at the first and the last evaluation |
+    | `evaluations` | per evaluation: step, sampled tokens, reward, half of its 95 % interval over tasks, pass rate |
+    | `curve` | per step: sampled tokens, reward, and the metric `drawn` of the last turn |
+
+    Raises ValueError if episodes.jsonl does not contain all evaluated tasks.
+    """
+    rows = read_lines(run / "metrics.jsonl")
     steps = [row for row in rows if "turn_1/reward_mean" in row]
     evaluations = [row for row in rows if "eval/turn_1/reward_mean" in row]
     last = max(int(key.split("_")[1].split("/")[0]) for key in steps[0] if key.startswith("turn_"))
@@ -45,30 +51,33 @@ def measure(run: Path, drawn: str, also: Also) -> dict[str, Any]:
 
     return {
         "seconds": round(sum(row["time/step"] for row in steps)),
-        "before": _held_out(first, last) | also(run, 0, last),
-        "after": _held_out(final, last) | also(run, final["step"], last),
+        "before": _held_out(first, last) | extra_metrics(run, 0, last),
+        "after": _held_out(final, last) | extra_metrics(run, final["step"], last),
         "evaluations": [evaluated(row) for row in evaluations],
         "curve": curve,
     }
 
 
 def _spread(run: Path, last: int, tasks_played: int) -> dict[int, float]:
-    """By step of an evaluation: half of a 95 % interval of the last turn's mean reward, over tasks."""
-    of_tasks: dict[int, dict[str, list[float]]] = {}
-    for episode in lines_of(run / "episodes.jsonl"):
+    """Return half of the 95 % interval, over tasks, of the last turn's mean reward, by step of the evaluation."""
+    rewards_by_task: dict[int, dict[str, list[float]]] = {}
+    for episode in read_lines(run / "episodes.jsonl"):
         if episode["kind"] == "eval":
-            rewards = of_tasks.setdefault(episode["step"], {}).setdefault(episode["task"], [])
+            rewards = rewards_by_task.setdefault(episode["step"], {}).setdefault(episode["task"], [])
             played = (node for node in episode["nodes"] if node["turn"] == last)
             rewards += (action["reward"] for node in played for action in node["joint_actions"])
-    if few := [step for step, tasks in of_tasks.items() if len(tasks) != tasks_played]:
-        raise ValueError(f"{run}: not all tasks of step {few[0]}'s evaluation are kept: raise output.episodes_per_step")
-    means = {step: [statistics.fmean(own) for own in tasks.values() if own] for step, tasks in of_tasks.items()}
+    if incomplete := [step for step, tasks in rewards_by_task.items() if len(tasks) != tasks_played]:
+        raise ValueError(
+            f"{run}: not all tasks of step {incomplete[0]}'s evaluation are in episodes.jsonl: "
+            "raise output.episodes_per_step"
+        )
+    means = {step: [statistics.fmean(own) for own in tasks.values() if own] for step, tasks in rewards_by_task.items()}
     return {step: round(1.96 * statistics.stdev(own) / len(own) ** 0.5, 4) for step, own in means.items()}
 
 
 def _held_out(row: Mapping[str, Any], last: int) -> dict[str, float]:
-    """Of an evaluation: mean reward and share that passes all tests in the last turn, and in the first; of the last
-    turn's programs the share of which a test fails without the helper, and what they earn points for."""
+    """Return the metrics of an evaluation: mean reward and pass rate in the last and the first turn; for the last turn
+    also the reward levels, and the share of programs that fail a test without the helper."""
     names = {
         "reward": f"turn_{last}/reward_mean",
         "passed": f"turn_{last}/all_passed",
@@ -85,16 +94,18 @@ def _held_out(row: Mapping[str, Any], last: int) -> dict[str, float]:
 
 
 def agreement(run: Path, step: int, last: int) -> dict[str, float]:
-    """Of the hard toy set's evaluation after `step`, last turn: the share that passes all tests, of known families and
-    of unseen ones; and of `pairs`, where the helper may take either of two steps and both answers are free of slips,
-    the share in which helper and entry point go by the same one (`agree`), and that in which it is the first
-    (`both_first`)."""
+    """Return metrics of the last turn of the evaluation after `step`, on the hard toy tasks.
+
+    `passed_eval` and `passed_unseen` are pass rates on known and unseen problem families. `pairs` counts the programs
+    of problems that can be split in two ways where both responses are free of errors; `agree` is the share in which
+    both agents chose the same split, `both_first` the share in which both chose the first.
+    """
     drawn = split_problems()
     by_prompt = {problem.prompt: (split, problem) for split in ("eval", "unseen") for problem in drawn[split]}
     of_task = {task.id: by_prompt[task.prompt] for task in load_tasks("bundled:toy-hard", "eval+unseen")}
     passed: dict[str, list[bool]] = {"eval": [], "unseen": []}
-    ways: list[tuple[int, ...]] = []
-    for episode in lines_of(run / "episodes.jsonl"):
+    choices: list[tuple[int, ...]] = []
+    for episode in read_lines(run / "episodes.jsonl"):
         if (episode["kind"], episode["step"]) != ("eval", step):
             continue
         split, problem = of_task[episode["task"]]
@@ -102,17 +113,17 @@ def agreement(run: Path, step: int, last: int) -> dict[str, float]:
             for action in node["joint_actions"]:
                 passed[split].append(action["levels"]["tests"] == 1.0)
                 texts = [group[index] for group, index in zip(node["responses"], action["indices"], strict=True)]
-                ways.append(_ways(problem, texts))
-    found = {f"passed_{split}": statistics.fmean(these) for split, these in passed.items()}
-    if pairs := [pair for pair in ways if len(pair) == 2]:
+                choices.append(_chosen_splits(problem, texts))
+    found = {f"passed_{split}": statistics.fmean(values) for split, values in passed.items()}
+    if pairs := [pair for pair in choices if len(pair) == 2]:
         found["pairs"] = len(pairs)
         found["agree"] = statistics.fmean(aux == main for aux, main in pairs)
         found["both_first"] = statistics.fmean(pair == (0, 0) for pair in pairs)
     return {name: round(value, 4) for name, value in found.items()}
 
 
-def _ways(problem: Problem, texts: Sequence[str]) -> tuple[int, ...]:
-    """Which step each of two agents leaves to the helper, of those who say so without a slip."""
+def _chosen_splits(problem: Problem, texts: Sequence[str]) -> tuple[int, ...]:
+    """Return the step that each agent assigns to the helper; an agent whose response has an error is left out."""
     if len(texts) != 2 or len(problem.family.ways) < 2:
         return ()
     rng = random.Random(0)

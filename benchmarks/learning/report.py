@@ -1,4 +1,4 @@
-"""The table and the curves of a study, from the lines of its results. Pure, but for the drawing."""
+"""The table and the curves of a study, from the lines of its results."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import numpy as np
 from benchmarks.learning.studies import JOINT, Study
 
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Student's t, 97.5 %, for 1 to 9 degrees of freedom; above that the normal's 1.960 is taken to be near enough."""
+"""97.5 % quantiles of Student's t for 1 to 9 degrees of freedom; above, the normal quantile 1.960 is used."""
 WINDOW = 8
-"""Steps that a point of a curve is the mean of."""
-PANELS_A_ROW = 3
+"""Number of steps in the trailing mean of a curve."""
+PANELS_PER_ROW = 3
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#c77c11", "#8e6bbf")
 
 Line = Mapping[str, Any]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean, and half the width of its 95 % interval by Student's t, over seeds; None for one value."""
+    """Return the mean and half the width of its 95 % interval (Student's t); None as the width for a single value."""
     mean, n = statistics.fmean(values), len(values)
     if n < 2:
         return mean, None
@@ -32,22 +32,23 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def table(lines: Sequence[Line], study: Study) -> str:
-    """Markdown: the untrained base, then a row an arm; the last columns are paired by seed against the joint arm."""
-    less = [f"{study.columns[name]}, less joint" for name in study.compared]
-    head = ["", "seeds", "tokens, thousands", *study.columns.values(), *less]
+    """Return a Markdown table with the untrained model and one row per arm. The last columns are differences from the
+    joint arm, paired by seed."""
+    differences_head = [f"{study.columns[name]}, less joint" for name in study.compared]
+    head = ["", "seeds", "tokens, thousands", *study.columns.values(), *differences_head]
     rows = [head, ["---"] * len(head)]
     before = [line["before"] for line in lines if line["arm"] == JOINT]
     if before:
-        rows.append(["before training", str(len(before)), "", *_cells(before, study), *("" for _ in less)])
-    theirs = {line["seed"]: line["after"] for line in lines if line["arm"] == JOINT}
+        rows.append(["before training", str(len(before)), "", *_cells(before, study), *("" for _ in differences_head)])
+    joint = {line["seed"]: line["after"] for line in lines if line["arm"] == JOINT}
     for name, arm in study.arms.items():
         own = {line["seed"]: line for line in lines if line["arm"] == name}
         if own:
             tokens = statistics.fmean(line["curve"][-1][0] for line in own.values()) / 1000
-            shared = sorted(own.keys() & theirs.keys() if name != JOINT else ())
-            differences = [[own[seed]["after"][of] - theirs[seed][of] for seed in shared] for of in study.compared]
+            shared = sorted(own.keys() & joint.keys() if name != JOINT else ())
+            differences = [[own[seed]["after"][key] - joint[seed][key] for seed in shared] for key in study.compared]
             cells = _cells([line["after"] for line in own.values()], study)
-            paired = (_cell(these, signed=True) if these else "" for these in differences)
+            paired = (_cell(values, signed=True) if values else "" for values in differences)
             rows.append([arm.title, str(len(own)), f"{tokens:.0f}", *cells, *paired])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -64,9 +65,11 @@ def _cell(values: Sequence[float], signed: bool = False) -> str:
 
 
 def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
-    """A panel a group of arms that has lines: what the study draws of training, over sampled tokens; the mean over the
-    seeds that all arms of the panel have, and all of these between the edges. Marks are held-out tasks, a seed each.
-    The joint arm is in every panel."""
+    """Draw one panel per group of arms with results, with the joint arm in every panel.
+
+    A curve is the study's metric over sampled tokens: its mean and range over the seeds that all arms of the panel
+    have. Marks are rewards on held-out tasks, one series per seed.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -75,17 +78,17 @@ def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
     by_arm = {arm: {line["seed"]: line for line in lines if line["arm"] == arm} for arm in study.arms}
     if not by_arm[JOINT]:
         return
-    found = {group: [arm for arm in of if by_arm[arm] and arm != JOINT] for group, of in study.groups.items()}
-    groups = {group: of for group, of in found.items() if of} or {next(iter(found)): []}
-    wide = min(len(groups), PANELS_A_ROW)
+    trained = {group: [arm for arm in arms if by_arm[arm] and arm != JOINT] for group, arms in study.groups.items()}
+    groups = {group: arms for group, arms in trained.items() if arms} or {next(iter(trained)): []}
+    wide = min(len(groups), PANELS_PER_ROW)
     high = math.ceil(len(groups) / wide)
     figure, grid = plt.subplots(
         high, wide, figsize=(1.0 + 4.2 * wide, 5.4 * high), sharey=True, layout="constrained", squeeze=False
     )
     number, label = study.drawn
-    for axis, (group, of) in zip(grid.flat, groups.items(), strict=False):
-        seeds = sorted(set.intersection(*(set(by_arm[arm]) for arm in [JOINT, *of])))
-        for arm, colour in zip([JOINT, *of], ["black", *COLOURS[: len(of)]], strict=True):
+    for axis, (group, arms) in zip(grid.flat, groups.items(), strict=False):
+        seeds = sorted(set.intersection(*(set(by_arm[arm]) for arm in [JOINT, *arms])))
+        for arm, colour in zip([JOINT, *arms], ["black", *COLOURS[: len(arms)]], strict=True):
             drawn = [by_arm[arm][seed] for seed in seeds]
             _draw(axis, [_curve(line) for line in drawn], colour, study.arms[arm].title)
             if study.marked:
@@ -98,25 +101,25 @@ def draw(lines: Sequence[Line], study: Study, path: Path) -> None:
             axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize=9)  # below, on no curve
+        axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize=9)  # below the panel
     for axis in grid.flat[len(groups) :]:
         axis.set_visible(False)
     for row in grid:
         row[0].set_ylabel(label)
-    grid[0][0].set_ylim(bottom=0)  # of all panels, as their curves need it
+    grid[0][0].set_ylim(bottom=0)  # shared by all panels
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
 def _curve(line: Line) -> np.ndarray[Any, Any]:
-    """[points, 2]: tokens in thousands, and what is drawn, a trailing mean of WINDOW steps."""
+    """Return [points, 2]: tokens in thousands, and the trailing mean of the metric over WINDOW steps."""
     curve = np.array(line["curve"], dtype=float)
     means = [curve[max(0, end - WINDOW) : end, 2].mean() for end in range(1, len(curve) + 1)]
     return np.stack([curve[:, 0] / 1000, means], axis=1)
 
 
 def _draw(axis: Any, curves: Sequence[np.ndarray[Any, Any]], colour: str, label: str) -> None:
-    """On a grid of tokens that all seeds reached."""
+    """Draw mean and range of the curves on a grid of token counts that all seeds reached."""
     start, stop = max(c[0, 0] for c in curves), min(c[-1, 0] for c in curves)
     grid = np.linspace(start, stop, 200)
     values = np.stack([np.interp(grid, c[:, 0], c[:, 1]) for c in curves])
@@ -125,7 +128,7 @@ def _draw(axis: Any, curves: Sequence[np.ndarray[Any, Any]], colour: str, label:
 
 
 def _mark(axis: Any, evaluations: Sequence[Sequence[Sequence[float]]], colour: str) -> None:
-    """Held-out rewards with their intervals over tasks; `evaluations` of each seed."""
+    """Draw the held-out rewards of each seed with their intervals over tasks."""
     for points in evaluations:
         _, tokens, rewards, halves, _ = zip(*points, strict=True)
         axis.errorbar(np.array(tokens) / 1000, rewards, halves, fmt="o", color=colour, capsize=3, markersize=5)

@@ -1,4 +1,4 @@
-"""What is compared: two studies, their arms, and what is said of each run."""
+"""The two studies, their arms, and the metrics of their tables."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from marl_ray.toy import HARD_BASE_PATH, HARD_TASKS_PATH
 CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
 FROZEN = "{learning_rate: 0}"
 JOINT = "joint"
-"""The arm with which all others of its study are compared."""
+"""The arm with which all other arms of a study are compared."""
 FEWER = "single_tokens"
-"""The arm whose answers are fewer, as they are longer: an agent that writes the helper and the entry point."""
+"""An arm with fewer completions per step, since its agent writes both functions in longer completions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A way to train: what it is called in the table, and the settings in which it differs from the joint arm."""
+    """A way to train: its title in the table, and its settings that differ from the joint arm."""
 
     title: str
     overrides: Mapping[str, Any]
@@ -34,13 +34,18 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Ways to train one base policy on one set. All take the same number of steps, of about as many answers.
+    """Ways to train one base policy on one data set. All arms take the same number of steps.
 
-    `common`: settings of all arms beside the config's. `groups`: arms of one are drawn together. `files`: what the arms
-    share beside their settings; the first is the tasks, where an expert knows their solutions. `columns`: of the table,
-    by the names of numbers in a run's line; differences are shown of those that are `compared`. `drawn`: which number
-    of a step is a curve's, and what it is called; `marked`: the held-out tasks' rewards are marks in the same panels.
-    `also`: more numbers of an evaluation, from (run folder, step, last turn).
+    | field | meaning |
+    |---|---|
+    | `common` | settings of all arms, added to the config |
+    | `groups` | arms by name, per panel of the plot |
+    | `files` | files that determine the results besides the settings; the first has the tasks for the expert |
+    | `columns` | titles of the table's columns by metric |
+    | `compared` | metrics whose differences from the joint arm are shown |
+    | `drawn` | the metric of the curves, and its label |
+    | `marked` | whether the panels show the rewards on held-out tasks |
+    | `extra_metrics` | further metrics of an evaluation, from (run folder, step, last turn) |
     """
 
     name: str
@@ -52,21 +57,21 @@ class Study:
     compared: tuple[str, ...]
     drawn: tuple[str, str]
     marked: bool
-    also: Callable[[Path, int, int], dict[str, float]]
+    extra_metrics: Callable[[Path, int, int], dict[str, float]]
 
     @property
     def arms(self) -> dict[str, Arm]:
         return {name: arm for group in self.groups.values() for name, arm in group.items()}
 
     def digest(self, arm: str) -> str:
-        """Of all that makes an arm's numbers but the seed and the code."""
+        """Return a digest of everything that determines an arm's results, except the seed and the code."""
         settings = json.dumps({**self.common, **self.arms[arm].overrides}, sort_keys=True)
-        return hashlib.sha256((_material(self.config, self.files) + settings).encode()).hexdigest()[:8]
+        return hashlib.sha256((_shared_digest(self.config, self.files) + settings).encode()).hexdigest()[:8]
 
 
 @functools.cache
-def _material(config: Path, files: tuple[Path, ...]) -> str:
-    """A digest of what all arms of a study share."""
+def _shared_digest(config: Path, files: tuple[Path, ...]) -> str:
+    """Return a digest of the config and the files that all arms of a study share."""
     digest = hashlib.sha256(json.dumps(yaml.safe_load(config.read_text()), sort_keys=True).encode())
     for file in files:
         digest.update(file.read_bytes())
@@ -130,7 +135,7 @@ TOY_HARD = Study(
     compared=("passed", "first_passed"),
     drawn=("all_passed", "programs that pass all tests, last turn"),
     marked=False,
-    also=agreement,
+    extra_metrics=agreement,
 )
 
 MBPP = Study(
@@ -168,6 +173,6 @@ MBPP = Study(
     compared=("reward",),
     drawn=("reward_mean", "reward: of a step's answers, and of held-out tasks"),
     marked=True,
-    also=lambda run, step, last: {},
+    extra_metrics=lambda run, step, last: {},
 )
 STUDIES = {study.name: study for study in (TOY_HARD, MBPP)}

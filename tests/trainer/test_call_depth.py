@@ -72,7 +72,7 @@ def train(monkeypatch: pytest.MonkeyPatch, folder: Path, handle: type[Handle[Lea
 
     monkeypatch.setattr(simulate, "Learner", RecordedGroup)
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(simulate.imagine(simulate.Case((PACE, PACE), (1, 1), tasks=2, steps=2, group=2), folder))
+        runner.run(simulate.run_trainer(simulate.Case((PACE, PACE), (1, 1), tasks=2, steps=2, group=2), folder))
     return calls
 
 

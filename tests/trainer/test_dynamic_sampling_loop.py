@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.simulate import Case, imagine
+from benchmarks.simulate import Case, run_trainer
 from benchmarks.simulated_actors import VirtualLoop
 from benchmarks.simulated_durations import Pace
 from marl_ray.core.errors import UserError
@@ -19,7 +19,7 @@ from marl_ray.storage.resume import ResumeState
 from marl_ray.telemetry.metrics import MetricRow
 
 PACE = Pace(token_s=0.02, slots=16, mean_tokens=100, learn_s=0.05, optimizer_s=0.1, publish_s=0.1)
-CASE = Case((PACE, PACE), (1, 1), tasks=3, steps=6, group=3, alike=0.6)
+CASE = Case((PACE, PACE), (1, 1), tasks=3, steps=6, group=3, uninformative=0.6)
 
 
 @dataclass
@@ -47,7 +47,7 @@ def run(
 ) -> tuple[list[MetricRow], Kept]:
     log = Kept() if log is None else log
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        sink, _ = runner.run(imagine(case, folder, resume_state, log))
+        sink, _ = runner.run(run_trainer(case, folder, resume_state, log))
     return sink.rows, log
 
 
@@ -90,7 +90,7 @@ def test_a_resumed_run_continues_at_the_right_sample(tmp_path: Path, done: int, 
 
 
 def test_without_uninformative_samples_nothing_is_skipped(tmp_path: Path) -> None:
-    rows, log = run(replace(CASE, alike=0.0), tmp_path)
+    rows, log = run(replace(CASE, uninformative=0.0), tmp_path)
     assert [(kept.prompt_samples, kept.skipped) for kept in log.steps.values()] == [(3, ())] * 6
     assert rows[-1]["rollout/skipped"] == 0
 
@@ -98,13 +98,13 @@ def test_without_uninformative_samples_nothing_is_skipped(tmp_path: Path) -> Non
 def test_a_run_without_informative_samples_ends_at_once(tmp_path: Path) -> None:
     says = "step 1 sampled 12 tasks, of which 0 of 3 required have different rewards: there is nothing to learn from"
     with pytest.raises(UserError, match=says):
-        run(replace(CASE, alike=1.0), tmp_path)
+        run(replace(CASE, uninformative=1.0), tmp_path)
 
 
 def test_a_step_with_too_few_informative_samples_learns_from_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, log = run(replace(CASE, alike=0.9, steps=4), tmp_path)
+    _, log = run(replace(CASE, uninformative=0.9, steps=4), tmp_path)
     sizes = [kept.prompt_samples - len(kept.skipped) for kept in log.steps.values()]
     assert min(sizes) < 3
     assert all(kept.prompt_samples == 12 for kept, size in zip(log.steps.values(), sizes, strict=True) if size < 3)
