@@ -45,7 +45,6 @@ def _report(options: argparse.Namespace) -> None:
     from marl_ray.core.files import expand_home, write_atomically
     from marl_ray.reports.html_report import render_report
     from marl_ray.reports.returns_plot import plot_run
-    from marl_ray.reports.run_data import load_run_data
     from marl_ray.reports.run_summary import read_metrics, reward_table
     from marl_ray.storage.run_folder import RunFolder
 
@@ -63,7 +62,7 @@ def _report(options: argparse.Namespace) -> None:
         plot_run(rows, folder.plot, folder.path.name)
         print(folder.plot)
     file = folders[0].report if options.output is None else expand_home(options.output).absolute()
-    text = render_report([load_run_data(folder.path, options.episodes) for folder in folders])
+    text = render_report(folders, options.episodes)
     try:
         write_atomically(file, text.encode())
     except OSError as error:

@@ -12,14 +12,8 @@ from typing import Any, TypeGuard
 from marl_ray.reports.diagnostics import Rows
 from marl_ray.reports.svg_charts import Series
 
-REWARDS, LEVELS, TURNS, AGENTS, ROLLOUT, TIME = SECTIONS = (
-    "Rewards",
-    "Reward levels",
-    "Other turn metrics",
-    "Agents",
-    "Rollout and sandbox",
-    "Time",
-)
+SECTIONS = ("Rewards", "Reward levels", "Other turn metrics", "Agents", "Rollout and sandbox", "Time")
+REWARDS, LEVELS, TURNS, AGENTS, ROLLOUT, TIME = SECTIONS
 FIRST = ("reward_mean", "all_passed", "expected_return", "tests_passed_rate")
 """Turn metrics that come before the others, in section Rewards."""
 STEP_TIMES = ("step", "rollout", "learn", "sync", "idle")
@@ -55,11 +49,8 @@ def chart_groups(rows: Rows) -> list[ChartGroup]:
 
 def group_series(rows: Rows, group: ChartGroup) -> list[Series]:
     """Return the series of a group's metrics, with a colour per metric."""
-    return [
-        series
-        for colour, (label, metric) in enumerate(group.metrics.items())
-        for series in metric_series(rows, metric, label, colour)
-    ]
+    labels = enumerate(group.metrics.items())
+    return [series for colour, (label, metric) in labels for series in metric_series(rows, metric, label, colour)]
 
 
 def metric_series(rows: Rows, metric: str, label: str, colour: int) -> list[Series]:
@@ -68,8 +59,7 @@ def metric_series(rows: Rows, metric: str, label: str, colour: int) -> list[Seri
     if line := metric_points(rows, metric):
         series.append(Series(label, colour, line))
     if marks := metric_points(rows, f"eval/{metric}"):
-        bounds = confidence_intervals(rows, metric)
-        series.append(Series(f"{label} held-out".strip(), colour, marks, True, bounds))
+        series.append(Series(f"{label} held-out".strip(), colour, marks, True, confidence_intervals(rows, metric)))
     return series
 
 

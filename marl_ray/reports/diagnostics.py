@@ -13,7 +13,7 @@ from marl_ray.core.text import pluralize
 Rows = Sequence[Mapping[str, Any]]
 
 RECENT_STEPS = 10
-"""Training steps over which current values are averaged."""
+"""Number of last training steps over which values are averaged."""
 MAX_TRUNCATED_RATE = 0.5
 MAX_LOGPROB_GAP = 0.1
 """Nats per token, the unit of `max_logprob_gap`."""
@@ -28,15 +28,11 @@ MEMORY_PHASES = {"play": "during rollouts", "asleep": "while all are offloaded",
 def find_problems(rows: Rows) -> list[str]:
     """Return one line per problem of a run, the most severe first."""
     steps = [row for row in rows if "rollout/episodes" in row]
-    return [
-        *_missing_data(rows),
-        *(_learning_problems(steps) if steps else ()),
-        *(_completion_problems(steps) if steps else ()),
-    ]
+    return _missing_data(rows) + (_learning_problems(steps) + _completion_problems(steps) if steps else [])
 
 
 def describe_wait_times(config: Config, rows: Rows) -> list[str]:
-    """Return who waited for whom, and which setting would make the run faster; nothing without training steps."""
+    """Return the idle times of engines and learners and a setting that reduces them; nothing without training steps."""
     steps = [row for row in rows if row.get("time/step") and "time/idle" in row]
     seconds = sum(row["time/step"] for row in steps)
     if not seconds:
@@ -67,11 +63,11 @@ def describe_device_memory(rows: Rows) -> list[str]:
     """Return one line per device that engines and learners share: its peak memory in each phase."""
     peaks: dict[str, dict[str, float]] = defaultdict(dict)
     for row in rows:
-        for key in row:
+        for key, value in row.items():
             section, _, rest = key.partition("/")
             device, _, phase = rest.partition("/")
             if section == "memory" and phase in MEMORY_PHASES:
-                peaks[device][phase] = max(row[key], peaks[device].get(phase, 0.0))
+                peaks[device][phase] = max(value, peaks[device].get(phase, 0.0))
     return [
         f"Peak memory of {device.replace('_', ' ')}: "
         + ", ".join(f"{peak[phase]:,.0f} MB {words}" for phase, words in MEMORY_PHASES.items() if phase in peak)
@@ -97,16 +93,14 @@ def _learning_problems(steps: Rows) -> list[str]:
         if not _total(steps, f"{policy}/optimizer_steps"):
             problems.append(f"{name} has not learned: no step had a group with different rewards")
         if skipped := _total(steps, f"{policy}/skipped_steps"):
-            problems.append(
-                f"{name}: {pluralize(skipped, 'update')} skipped because the loss or gradient was not finite"
-            )
+            updates = pluralize(skipped, "update")
+            problems.append(f"{name}: {updates} skipped because the loss or gradient was not finite")
         if (gap := _recent_mean(steps, f"{policy}/logprob_gap")) is not None and gap > MAX_LOGPROB_GAP:
             problems.append(f"{name}: learner and sampler recently differed by {gap:.2g} nats per token")
         size = _recent_mean(steps, f"{policy}/effective_sample_size")
         if size is not None and size < MIN_EFFECTIVE_SAMPLE_SIZE:
-            problems.append(
-                f"{name}: the recent effective sample size is {size:.2f}: the policy changes faster than its samples"
-            )
+            text = f"the recent effective sample size is {size:.2f}: the policy changes faster than its samples"
+            problems.append(f"{name}: {text}")
     without_signal = sum(_all_rewards_equal(row) for row in steps) / len(steps)
     if without_signal > MAX_SHARE_WITHOUT_SIGNAL:
         problems.append(f"in {without_signal:.0%} of the steps all rewards of every group were equal: no gradient")

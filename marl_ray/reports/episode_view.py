@@ -16,14 +16,14 @@ from marl_ray.telemetry.episode_records import EpisodeRecord
 NodePath = tuple[int, ...]
 NodeRecord = Mapping[str, Any]
 STANDARD_KEYS = ("indices", "reward", "levels", "rewards", "report")
-"""Keys of a joint action with a presentation of their own; the others are shown as JSON."""
+"""Keys of a joint action that the template presents; other keys are shown as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedEpisode:
     """An episode's record, its reward, and why it was selected: `best`, `worst`, `last`."""
 
-    reasons: Sequence[str]
+    reasons: list[str]
     reward: float
     record: EpisodeRecord
 
@@ -35,29 +35,27 @@ def last_turn_reward(record: EpisodeRecord) -> float | None:
     return statistics.fmean(rewards) if rewards else None
 
 
-def select_episodes(records: Iterable[EpisodeRecord], count: int) -> list[SelectedEpisode]:
-    """Return the `count` best, worst and last episodes each, in file order; of equal rewards the later episode.
+def select_episodes(records: Iterable[EpisodeRecord], count: int) -> tuple[list[SelectedEpisode], int]:
+    """Return the `count` best, worst and last episodes each, in file order, and the number of all records.
 
-    Keeps at most `3 * count` records in memory.
+    Of equal rewards the later episode is selected. Keeps at most `3 * count` records in memory.
     """
-    best: list[tuple[float, int, EpisodeRecord]] = []
-    worst: list[tuple[float, int, EpisodeRecord]] = []
-    latest: list[tuple[float, int, EpisodeRecord]] = []
-    for position, record in enumerate(records):
+    heaps: dict[str, list[tuple[float, int, SelectedEpisode]]] = {"best": [], "worst": [], "last": []}
+    total = 0
+    for total, record in enumerate(records, start=1):
         reward = last_turn_reward(record)
         if reward is None:
             continue
-        for heap, rank in ((best, reward), (worst, -reward), (latest, 0.0)):
-            heapq.heappush(heap, (rank, position, record))
+        episode = SelectedEpisode([], reward, record)
+        for heap, rank in zip(heaps.values(), (reward, -reward, 0.0), strict=True):
+            heapq.heappush(heap, (rank, total, episode))
             if len(heap) > count:
                 heapq.heappop(heap)
-    selected: dict[int, tuple[list[str], EpisodeRecord]] = {}
-    for reason, heap in (("best", best), ("worst", worst), ("last", latest)):
-        for _, position, record in heap:
-            selected.setdefault(position, ([], record))[0].append(reason)
-    return [
-        SelectedEpisode(why, last_turn_reward(record) or 0.0, record) for _, (why, record) in sorted(selected.items())
-    ]
+    selected: dict[int, SelectedEpisode] = {}
+    for reason, heap in heaps.items():
+        for _, number, episode in heap:
+            selected.setdefault(number, episode).reasons.append(reason)
+    return [episode for _, episode in sorted(selected.items())], total
 
 
 def episode_view(episode: SelectedEpisode) -> dict[str, Any]:
@@ -84,7 +82,7 @@ def _stop(stop: Mapping[str, Any]) -> str:
 
 
 def _tree_lines(nodes: Mapping[NodePath, NodeRecord]) -> Iterator[str]:
-    """Yield a line per node with the rewards of its joint actions; `*` marks the expanded ones."""
+    """Yield a line per node with the rewards of its joint actions; `*` marks expanded joint actions."""
     for path, node in sorted(nodes.items()):
         rewards = [
             f"*{format_number(a['reward'])}" if index in node["expanded"] else format_number(a["reward"])
@@ -114,23 +112,18 @@ def _node_view(path: NodePath, node: NodeRecord, nodes: Mapping[NodePath, NodeRe
 def _agent_view(
     agent: int, node: NodeRecord, action: Mapping[str, Any], path: NodePath, nodes: Mapping[NodePath, NodeRecord]
 ) -> dict[str, Any]:
-    response = _response(node, agent, action)
+    responses, index = node["responses"][agent], action["indices"][agent]
     previous = None
     if path:
         parent = nodes[path[:-1]]
-        previous = _response(parent, agent, parent["joint_actions"][path[-1]])
+        previous = parent["responses"][agent][parent["joint_actions"][path[-1]]["indices"][agent]]
     return {
         "prompt": node["prompts"][agent],
-        "response": response,
+        "response": responses[index],
         "previous_response": previous,
-        "difference": [] if previous is None else list(_difference(previous, response)),
-        "other_responses": [text for g, text in enumerate(node["responses"][agent]) if g != action["indices"][agent]],
+        "difference": [] if previous is None else list(_difference(previous, responses[index])),
+        "other_responses": responses[:index] + responses[index + 1 :],
     }
-
-
-def _response(node: NodeRecord, agent: int, action: Mapping[str, Any]) -> str:
-    text: str = node["responses"][agent][action["indices"][agent]]
-    return text
 
 
 def _difference(before: str, after: str) -> Iterator[tuple[str | None, str]]:

@@ -1,14 +1,16 @@
 """The HTML report of one run, or of several runs side by side, as one self-contained file.
 
-The page loads nothing and runs only its own script, whose hash its Content-Security-Policy names. Everything a model
-wrote is escaped by Jinja2, so that hostile text stays text.
+The page loads nothing and runs only its own script, whose hash its Content-Security-Policy names. Jinja2 escapes all
+text of models, so that hostile text stays text.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import groupby
@@ -17,6 +19,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from marl_ray.config.parsing import read_yaml
+from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
 from marl_ray.reports.chart_groups import (
     REWARDS,
@@ -28,33 +32,47 @@ from marl_ray.reports.chart_groups import (
     metric_points,
     metric_series,
 )
-from marl_ray.reports.episode_view import episode_view
-from marl_ray.reports.run_data import RunData, flatten
-from marl_ray.reports.run_summary import reward_table
+from marl_ray.reports.diagnostics import Rows, describe_wait_times, find_problems
+from marl_ray.reports.episode_view import episode_view, select_episodes
+from marl_ray.reports.run_summary import read_metrics, reward_table
 from marl_ray.reports.svg_charts import format_number, layout_chart
+from marl_ray.storage.resume import SavedRun
+from marl_ray.storage.run_folder import RunFolder
+from marl_ray.telemetry.sinks import read_rows
 
 LAST_STEPS = 10
-"""Training steps whose mean stands in the comparison of runs."""
+"""Number of last training steps whose mean the comparison of runs shows."""
 CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
-"""Control characters, which HTML cannot hold, by the Unicode pictures that stand for them."""
+"""Unicode pictures of control characters, which HTML cannot contain."""
 
 
-def render_report(runs: Sequence[RunData]) -> str:
-    """Return the HTML page; two runs or more get a comparison first."""
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run in the report: the settings of config.yaml by dotted key, and the variables of the template."""
+
+    name: str
+    rows: Rows
+    settings: Mapping[str, Any]
+    variables: Mapping[str, Any]
+
+
+def render_report(folders: Sequence[RunFolder], episodes: int) -> str:
+    """Return the HTML page, with the `episodes` best, worst and last episodes each; several runs get a comparison first.
+
+    A run may still be training. Raises UserError for a folder without a run and for damaged files.
+    """
+    runs = [_view_run(folder, episodes) for folder in folders]
     style, script = _asset("report.css"), _asset("report.js")
     sources = f"style-src {_hash(style)}; script-src {_hash(script)}"
-    return (
-        _environment()
-        .get_template("report.html")
-        .render(
-            title=", ".join(run.name for run in runs),
-            security_policy=Markup(f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"),
-            style=style,
-            script=script,
-            comparison=_comparison(runs) if len(runs) > 1 else None,
-            runs=[_run_view(run) for run in runs],
-        )
-    )
+    variables = {
+        "title": ", ".join(run.name for run in runs),
+        "security_policy": Markup(f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"),
+        "style": style,
+        "script": script,
+        "comparison": _compare(runs) if len(runs) > 1 else None,
+        "runs": [run.variables for run in runs],
+    }
+    return _environment().get_template("report.html").render(variables)
 
 
 def printable(value: Any) -> Any:
@@ -91,31 +109,52 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _run_view(run: RunData) -> dict[str, Any]:
-    kept = pluralize(run.num_episodes, "episode")
-    return {
-        "name": run.name,
-        "summary": _summary(run),
-        "problems": run.problems,
-        "reward_table": "\n".join(reward_table(run.rows)),
-        "wait_times": run.wait_times,
-        "error": run.error,
-        "chart_sections": _chart_sections(run),
-        "episodes_note": f"{len(run.episodes)} of {kept} that the run kept: its best, worst and last",
-        "episodes": [episode_view(episode) for episode in run.episodes],
-        "machine": [(key, [_plain(value)]) for key, value in flatten(run.machine).items()],
-        "config_text": run.config_text,
+def _view_run(folder: RunFolder, count: int) -> RunView:
+    rows, name = read_metrics(folder), folder.path.name
+    settings = flatten(read_yaml(folder.config)) if folder.config.exists() else {}
+    records = read_rows(folder.episodes) if folder.episodes.exists() else ()
+    episodes, total = select_episodes(records, count)
+    try:
+        wait_times = describe_wait_times(SavedRun.read(folder.path).config(), rows)
+    except UserError:  # config.yaml is missing, or of a version that cannot be read
+        wait_times = []
+    try:
+        machine = json.loads(folder.machine.read_text())
+    except (FileNotFoundError, ValueError):
+        machine = {}
+    variables = {
+        "name": name,
+        "summary": _summary(rows, settings),
+        "problems": find_problems(rows),
+        "reward_table": "\n".join(reward_table(rows)),
+        "wait_times": wait_times,
+        "error": folder.error.read_text(errors="replace") if folder.error.exists() else "",
+        "chart_sections": _chart_sections(rows),
+        "episodes_note": f"{len(episodes)} of {pluralize(total, 'episode')} that the run kept: its best, worst and last",
+        "episodes": [episode_view(episode) for episode in episodes],
+        "machine": [(key, [_plain(value)]) for key, value in flatten(machine).items()],
+        "config_text": folder.config.read_text() if folder.config.exists() else "",
     }
+    return RunView(name, rows, settings, variables)
 
 
-def _summary(run: RunData) -> str:
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted key (`magrpo.num_turns`); nothing for data of another type."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items() if isinstance(tree, Mapping) else ():
+        nested = isinstance(value, Mapping) and value
+        flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flat
+
+
+def _summary(rows: Rows, settings: Mapping[str, Any]) -> str:
     """Return one line: model, dataset, steps done and time taken."""
-    last = max(run.rows, key=lambda row: row["step"], default={"step": 0})
+    last = max(rows, key=lambda row: row["step"], default={"step": 0})
     done = f"{pluralize(last['step'], 'step')}, {pluralize(last.get('env_steps', 0), 'joint sample')}"
     parts = {"time/step": "training", "time/eval": "evaluations"}
-    times = {part: sum(row.get(key) or 0.0 for row in run.rows) for key, part in parts.items()}
+    times = {part: sum(row.get(key) or 0.0 for row in rows) for key, part in parts.items()}
     took = ", ".join(f"{_duration(seconds)} of {part}" for part, seconds in times.items())
-    dataset, model = run.settings.get("dataset.name"), run.settings.get("model.name")
+    dataset, model = settings.get("dataset.name"), settings.get("model.name")
     return f"{model or 'one model per agent'} on {dataset}: {done}, {took}" if dataset else f"{done}, {took}"
 
 
@@ -125,13 +164,13 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _chart_sections(run: RunData) -> list[dict[str, Any]]:
+def _chart_sections(rows: Rows) -> list[dict[str, Any]]:
     """Return a chart per group of metrics, by section; metrics that never change become text, not charts."""
     sections = []
-    for title, groups in groupby(chart_groups(run.rows), key=lambda group: group.section):
+    for title, groups in groupby(chart_groups(rows), key=lambda group: group.section):
         charts, constants = [], []
         for group in groups:
-            series = group_series(run.rows, group)
+            series = group_series(rows, group)
             values = {y for one in series for _, y in one.points}
             if len(values) == 1 and title != REWARDS:
                 constants.append(f"{group.title} {format_number(values.pop())}")
@@ -141,7 +180,7 @@ def _chart_sections(run: RunData) -> list[dict[str, Any]]:
     return sections
 
 
-def _comparison(runs: Sequence[RunData]) -> dict[str, Any]:
+def _compare(runs: Sequence[RunView]) -> dict[str, Any]:
     """Return shared reward charts, tables of the last values, and the settings that differ."""
     groups = chart_groups([row for run in runs for row in run.rows])
     rewards, others = ([group for group in groups if group.section == section] for section in (REWARDS, TURNS))
@@ -160,7 +199,7 @@ def _comparison(runs: Sequence[RunData]) -> dict[str, Any]:
     }
 
 
-def _last_values(runs: Sequence[RunData], groups: Sequence[ChartGroup]) -> list[tuple[str, list[str]]]:
+def _last_values(runs: Sequence[RunView], groups: Sequence[ChartGroup]) -> list[tuple[str, list[str]]]:
     """Return (row title, a cell per run), without rows that are empty for every run."""
     table = []
     for group in groups:
@@ -172,12 +211,12 @@ def _last_values(runs: Sequence[RunData], groups: Sequence[ChartGroup]) -> list[
     return table
 
 
-def _last_training_mean(run: RunData, metric: str) -> str:
+def _last_training_mean(run: RunView, metric: str) -> str:
     values = [y for _, y in metric_points(run.rows, metric)][-LAST_STEPS:]
     return format_number(sum(values) / len(values)) if values else ""
 
 
-def _last_evaluation(run: RunData, metric: str) -> str:
+def _last_evaluation(run: RunView, metric: str) -> str:
     values, bounds = metric_points(run.rows, f"eval/{metric}"), confidence_intervals(run.rows, metric)
     if not values:
         return ""
@@ -186,7 +225,7 @@ def _last_evaluation(run: RunData, metric: str) -> str:
     return format_number(values[-1][1]) + interval
 
 
-def _differing_settings(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:
+def _differing_settings(runs: Sequence[RunView]) -> list[tuple[str, list[str]]]:
     """Return (key, a value per run) of the settings whose values differ."""
     table = []
     for key in dict.fromkeys(key for run in runs for key in run.settings):

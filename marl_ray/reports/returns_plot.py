@@ -22,44 +22,30 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     from matplotlib import pyplot as plt
 
     train = [r for r in rows if "turn_1/reward_mean" in r]
-    evaluations = [r for r in rows if "eval/turn_1/reward_mean" in r]
     turns = sorted({int(key.split("_")[1].split("/")[0]) for r in rows for key in r if key.startswith("turn_")})
     with_tests = any(key.endswith("/all_passed") for r in rows for key in r)
     panels = (("reward_mean", "mean reward", 2.0), ("all_passed", "all tests passed", 1.0))[: 1 + with_tests]
     heights = [height for _, _, height in panels]
-    size = (8, 0.4 + 2 * sum(heights))
-    figure, grid = plt.subplots(
-        len(panels), 1, figsize=size, sharex=True, height_ratios=heights, layout="constrained", squeeze=False
-    )
-    axes = grid[:, 0]
+    figure = plt.figure(figsize=(8, 0.4 + 2 * sum(heights)), layout="constrained")
+    axes = figure.subplots(len(panels), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     top, last = axes[0], axes[-1]
     for turn in turns or [1]:
         colour = COLOURS[(turn - 1) % len(COLOURS)]
         for axis, (metric, _, _) in zip(axes, panels, strict=True):
             label = f"turn {turn}" if axis is top else None
-            _plot_steps(axis, train, f"turn_{turn}/{metric}", colour, label)
-            points = [
-                (r["env_steps"], r[f"eval/turn_{turn}/{metric}"])
-                for r in evaluations
-                if r.get(f"eval/turn_{turn}/{metric}") is not None
-            ]
-            if points:
-                name = f"turn {turn}, held-out tasks" if axis is top else None
-                axis.plot(
-                    *zip(*points, strict=True),
-                    "D--" if len(points) > 2 else "D",
-                    color=colour,
-                    markersize=7,
-                    linewidth=1,
-                    markeredgecolor="white",
-                    label=name,
-                    zorder=5,
-                )
+            if points := _points(train, f"turn_{turn}/{metric}"):
+                xs, ys = zip(*points, strict=True)
+                axis.plot(xs, ys, color=colour, alpha=0.25, linewidth=1)
+                axis.plot(xs, trailing_mean(ys, smoothing_window(len(ys))), color=colour, linewidth=2, label=label)
+            if points := _points(rows, f"eval/turn_{turn}/{metric}"):
+                label = label and f"{label}, held-out tasks"
+                style = {"linewidth": 1, "markersize": 7, "markeredgecolor": "white", "zorder": 5}
+                marks = "D--" if len(points) > 2 else "D"
+                axis.plot(*zip(*points, strict=True), marks, color=colour, label=label, **style)
     top.set_title(title, loc="left", fontsize=12)
     if len(train) > 1:
-        top.set_title(
-            f"bold: trailing mean over {smoothing_window(len(train))} steps", loc="right", fontsize=9, color="#666666"
-        )
+        note = f"bold: trailing mean over {smoothing_window(len(train))} steps"
+        top.set_title(note, loc="right", fontsize=9, color="#666666")
     last.set_xlabel("environment steps (joint samples)")
     if with_tests:
         last.set_ylim(-0.03, 1.03)
@@ -73,13 +59,8 @@ def plot_run(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     plt.close(figure)
 
 
-def _plot_steps(axis: Any, rows: Sequence[dict[str, Any]], key: str, colour: str, label: str | None) -> None:
-    points = [(r["env_steps"], r[key]) for r in rows if r.get(key) is not None]
-    if not points:
-        return
-    xs, ys = zip(*points, strict=True)
-    axis.plot(xs, ys, color=colour, alpha=0.25, linewidth=1)
-    axis.plot(xs, trailing_mean(ys, smoothing_window(len(ys))), color=colour, linewidth=2, label=label)
+def _points(rows: Sequence[dict[str, Any]], key: str) -> list[tuple[float, float]]:
+    return [(r["env_steps"], r[key]) for r in rows if r.get(key) is not None]
 
 
 def smoothing_window(steps: int) -> int:

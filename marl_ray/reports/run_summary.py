@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from marl_ray.config import Config
+from marl_ray.core.episode import Episode, Node
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
 from marl_ray.reports.diagnostics import describe_device_memory, describe_wait_times
-from marl_ray.reports.episode_text import write_episode_texts
 from marl_ray.reports.returns_plot import plot_run
 from marl_ray.storage.run_folder import RunFolder
 from marl_ray.telemetry.sinks import read_rows
@@ -31,8 +32,9 @@ def write_run_summary(config: Config, folder: RunFolder, result: TrainingResult,
         f"({pluralize(result.env_steps, 'joint sample')}{since}) in {seconds / 60:.1f} min."
     ]
     if result.last_evaluation is not None:
+        texts = map(episode_text, result.evaluation_episodes[:MAX_SAMPLE_EPISODES])
         title = f"Episodes of the last evaluation, {plot_title(config)}"
-        write_episode_texts(folder.samples, title, result.evaluation_episodes[:MAX_SAMPLE_EPISODES])
+        folder.samples.write_text(f"{title}\n\n" + "\n".join(texts))
         files.append(folder.samples.name)
         rewards = ", ".join(_held_out_rewards(rows, result.last_evaluation, config.rollout.num_turns))
         lines.append(f"Mean reward on held-out tasks: {rewards}.")
@@ -56,16 +58,14 @@ def _held_out_rewards(rows: Sequence[Mapping[str, Any]], after: Mapping[str, Any
 
 
 def plot_title(config: Config) -> str:
-    """Return algorithm, dataset type and agents in one line."""
+    """Return algorithm, dataset type and agents."""
     return f"{config.algorithm} on {config.dataset.type}: {describe_agents(config)}"
 
 
 def describe_agents(config: Config) -> str:
     """Return the number of agents, and the agents that share a policy."""
-    shared = (policy.agents for policy in config.policies if len(policy.agents) > 1)
-    return pluralize(config.num_agents, "agent") + "".join(
-        f", {', '.join(map(str, agents))} sharing one policy" for agents in shared
-    )
+    groups = (", ".join(map(str, policy.agents)) for policy in config.policies if len(policy.agents) > 1)
+    return pluralize(config.num_agents, "agent") + "".join(f", {agents} sharing one policy" for agents in groups)
 
 
 def reward_table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -87,3 +87,40 @@ def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
     if not folder.metrics.exists():
         raise UserError(f"{folder} is not a run folder: {folder.metrics.name} is missing")
     return list(read_rows(folder.metrics))
+
+
+def episode_text(episode: Episode) -> str:
+    """Return an episode as plain text: the nodes along the first expanded joint actions, each with that joint action.
+
+    The last node shows its first joint action. Other nodes of a tree are only counted.
+    """
+    reasons = Counter(stop.reason for stop in episode.stops)
+    stopped = ", ".join(reason if n == 1 else f"{n} x {reason}" for reason, n in reasons.items())
+    lines = ["=" * 100, f"{episode.task.id}   {stopped}".rstrip(), "=" * 100]
+    node, shown = episode.root, 0
+    while node is not None:
+        index = min(node.children, default=min(node.transitions, default=0))
+        lines += _turn_lines(node, index)
+        node = node.children.get(index)
+        shown += 1
+    if hidden := sum(1 for _ in episode.nodes()) - shown:
+        lines.append(f"--- and {pluralize(hidden, 'other node')} of the tree")
+    return "\n".join(lines) + "\n"
+
+
+def _turn_lines(node: Node, index: int) -> list[str]:
+    action = node.joint_actions[index]
+    levels = "  ".join(f"{name} {value:+.2f}" for name, value in action.outcome.levels.items())
+    lines = [f"--- turn {node.turn + 1}: reward {action.reward:.2f}   ({levels})"]
+    if any(reward != action.reward for reward in action.rewards):
+        lines.append("rewards of the agents: " + " ".join(f"{reward:.2f}" for reward in action.rewards))
+    for agent, g in enumerate(action.indices):
+        lines += [f"[agent {agent} prompt]", _indent(node.prompt_of(agent, g))]
+        lines += [f"[agent {agent} response]", _indent(node.completions[agent][g].text)]
+    if action.outcome.evidence is not None:
+        lines += action.outcome.evidence.lines()
+    return lines
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    | {line}" for line in text.strip("\n").split("\n"))

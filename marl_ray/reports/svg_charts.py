@@ -11,9 +11,9 @@ from marl_ray.reports.returns_plot import smoothing_window, trailing_mean
 WIDTH, HEIGHT = 460, 200
 MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 52, 8, 8, 24
 MAX_POINTS = 400
-"""Points per line; longer lines are thinned to means of neighbours."""
+"""Maximum number of points per line."""
 MIN_POINTS_SMOOTHED = 8
-"""Points from which on a trailing mean is drawn over the line."""
+"""Minimum number of points for a trailing mean over the line."""
 NUM_COLOURS = 8
 """Colours of the style sheet: classes s0, s1, ..."""
 
@@ -24,8 +24,7 @@ Points = Sequence[tuple[float, float]]
 class Series:
     """Data of one curve: `points` are (x, y) with rising x, `colour` counts from 0.
 
-    With `marks` the points are drawn as dots, each with its interval `bounds` (low, high) where there are some;
-    otherwise they are a line.
+    With `marks` the points are drawn as dots, with error bars if there are `bounds` (low, high); otherwise as a line.
     """
 
     label: str
@@ -33,14 +32,6 @@ class Series:
     points: Points
     marks: bool = False
     bounds: Sequence[tuple[float, float]] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """An axis label and its position in pixels."""
-
-    position: float
-    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +47,11 @@ class SeriesShapes:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart in pixels."""
+    """A chart in pixels. Ticks are (position, label)."""
 
     title: str
-    x_ticks: Sequence[Tick]
-    y_ticks: Sequence[Tick]
+    x_ticks: Sequence[tuple[float, str]]
+    y_ticks: Sequence[tuple[float, str]]
     series: Sequence[SeriesShapes]
     width: int = WIDTH
     height: int = HEIGHT
@@ -73,8 +64,8 @@ def layout_chart(title: str, series: Sequence[Series]) -> Chart:
     axes = _Axes.fit(series)
     return Chart(
         title,
-        [Tick(round(axes.x(value), 1), format_number(value)) for value in round_ticks(axes.left, axes.right)],
-        [Tick(round(axes.y(value), 1), format_number(value)) for value in round_ticks(axes.low, axes.high)],
+        [(round(axes.x(value), 1), format_number(value)) for value in round_ticks(axes.left, axes.right)],
+        [(round(axes.y(value), 1), format_number(value)) for value in round_ticks(axes.low, axes.high)],
         [_shapes(one, axes) for one in series],
     )
 
@@ -97,9 +88,7 @@ def round_ticks(low: float, high: float, about: int = 4) -> list[float]:
     """Return about `about` round numbers from `low` to `high`."""
     step = 10.0 ** math.floor(math.log10((high - low) / about))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= about + 0.5)
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [round(n * step, 12) for n in range(first, last + 1)]
+    return [round(n * step, 12) for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 @dataclass(frozen=True, slots=True)

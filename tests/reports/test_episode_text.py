@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from marl_ray.reports.episode_text import episode_text
+from marl_ray.reports.run_summary import episode_text
 from tests.factories import Verdict, make_episode, make_node
 
 

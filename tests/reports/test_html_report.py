@@ -147,9 +147,9 @@ def test_the_best_worst_and_last_episodes_are_selected() -> None:
     rewards = [3.0, 1.0, 9.0, 2.0, 0.0, 9.0, 4.0]
     records = [{"step": n} | episode_record(make_episode(make_node(0, [reward]))) for n, reward in enumerate(rewards)]
     records.insert(3, {"step": 7} | episode_record(make_episode(None, ((), "prompt_too_long"))))
-    selected = [(episode.record["step"], ", ".join(episode.reasons)) for episode in select_episodes(records, 2)]
+    selected = [(episode.record["step"], ", ".join(episode.reasons)) for episode in select_episodes(records, 2)[0]]
     assert selected == [(1, "worst"), (2, "best"), (4, "worst"), (5, "best, last"), (6, "last")]
-    assert select_episodes(records, 0) == []
+    assert select_episodes(records, 0) == ([], 8)
 
 
 def test_every_metric_has_a_chart_group() -> None:
