@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from marl_ray.sandbox.inside.protocol.messages import Limits, SyntaxDiagnosis, TestResult, reject_unknown_keys, to_dict
-from marl_ray.sandbox.inside.suites.parser import parse_tests
 from marl_ray.sandbox.inside.suites.suite import Form
+from marl_ray.sandbox.inside.suites.suite_parser import parse_tests
 
 Tests = str | tuple[str, ...]
 _KEYS = {"program", "tests", "entry_point", "prompt", "form", "stdin", "limits", "visible"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from marl_ray.sandbox import Limits, Program, Sandbox
-from marl_ray.sandbox.inside.judge.remote_exceptions import decode_exception
+from marl_ray.sandbox.inside.judge.remote_errors import decode_exception
 
 LIMITS = Limits(test_cpu_s=2.0, test_wall_s=4.0, program_wall_s=20.0)
 COUNTER = """

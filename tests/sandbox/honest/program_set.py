@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marl_ray.sandbox import Program, StdioCase, stdio_tests
-from marl_ray.sandbox.inside.suites.parser import parse_tests
+from marl_ray.sandbox.inside.suites.suite_parser import parse_tests
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from marl_ray.sandbox import Limits, Program, Sandbox
 from marl_ray.sandbox.inside.isolation.process import anonymous_file
-from marl_ray.sandbox.inside.judge.scheduling import DeadlineTimer
+from marl_ray.sandbox.inside.judge.deadlines import DeadlineTimer
 from marl_ray.sandbox.inside.judge.suite_runner import SuiteRequest, SuiteRunner
 from marl_ray.sandbox.inside.judge.zygote_client import GuestProcess
 from marl_ray.sandbox.inside.protocol import messages
 from marl_ray.sandbox.inside.protocol.messages import GuestLimits
 from marl_ray.sandbox.inside.protocol.references import ALL_METHODS
-from marl_ray.sandbox.inside.suites.parser import parse_tests
+from marl_ray.sandbox.inside.suites.suite_parser import parse_tests
 from tests.sandbox.strategies import wires
 
 WANTED = "WANT-3f9c0d1e"

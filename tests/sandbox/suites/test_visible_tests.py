@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marl_ray.sandbox import Limits, Program, Sandbox
-from marl_ray.sandbox.inside.suites.visible_tests import split_suite
+from marl_ray.sandbox.inside.suites.suite_parser import split_suite
 from tests.sandbox.datasets import humaneval, load
 from tests.sandbox.helpers import statuses
 

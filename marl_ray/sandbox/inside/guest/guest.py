@@ -20,7 +20,7 @@ wrong answer. Requests are [nonce, operation, ...], answers [nonce, kind, ...]:
 
 The last five are sent as operation, news, JSON, values. News are the numbers of shared objects that the judge drops and
 the content of those objects that its tests changed (see `shared_objects`), or null. A value is `ok` value, changes.
-`raise` carries type name, message, line, the names of the builtin base classes, details (see `remote_exceptions`) and
+`raise` carries type name, message, line, the names of the builtin base classes, details (see `remote_errors`) and
 changes. A target is a name of the program or the number of an object that it returned.
 """
 
@@ -203,7 +203,7 @@ class Guest:
         return frame
 
     def _details(self, error: BaseException, causes: int = 3) -> Wire:
-        """Return the details for `remote_exceptions`; null if they are not plain data or too large."""
+        """Return the details for `remote_errors`; null if they are not plain data or too large."""
         first = self._shared.next_number
         try:
             kind = type(error)

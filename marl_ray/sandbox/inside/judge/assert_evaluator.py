@@ -13,7 +13,7 @@ from ..protocol.references import origin_of, resolve_origin
 from ..suites.suite import ALL, COMPARE, OPERATE, SAME, TRUTH
 from .evaluation_context import CONTEXT
 from .proxies import ProxyObject, describe, fetch_items, session_of
-from .sanitising import clean_text, exception_text
+from .remote_errors import clean_text, exception_text
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,

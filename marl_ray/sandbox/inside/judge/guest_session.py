@@ -13,7 +13,7 @@ from ..protocol.encoding import ProtocolError, UnsupportedValue, Wire
 from ..protocol.messages import Status
 from .evaluation_context import CONTEXT, GuestFault
 from .proxies import JudgeObjects
-from .remote_exceptions import decode_exception
+from .remote_errors import decode_exception
 from .zygote_client import GuestProcess
 
 _ANSWER_SIZES = {"ok": (1, 2), "raise": (6,), "syntax": (3,)}

@@ -1,23 +1,36 @@
 """The judge: holds the tests, sends requests to the guest, and is the only source of "pass".
 
-The judge runs no code of a program. It evaluates asserts itself, with the program's functions replaced by proxies that
-send the arguments to the guest and receive plain data, and it compares printed output itself. Only tests that need the
-program's classes as classes run in the guest; their report has `trusted: false`.
+It evaluates asserts itself, with the program's functions replaced by proxies that send the arguments to the guest and
+receive plain data, and it compares printed output itself. Only tests that need the program's classes as classes run in
+the guest; their report has `trusted: false`.
 """
 
 from __future__ import annotations
 
+import decimal
 import functools
+import gc
+import hashlib
+import locale
+import os
+import random
+import signal
 import socket
+import sys
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..protocol import messages
-from ..protocol.messages import Limits, TestResult
-from ..suites.visible_tests import split_suite
-from .interpreter_state import preserved_state
-from .program_compiler import ProgramCompiler
-from .scheduling import DeadlineTimer
+from ..protocol.messages import GuestLimits, Limits, SyntaxDiagnosis, TestResult
+from ..suites.suite import Suite
+from ..suites.suite_parser import split_suite
+from .deadlines import TICK_S, DeadlineTimer
+from .evaluation_context import GuestFault
+from .guest_session import GuestSession
+from .remote_errors import parse_syntax_error
 from .suite_runner import SuiteRequest, SuiteResult, SuiteRunner
 from .zygote_client import ZygoteClient, ZygoteError
 
@@ -58,10 +71,9 @@ class Judge:
         self._timer.cpu.pin()
         try:
             with self._timer.running():
-                program = self._compiler.compile(message["program"])
-                total.syntax_error = program.error
+                code, total.syntax_error = self._compiler.compile(message["program"])
                 for numbers, suite in suites:
-                    request = SuiteRequest(message["program"], program.code, suite, limits, message["stdin"])
+                    request = SuiteRequest(message["program"], code, suite, limits, message["stdin"])
                     error = total.syntax_error
                     part = self._run(request) if error is None else SuiteResult.not_compiled(error, suite)
                     total.add(part)
@@ -86,3 +98,105 @@ class Judge:
         started = time.monotonic()
         with preserved_state(request.suite):
             return SuiteRunner(self._zygote, self._timer, request, started).run()
+
+
+class ProgramCompiler:
+    """Compiler of one judge, in a guest process that runs no program. The timer must be running.
+
+    A program is compiled once, here, and its guests receive the code object; a program that does not compile needs no
+    guest of its own. Compilation can cost much time and memory (nested `finally` blocks, alternatives in patterns,
+    constant folding), so the compiling process has the limits of a guest and is discarded when it reaches them. Its
+    answers are only passed on to guests or report a syntax error; no answer can produce a pass.
+    """
+
+    _CPU_S, _WALL_S = 0.5, 2.0
+    _LIMITS = GuestLimits(memory_mb=128, cpu_s=1 << 30, output=0, reply=4 << 20)
+    _MAX_CHARACTERS = 1 << 16
+
+    def __init__(self, zygote: ZygoteClient, timer: DeadlineTimer) -> None:
+        self._zygote = zygote
+        self._timer = timer
+        self._session: GuestSession | None = None
+
+    def compile(self, source: str) -> tuple[str | None, SyntaxDiagnosis | None]:
+        """Return the program's code (marshalled, in hexadecimal) or its syntax error.
+
+        Returns neither if only the program's own guest can tell, under its limits: errors that depend on the process
+        (the permitted nesting depth), and programs that cost too much here. Raises ZygoteError if no process starts.
+        """
+        if len(source) > self._MAX_CHARACTERS:
+            return None, None
+        session = self._session
+        if session is None:
+            session = self._session = GuestSession(self._zygote.fork(self._LIMITS), self._LIMITS.reply)
+        answer = ["ok", None]
+        try:
+            with self._timer.limit(session, self._CPU_S, self._WALL_S):
+                answer = session.request("compile", source)
+        except GuestFault:
+            pass
+        if session.fault is not None:
+            self._session = None
+            self._zygote.kill(session.guest)
+            return None, None
+        if answer[0] == "syntax":
+            return None, parse_syntax_error(answer)
+        return answer[1] if answer[0] == "ok" and type(answer[1]) is str else None, None
+
+
+@contextmanager
+def preserved_state(suite: Suite) -> Iterator[None]:
+    """Restore the interpreter state after the body, which runs the tests of one problem.
+
+    The random seed depends on the tests alone, which no program knows; a program would know the numbers of a seed that
+    it shares. Modules are restored only if the tests' text says that they may be changed, since that takes 1 ms.
+    """
+    depth, digits, hook = sys.getrecursionlimit(), sys.get_int_max_str_digits(), sys.excepthook
+    filters, alarm = warnings.filters[:], signal.getsignal(signal.SIGALRM)
+    collecting = gc.isenabled()
+    context = decimal.getcontext().copy()
+    category = locale.setlocale(locale.LC_ALL)
+    folder = os.getcwd() if suite.patches else ""
+    modules = _copy_modules() if suite.patches else []
+    if suite.uses_random:
+        random.seed(hashlib.sha256("\0".join(case.source for case in suite.cases).encode("utf-8", "replace")).digest())
+    try:
+        yield
+    finally:
+        _restore(modules)
+        if folder:
+            os.chdir(folder)
+        if signal.getsignal(signal.SIGALRM) is not alarm:  # the judge's own timer
+            signal.signal(signal.SIGALRM, alarm)
+            signal.setitimer(signal.ITIMER_REAL, TICK_S, TICK_S)
+        if collecting:
+            gc.enable()
+        sys.setrecursionlimit(depth)
+        sys.set_int_max_str_digits(digits)
+        sys.excepthook = hook
+        warnings.filters[:] = filters  # type: ignore[index]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+        decimal.setcontext(context)
+        if locale.setlocale(locale.LC_ALL) != category:
+            locale.setlocale(locale.LC_ALL, category)
+
+
+def _copy_modules() -> list[tuple[Any, dict[str, Any]]]:
+    """Return copies of what tests can patch: names in modules, the environment, two lists. (No class attributes.)"""
+    copies: list[tuple[Any, dict[str, Any]]] = [(sys.modules, dict(sys.modules)), (os.environ, dict(os.environ))]
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if type(names) is dict:
+            copies.append((names, dict(names)))
+    copies += [(values, list(values)) for values in (sys.path, sys.argv)]  # type: ignore[misc]
+    return copies
+
+
+def _restore(modules: list[tuple[Any, Any]]) -> None:
+    for names, before in modules:
+        if isinstance(before, list):
+            names[:] = before
+        elif names is os.environ or dict(names) != before:
+            names.update(before)  # never empty in between: the timer's signal handler uses these names
+            for name in names.keys() - before.keys():
+                del names[name]

@@ -13,7 +13,7 @@ import re
 from decimal import Context, Decimal
 
 from ..isolation import process
-from .sanitising import clean_text
+from .remote_errors import clean_text
 
 
 def input_file(text: str) -> int:

@@ -37,7 +37,7 @@ from ..protocol.references import (
 )
 from ..protocol.shared_objects import SharedObjects
 from .evaluation_context import CONTEXT
-from .sanitising import clean_text
+from .remote_errors import clean_text
 
 _MAX_TYPES = 256
 _FUNCTION_ATTRIBUTES = frozenset(

@@ -16,11 +16,11 @@ from ..protocol.messages import GuestLimits, Limits, SyntaxDiagnosis, TestResult
 from ..protocol.shared_objects import restore
 from ..suites.suite import Case, Suite
 from .assert_evaluator import AssertEvaluator
+from .deadlines import DeadlineTimer
 from .evaluation_context import CONTEXT, GuestFault
 from .guest_session import GuestSession
 from .output_comparison import first_difference, input_file, is_full, outputs_match, read_output, split_lines
-from .sanitising import describe_local_error, parse_error, parse_syntax_error, parse_unittest_verdict
-from .scheduling import DeadlineTimer
+from .remote_errors import describe_local_error, parse_error, parse_syntax_error, parse_unittest_verdict
 from .zygote_client import ZygoteClient, ZygoteError, describe_exit
 
 _PASS = TestResult("pass")
