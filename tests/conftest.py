@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 
 from marl_ray.sandbox import Limits, Sandbox, SandboxSettings, SandboxUnavailable
 from marl_ray.telemetry import logs
+
+# Ray reads its token once per process. All tests of a process, in any order, use this one.
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 @pytest.fixture(autouse=True)

@@ -45,4 +45,4 @@ def test_a_run_with_baselines_and_skipped_prompt_samples(tmp_path: Path, capsys:
             assert group.weights == pytest.approx([difference / 4 for difference in differences])
         assert all(len(set(group.baselines)) == 1 for group in mains), "one greedy sample per node"
     assert main(["replay", str(tmp_path / "credit")]) == 0
-    assert "to the bit" in capsys.readouterr().out
+    assert "metrics are bit-identical" in capsys.readouterr().out

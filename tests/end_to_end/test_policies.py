@@ -101,7 +101,7 @@ def test_a_replay_gives_identical_metrics(run: Path) -> None:
 
 def test_colocation_on_one_device_gives_identical_results(run: Path) -> None:
     done = train_two_policies(run.parent, "colocated", "resources.colocate=true")
-    assert "Memory of device 0: " in done.stderr
+    assert "Peak memory of device 0: " in done.stderr
     steps = rows(run.parent / "colocated", "step")
     assert [without_memory(row) for row in steps] == [without_memory(row) for row in rows(run, "step")]
     phases = [f"memory/device_0/{phase}" for phase in ("play", "asleep", "learn", "awake")]

@@ -16,7 +16,7 @@ def test_a_solver_and_a_tester_train_for_two_steps(tmp_path: Path) -> None:
     output = ["dataset.eval_split=null", "output.save_final_model=false", f"output.base_dir={tmp_path}"]
     result = train(*config, *SMALL, *output, "output.run_name=r")
     assert result.returncode == 0, result.stderr
-    assert "agents answer one after another, in 2 stages" in result.stderr
+    assert "agents answer one after another, in 2 rounds" in result.stderr
     first, second = rows(tmp_path / "r", "step")
     assert first["env_steps"] == 2 * 2 * (2 * 3 + 1)
     assert {"turn_1/level/found", "turn_2/tests_valid_rate", "agent_0/turn_1/reward_mean"} <= set(first)

@@ -39,7 +39,7 @@ def run(folder: Path, *replicas: int) -> RunResult:
         for number in replicas:
             assert wait_for_steps(process, folder, 1)
             code, text = scale(folder, 1, number)
-            assert (code, text.partition(" now")[0]) == (0, f"agent 1 has {number} generator{'s' * (number > 1)}")
+            assert (code, text.partition(" (")[0]) == (0, f"agent 1 now has {number} generator{'s' * (number > 1)}")
         if replicas:
             assert process.poll() is None, "the run was scaled while it trained"
             assert scale(folder, 2, 1) == (1, "error: there is no agent 2: this run has agents 0 to 1\n")
