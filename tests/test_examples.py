@@ -67,6 +67,7 @@ def test_ratio_conforms() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_ratio_trains(tmp_path: Path) -> None:
     small = ["magrpo.max_steps=2", f"output.base_dir={tmp_path}", "output.run_name=r", "output.save_final_model=false"]
     result = train("--config", "ratio.yaml", "--override", *small, folder=EXAMPLES)

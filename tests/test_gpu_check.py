@@ -10,6 +10,8 @@ from benchmarks import gpu_check
 from benchmarks.device_checks import CHECKS, Machine
 from benchmarks.gpu_check import Result, main, report, run_in_subprocess, table
 
+pytestmark = pytest.mark.slow
+
 CPU = Machine(0, "bundled:toy-base")
 
 

@@ -21,7 +21,7 @@ from tests.actors.helpers import ClosedQueue, FaultyQueue, MemoryHistory, genera
 from tests.learning.builders import numbered, some_groups
 from tests.learning.rank_processes import run_ranks
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.usefixtures("local_ray"), pytest.mark.slow]
 
 TEXTS = ["def f(): pass"]
 

@@ -41,7 +41,7 @@ from tests.actors.helpers import (
     update_weights,
 )
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.usefixtures("local_ray"), pytest.mark.slow]
 
 LONG = replace(SAMPLING, num_generations=2, max_new_tokens=300, temperature=2.0, seed=7)
 SOON = Deadline(120.0, "start_s", "to answer")

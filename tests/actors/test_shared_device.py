@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline
@@ -15,6 +17,8 @@ from marl_ray.actors.shared_device import MEGABYTE, SharedDevice
 from marl_ray.core.episode import Generation
 from tests.actors.echo_actor import kill, until
 from tests.actors.helpers import MemoryHistory, as_batch, generators, learn, learner, run, sample, update_weights
+
+pytestmark = pytest.mark.slow
 
 SOON = Deadline(60.0, "sync_s", "to release its device")
 KV_MB = 192

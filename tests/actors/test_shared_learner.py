@@ -23,6 +23,8 @@ from tests.actors.helpers import DEADLINES, MODEL, ClosedQueue, FaultyQueue, Mem
 from tests.learning.builders import build_batch
 from tests.learning.toy_learners import group
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("peft")
 
 POLICIES = (PolicyId((0,)), PolicyId((1,)))

@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.end_to_end.helpers import QUICK, rows, train
+
+pytestmark = pytest.mark.slow
 
 SMALL = ["magrpo.rollout_buffer_size=2", "magrpo.num_generations=8", "magrpo.max_steps=2", "magrpo.max_new_tokens=32"]
 TESTS = """\

@@ -11,6 +11,8 @@ from marl_ray.storage.batch_log import BatchLog
 from tests.end_to_end.helpers import rows, train
 from tests.factories import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_run_with_baselines_and_skipped_prompt_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = train(

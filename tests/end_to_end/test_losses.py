@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.helpers import rows, train
 from tests.factories import ROOT
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_run_with_clipped_steps_and_a_reference_policy(tmp_path: Path) -> None:

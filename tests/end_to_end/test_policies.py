@@ -18,6 +18,8 @@ from tests.end_to_end.helpers import QUICK, environment, rows, train, without_ti
 from tests.factories import ROOT
 from tests.other_model import SIZE, other_model
 
+pytestmark = pytest.mark.slow
+
 SHARED, OWN = "policy_0", "agent_1"
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from marl_ray.core.ids import PolicyId
 from marl_ray.launch.replay import ROUNDING, ReplayRange, replay
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
 from tests.end_to_end.helpers import ONE_AGENT, QUICK, rows, train
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_learner_of_two_ranks_trains_and_one_rank_replays_the_same(tmp_path: Path) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.helpers import rows, train
 from tests.factories import ROOT
+
+pytestmark = pytest.mark.slow
 
 SMALL = ["magrpo.rollout_buffer_size=2", "magrpo.num_generations=4", "magrpo.max_steps=2", "magrpo.max_new_tokens=32"]
 

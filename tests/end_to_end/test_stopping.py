@@ -22,6 +22,8 @@ from marl_ray.storage.run_folder import RunFolder
 from tests.end_to_end.helpers import ONE_AGENT, QUICK, command, environment, rows
 from tests.factories import ROOT
 
+pytestmark = pytest.mark.slow
+
 RAY = Path(sys.executable).with_name("ray")
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 TINY = ["magrpo.rollout_buffer_size=2", "magrpo.num_generations=2", "magrpo.eval_num_samples=1"]

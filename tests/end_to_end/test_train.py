@@ -111,6 +111,7 @@ def test_models_load_and_the_resolved_config_is_stored(finished: Path) -> None:
     assert sorted(p.name for p in (finished / "checkpoints").iterdir()) == ["step_000002", "step_000004"]
 
 
+@pytest.mark.slow
 @needs_humaneval
 def test_an_evaluation_reproduces_the_last_evaluation_of_the_training(finished: Path, tmp_path: Path) -> None:
     # The exported models are the served models, and the same code evaluates them.
@@ -137,6 +138,7 @@ def without_process_state(row: dict) -> dict:
     return {key: value for key, value in without_times(row).items() if not key.endswith(suffixes)}
 
 
+@pytest.mark.slow
 @needs_humaneval
 def test_a_run_whose_driver_was_killed_resumes_with_identical_results(
     finished: Path, tmp_path: Path, children: list[subprocess.Popen]
@@ -165,6 +167,7 @@ def test_a_run_whose_driver_was_killed_resumes_with_identical_results(
         assert (finished / weights).read_bytes() == (tmp_path / "he" / weights).read_bytes()
 
 
+@pytest.mark.slow
 def test_steps_without_a_gradient_do_not_change_the_policies(tmp_path: Path) -> None:
     settings = ["magrpo.max_new_tokens=1", "magrpo.weight_decay=0.1", "magrpo.max_steps=2"]
     result = train(*QUICK, *SMALL, *ONE_AGENT, *settings, f"output.base_dir={tmp_path}", "output.run_name=r")
@@ -182,6 +185,7 @@ def test_steps_without_a_gradient_do_not_change_the_policies(tmp_path: Path) -> 
     assert all(torch.equal(before[name].float(), after[name]) for name in after)
 
 
+@pytest.mark.slow
 def test_two_steps_of_bug_fix_with_adapters(tmp_path: Path) -> None:
     # The bugs are in functions that the bundled policy knows.
     bugs = []

@@ -10,6 +10,8 @@ from marl_ray.sandbox import Limits, Sandbox, count_tests
 from tests.sandbox import datasets
 from tests.sandbox.datasets import failures, run_solutions
 
+pytestmark = pytest.mark.slow
+
 
 def test_humaneval_solutions_pass(sandbox: Sandbox) -> None:
     programs = datasets.humaneval()

@@ -20,6 +20,8 @@ from marl_ray.sandbox import ExecutionReport, Sandbox
 from tests.sandbox.honest import PROGRAMS, HonestProgram
 from tests.sandbox.honest.known_differences import KNOWN_DIFFERENCES
 
+pytestmark = pytest.mark.slow
+
 REFERENCE_RUNNER = Path(__file__).with_name("honest") / "cpython_reference.py"
 
 

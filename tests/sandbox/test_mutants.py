@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from marl_ray.sandbox import Limits, Program, Sandbox
 from tests.sandbox import datasets
 from tests.sandbox.mutants import direct_verdicts, mutants
+
+pytestmark = pytest.mark.slow
 
 LIMIT_CPU_S = 0.5
 CLEARLY_FAST_S = 0.15

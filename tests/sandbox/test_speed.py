@@ -16,6 +16,8 @@ import pytest
 from marl_ray.sandbox import Program, Sandbox, SandboxSettings
 from tests.sandbox.benchmark_modules import sandbox_throughput
 
+pytestmark = pytest.mark.slow
+
 LIBRARY_VS_FRESH = 1.3
 RAY_VS_LIBRARY = 0.5
 LATENCY_VS_FORK = 20.0

@@ -27,7 +27,9 @@ def reference(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> 
     return actor_faults.run(folder, cluster, 0, None, random.Random(0))[0]
 
 
-@pytest.mark.parametrize(("victim", "staleness"), [("learner", 0), ("generator", 2)])
+@pytest.mark.parametrize(
+    ("victim", "staleness"), [("learner", 0), pytest.param("generator", 2, marks=pytest.mark.slow)]
+)
 def test_a_run_survives_the_loss_of_an_actor(
     victim: str, staleness: int, cluster: RayCluster, reference: RunResult, tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.faults.actor_faults import (
     RunResult,
     console_file,
@@ -17,6 +19,8 @@ from tests.end_to_end.faults.actor_faults import (
 )
 from tests.end_to_end.helpers import environment
 from tests.factories import ROOT
+
+pytestmark = pytest.mark.slow
 
 STEPS = 40
 """Enough steps for a generator to start meanwhile."""

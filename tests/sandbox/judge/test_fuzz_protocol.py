@@ -27,6 +27,8 @@ from marl_ray.sandbox.inside.protocol.references import ALL_METHODS
 from marl_ray.sandbox.inside.suites.suite_parser import parse_tests
 from tests.sandbox.strategies import wires
 
+pytestmark = pytest.mark.slow
+
 WANTED = "WANT-3f9c0d1e"
 LIMITS = Limits(test_cpu_s=60.0, test_wall_s=0.12, program_wall_s=1.0, max_timeouts=1, max_crashes=2)
 TESTS = (
