@@ -1,11 +1,9 @@
 """The batch log: the batches of every step, on disk before a learner uses them.
 
-A learner's state is a function of its batches, so a checkpoint and the later batches determine its exact weights. A step
-is one file, `step_000012.npz`, which is written atomically and rejected if damaged. It contains, per agent, the arrays of
-`FIELDS`, flat and without padding, and a JSON header. Its last bytes, the comment of the archive, are the SHA-256 of all
-preceding bytes; numpy reads the file like any other.
-
-Learners read token ids, never text, so texts are not stored: completions read from the log have the text "".
+A checkpoint and the later batches determine a learner's exact weights. A step is one file, `step_000012.npz`, written
+atomically: a JSON header and flat arrays per agent, in which lengths and counts separate the items. Its last bytes, the
+comment of the archive, are the SHA-256 of all preceding bytes. Texts are not stored: completions read from the log have
+the text "".
 """
 
 from __future__ import annotations
@@ -15,13 +13,14 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from marl_ray.core.batch import Batch, CriticSample, Group, MiniBatch
 from marl_ray.core.episode import Completion
@@ -35,57 +34,15 @@ FORMAT = 2
 DIGEST_BYTES = 64
 """SHA-256 in hexadecimal."""
 NAME = re.compile(r"step_(\d{6,})\.npz")
-FIELDS = {
-    # per mini-batch
-    "groups": np.int64,
-    "normalizers": np.int64,
-    # per group
-    "turns": np.int64,
-    "prompt_lengths": np.int64,
-    "completions": np.int64,
-    "baselines": np.int64,
-    # per token of the groups' prompts
-    "prompt_ids": np.int32,
-    # per completion; finish_reasons are indices into the header's list
-    "returns": np.float64,
-    "weights": np.float64,
-    "lengths": np.int64,
-    "finish_reasons": np.int64,
-    "spans": np.int64,
-    # per baseline of the groups
-    "baseline_values": np.float64,
-    # per token of the completions
-    "token_ids": np.int32,
-    "logprobs": np.float64,
-    # per span of the completions
-    "span_versions": np.int64,
-    "span_lengths": np.int64,
-}
-"""The arrays of an agent's batch and their types. `groups`, `completions`, `baselines` and `spans` are counts per
-mini-batch, group, group and completion. Numbers are stored exactly."""
-CRITIC_FIELDS = {
-    # per group
-    "state_lengths": np.int64,
-    # per token of the groups' states
-    "state_ids": np.int32,
-    # per completion
-    "rewards": np.float64,
-    "successors": np.int64,
-    # per successor state
-    "successor_lengths": np.int64,
-    # per token of the successor states
-    "successor_ids": np.int32,
-}
-"""Further arrays of runs with a critic, where every group has a critic sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedStep:
-    """The rollout of step `step` (from 0): the data to learn from it and to record it again.
+    """The rollout of step `step` (from 0), with one batch per agent.
 
-    `batches` has one batch per agent. `joint_samples` is the increase of env_steps. `row` contains the metrics that are
-    known before the update, `episodes` the records for episodes.jsonl. With dynamic sampling, `prompt_samples` is the number of
-    prompt samples of the step, and `skipped` are the samples that are not learned from.
+    `joint_samples` is the increase of env_steps. `row` has the metrics before the update, `episodes` the records for
+    episodes.jsonl. With dynamic sampling, `prompt_samples` counts the prompt samples of the step, and `skipped` are the
+    samples that are not learned from.
     """
 
     step: int
@@ -98,13 +55,12 @@ class LoggedStep:
 
 
 class BatchLog:
-    """The batch log of one run in its own folder, which need not exist yet."""
+    """The batch log of one run, in a folder that need not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def path(self, step: int) -> Path:
-        """Return the path of a step's file."""
         return self.folder / f"step_{step:06d}.npz"
 
     def append(self, logged: LoggedStep) -> None:
@@ -113,27 +69,20 @@ class BatchLog:
         write_atomically(self.path(logged.step), _packed(logged))
 
     def read(self, step: int, agents: int | None = None) -> LoggedStep:
-        """Return a step. Raises UserError if the file is missing, damaged, or not of a run of `agents` agents (None: any
-        number)."""
+        """Return a step. Raises UserError if the file is missing, damaged, or has another number of agents."""
         arrays, header = self._open(step)
         if agents not in (None, header["agents"]):
             raise self._wrong_agents(step, header["agents"])
-        return LoggedStep(
-            step,
-            tuple(_batch(arrays, header, agent) for agent in range(header["agents"])),
-            header["joint_samples"],
-            header["row"],
-            header["episodes"],
-            header["draws"],
-            tuple(header["skipped"]),
-        )
+        batches = tuple(_batch(arrays, header, agent) for agent in range(header["agents"]))
+        samples, skipped = header["draws"], tuple(header["skipped"])
+        return LoggedStep(step, batches, header["joint_samples"], header["row"], header["episodes"], samples, skipped)
 
     def prompt_samples(self, step: int) -> int:
         """Return the number of prompt samples of a step. Raises UserError as `read` does."""
         return self._open(step)[1]["draws"]
 
     def batch(self, step: int, agent: int) -> Batch:
-        """Return one agent's batch of a step. Raises UserError as `read` does."""
+        """Return one agent's batch. Raises UserError as `read` does."""
         arrays, header = self._open(step)
         if agent >= header["agents"]:
             raise self._wrong_agents(step, header["agents"])
@@ -148,18 +97,15 @@ class BatchLog:
 
     def drop_before(self, step: int) -> None:
         """Delete the steps before `step`."""
-        for old in self.steps():
-            if old < step:
-                self.path(old).unlink(missing_ok=True)
+        for old in (logged for logged in self.steps() if logged < step):
+            self.path(old).unlink(missing_ok=True)
 
     def drop_from(self, step: int) -> None:
         """Delete the steps from `step` on."""
-        for later in self.steps():
-            if later >= step:
-                self.path(later).unlink(missing_ok=True)
+        for later in (logged for logged in self.steps() if logged >= step):
+            self.path(later).unlink(missing_ok=True)
 
     def _open(self, step: int) -> tuple[Any, dict[str, Any]]:
-        """Return the arrays by name and the header."""
         path = self.path(step)
         try:
             content = path.read_bytes()
@@ -171,24 +117,21 @@ class BatchLog:
         except OSError as error:
             raise UserError(f"{path} cannot be read ({error.strerror})") from None
         if _digest(content[:-DIGEST_BYTES]) != content[-DIGEST_BYTES:]:
-            raise UserError(
-                f"{path} is damaged: copy it again, or delete it, and --resume repeats the run from step {step}"
-            )
+            repair = f"copy it again, or delete it, and --resume repeats the run from step {step}"
+            raise UserError(f"{path} is damaged: {repair}")
         arrays = np.load(io.BytesIO(content), allow_pickle=False)
         header = json.loads(arrays["header"].tobytes())
         if header["format"] != FORMAT:
-            raise UserError(
-                f"{path} has format {header['format']}, and this version reads {FORMAT}: use the version that wrote "
-                "it, or delete it"
-            )
+            formats = f"has format {header['format']}, and this version reads {FORMAT}"
+            raise UserError(f"{path} {formats}: use the version that wrote it, or delete it")
         if header["step"] != step:
             raise UserError(f"{path} holds step {header['step']}: restore its name, or delete it")
         return arrays, header
 
     def _wrong_agents(self, step: int, agents: int) -> UserError:
         return UserError(
-            f"{self.path(step)} is of a run of {pluralize(agents, 'agent')}, not of this run: copy this run's file again, "
-            f"or delete it, and --resume repeats the run from step {step}"
+            f"{self.path(step)} is of a run of {pluralize(agents, 'agent')}, not of this run: copy this run's file "
+            f"again, or delete it, and --resume repeats the run from step {step}"
         )
 
 
@@ -199,8 +142,7 @@ def _packed(logged: LoggedStep) -> bytes:
     for agent, batch in enumerate(logged.batches):
         if batch.step != logged.step:
             raise ValueError(f"agent {agent}'s batch is of step {batch.step}, not {logged.step}")
-        for name, values in _flat(batch, reasons).items():
-            arrays[f"agent_{agent}/{name}"] = np.array(values, dtype=(FIELDS | CRITIC_FIELDS)[name])
+        arrays |= {f"agent_{agent}/{name}": values for name, values in _arrays(batch, reasons).items()}
     header = {
         "format": FORMAT,
         "step": logged.step,
@@ -221,50 +163,57 @@ def _packed(logged: LoggedStep) -> bytes:
     return content + _digest(content)
 
 
-def _flat(batch: Batch, reasons: dict[str, int]) -> dict[str, list[Any]]:
-    """Return the values of `FIELDS`, and of `CRITIC_FIELDS` with a critic. New finish reasons are added to `reasons`."""
+def _arrays(batch: Batch, reasons: dict[str, int]) -> dict[str, npt.NDArray[Any]]:
+    """Return a batch as arrays, which store all numbers exactly. New finish reasons are added to `reasons`."""
     groups = [group for mini_batch in batch.mini_batches for group in mini_batch.groups]
-    critic_samples = [group.critic_sample for group in groups if group.critic_sample is not None]
-    flat: dict[str, list[Any]] = {name: [] for name in (FIELDS | CRITIC_FIELDS if critic_samples else FIELDS)}
-    if len(critic_samples) not in (0, len(groups)):
-        raise ValueError(f"{len(critic_samples)} of {len(groups)} groups have a critic sample")
-    for sample in critic_samples:
-        flat["state_lengths"].append(len(sample.state))
-        flat["state_ids"] += sample.state
-        flat["rewards"] += sample.rewards
-        for states in sample.successors:
-            flat["successors"].append(len(states))
-            flat["successor_lengths"] += map(len, states)
-            flat["successor_ids"] += (token for state in states for token in state)
-    for mini_batch in batch.mini_batches:
-        flat["groups"].append(len(mini_batch.groups))
-        flat["normalizers"].append(mini_batch.normalizer)
-        for group in mini_batch.groups:
-            flat["turns"].append(group.turn)
-            flat["prompt_lengths"].append(len(group.prompt_ids))
-            flat["completions"].append(len(group.completions))
-            flat["baselines"].append(len(group.baselines))
-            flat["prompt_ids"] += group.prompt_ids
-            flat["baseline_values"] += group.baselines
-            for completion, value, weight in zip(group.completions, group.returns, group.weights, strict=True):
-                if len(completion.token_ids) != len(completion.logprobs):
-                    raise ValueError(f"{len(completion.token_ids)} tokens have {len(completion.logprobs)} logprobs")
-                flat["returns"].append(value)
-                flat["weights"].append(weight)
-                flat["lengths"].append(len(completion.token_ids))
-                flat["finish_reasons"].append(reasons.setdefault(completion.finish_reason, len(reasons)))
-                flat["spans"].append(len(completion.spans))
-                flat["token_ids"] += completion.token_ids
-                flat["logprobs"] += completion.logprobs
-                flat["span_versions"] += (version for version, _ in completion.spans)
-                flat["span_lengths"] += (length for _, length in completion.spans)
-    return flat
+    completions = [completion for group in groups for completion in group.completions]
+    spans = [span for completion in completions for span in completion.spans]
+    for group in groups:
+        if not len(group.completions) == len(group.returns) == len(group.weights):
+            raise ValueError("a group needs one return and one weight per completion")
+    for completion in completions:
+        if len(completion.token_ids) != len(completion.logprobs):
+            raise ValueError(f"{len(completion.token_ids)} tokens have {len(completion.logprobs)} logprobs")
+    fields: dict[str, tuple[npt.DTypeLike, Iterable[Any]]] = {
+        "groups": (np.int64, (len(mini_batch.groups) for mini_batch in batch.mini_batches)),
+        "normalizers": (np.int64, (mini_batch.normalizer for mini_batch in batch.mini_batches)),
+        "turns": (np.int64, (group.turn for group in groups)),
+        "prompt_lengths": (np.int64, (len(group.prompt_ids) for group in groups)),
+        "completions": (np.int64, (len(group.completions) for group in groups)),
+        "baselines": (np.int64, (len(group.baselines) for group in groups)),
+        "prompt_ids": (np.int32, (token for group in groups for token in group.prompt_ids)),
+        "returns": (np.float64, (value for group in groups for value in group.returns)),
+        "weights": (np.float64, (weight for group in groups for weight in group.weights)),
+        "lengths": (np.int64, (len(completion.token_ids) for completion in completions)),
+        "finish_reasons": (np.int64, (reasons.setdefault(c.finish_reason, len(reasons)) for c in completions)),
+        "spans": (np.int64, (len(completion.spans) for completion in completions)),
+        "baseline_values": (np.float64, (value for group in groups for value in group.baselines)),
+        "token_ids": (np.int32, (token for completion in completions for token in completion.token_ids)),
+        "logprobs": (np.float64, (logprob for completion in completions for logprob in completion.logprobs)),
+        "span_versions": (np.int64, (version for version, _ in spans)),
+        "span_lengths": (np.int64, (length for _, length in spans)),
+    }
+    if samples := [group.critic_sample for group in groups if group.critic_sample is not None]:
+        if len(samples) != len(groups):
+            raise ValueError(f"{len(samples)} of {len(groups)} groups have a critic sample")
+        successors = [states for sample in samples for states in sample.successors]
+        fields |= {
+            "state_lengths": (np.int64, (len(sample.state) for sample in samples)),
+            "state_ids": (np.int32, (token for sample in samples for token in sample.state)),
+            "rewards": (np.float64, (reward for sample in samples for reward in sample.rewards)),
+            "successors": (np.int64, (len(states) for states in successors)),
+            "successor_lengths": (np.int64, (len(state) for states in successors for state in states)),
+            "successor_ids": (np.int32, (token for states in successors for state in states for token in state)),
+        }
+    return {name: np.array(list(values), dtype) for name, (dtype, values) in fields.items()}
 
 
 def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
-    """Return an agent's batch: the inverse of `_flat` except for texts."""
-    names = [name for name in FIELDS | CRITIC_FIELDS if f"agent_{agent}/{name}" in arrays]
-    values: dict[str, Iterator[Any]] = {name: iter(arrays[f"agent_{agent}/{name}"].tolist()) for name in names}
+    """Return an agent's batch: the inverse of `_arrays` except for texts."""
+    prefix = f"agent_{agent}/"
+    values: dict[str, Iterator[Any]] = {
+        name.removeprefix(prefix): iter(arrays[name].tolist()) for name in arrays if name.startswith(prefix)
+    }
 
     def take(name: str, count: int) -> tuple[Any, ...]:
         return tuple(islice(values[name], count))
@@ -295,19 +244,13 @@ def _batch(arrays: Any, header: Mapping[str, Any], agent: int) -> Batch:
 
     def critic_sample(size: int) -> CriticSample:
         state, rewards = take("state_ids", next(values["state_lengths"])), take("rewards", size)
-        successors = tuple(
-            tuple(take("successor_ids", length) for length in take("successor_lengths", count))
-            for count in take("successors", size)
-        )
-        return CriticSample(state, rewards, successors)
+        counts = take("successors", size)
+        lengths = (take("successor_lengths", count) for count in counts)
+        return CriticSample(state, rewards, tuple(tuple(take("successor_ids", n) for n in each) for each in lengths))
 
-    return Batch(
-        header["step"],
-        tuple(
-            MiniBatch(tuple(group() for _ in range(groups)), normalizer)
-            for groups, normalizer in zip(list(values["groups"]), list(values["normalizers"]), strict=True)
-        ),
-    )
+    sizes = zip(list(values["groups"]), list(values["normalizers"]), strict=True)
+    mini_batches = (MiniBatch(tuple(group() for _ in range(count)), normalizer) for count, normalizer in sizes)
+    return Batch(header["step"], tuple(mini_batches))
 
 
 def _digest(content: bytes) -> bytes:

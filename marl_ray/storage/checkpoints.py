@@ -1,8 +1,8 @@
 """Checkpoints, written atomically.
 
-A checkpoint is written to a hidden folder, which is renamed once the checkpoint is complete and on disk. The newest
-`step_*` folder is therefore always complete. Learners write and sync their own parts, so their nodes must share the
-file system of the run folder. `trainer.json` holds the `TrainerState` and the learners' files with their sizes.
+A checkpoint is written to a hidden folder, which is renamed once all of its files are on disk, so every `step_*` folder
+is complete. Learners write and sync their own parts, so their nodes must share the file system of the run folder.
+`trainer.json` holds the `TrainerState` and the learners' files with their sizes.
 """
 
 from __future__ import annotations
@@ -32,24 +32,19 @@ class Checkpoints:
         self.folder = folder
 
     def begin(self, step: int, policy: PolicyId) -> Path:
-        """Create and return the empty folder of one policy's part, in the hidden folder of the checkpoint."""
+        """Create and return the empty folder of one policy's part in the hidden checkpoint."""
         part = self.policy_folder(self._hidden(step), policy)
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         return part
 
     def commit(self, state: TrainerState, keep: int) -> Path:
-        """Make the checkpoint visible, whose parts are all on disk; delete all but the newest `keep` (at least 1).
-
-        When this returns, the whole checkpoint is on disk, and batches that it covers may be deleted.
-        """
+        """Make a checkpoint with complete parts visible and durable; delete all but the newest `keep` (at least 1)."""
         path = self._hidden(state.step)
         parts = sorted(file for file in path.rglob("*") if file.is_file())
         files = {str(file.relative_to(path)): file.stat().st_size for file in parts}
-        write_atomically(
-            path / STATE_FILE,
-            json.dumps(dict(zip(STATE_KEYS, astuple(state), strict=True)) | {"files": files}).encode(),
-        )
+        content = dict(zip(STATE_KEYS, astuple(state), strict=True)) | {"files": files}
+        write_atomically(path / STATE_FILE, json.dumps(content).encode())
         final = path.with_name(path.name.removeprefix("."))
         if final.exists():
             self._discard(final)
@@ -60,14 +55,14 @@ class Checkpoints:
         return final
 
     def _discard(self, path: Path) -> None:
-        """Delete a checkpoint. It is hidden first, so that no reader sees an incomplete checkpoint."""
+        """Hide a checkpoint, so that no reader sees it incomplete, then delete it."""
         hidden = path.with_name(f".former_{path.name}")
         shutil.rmtree(hidden, ignore_errors=True)
         os.replace(path, hidden)
         shutil.rmtree(hidden)
 
     def all(self) -> list[Path]:
-        """Return the complete checkpoints, oldest first. Folders with other names or without trainer.json are ignored."""
+        """Return the complete checkpoints, oldest first."""
         if not self.folder.is_dir():
             return []
         paths = [path for path in self.folder.iterdir() if NAME.fullmatch(path.name) and (path / STATE_FILE).exists()]
@@ -83,7 +78,6 @@ class Checkpoints:
 
     @staticmethod
     def policy_folder(path: Path, policy: PolicyId) -> Path:
-        """Return the folder of one policy's part."""
         return path / policy.key
 
 
@@ -100,9 +94,7 @@ def read_state(path: Path) -> TrainerState:
         saved = json.loads(file.read_text())
         counts = [*(saved[name] for name in ("step", "env_steps", "learned")), saved.get("draws", 0)]
         files = saved.get("files", ())
-        sizes = (
-            files if isinstance(files, dict) else dict.fromkeys(files)
-        )  # older checkpoints have no sizes, or no files
+        sizes = files if isinstance(files, dict) else dict.fromkeys(files)  # older checkpoints have no sizes
         damage = next(filter(None, (_damage(path / name, size) for name, size in sizes.items())), None)
         sound = all(type(count) is int and count >= 0 for count in counts) and counts[0] == checkpoint_step(path)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -115,7 +107,7 @@ def read_state(path: Path) -> TrainerState:
 
 
 def _damage(file: Path, size: int | None) -> str | None:
-    """Describe the damage to a file of `size` bytes, as far as it shows without reading the file. None: no damage."""
+    """Return a description if a file is missing or does not have `size` bytes (None: any size)."""
     if not file.exists():
         return f"{file} is missing"
     actual = file.stat().st_size

@@ -44,7 +44,7 @@ class SavedRun:
     def config(
         self, overrides: Mapping[str, Any] | None = None, note: Callable[[str], None] = lambda line: None
     ) -> Config:
-        """Return the run's config with overrides. `note` is called with a line per adapted setting. Raises UserError."""
+        """Return the run's config with overrides. `note` receives a line per adapted setting. Raises UserError."""
         try:
             return from_tree(self.tree, self.algorithm, overrides, note)
         except UserError as error:
@@ -55,7 +55,7 @@ class SavedRun:
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """The point from which a run resumes: learners load `state`, learn from the log again, and rollouts continue there."""
+    """The point from which a run resumes: learners load the checkpoint and learn the logged batches again."""
 
     checkpoint: Path | None
     """The newest complete checkpoint. None: the base models."""
@@ -75,14 +75,8 @@ class ResumeState:
         while logged in steps and logged < total:
             logged += 1
         rows = read_rows(folder.metrics) if logged and folder.metrics.exists() else ()
-        return cls(
-            checkpoint, state, logged, frozenset(r["step"] for r in rows if is_evaluation(r) and r["step"] <= logged)
-        )
-
-    @property
-    def has_batches(self) -> bool:
-        """Whether the run has produced any batch."""
-        return self.logged > 0
+        evaluated = frozenset(row["step"] for row in rows if is_evaluation(row) and row["step"] <= logged)
+        return cls(checkpoint, state, logged, evaluated)
 
     def without_log(self) -> ResumeState:
         """Return the state at the checkpoint, without the logged batches."""
@@ -90,7 +84,7 @@ class ResumeState:
         return replace(self, logged=step, evaluated=frozenset(s for s in self.evaluated if s <= step))
 
     def evaluations(self, config: Config, total: int) -> list[int]:
-        """Return the steps of the evaluations that are still due in a run of `total` steps, including first and last."""
+        """Return the steps of the evaluations that are still due in a run of `total` steps."""
         every = config.evaluation.eval_interval
         due = {0, *(range(every, total, every) if every else ()), total}
         return sorted(step for step in due - self.evaluated if step >= self.state.step)
@@ -102,56 +96,46 @@ class ResumeState:
 
 
 def check_resume(config: Config, saved: SavedRun, num_tasks: int) -> None:
-    """Check that `config` may continue the run `saved`, whose data set has `num_tasks` tasks (0: unknown).
+    """Check that `config` may continue the run `saved`; its data set has `num_tasks` tasks (0: unknown).
 
     Raises UserError, and RunIsDone if no steps are left.
     """
     _check_same_run(config, saved.config())
     resume_state = ResumeState.of(saved.folder)
-    state = resume_state.state
+    step, loop = resume_state.state.step, config.loop
     total = training_budget(config, num_tasks).total_steps if num_tasks else math.inf
-    if state.step > total or (state.step == total and _concluded(config, saved.folder, resume_state)):
-        loop = config.loop
+    done = step > total
+    if step == total:
+        exported = not config.output.save_final_model or saved.folder.trained_steps(config.policies) == step
+        done = exported and (not config.dataset.eval_split or step in resume_state.evaluated)
+    if done:
         raise RunIsDone(
-            f"{saved.folder} has done all of its {state.step} steps: to go on, raise "
+            f"{saved.folder} has done all of its {step} steps: to go on, raise "
             f"{config.algorithm}.num_train_epochs (now {loop.num_train_epochs}) and {config.algorithm}.max_steps "
             f"(now {loop.max_steps or 'null'}) with --override"
         )
 
 
-def _adapters(config: Config) -> LoraConfig:
-    """Return the adapter settings that affect training."""
-    return replace(config.lora, export="merged", share_base=False)
-
-
 def same_learning_settings(config: Config, saved: SavedRun, num_tasks: int) -> bool:
-    """Return whether learning from the logged batches again gives the same weights.
-
-    With other settings it would not, and the batches would be off-policy; they are rolled out again then.
-    """
+    """Return whether learning the logged batches again gives the same weights. If not, they are rolled out again."""
     return _learning(config, num_tasks) == _learning(saved.config(), num_tasks)
 
 
 def _learning(config: Config, num_tasks: int) -> tuple[Any, ...]:
     """Return the settings on which updates and batches depend."""
     agents = [replace(a, generator=GeneratorResources(), learner=LearnerResources(), given=()) for a in config.agents]
-    rollout = replace(
-        config.rollout, max_staleness=0, inflight="continue"
-    )  # logged batches respect the bound that they had
+    rollout = replace(config.rollout, max_staleness=0, inflight="continue")  # logged batches respect their own bound
     schedule = training_budget(config, num_tasks).optimizer_steps if config.optimizer.lr_scheduler != "constant" else 0
     optimizer = replace(config.optimizer, importance=config.importance)
     return (agents, config.model, rollout, config.credit, optimizer, schedule, config.reward_processor)
 
 
-def _concluded(config: Config, folder: RunFolder, resume_state: ResumeState) -> bool:
-    """Return whether the trained models and the last evaluation of the run exist."""
-    exported = folder.trained_steps(config.policies) == resume_state.state.step
-    evaluated = resume_state.state.step in resume_state.evaluated
-    return (exported or not config.output.save_final_model) and (evaluated or not config.dataset.eval_split)
-
-
 def _check_same_run(config: Config, saved: Config) -> None:
     """Raise UserError if a setting differs that determines the folder, the checkpoints or the position in the data."""
+
+    def adapters(config: Config) -> LoraConfig:
+        return replace(config.lora, export="merged", share_base=False)  # these do not affect training
+
     for name, now, before in (
         ("algorithm", config.algorithm, saved.algorithm),
         ("seed", config.seed, saved.seed),
@@ -162,7 +146,7 @@ def _check_same_run(config: Config, saved: Config) -> None:
         ("policies", config.policies, saved.policies),
         ("models", [agent.name for agent in config.agents], [agent.name for agent in saved.agents]),
         ("critic", config.credit.critic, saved.credit.critic),
-        ("lora", _adapters(config), _adapters(saved)),
+        ("lora", adapters(config), adapters(saved)),
         ("optimizer", config.optimizer.optimizer, saved.optimizer.optimizer),
         ("run_name", config.output.run_name, saved.output.run_name),
     ):

@@ -31,30 +31,18 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = expand_home(path).absolute()
-        self.config = self.path / "config.yaml"
-        """The resolved config."""
-        self.metrics = self.path / "metrics.jsonl"
-        """One row per step and per evaluation."""
-        self.episodes = self.path / "episodes.jsonl"
-        """A few episodes per row of metrics.jsonl."""
-        self.samples = self.path / "sample_episodes.txt"
-        """Episodes of the last evaluation as text."""
-        self.plot = self.path / "returns.png"
-        """Plot of the reward over joint samples."""
-        self.report = self.path / "report.html"
-        """The HTML report that `marl-ray report` writes."""
-        self.machine = self.path / "machine.json"
-        """Versions and machines of the last start."""
-        self.tensorboard = self.path / "tensorboard"
-        """TensorBoard event files, with output.tensorboard."""
-        self.error = self.path / "error.txt"
-        """Traceback of an unexpected error."""
-        self.models = self.path / "models"
-        """Trained models, one folder per policy."""
-        self.log_file = self.path / "run.log"
-        """Log records with timestamps."""
-        self.lock = self.path / "run.lock"
-        """Held by the process that writes to the folder."""
+        self.config = self.path / "config.yaml"  # the resolved config
+        self.metrics = self.path / "metrics.jsonl"  # one row per step and per evaluation
+        self.episodes = self.path / "episodes.jsonl"  # a few episodes per row of metrics.jsonl
+        self.samples = self.path / "sample_episodes.txt"  # episodes of the last evaluation as text
+        self.plot = self.path / "returns.png"  # plot of the reward over joint samples
+        self.report = self.path / "report.html"  # the HTML report that `marl-ray report` writes
+        self.machine = self.path / "machine.json"  # versions and machines of the last start
+        self.tensorboard = self.path / "tensorboard"  # TensorBoard event files, with output.tensorboard
+        self.error = self.path / "error.txt"  # traceback of an unexpected error
+        self.models = self.path / "models"  # trained models, one folder per policy
+        self.log_file = self.path / "run.log"  # log records with timestamps
+        self.lock = self.path / "run.lock"  # held by the process that writes to the folder
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.log = BatchLog(self.path / "batches")
         self.requests = ScaleRequests(self.path / "requests")
@@ -67,10 +55,7 @@ class RunFolder:
         return self.models / policy.key
 
     def trained_steps(self, policies: Sequence[PolicyId]) -> int | None:
-        """Return the number of steps of the trained models: the minimum, if exporting was interrupted between them.
-
-        None if a model is missing or does not state its steps.
-        """
+        """Return the minimum number of steps of the trained models; None if a model is missing or does not state it."""
         files = [self.model(policy) / TRAINED_FILE for policy in policies]
         return min(json.loads(file.read_text())["steps"] for file in files) if all(map(Path.exists, files)) else None
 
@@ -84,10 +69,9 @@ class RunFolder:
             raise UserError(f"output folder {self} cannot be written ({error.strerror}): set output.base_dir") from None
 
     def write_config(self, text: str, done: int) -> None:
-        """Write config.yaml for the steps after step `done`.
+        """Write config.yaml for the steps after step `done`, and keep the earlier config if it differs.
 
-        If the config of the earlier steps differs, it is kept as `former_config(done)`. Former configs of later steps
-        are deleted: a run that resumes from an earlier checkpoint repeats those steps with the new config.
+        Former configs of later steps are deleted, since a resumed run repeats these steps with the new config.
         """
         former, formers = self.former_config(done), self.former_configs()
         later = [path for step, path in formers.items() if step > done]
@@ -99,7 +83,7 @@ class RunFolder:
             path.unlink()
 
     def former_config(self, done: int) -> Path:
-        """Return the path of the config of the steps up to `done`, from where a resumed run has another config."""
+        """Return the path of the config of the steps up to `done`, if later steps have another config."""
         return self.path / f"config.step_{done:06d}.yaml"
 
     def former_configs(self) -> dict[int, Path]:
@@ -108,10 +92,7 @@ class RunFolder:
         return dict(sorted((int(match[1]), path) for match, path in matches.items() if match))
 
     def commit(self, state: TrainerState, keep: int) -> None:
-        """Flush metrics and episodes to disk, then commit the checkpoint (`Checkpoints.commit`).
-
-        A run that resumes from the checkpoint does not write the rows of earlier steps again.
-        """
+        """Flush metrics and episodes, whose rows a resumed run does not write again; then commit the checkpoint."""
         for file in (self.metrics, self.episodes):
             if file.exists():
                 fsync(file)
@@ -120,12 +101,7 @@ class RunFolder:
     @property
     def is_empty(self) -> bool:
         """Whether the folder contains no result of a run."""
-        return {path.name for path in self.path.iterdir()} <= {
-            self.config.name,
-            self.machine.name,
-            self.lock.name,
-            self.log_file.name,
-        }
+        return set(self.path.iterdir()) <= {self.config, self.machine, self.lock, self.log_file}
 
     def remove_incomplete(self) -> None:
         """Delete incomplete checkpoints and models of an interrupted run."""
@@ -143,7 +119,7 @@ class RunFolder:
 
 
 def new_folder(base_dir: str, run_name: str | None, prefix: str) -> RunFolder:
-    """Return the folder `run_name` below `base_dir`; without a name, a folder named after `prefix`, time and process."""
+    """Return the folder `run_name` (default: `prefix`, time and process id) below `base_dir`."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return RunFolder(Path(base_dir) / (run_name or f"{prefix.replace(':', '.')}-{stamp}-{os.getpid()}"))
 
@@ -156,13 +132,11 @@ class StoredHistory:
         self.policy = policy
 
     def checkpoint(self) -> tuple[int, str] | None:
-        """See `TrainingHistory.checkpoint`. Raises UserError for a damaged checkpoint."""
-        latest = self.folder.checkpoints.latest()
-        if latest is None:
+        """See `TrainingHistory`. Raises UserError for a damaged checkpoint."""
+        if (latest := self.folder.checkpoints.latest()) is None:
             return None
         path, state = latest
-        return state.step, str(self.folder.checkpoints.policy_folder(path, self.policy))
+        return state.step, str(Checkpoints.policy_folder(path, self.policy))
 
     def batch(self, step: int) -> Batch:
-        """See `TrainingHistory.batch`."""
         return merge_batches([self.folder.log.batch(step, agent) for agent in self.policy.agents])

@@ -22,16 +22,15 @@ logger = logging.getLogger(__name__)
 
 NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)
 """Errors of file systems without locks."""
-
 _held: set[int] = set()
 """File descriptors of the locks that this process holds."""
 
 
 @contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
-    """Hold the lock at `path`, whose folder must exist. Raises UserError, which names the process that holds it.
+    """Hold the lock at `path`, whose folder must exist. Raises UserError if another process holds it.
 
-    On a file system without locks, log a warning and continue without a lock.
+    On a file system without locks, log a warning and continue.
     """
     file = _lock(path)
     _held.add(file)
@@ -44,9 +43,9 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 
 def lock_holder(path: Path) -> str | None:
-    """Return the description of the process that holds the lock at `path`, or None if the lock is free.
+    """Return the description of the process that holds the lock, or None if the lock is free.
 
-    On a file system without locks, return the last process that wrote the file and did not shut down in order.
+    On a file system without locks, return the last process that wrote the file and did not end regularly.
     """
     try:
         file = os.open(path, os.O_RDONLY)
@@ -87,8 +86,9 @@ def _lock(path: Path) -> int:
                 f"{path.parent} cannot be locked ({error.strerror}): see to it that no other run writes there"
             )
         if _is_at(file, path):
+            since = time.strftime("%Y-%m-%d %H:%M:%S %Z")
             os.ftruncate(file, 0)
-            os.write(file, f"{_describe_process()}\n".encode())
+            os.write(file, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode())
             return file
         os.close(file)  # the previous holder deleted it in the meantime
 
@@ -100,13 +100,7 @@ def _is_at(file: int, path: Path) -> bool:
         return False
 
 
-def _describe_process() -> str:
-    since = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-    return f"process {os.getpid()} on {socket.gethostname()} since {since}"
-
-
 def _close_in_child() -> None:
-    """Close the lock files in a forked child."""
     while _held:
         os.close(_held.pop())
 

@@ -5,7 +5,7 @@ The run opens no port, and every user who may write to the folder may send a req
     requests/ID.json      {"agent": 1, "replicas": 3}: written by the client, removed by the run when it reads it
     requests/ID.answer    {"done": true, "text": "..."}: written by the run, removed by the client
 
-Files are written atomically. A run removes all of them when it acquires and when it releases the lock of the folder.
+Files are written atomically. A run removes all requests and answers when it acquires and when it releases its lock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POLL_INTERVAL_S = 1.0
 MAX_BYTES = 4096
 """Maximum size of a request."""
 MAX_REPLICAS = 10_000
-NAME = re.compile(r"([0-9a-f]{16})\.json")
+NAME = re.compile(r"[0-9a-f]{16}\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,6 @@ class ScaleRequests:
         self.folder = folder
 
     def clear(self) -> None:
-        """Remove all requests and answers."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def put(self, request: ScaleRequest) -> str:
@@ -69,40 +68,34 @@ class ScaleRequests:
     def take(self) -> list[tuple[str, ScaleRequest | UserError]]:
         """Remove and return the new requests with their ids. An invalid request is returned as its error."""
         taken: list[tuple[str, ScaleRequest | UserError]] = []
-        for path in self._files():
-            match = NAME.fullmatch(path.name)
-            if match is None:
-                continue
+        try:
+            paths = sorted(path for path in self.folder.iterdir() if NAME.fullmatch(path.name))
+        except OSError:  # usually there is no folder; an unreadable folder must not end the run
+            return []
+        for path in paths:
             try:
                 content = _read(path)
                 path.unlink()
             except OSError:
                 continue  # withdrawn, or not readable
             try:
-                taken.append((match[1], _scale(content)))
+                taken.append((path.stem, _parse(content)))
             except UserError as error:
-                taken.append((match[1], error))
+                taken.append((path.stem, error))
         return taken
-
-    def _files(self) -> list[Path]:
-        try:
-            return sorted(self.folder.iterdir())
-        except OSError:  # usually there is no folder; an unreadable folder must not end the run
-            return []
 
     def settle(self, id: str, answer: ScaleReply) -> None:
         """Write the answer to a request. Raises OSError."""
         write_atomically(self.folder / f"{id}.answer", json.dumps(asdict(answer)).encode())
 
     def answer(self, id: str) -> ScaleReply | None:
-        """Return the answer to a request, or None if there is none yet."""
+        """Return the answer to a request, if there is one yet."""
         try:
             return ScaleReply(**json.loads((self.folder / f"{id}.answer").read_bytes()))
         except FileNotFoundError:
             return None
 
     def withdraw(self, id: str) -> None:
-        """Remove a request and its answer."""
         for path in (self.folder / f"{id}.json", self.folder / f"{id}.answer"):
             path.unlink(missing_ok=True)
         with suppress(OSError):
@@ -121,15 +114,15 @@ def request_scaling(requests: ScaleRequests, lock: Path, request: ScaleRequest, 
     try:
         id = requests.put(request)
     except OSError as error:
-        raise UserError(
-            f"{requests.folder} cannot be written ({error.strerror}): the client needs the right to write there"
-        ) from None
+        why = f"{requests.folder} cannot be written ({error.strerror})"
+        raise UserError(f"{why}: the client needs the right to write there") from None
     try:
         while True:
-            still_running = lock_holder(lock) == run
-            answer = requests.answer(id)
-            if answer is not None:
-                break
+            still_running = lock_holder(lock) == run  # before reading, since a run may end after its answer
+            if (answer := requests.answer(id)) is not None:
+                if not answer.done:
+                    raise UserError(answer.text)
+                return answer.text
             if not still_running:
                 raise UserError(f"{lock.parent} has ended before it answered")
             if time.monotonic() > until:
@@ -137,13 +130,10 @@ def request_scaling(requests: ScaleRequests, lock: Path, request: ScaleRequest, 
             time.sleep(POLL_INTERVAL_S / 2)
     finally:
         requests.withdraw(id)
-    if not answer.done:
-        raise UserError(answer.text)
-    return answer.text
 
 
 def _read(path: Path) -> bytes:
-    """Return the first MAX_BYTES + 1 bytes of a regular file. Raises OSError for anything else."""
+    """Return at most MAX_BYTES + 1 bytes of a regular file. Raises OSError for links and other files."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -153,7 +143,7 @@ def _read(path: Path) -> bytes:
         os.close(file)
 
 
-def _scale(content: bytes) -> ScaleRequest:
+def _parse(content: bytes) -> ScaleRequest:
     """Parse an untrusted request. Raises UserError."""
     if len(content) > MAX_BYTES:
         raise UserError(f"a request has no more than {MAX_BYTES} bytes")

@@ -115,7 +115,7 @@ class BatchProducer:
         batches = self._builders.pop(step).batches
         row, samples = rollout_row(config, episodes, batches, seconds, executions), 0
         if config.rollout.dynamic_sampling:
-            row["rollout/skipped"], samples, resumed = len(skipped), len(episodes), self.resume_state.has_batches
+            row["rollout/skipped"], samples, resumed = len(skipped), len(episodes), self.resume_state.logged > 0
             context.health.check_samples(step, samples, samples - len(skipped), self.size, resumed)
         records = tuple(map(episode_record, episodes[: config.output.episodes_per_step]))
         logged = LoggedStep(step, tuple(batches), joint_samples(episodes), row, records, samples, skipped)
