@@ -21,6 +21,8 @@ NOBODY = 65534
 """User and group of guests where the sandbox is started as root."""
 _INSIDE = str(Path(__file__).resolve().parents[1] / "inside")
 _BOOT = os.path.join(_INSIDE, "zygote", "boot.py")
+_SYSTEM = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache")
+_DEVICES = ("/dev/null", "/dev/urandom")
 _ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 """The environment of isolated processes; the fixed seed makes the order of sets equal in every sandbox."""
 
@@ -31,10 +33,7 @@ class SandboxUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SandboxSettings:
-    """Settings of a sandbox.
-
-    Raises ValueError for an unknown isolation or level, a size out of range and a package name that is no identifier.
-    """
+    """Settings of a sandbox. Raises ValueError for an unknown level, a size out of range and a malformed package name."""
 
     isolation: Literal["auto", "bwrap", "process", "none"] = "auto"
     """`auto`: the strongest level that passes its self-test. `process`: with Landlock where the kernel has Landlock."""
@@ -63,20 +62,19 @@ class SandboxSettings:
     def candidates(self) -> list[str]:
         """Return the levels to try, strongest first. Raises SandboxUnavailable for contradictory settings."""
         levels = {
-            "auto": ["bwrap", "process+landlock", "process", "none"],
+            "auto": [*reversed(LEVELS)],
             "bwrap": ["bwrap"],
             "process": ["process+landlock", "process"],
             "none": ["none"],
         }[self.isolation]
         if self.isolation == "none" and not self.allow_unsafe:
             raise SandboxUnavailable("isolation 'none' runs programs unprotected: it needs allow_unsafe: true")
-        if not self.allow_unsafe:
-            levels = [level for level in levels if level != "none"]
-        if self.require is not None:
-            minimum = LEVELS.index(self.require)
-            levels = [level for level in levels if LEVELS.index(level) >= minimum]
-            if not levels:
-                raise SandboxUnavailable(f"isolation '{self.isolation}' cannot reach the required '{self.require}'")
+        allowed = [
+            level for level in LEVELS[LEVELS.index(self.require or "none") :] if level != "none" or self.allow_unsafe
+        ]
+        levels = [level for level in levels if level in allowed]
+        if not levels:
+            raise SandboxUnavailable(f"isolation '{self.isolation}' cannot reach the required '{self.require}'")
         return levels
 
 
@@ -105,7 +103,7 @@ def launch_spec(level: str, package_names: tuple[str, ...] = (), scratch_mb: int
         raise OSError("a scratch folder (sandbox.scratch_mb) needs Landlock")
     python, prefix = interpreter()
     command = [python, "-s", "-S", "-P", "-B", _BOOT]
-    packages = find_packages(package_names)
+    roots, packages = find_packages(package_names)
     environment = _ENVIRONMENT | (SINGLE_THREADED if package_names else {})
     root = os.geteuid() == 0
     # bubblewrap exposes Python to every user, and at level "process" no file can be opened anyway.
@@ -119,23 +117,17 @@ def launch_spec(level: str, package_names: tuple[str, ...] = (), scratch_mb: int
         "seccomp": level != "none",
         "may_open": level != "process",
         "user": NOBODY if root and level != "none" else None,
-        "readable": [*_readable_paths(prefix), *packages.paths],
-        "packages": packages.names,
-        "package_roots": packages.roots,
+        "readable": [prefix, _INSIDE, *_SYSTEM, *_DEVICES, *packages],
+        "packages": package_names,
+        "package_roots": roots,
         "readable_by_all": level == "bwrap" or readable_by_all(prefix),
     }
     if level == "bwrap":
         program = shutil.which("bwrap")
         if program is None:
             raise FileNotFoundError("bubblewrap is not installed")
-        command = [program, *_bubblewrap_options(prefix, packages.paths, root, scratch_mb > 0), *command]
+        command = [program, *_bubblewrap_options(prefix, packages, root, scratch_mb > 0), *command]
     return LaunchSpec(level, command, config, environment)
-
-
-def _readable_paths(prefix: str) -> list[str]:
-    """Return the paths that a guest may read under Landlock: Python, the C library, time zones."""
-    system = ["/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache"]
-    return [prefix, _INSIDE, *system, "/dev/null", "/dev/urandom"]
 
 
 def _bubblewrap_options(prefix: str, packages: Sequence[str], root: bool, scratch: bool) -> list[str]:
@@ -153,7 +145,7 @@ def _bubblewrap_options(prefix: str, packages: Sequence[str], root: bool, scratc
     if scratch:  # the zygote mounts the tmpfs there, and drops the capability before there is a guest
         options += ["--cap-add", "CAP_SYS_ADMIN", "--perms", "0755", "--dir", "/scratch"]
     options += ["--perms", "0755", "--dir", "/dev"]
-    for device in ("/dev/null", "/dev/urandom"):
+    for device in _DEVICES:
         options += ["--dev-bind", device, device]
     made: set[str] = set()
     bound = ["/usr"]

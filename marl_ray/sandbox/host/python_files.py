@@ -17,7 +17,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 _EXCLUDED = shutil.ignore_patterns(
@@ -30,22 +29,12 @@ SINGLE_THREADED = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OM
 """Environment that keeps numerical libraries from starting threads: the zygote forks and must have a single thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class GuestPackages:
-    """Import names of packages, the folders to import them from, and the files and folders to expose there."""
-
-    names: tuple[str, ...] = ()
-    roots: tuple[str, ...] = ()
-    paths: tuple[str, ...] = ()
-
-
 @functools.lru_cache(maxsize=16)
-def find_packages(names: Sequence[str]) -> GuestPackages:
-    """Locate installed packages by import name.
+def find_packages(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the folders to import packages from, and the files and folders that guests may read there.
 
-    Everything that the distribution of a package installs beside it is exposed (bundled libraries, metadata), and nothing
-    of other distributions: dependencies have to be named too. Raises ModuleNotFoundError for a package that is not
-    installed.
+    Readable is everything that the distributions of the packages install (bundled libraries, metadata), and nothing of
+    other distributions: dependencies have to be named too. Raises ModuleNotFoundError for a package that is not installed.
     """
     distributions = importlib.metadata.packages_distributions() if names else {}
     roots: dict[str, None] = {}
@@ -58,7 +47,7 @@ def find_packages(names: Sequence[str]) -> GuestPackages:
             entries = {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}
             roots[root] = None
             paths |= dict.fromkeys(path for part in sorted(entries) if os.path.exists(path := os.path.join(root, part)))
-    return GuestPackages(tuple(names), tuple(roots), tuple(paths))
+    return list(roots), list(paths)
 
 
 def readable_by_all(prefix: str) -> bool:

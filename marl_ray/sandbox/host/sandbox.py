@@ -7,14 +7,13 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 
-from marl_ray.sandbox.host.connection import SandboxFailure
 from marl_ray.sandbox.host.isolation_levels import SandboxSettings, SandboxUnavailable, launch_spec
 from marl_ray.sandbox.host.program import ExecutionReport, Program, count_tests
-from marl_ray.sandbox.host.session import SandboxSession
+from marl_ray.sandbox.host.session import SandboxFailure, SandboxSession
 from marl_ray.sandbox.inside.protocol.messages import Limits
 
-_SELF_TEST_LIMITS = Limits(test_cpu_s=5.0, test_wall_s=10.0, program_wall_s=20.0)
-
+_LIMITS = Limits(test_cpu_s=5.0, test_wall_s=10.0, program_wall_s=20.0)
+"""Limits of the self-test."""
 _CORRECT = """
 def f(x):
     return [x, x + 1]
@@ -27,7 +26,7 @@ def f():
         return file.read()
 """
 _PROBES = """
-import os, signal, socket
+import os, socket
 
 def attempt(operation, *arguments):
     try:
@@ -36,29 +35,13 @@ def attempt(operation, *arguments):
         return "denied"
     return "allowed"
 
-def read(path):
-    return attempt(lambda: open(path).close())
-
-def write(path):
-    return attempt(lambda: open(path, "w").close())
-
-def fork():
-    def child():
-        if os.fork() == 0:
-            os._exit(0)
-    return attempt(child)
-
-def execute():
-    return attempt(os.execv, "/bin/true", ["true"])
-
-def kill(pid):
-    return attempt(os.kill, pid, 0)
-
-def connect():
-    return attempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM).close())
-
-def local():
-    return attempt(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).close())
+def read(path): return attempt(open, path)
+def write(path): return attempt(open, path, "w")
+def fork(): return attempt(lambda: os.fork() or os._exit(0))
+def execute(): return attempt(os.execv, "/bin/true", ["true"])
+def kill(pid): return attempt(os.kill, pid, 0)
+def connect(): return attempt(socket.socket, socket.AF_INET, socket.SOCK_STREAM)
+def local(): return attempt(socket.socket, socket.AF_UNIX, socket.SOCK_DGRAM)
 """
 
 
@@ -105,9 +88,7 @@ class Sandbox:
         if self._session is None:
             return "sandbox: not started"
         level, zygote = self._session.level, self._session.facts
-        facts = []
-        if level != "none":
-            facts.append("seccomp")
+        facts = [] if level == "none" else ["seccomp"]
         if abi := zygote.get("landlock_abi"):
             facts.append(f"Landlock ABI {abi}")
         if self.settings.scratch_mb:
@@ -185,9 +166,7 @@ class Sandbox:
 
 def _run_self_test(session: SandboxSession, *, writes_files: bool) -> str | None:
     """Test a session that has just started; return None, or the first failure. `writes_files`: with scratch folders."""
-    correct = session.run(
-        Program(_CORRECT, ("assert f(1) == [1, 2]", "assert f(2) == [2, 4]"), "f", limits=_SELF_TEST_LIMITS)
-    )
+    correct = session.run(Program(_CORRECT, ("assert f(1) == [1, 2]", "assert f(2) == [2, 4]"), "f", limits=_LIMITS))
     if correct.infra_error is not None:
         return correct.infra_error
     if [test.status for test in correct.tests] != ["pass", "fail"]:
@@ -196,16 +175,15 @@ def _run_self_test(session: SandboxSession, *, writes_files: bool) -> str | None
     if session.level == "none":
         return None
     if writes_files:
-        written = session.run(Program(_WRITES_FILE, ("assert f() == 'x'",), "f", limits=_SELF_TEST_LIMITS))
+        written = session.run(Program(_WRITES_FILE, ("assert f() == 'x'",), "f", limits=_LIMITS))
         if not written.passed:
             return "self-test: nothing can be written to the scratch folder"
     host = os.getpid()
     calls = [f"read('/proc/{host}/environ')", f"read('/proc/{host}/mem')", "read('/proc/1/environ')"]
     calls += ["read('/etc/passwd')", "write('/tmp/sandbox-probe')", "write('/dev/shm/sandbox-probe')"]
     calls += ["fork()", "execute()", f"kill({host})", "connect()", "local()"]
-    report = session.run(
-        Program(_PROBES, tuple(f"assert {call} == 'denied'" for call in calls), "read", limits=_SELF_TEST_LIMITS)
-    )
+    tests = tuple(f"assert {call} == 'denied'" for call in calls)
+    report = session.run(Program(_PROBES, tests, "read", limits=_LIMITS))
     if report.infra_error is not None:
         return report.infra_error
     for call, test in zip(calls, report.tests, strict=False):

@@ -1,15 +1,21 @@
-"""The isolated processes of one level, restarted when they fail, and the programs sent to them."""
+"""The isolated processes of one level as seen by the host process: start, messages, restarts, and programs sent to them."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import signal
+import socket
+import subprocess
+import tempfile
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
-from marl_ray.sandbox.host.connection import SandboxConnection, SandboxFailure
 from marl_ray.sandbox.host.isolation_levels import LaunchSpec, SandboxUnavailable
 from marl_ray.sandbox.host.program import ExecutionReport, Program, count_tests, failed_report
 from marl_ray.sandbox.inside.protocol import messages
@@ -20,6 +26,119 @@ _GRACE_S = 10.0
 """Seconds that a judge may be silent beyond a program's wall limit before it counts as stuck."""
 _AHEAD_BYTES = 65536
 """A program up to this size is sent while the previous one runs; it fits the socket's buffer."""
+_MAX_REPORT = 64 << 20
+
+
+class SandboxFailure(Exception):
+    """The isolated processes died, did not answer in time (`timed_out`), or cannot fork guests (`infrastructure`)."""
+
+    def __init__(self, message: str, *, timed_out: bool = False, infrastructure: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
+        self.infrastructure = infrastructure
+
+
+class SandboxConnection:
+    """A running zygote and judge, the socket to the judge and the lifeline of the zygote.
+
+    The processes are started by exec with a constant environment and two inherited descriptors, so they hold nothing of the
+    host process (API keys in the environment, memory, open files). `stop` and garbage collection end all processes. Raises
+    OSError if the zygote cannot be started.
+    """
+
+    def __init__(self, spec: LaunchSpec) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - standard error of bubblewrap and the zygote
+        self._socket, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        self._reader = messages.FrameReader(self._receive, _MAX_REPORT)
+        self._deadline = 0.0
+        try:
+            self.process = subprocess.Popen(
+                [*spec.command, str(theirs.fileno()), str(lifeline)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                env=spec.environment,
+                cwd="/",
+                close_fds=True,
+                pass_fds=(theirs.fileno(), lifeline),
+                start_new_session=True,
+            )
+        except OSError:
+            self._socket.close()
+            os.close(self._lifeline)
+            self._errors.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self.stop = weakref.finalize(self, _stop, self.process, self._errors, self._socket, self._lifeline)
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Send a frame before the deadline (`time.monotonic`). Raises SandboxFailure."""
+        try:
+            self._socket.settimeout(max(0.01, deadline - time.monotonic()))
+            self._socket.sendall(data)
+        except TimeoutError:
+            raise SandboxFailure("the sandbox does not take programs", timed_out=True) from None
+        except OSError:
+            raise SandboxFailure(self._last_error()) from None
+
+    def receive(self, deadline: float) -> Any:
+        """Return the next message. Raises SandboxFailure at the deadline and when the processes have ended."""
+        self._deadline = deadline
+        try:
+            return self._reader.message()
+        except messages.FrameTooLong:
+            raise SandboxFailure("the sandbox sent an oversized report") from None
+        except messages.ConnectionClosed:
+            raise SandboxFailure(self._last_error()) from None
+
+    def _receive(self, size: int) -> bytes:
+        """Return some bytes for the frame reader before the deadline; none at the end of the stream."""
+        seconds = self._deadline - time.monotonic()
+        if seconds <= 0:
+            raise SandboxFailure("the sandbox does not answer", timed_out=True)
+        self._socket.settimeout(seconds)
+        try:
+            return self._socket.recv(size)
+        except TimeoutError:
+            raise SandboxFailure("the sandbox does not answer", timed_out=True) from None
+        except OSError:
+            return b""
+
+    def _last_error(self) -> str:
+        """Return the last line that a zygote wrote to standard error before it ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(0.5)
+        self._errors.seek(0)
+        lines = self._errors.read()[-4000:].decode("utf-8", "replace").strip().splitlines()
+        return (lines[-1].strip() if lines else "") or "the sandbox ended without an error message"
+
+
+def _stop(process: subprocess.Popen[bytes], errors: IO[bytes], connection: socket.socket, lifeline: int) -> None:
+    """End every process behind a connection: through the lifeline, and by force."""
+    connection.close()
+    os.close(lifeline)
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    errors.close()
+
+
+@dataclass(slots=True)
+class _Request:
+    """A program with its encoded request and the number under which its report arrives."""
+
+    program: Program
+    limits: Limits
+    frame: bytes
+    number: int
+    sent: bool = False
 
 
 class SandboxSession:
@@ -33,11 +152,10 @@ class SandboxSession:
         """Facts that the zygote reported at its start: Landlock ABI, thread limit, uid."""
         self.restarts = 0
         self.connection: SandboxConnection | None = None
-        self.numbers = itertools.count(1)
-        """Numbers of programs, unique within this session."""
-        self.unanswered: set[int] = set()
-        """Numbers of programs that were sent and have no report yet."""
         self._spec = spec
+        self._numbers = itertools.count(1)
+        self._unanswered: set[int] = set()
+        """Numbers of programs that were sent and have no report yet."""
 
     def start(self) -> None:
         """Start the processes, ending earlier ones. Raises OSError or SandboxFailure if they do not come up."""
@@ -49,7 +167,7 @@ class SandboxSession:
         if "ready" not in answer:
             raise OSError(str(answer.get("failed")))
         self.facts = answer["ready"]
-        self.unanswered.clear()
+        self._unanswered.clear()
 
     def restart(self) -> None:
         """Replace processes that failed. Raises SandboxUnavailable if they do not come up again."""
@@ -72,100 +190,80 @@ class SandboxSession:
 
     def run_each(self, programs: Iterable[Program]) -> Iterator[ExecutionReport]:
         """Yield the report of each program as soon as it is available; one program is sent ahead."""
-        yield from _ProgramQueue(self, programs).reports()
-
-
-@dataclass(slots=True)
-class _QueuedProgram:
-    """A program with its encoded request and the number under which its report arrives."""
-
-    program: Program
-    limits: Limits
-    frame: bytes
-    number: int
-    sent: bool = False
-
-
-class _ProgramQueue:
-    """Programs on their way through a session; the next program is sent while one is running."""
-
-    def __init__(self, session: SandboxSession, programs: Iterable[Program]) -> None:
-        self._session = session
-        self._programs = iter(programs)
-        self._items: deque[_QueuedProgram] = deque()
-
-    def reports(self) -> Iterator[ExecutionReport]:
-        while self._items or self._enqueue():
-            report = self._run(self._items[0])
-            self._items.popleft()
+        requests = map(self._request, programs)
+        queue = deque(itertools.islice(requests, 1))
+        while queue:
+            report = self._run(queue, requests)
+            queue.popleft()
             yield report
+            if not queue:
+                queue.extend(itertools.islice(requests, 1))
 
-    def _enqueue(self) -> bool:
-        """Queue one more program; False if there is none."""
-        program = next(self._programs, None)
-        if program is None:
-            return False
+    def _request(self, program: Program) -> _Request:
         count_tests(program.tests, program.entry_point, program.form)  # raises ValueError here, not in the judge
-        limits = program.limits or self._session.limits
-        number = next(self._session.numbers)
-        request = {**program.to_dict(), "limits": messages.to_dict(limits), "number": number}
-        self._items.append(_QueuedProgram(program, limits, messages.pack(request), number))
-        return True
+        limits, number = program.limits or self.limits, next(self._numbers)
+        message = {**program.to_dict(), "limits": messages.to_dict(limits), "number": number}
+        return _Request(program, limits, messages.pack(message), number)
 
-    def _run(self, item: _QueuedProgram) -> ExecutionReport:
-        """Return the report of a program, retried once in restarted processes.
+    def _run(self, queue: deque[_Request], requests: Iterator[_Request]) -> ExecutionReport:
+        """Return the report of the first program in the queue, retried once in restarted processes.
 
         Two failures, or a judge that is stuck, are attributed to the program, unless the judge may be stuck on a program
         of an abandoned batch.
         """
         started = time.monotonic()
+        program, number = queue[0].program, queue[0].number
         for attempt in (1, 2):
             try:
-                return self._attempt(item, ahead=attempt == 1)
+                return self._attempt(queue, requests, ahead=attempt == 1)
             except SandboxFailure as error:
                 failure = error
-                culprit = error.timed_out and item.number == min(self._session.unanswered, default=None)
-                for other in self._items:
-                    other.sent = False
+                culprit = error.timed_out and number == min(self._unanswered, default=None)
+                for request in queue:
+                    request.sent = False
                 try:
-                    self._session.restart()
+                    self.restart()
                 except SandboxUnavailable as unavailable:
-                    return failed_report(item.program, self._session.level, infra_error=str(unavailable))
+                    return failed_report(program, self.level, infra_error=str(unavailable))
                 if culprit:
                     break
         if failure.infrastructure:
-            return failed_report(item.program, self._session.level, infra_error=str(failure))
+            return failed_report(program, self.level, infra_error=str(failure))
         message = "the judge did not survive this program's results"
         timed_out = TestResult("timeout", "Timeout", message)
         verdict = timed_out if failure.timed_out else TestResult("crash", "JudgeDied", message)
-        return failed_report(item.program, self._session.level, verdict, wall_s=time.monotonic() - started)
+        return failed_report(program, self.level, verdict, wall_s=time.monotonic() - started)
 
-    def _attempt(self, item: _QueuedProgram, *, ahead: bool) -> ExecutionReport:
-        parts = 2 if item.program.visible else 1
-        deadline = time.monotonic() + parts * item.limits.program_wall_s + _GRACE_S
-        self._send(item, deadline)
-        if ahead and (len(self._items) > 1 or self._enqueue()) and len(self._items[1].frame) <= _AHEAD_BYTES:
-            self._send(self._items[1], deadline)
+    def _attempt(self, queue: deque[_Request], requests: Iterator[_Request], *, ahead: bool) -> ExecutionReport:
+        """Return the report of the first program in the queue; with `ahead`, send the next program while it runs."""
+        first = queue[0]
+        parts = 2 if first.program.visible else 1
+        deadline = time.monotonic() + parts * first.limits.program_wall_s + _GRACE_S
+        self._send(first, deadline)
+        if ahead:
+            queue.extend(itertools.islice(requests, 2 - len(queue)))
+            if len(queue) > 1 and len(queue[1].frame) <= _AHEAD_BYTES:
+                self._send(queue[1], deadline)
         number = None
-        while number != item.number:  # other reports belong to an abandoned batch
-            answer = self._connection().receive(deadline)
+        while number != first.number:  # other reports belong to an abandoned batch
+            answer = self._running().receive(deadline)
             number = answer.pop("number", None)
-            self._session.unanswered.discard(number)
+            self._unanswered.discard(number)
         if answer.get("infra_error") is not None:
             raise SandboxFailure(answer["infra_error"], infrastructure=True)
-        if self._session.level == "none":
+        if self.level == "none":
             answer["trusted"] = False
             for test in answer["tests"]:
                 test["trusted"] = False
-        return ExecutionReport.from_dict({**answer, "isolation": self._session.level})
+        return ExecutionReport.from_dict({**answer, "isolation": self.level})
 
-    def _send(self, item: _QueuedProgram, deadline: float) -> None:
-        if not item.sent:
-            self._connection().send(item.frame, deadline)
-            self._session.unanswered.add(item.number)
-            item.sent = True
+    def _send(self, request: _Request, deadline: float) -> None:
+        if not request.sent:
+            self._running().send(request.frame, deadline)
+            self._unanswered.add(request.number)
+            request.sent = True
 
-    def _connection(self) -> SandboxConnection:
-        if self._session.connection is None:
+    def _running(self) -> SandboxConnection:
+        if self.connection is None:
             raise SandboxFailure("the sandbox is not running")
-        return self._session.connection
+        return self.connection

@@ -1,10 +1,7 @@
 """File access of guests and judge: Landlock rules, and scratch folders that guests may write to.
 
-Under Landlock a process gives up all access to the file system except a few paths.
-
-Depending on the kernel's Landlock ABI, the process also gives up TCP (ABI 4), and signals and abstract sockets to
-processes outside (ABI 6). A process under Landlock cannot ptrace processes outside either, which protects
-`/proc/PID/environ`. See landlock(7) and `Documentation/userspace-api/landlock.rst`.
+Landlock also stops TCP (ABI 4), signals and abstract sockets to processes outside (ABI 6), and ptrace of processes outside,
+which protects `/proc/PID/environ`. See landlock(7) and `Documentation/userspace-api/landlock.rst`.
 """
 
 from __future__ import annotations
@@ -15,8 +12,7 @@ import os
 import struct
 from collections.abc import Iterable
 
-from . import syscalls
-from .process import libc
+from .process import check, libc, system_call
 
 _CREATE_VERSION = 1
 _RULE_PATH_BENEATH = 1
@@ -30,29 +26,22 @@ WRITING_ABI = 3
 _FS_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 """Number of file system rights per ABI: the lowest bits of the mask."""
 
-
-class _PathBeneath(ctypes.Structure):
-    """`struct landlock_path_beneath_attr`."""
-
-    _pack_ = 1
-    _fields_ = [("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32)]
-
-
-def _call(name: str, *arguments: object) -> int:
-    number = syscalls.number(name)
-    result = int(libc.syscall(ctypes.c_long(number or 0), *arguments))
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{name}: {os.strerror(code)}")
-    return result
+MAX_FILES = 256
+"""Maximum number of files and folders: inodes cost kernel memory that `size` does not count. It also bounds the depth of a
+guest's folders, on which the recursion of `empty` relies."""
+FOLDERS = 16
+"""Number of folders made in advance, so a program that uses up all inodes takes none from other guests. A program has a few
+guests at a time; the spare guest and the compiling guest have one each."""
+MOUNT_POINTS = ("/scratch", "/mnt", "/media", "/srv")
+"""Folders to mount on if they exist; they hold nothing that a guest could read anyway."""
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_NOSUID, _NODEV, _NOEXEC, _RECURSIVE, _PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
 
 
 def landlock_abi() -> int:
     """Return the kernel's Landlock ABI; 0 without Landlock (too old, compiled out, or filtered)."""
-    if not syscalls.supported() or libc is None:
-        return 0
     try:
-        return _call("landlock_create_ruleset", None, ctypes.c_size_t(0), ctypes.c_uint32(_CREATE_VERSION))
+        return system_call("landlock_create_ruleset", None, ctypes.c_size_t(0), ctypes.c_uint32(_CREATE_VERSION))
     except OSError:
         return 0
 
@@ -70,7 +59,7 @@ def make_ruleset(readable: Iterable[str], writable: str | None = None) -> int:
     scopes = 0b11 if version >= 6 else 0
     size = 8 if version < 4 else 16 if version < 6 else 24
     attributes = ctypes.create_string_buffer(struct.pack("=QQQ", rights, network, scopes), 24)
-    ruleset = _call("landlock_create_ruleset", attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
+    ruleset = system_call("landlock_create_ruleset", attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
         for path in readable:
             _allow(ruleset, path, _READ if os.path.isdir(path) else _READ_FILE)
@@ -88,42 +77,30 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     except OSError:
         return
     try:
-        rule = _PathBeneath(rights, descriptor)
-        _call(
-            "landlock_add_rule",
-            ctypes.c_int(ruleset),
-            ctypes.c_int(_RULE_PATH_BENEATH),
-            ctypes.byref(rule),
-            ctypes.c_uint32(0),
-        )
+        rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, descriptor))  # struct landlock_path_beneath_attr
+        kind, flags = ctypes.c_int(_RULE_PATH_BENEATH), ctypes.c_uint32(0)
+        system_call("landlock_add_rule", ctypes.c_int(ruleset), kind, rule, flags)
     finally:
         os.close(descriptor)
 
 
 def enforce(ruleset: int) -> None:
     """Put the calling process under a ruleset permanently; `no_new_privs` must be set."""
-    _call("landlock_restrict_self", ctypes.c_int(ruleset), ctypes.c_uint32(0))
-
-
-MAX_FILES = 256
-"""Maximum number of files and folders: inodes cost kernel memory that `size` does not count. It also bounds the depth of a
-guest's folders, on which the recursion of `empty` relies."""
-FOLDERS = 16
-"""Number of folders made in advance, so a program that uses up all inodes takes none from other guests. A program has a few
-guests at a time; the spare guest and the compiling guest have one each."""
-MOUNT_POINTS = ("/scratch", "/mnt", "/media", "/srv")
-"""Folders to mount on if they exist; they hold nothing that a guest could read anyway."""
-
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
-_NOSUID, _NODEV, _NOEXEC, _RECURSIVE, _PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
+    system_call("landlock_restrict_self", ctypes.c_int(ruleset), ctypes.c_uint32(0))
 
 
 class Scratch:
-    """The mounted tmpfs and its folders. Raises OSError with the reason if it cannot be mounted."""
+    """Scratch folders: one writable folder per guest on a tmpfs of the sandbox.
+
+    The zygote mounts the tmpfs once, in a mount namespace of its own, before it drops its rights; the contents end with
+    the processes. The mount bounds size and number of files, for all guests of a program together.
+    """
 
     def __init__(self, megabytes: int, user: int | None, own_namespace: bool) -> None:
-        """Mount the tmpfs. `user` owns the folders; None: the caller. `own_namespace`: the caller already has a mount
-        namespace of its own and may mount there; otherwise it enters a new one."""
+        """Mount the tmpfs with folders for `user` (None: the caller). Raises OSError with the reason if this fails.
+
+        `own_namespace`: the caller already has a mount namespace of its own; otherwise it enters a new one.
+        """
         if landlock_abi() < WRITING_ABI:
             raise OSError("a scratch folder needs Landlock as of Linux 6.2 (sandbox.scratch_mb)")
         mount_point = next((path for path in MOUNT_POINTS if os.path.isdir(path)), "")
@@ -179,7 +156,7 @@ def _enter_namespace() -> None:
     """Enter a new mount namespace, within a new user namespace if the caller lacks the right to create one."""
     user, group = os.getuid(), os.getgid()
     if libc.unshare(_CLONE_NEWNS) != 0:
-        _check(libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER), "a scratch folder needs a mount namespace")
+        check(libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER), "a scratch folder needs a mount namespace")
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
@@ -187,14 +164,6 @@ def _enter_namespace() -> None:
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None) -> None:
-    source_, target_, kind_, options_ = (
-        None if text is None else text.encode() for text in (source, target, kind, options)
-    )
-    result = libc.mount(source_, target_, kind_, ctypes.c_ulong(flags), options_)
-    _check(result, f"a scratch folder needs a file system of its own: mount on {target}")
-
-
-def _check(result: int, message: str) -> None:
-    if result != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{message}: {os.strerror(code)}")
+    texts = [None if text is None else text.encode() for text in (source, target, kind, options)]
+    result = libc.mount(*texts[:3], ctypes.c_ulong(flags), texts[3])
+    check(result, f"a scratch folder needs a file system of its own: mount on {target}")

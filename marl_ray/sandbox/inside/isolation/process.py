@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -17,9 +18,7 @@ LINUX = sys.platform == "linux"
 libc = ctypes.CDLL(None, use_errno=True)
 _bare_fork = ctypes.PyDLL(None).fork
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_DUMPABLE = 4
-_PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _PROT_READ, _MAP_PRIVATE, _MAP_ANONYMOUS = 1, 2, 0x20
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _M_ARENA_MAX = -8
@@ -27,18 +26,28 @@ _CLONE_THREAD = 0x00010000
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
+def check(result: int, operation: str) -> int:
+    """Return the result of a C function. Raises OSError with the C library's `errno` if the result is negative."""
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{operation}: {os.strerror(code)}")
+    return result
+
+
+def system_call(name: str, *arguments: object) -> int:
+    """Make a system call for which the C library has no function. Raises OSError."""
+    return check(libc.syscall(ctypes.c_long(syscalls.number(name) or 0), *arguments), name)
+
+
 def _prctl(operation: int, argument: int) -> None:
     zero = ctypes.c_ulong(0)
-    if libc.prctl(operation, ctypes.c_ulong(argument), zero, zero, zero) < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl {operation}: {os.strerror(code)}")
+    check(libc.prctl(operation, ctypes.c_ulong(argument), zero, zero, zero), f"prctl {operation}")
 
 
 def fork() -> int:
     """Call fork(2) without Python's fork hooks, in a process with a single thread. Raises OSError.
 
-    `os.fork` runs hooks (of `threading`, `random`, `logging`) and resets the interpreter's locks in the child. With a
-    single thread this is unnecessary, and it touches so many pages that a child costs twice as much.
+    The hooks of `os.fork` are unnecessary with a single thread, and touch so many pages that a child costs twice as much.
     """
     pid = int(_bare_fork())
     if pid < 0:
@@ -47,11 +56,8 @@ def fork() -> int:
 
 
 def require_one_thread() -> None:
-    """Raise OSError if this process has several threads, Python's or not: children would lack them.
-
-    unshare(2) with this flag does nothing, and fails with EINVAL in a process with several threads.
-    """
-    if LINUX and libc.unshare(_CLONE_THREAD) != 0:
+    """Raise OSError if this process has several threads, Python's or not: children would lack them."""
+    if LINUX and libc.unshare(_CLONE_THREAD) != 0:  # does nothing but fail in a process with several threads
         raise OSError(errno.EINVAL, "sandbox.packages: one of them starts threads when it is imported")
 
 
@@ -63,8 +69,7 @@ def no_new_privs() -> None:
 def die_with_parent(parent: int) -> None:
     """Let the kernel kill this process when the parent ends; exit at once if the parent has already ended.
 
-    The signal fires when the forking *thread* ends, so parent and child must be single-threaded, as zygote, judge and guest
-    are.
+    The signal fires when the forking *thread* ends, so both processes must be single-threaded.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -87,18 +92,15 @@ def drop_capabilities() -> None:
     """Give up every capability, for a root user that may not change its user."""
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
     nothing = ctypes.create_string_buffer(24)
-    if libc.syscall(ctypes.c_long(syscalls.number("capset") or 0), header, nothing):
-        code = ctypes.get_errno()
-        raise OSError(code, f"capset: {os.strerror(code)}")
+    system_call("capset", header, nothing)
 
 
 def close_from(lowest: int) -> None:
     """Close every descriptor from `lowest` upwards."""
-    if LINUX:
-        number = ctypes.c_long(syscalls.number("close_range") or 0)
-        if libc.syscall(number, ctypes.c_uint(lowest), ctypes.c_uint(0xFFFFFFFF), ctypes.c_uint(0)) == 0:
-            return
-    os.closerange(lowest, 65536)
+    try:
+        system_call("close_range", ctypes.c_uint(lowest), ctypes.c_uint(0xFFFFFFFF), ctypes.c_uint(0))
+    except OSError:
+        os.closerange(lowest, 65536)
 
 
 def limit(**limits: int) -> None:
@@ -117,13 +119,11 @@ def limit(**limits: int) -> None:
 def address_space() -> int:
     """Return the bytes of address space that this process has mapped, to within a page.
 
-    Bisects for the smallest RLIMIT_AS under which one more page fits, because /proc/self/statm does not exist under
-    bubblewrap.
+    Bisects for the smallest RLIMIT_AS under which one more page fits: there is no /proc/self/statm under bubblewrap.
     """
     if not LINUX:
         return 0
-    page = os.sysconf("SC_PAGESIZE")
-    flags = _MAP_PRIVATE | _MAP_ANONYMOUS
+    page, flags = os.sysconf("SC_PAGESIZE"), _MAP_PRIVATE | _MAP_ANONYMOUS
     libc.mmap.restype = ctypes.c_void_p
     before = resource.getrlimit(resource.RLIMIT_AS)
     maximum = 1 << 46 if before[1] == resource.RLIM_INFINITY else before[1]
@@ -144,21 +144,15 @@ def address_space() -> int:
 
 
 def share_malloc_arena() -> None:
-    """Let all threads allocate from one arena.
-
-    glibc reserves 64 MiB of address space per thread otherwise, and a guest's memory limit counts address space.
-    """
+    """Let all threads allocate from one arena: glibc's arena per thread takes 64 MiB of the limited address space."""
     if LINUX and hasattr(libc, "mallopt"):
         libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def offer_to_oom_killer() -> None:
     """Ask the kernel to kill this process first, before any Ray process, when memory runs out. Best effort."""
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def anonymous_file(name: str) -> int:

@@ -11,16 +11,12 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 
 from . import syscalls
-from .process import libc
+from .process import check, libc
 
-_ALLOW = 0x7FFF0000
-_ASK = 0x7FC00000
-_KILL_PROCESS = 0x80000000
-_ERRNO = 0x00050000
-
+_ALLOW, _ASK, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x7FC00000, 0x80000000, 0x00050000
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN, _AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
 _NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -28,15 +24,14 @@ _X32_BIT = 0x40000000
 _SECCOMP_SET_MODE_FILTER = 1
 _NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 
-_CLONE_THREAD = 0x00010000
-_CLONE_NAMESPACES = 0x7E020000 | 0x80
+_CLONE_THREAD, _CLONE_NAMESPACES = 0x00010000, 0x7E020000 | 0x80
 _TMPFILE = 0o20000000
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | _TMPFILE
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 
-# MSG_PEEK _TRUNC _DONTWAIT _WAITALL _NOSIGNAL _MORE _CMSG_CLOEXEC: the flags that Python's own modules use. Excluded are
+# All but MSG_PEEK _TRUNC _DONTWAIT _WAITALL _NOSIGNAL _MORE _CMSG_CLOEXEC, which Python's own modules use. Forbidden are
 # MSG_OOB, whose handling for local sockets has had holes, and flags of other families (zero copy, fast open).
-_MESSAGE_FLAGS = 0x2 | 0x20 | 0x40 | 0x100 | 0x4000 | 0x8000 | 0x40000000
+_FORBIDDEN_MESSAGE_FLAGS = 0xFFFFFFFF ^ (0x2 | 0x20 | 0x40 | 0x100 | 0x4000 | 0x8000 | 0x40000000)
 
 _PRCTL_ALLOWED = (15, 16, 0x53564D41)  # PR_SET_NAME, PR_GET_NAME, PR_SET_VMA (malloc names its areas)
 _IOCTL_ALLOWED = (0x5401, 0x541B, 0x5451, 0x5450, 0x5421)  # TCGETS FIONREAD FIOCLEX FIONCLEX FIONBIO
@@ -75,28 +70,13 @@ def _one_of(argument: int, values: Sequence[int]) -> list[Instruction]:
     return [*body, _return(_ALLOW), _deny()]
 
 
-def _read_only(flags: int) -> list[Instruction]:
-    """Allow an open for reading; Landlock or the mount namespace decides which paths."""
-    return [_low(flags), (_JUMP_ANY_BIT, 1, 0, _WRITING), _return(_ALLOW), _deny(errno.EACCES)]
-
-
-def _read_or_write(flags: int) -> list[Instruction]:
-    """Allow an open for reading or writing, but no O_TMPFILE; Landlock decides which paths."""
-    return [_low(flags), (_JUMP_ANY_BIT, 1, 0, _TMPFILE), _return(_ALLOW), _deny(errno.EACCES)]
-
-
-def _message_flags(argument: int) -> list[Instruction]:
-    """Allow a socket transfer with the usual flags only."""
-    return [_low(argument), (_JUMP_ANY_BIT, 1, 0, 0xFFFFFFFF ^ _MESSAGE_FLAGS), _return(_ALLOW), _deny()]
-
-
-def _boundaries(numbers: Set[int]) -> list[int]:
-    """Return where runs of consecutive numbers begin, and the first number behind each run."""
-    return sorted(numbers ^ {number + 1 for number in numbers})
+def _without_bits(argument: int, forbidden: int, error: int = errno.EPERM) -> list[Instruction]:
+    """Allow the call if the low half of an argument has none of these bits."""
+    return [_low(argument), (_JUMP_ANY_BIT, 1, 0, forbidden), _return(_ALLOW), _deny(error)]
 
 
 def _search(boundaries: Sequence[int], *, inside: bool) -> list[Instruction]:
-    """Allow a call whose number lies inside a run. `inside`: whether numbers below all boundaries do.
+    """Allow a call whose number lies inside a run of allowed numbers. `inside`: whether numbers below all boundaries do.
 
     Bisects, because the kernel evaluates a new filter for every possible call, and each guest installs one.
     """
@@ -132,14 +112,7 @@ def build_filter(
         ],
         "clone3": [_deny(errno.ENOSYS)],
         # prlimit64 as a getter only: the pointer to the new limit must be null.
-        "prlimit64": [
-            _low(2),
-            (_JUMP_EQUAL, 0, 3, 0),
-            _high(2),
-            (_JUMP_EQUAL, 0, 1, 0),
-            _return(_ALLOW),
-            _deny(),
-        ],
+        "prlimit64": [_low(2), (_JUMP_EQUAL, 0, 3, 0), _high(2), (_JUMP_EQUAL, 0, 1, 0), _return(_ALLOW), _deny()],
         "prctl": _one_of(0, _PRCTL_ALLOWED),
         "ioctl": _one_of(1, _IOCTL_ALLOWED),
         "fcntl": _one_of(1, (*_FCNTL_ALLOWED, *[_F_ADD_SEALS] * may_seal, *_F_LOCKS * may_write)),
@@ -153,13 +126,14 @@ def build_filter(
             _return(_ALLOW),
             _deny(),
         ],
-        "sendto": _message_flags(3),
-        "recvfrom": _message_flags(3),
-        "recvmsg": _message_flags(2),
+        "sendto": _without_bits(3, _FORBIDDEN_MESSAGE_FLAGS),
+        "recvfrom": _without_bits(3, _FORBIDDEN_MESSAGE_FLAGS),
+        "recvmsg": _without_bits(2, _FORBIDDEN_MESSAGE_FLAGS),
     }
     if may_open:
-        opens = _read_or_write if may_write else _read_only
-        checked |= {"openat": opens(2), "open": opens(1)}
+        # Landlock or the mount namespace decides which paths. O_TMPFILE is always denied.
+        forbidden = _TMPFILE if may_write else _WRITING
+        checked |= {name: _without_bits(flags, forbidden, errno.EACCES) for name, flags in (("openat", 2), ("open", 1))}
 
     program = _own_architecture()
     if syscalls.MACHINE == "x86_64":
@@ -172,7 +146,8 @@ def build_filter(
         extra = (*extra, "ftruncate", *syscalls.SCRATCH_ONLY)
     allowed = {*syscalls.GUEST_ALLOWED, *extra} - (frozenset() if may_open else syscalls.READS_LINKS)
     numbers = {number for name in allowed if (number := syscalls.number(name)) is not None}
-    return _assembled([*program, *_search(_boundaries(numbers), inside=False)])
+    boundaries = sorted(numbers ^ {number + 1 for number in numbers})  # where runs of consecutive numbers begin and end
+    return _assembled([*program, *_search(boundaries, inside=False)])
 
 
 def build_thread_filter() -> bytes:
@@ -225,5 +200,4 @@ class Filter:
             result = libc.syscall(self._number, mode, ctypes.c_long(flags), ctypes.byref(self._header))
             if result >= 0:
                 return int(result)
-        code = ctypes.get_errno()
-        raise OSError(code, f"seccomp: {os.strerror(code)}")
+        return check(result, "seccomp")

@@ -52,17 +52,8 @@ landlock_restrict_self 446 446
 """Name, number on x86_64, number on aarch64; "-" where the architecture does not have the call."""
 
 
-def _parse_table() -> dict[str, tuple[int | None, int | None]]:
-    numbers = {}
-    for line in _TABLE.strip().splitlines():
-        if not line.startswith("#"):
-            for entry in line.split(", "):
-                name, x86_64, aarch64 = entry.split()
-                numbers[name] = (None if x86_64 == "-" else int(x86_64), None if aarch64 == "-" else int(aarch64))
-    return numbers
-
-
-_NUMBERS = _parse_table()
+_ROWS = [entry.split() for line in _TABLE.strip().splitlines() if line[0] != "#" for entry in line.split(", ")]
+_NUMBERS = {name: [None if text == "-" else int(text) for text in numbers] for name, *numbers in _ROWS}
 
 CHECKED = frozenset(
     {"open", "openat", "clone", "clone3", "prlimit64", "prctl", "ioctl", "fcntl"}
