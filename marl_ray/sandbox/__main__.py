@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -50,12 +50,13 @@ def _run(arguments: argparse.Namespace) -> int:
         programs = [Program.from_dict(entry) for entry in (data if isinstance(data, list) else [data])]
     except ValueError as error:
         return _fail(f"standard input: {error}")
+    packages = tuple(arguments.package)
     try:
         settings = SandboxSettings(
             arguments.isolation,
             arguments.require,
             arguments.allow_unsafe,
-            packages=tuple(arguments.package),
+            packages=packages,
             scratch_mb=arguments.scratch_mb,
         )
         with Sandbox(settings) as sandbox:
@@ -75,13 +76,11 @@ def _bench(arguments: argparse.Namespace) -> int:
         json.dump([asdict(entry) for entry in measurements], sys.stdout, indent=1)
         sys.stdout.write("\n")
         return 0
-    for line in bench.table(measurements):
-        print(line, flush=True)
-    return 0
+    return _print(bench.table(measurements))
 
 
-def _doctor(arguments: argparse.Namespace) -> int:
-    for line in doctor.report():
+def _print(lines: Iterable[str]) -> int:
+    for line in lines:
         print(line, flush=True)
     return 0
 
@@ -97,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: success, also if the reader of standard output goes away (`| head`). 2: unusable input, or no acceptable isolation.
     """
     arguments = _parser().parse_args(argv)
-    commands = {"run": _run, "bench": _bench, "doctor": _doctor}
+    commands = {"run": _run, "bench": _bench, "doctor": lambda _: _print(doctor.report())}
     try:
         status = commands[arguments.command](arguments)
         sys.stdout.flush()

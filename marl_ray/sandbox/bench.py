@@ -1,7 +1,6 @@
 """`marl-ray sandbox bench`: programs per second and latency of each level and of a fresh interpreter.
 
-The programs resemble HumanEval solutions: one or two imports, a function, eight asserts; eight programs per problem, like
-a group of completions.
+The programs resemble HumanEval solutions (one or two imports, a function, eight asserts), with eight programs per problem.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -70,24 +70,11 @@ class Measurement:
     """`programs_per_s` divided by the rate of fresh interpreters measured in the same minute."""
 
 
-def sample_programs(count: int) -> list[Program]:
-    """Return different programs that all pass their tests."""
-    programs = []
-    for index in range(count):
-        source, tests = _PROBLEMS[index // 8 % len(_PROBLEMS)]
-        programs.append(Program(f"{source}\n# variant {index}\n", tests, "f"))
-    return programs
-
-
-def run_fresh(program: Program) -> None:
-    """Run program and asserts unprotected in one `python -I -S`."""
-    command = [interpreter()[0], "-I", "-S", "-c", program.source + "\n".join(program.tests)]
-    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env={}, timeout=60)
-
-
-def _run_fresh_all(programs: Sequence[Program]) -> None:
+def _run_fresh(programs: Sequence[Program]) -> None:
+    """Run each program with its asserts unprotected in one `python -I -S`."""
     for program in programs:
-        run_fresh(program)
+        command = [interpreter()[0], "-I", "-S", "-c", program.source + "\n".join(program.tests)]
+        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env={}, timeout=60)
 
 
 def _fork() -> None:
@@ -115,8 +102,8 @@ def run_concurrently(actions: Sequence[Callable[[], object]]) -> float:
         return time.perf_counter() - started
 
 
-def _split(programs: Sequence[Program], parts: int) -> list[Sequence[Program]]:
-    return [programs[index::parts] for index in range(parts)]
+def _run_fresh_concurrently(programs: Sequence[Program], workers: int) -> float:
+    return run_concurrently([partial(_run_fresh, programs[worker::workers]) for worker in range(workers)])
 
 
 def _compare(sandboxes: Sequence[Sandbox], programs: Sequence[Program]) -> tuple[float, float]:
@@ -125,29 +112,30 @@ def _compare(sandboxes: Sequence[Sandbox], programs: Sequence[Program]) -> tuple
     The two alternate, so other load on the machine affects both; the interpreters run a fifth of the programs.
     """
     workers = len(sandboxes)
-    seconds = fresh_seconds = 0.0
-    fresh_programs = 0
-    for part in _split(programs, _ROUNDS):
+    seconds = fresh_seconds = fresh_programs = 0.0
+    for part in (programs[number::_ROUNDS] for number in range(_ROUNDS)):
         few = part[: max(workers, len(part) // 5)]
         fresh_programs += len(few)
-        fresh_seconds += run_concurrently([partial(_run_fresh_all, share) for share in _split(few, workers)])
-        shares = zip(sandboxes, _split(part, workers), strict=True)
-        seconds += run_concurrently([partial(sandbox.run_batch, share) for sandbox, share in shares])
+        fresh_seconds += _run_fresh_concurrently(few, workers)
+        shares = [partial(sandbox.run_batch, part[worker::workers]) for worker, sandbox in enumerate(sandboxes)]
+        seconds += run_concurrently(shares)
     return len(programs) / seconds, fresh_programs / fresh_seconds
 
 
 def measure(count: int = 400, workers: int | None = None, levels: Sequence[str] = ()) -> Iterator[Measurement]:
     """Measure a bare fork, fresh interpreters and every available level, with `workers` of each running concurrently."""
     workers = workers or os.cpu_count() or 1
-    programs = sample_programs(count)
+    problems = [_PROBLEMS[index // 8 % len(_PROBLEMS)] for index in range(count)]
+    programs = [Program(f"{source}\n# variant {index}\n", tests, "f") for index, (source, tests) in enumerate(problems)]
     yield Measurement("bare fork", _median_ms([_fork] * 100), 0.0, 0.0)
     few = programs[: max(16, count // 5)]
-    seconds = run_concurrently([partial(_run_fresh_all, share) for share in _split(few, workers)])
-    fresh_ms = _median_ms(partial(run_fresh, program) for program in programs[:20])
+    seconds = _run_fresh_concurrently(few, workers)
+    fresh_ms = _median_ms(partial(_run_fresh, [program]) for program in programs[:20])
     yield Measurement("fresh python -I -S", fresh_ms, len(few) / seconds, 1.0)
     for level in levels or tuple(reversed(LEVELS)):
-        sandboxes = [Sandbox(SandboxSettings(allow_unsafe=True)) for _ in range(workers)]
-        try:
+        with ExitStack() as stack:
+            settings = SandboxSettings(allow_unsafe=True)
+            sandboxes = [stack.enter_context(closing(Sandbox(settings))) for _ in range(workers)]
             if any(sandbox.try_level(level) is not None for sandbox in sandboxes):
                 continue
             for sandbox in sandboxes:
@@ -155,9 +143,6 @@ def measure(count: int = 400, workers: int | None = None, levels: Sequence[str] 
             latency_ms = _median_ms(partial(sandboxes[0].run, program) for program in programs[:100])
             rate, fresh = _compare(sandboxes, programs)
             yield Measurement(level, latency_ms, rate, rate / fresh)
-        finally:
-            for sandbox in sandboxes:
-                sandbox.close()
 
 
 def table(measurements: Iterable[Measurement]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import select
@@ -27,22 +28,21 @@ def _no_new_privs() -> str:
 def _seccomp() -> str:
     process.no_new_privs()
     seccomp.Filter(seccomp.build_filter(may_open=False)).install()
-    try:
-        open("/dev/null").close()
-    except PermissionError:
-        return "yes"
-    raise OSError("a filter can be installed but has no effect")
+    _require_no_access("a filter can be installed but has no effect")
+    return "yes"
 
 
 def _landlock() -> str:
     ruleset = file_access.make_ruleset(["/usr"])
     process.no_new_privs()
     file_access.enforce(ruleset)
-    try:
-        open("/dev/null").close()
-    except PermissionError:
-        return f"yes, ABI {file_access.landlock_abi()}"
-    raise OSError("a ruleset can be enforced but has no effect")
+    _require_no_access("a ruleset can be enforced but has no effect")
+    return f"yes, ABI {file_access.landlock_abi()}"
+
+
+def _require_no_access(problem: str) -> None:
+    with contextlib.suppress(PermissionError), open("/dev/null"):
+        raise OSError(problem)
 
 
 def _user_namespaces() -> str:
@@ -79,17 +79,15 @@ _PRIMITIVES: dict[str, Callable[[], str]] = {
 }
 
 
-def attempt(primitive: Callable[[], str]) -> str:
+def _attempt(primitive: Callable[[], str]) -> str:
     """Try a primitive in a disposable child process; return its answer, or "no: reason"."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            try:
-                text = primitive()
-            except Exception as error:  # any failure is an answer
-                text = "no: " + " ".join(str(error).split())
-            os.write(writer, text.encode()[:1000])
+            os.write(writer, primitive().encode()[:1000])
+        except Exception as error:  # any failure is an answer
+            os.write(writer, f"no: {' '.join(str(error).split())}".encode()[:1000])
         finally:
             os._exit(0)
     os.close(writer)
@@ -101,16 +99,6 @@ def attempt(primitive: Callable[[], str]) -> str:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     return answer or "no: the process was killed"
-
-
-def levels() -> Iterator[tuple[str, str | None]]:
-    """Yield each level, strongest first, with None or the reason why the level is not available."""
-    for level in reversed(LEVELS):
-        sandbox = Sandbox(SandboxSettings(allow_unsafe=True))
-        try:
-            yield level, sandbox.try_level(level)
-        finally:
-            sandbox.close()
 
 
 def _advice(features: dict[str, str], missing: dict[str, str]) -> Iterator[str]:
@@ -134,19 +122,19 @@ def report() -> Iterator[str]:
     missing: dict[str, str] = {}
     if sys.platform == "linux":
         for name, primitive in _PRIMITIVES.items():
-            features[name] = attempt(primitive)
+            features[name] = _attempt(primitive)
             yield f"{name:<16}{features[name]}"
     best = ""
-    for level, reason in levels():
+    for level in reversed(LEVELS):
+        with contextlib.closing(Sandbox(SandboxSettings(allow_unsafe=True))) as sandbox:
+            reason = sandbox.try_level(level)
         if reason is None:
             best = best or level
             yield f"level {level:<17}passes its self-test" + (" (unprotected)" if level == "none" else "")
         else:
             missing[level] = reason
             yield f"level {level:<17}no: {reason}"
-    if best in ("", "none"):
-        yield "isolation: auto would refuse to run programs here without allow_unsafe: true"
-    else:
-        yield f"isolation: auto would use {best}"
+    choice = "refuse to run programs here without allow_unsafe: true" if best in ("", "none") else f"use {best}"
+    yield f"isolation: auto would {choice}"
     for line in _advice(features, missing):
         yield f"to raise the level: {line}"

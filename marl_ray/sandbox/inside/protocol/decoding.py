@@ -13,6 +13,10 @@ from typing import Any
 from .encoding import MAX_DEPTH, MAX_DIGITS, MAX_EXPONENT, MAX_RANGE, PLAIN, CodecContext, ProtocolError, Wire, base_of
 from .references import ALL_OVERRIDDEN, are_fields, clean_name
 
+_ATOMS = ("i", "u", "x")
+_BASES = (int, float, str, tuple, frozenset, bytes)
+_CONTAINERS = {"list": list, "d": dict, "s": set, "B": bytearray, "q": deque, "C": Counter, "O": OrderedDict}
+
 
 def decode(wire: Wire, context: CodecContext = PLAIN) -> Any:
     """Decode a value. Raises ProtocolError for any input that `encode` does not produce."""
@@ -154,11 +158,6 @@ def _decode_slice(payload: list[Wire], context: CodecContext, depth: int) -> sli
 def _decode_error(payload: list[Wire], context: CodecContext, depth: int) -> Any:
     name, arguments = payload
     return context.build_exception(name, _decode_list(_exactly(list, arguments), context, depth))
-
-
-_CONTAINERS = {"list": list, "d": dict, "s": set, "B": bytearray, "q": deque, "C": Counter, "O": OrderedDict}
-_ATOMS = ("i", "u", "x")
-_BASES = (int, float, str, tuple, frozenset, bytes)
 
 
 def _decode_range(payload: list[Wire], context: CodecContext, depth: int) -> range:

@@ -18,14 +18,12 @@ from .references import are_fields, named_tuple, subclass
 
 Wire = Any
 """JSON as `json.loads` returns it."""
-
 MAX_DEPTH = 400
 MAX_RANGE = 100_000
 MAX_EXPONENT = 10_000
 MAX_DIGITS = 20_000
 """Bounds on values that are small when encoded: iterating a longer range or converting a larger Decimal would be unbounded in
 the judge, and building a Fraction takes a division that is quadratic in its digits."""
-
 _SMALL = 1 << 62
 
 
@@ -88,6 +86,7 @@ class CodecContext:
 
 
 PLAIN = CodecContext()
+Encoder = Callable[[Any, CodecContext, int], Wire]
 
 
 def encode(value: Any, context: CodecContext = PLAIN, depth: int = 0) -> Wire:
@@ -171,7 +170,7 @@ def _encode_decimal(value: decimal.Decimal, context: CodecContext, depth: int) -
     return {"D": str(value)}
 
 
-def _encode_datetime(tag: str) -> Callable[[Any, CodecContext, int], Wire]:
+def _encode_datetime(tag: str) -> Encoder:
     def encode_iso(value: Any, context: CodecContext, depth: int) -> Wire:
         if getattr(value, "tzinfo", None) is not None and type(value.tzinfo) is not datetime.timezone:
             return context.encode_reference(value)
@@ -179,8 +178,6 @@ def _encode_datetime(tag: str) -> Callable[[Any, CodecContext, int], Wire]:
 
     return encode_iso
 
-
-Encoder = Callable[[Any, CodecContext, int], Wire]
 
 _ENCODERS: dict[type, Encoder] = {
     list: _items,

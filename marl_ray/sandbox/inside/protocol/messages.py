@@ -50,8 +50,8 @@ def pack(message: Any) -> bytes:
 class FrameReader:
     """A reader of frames, several per system call if they arrive together.
 
-    `receive(size)` returns at most `size` bytes, like `recv` of a blocking socket. If it raises, the next call continues
-    the frame. `longest` bounds a frame in bytes, header included, before it is read.
+    `receive(size)` returns at most `size` bytes, like `recv` of a blocking socket. If `receive` raises, the next call
+    continues the frame. `longest` bounds a frame in bytes, header included, before the frame is read.
     """
 
     def __init__(self, receive: Callable[[int], bytes], longest: int = _LONGEST) -> None:

@@ -74,19 +74,17 @@ _LOOKS_UP = ("getitem", "missing", *BINARY)
 and would show it the keys of the other operand."""
 
 
+_OPERATIONS = {"and": operator.and_, "or": operator.or_, "missing": operator.getitem, "str": str, "repr": repr}
+
+
 def _methods(mask: int, base: type = object) -> dict[str, Any]:
     """Return forwarding methods for the bits of `mask`, for a subclass of `base`."""
     methods: dict[str, Any] = {}
     for bit, name in enumerate(OVERRIDABLE):
         if not mask >> bit & 1 or (base is collections.Counter and name in _LOOKS_UP):
             continue
-        if name in ("and", "or"):
-            perform: Any = getattr(operator, f"{name}_")
-        elif name == "missing":
-            name, perform = "getitem", operator.getitem
-        else:
-            perform = {"str": str, "repr": repr}.get(name) or getattr(operator, name)
-        methods[f"__{name}__"] = _forward(perform)
+        perform = _OPERATIONS.get(name) or getattr(operator, name)
+        methods[f"__{'getitem' if name == 'missing' else name}__"] = _forward(perform)
         if name in BINARY:
             methods[f"__r{name}__"] = _forward(perform, mirrored=True)
     return methods
@@ -141,12 +139,10 @@ def are_fields(fields: Any) -> bool:
     """Return whether this is a tuple of namedtuple field names, neither too long nor too many."""
     if type(fields) is not tuple or len(fields) > _MAX_FIELDS:
         return False
-    for field in fields:
-        if type(field) is not str or len(field) > _MAX_NAME_LENGTH or not field.isidentifier():
-            return False
-        if field.startswith("_") or keyword.iskeyword(field):
-            return False
-    return len(set(fields)) == len(fields)
+    if any(type(field) is not str or len(field) > _MAX_NAME_LENGTH for field in fields):
+        return False
+    valid = (field.isidentifier() and field[0] != "_" and not keyword.iskeyword(field) for field in fields)
+    return all(valid) and len(set(fields)) == len(fields)
 
 
 def named_tuple(name: str, fields: tuple[str, ...], mask: int) -> Any:
