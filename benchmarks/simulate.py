@@ -40,9 +40,8 @@ from marl_ray.core.episode import Task
 from marl_ray.external.transition import Transition
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.episode_records import EpisodeRecord
 from marl_ray.telemetry.metrics import MetricRow
-from marl_ray.telemetry.sinks import MetricStream
+from marl_ray.telemetry.sinks import MetricStream, Sink
 from marl_ray.trainer.context import RunInputs
 from marl_ray.trainer.loop import Trainer
 
@@ -51,7 +50,7 @@ TURNS = 2
 
 
 @dataclass
-class Rows:
+class Rows(Sink):
     """A metric sink that keeps all rows with their times."""
 
     rows: list[MetricRow] = field(default_factory=list)
@@ -60,10 +59,6 @@ class Rows:
     def row(self, row: MetricRow, name: str) -> None:
         self.rows.append(row)
         self.at.append(asyncio.get_running_loop().time())
-
-    def episodes(self, step: int, kind: str, records: Sequence[EpisodeRecord]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)

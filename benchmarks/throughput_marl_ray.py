@@ -28,9 +28,8 @@ from marl_ray.launch.training_session import TrainingSession, open_metric_stream
 from marl_ray.sandbox import ExecutionReport
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder
-from marl_ray.telemetry.episode_records import EpisodeRecord
 from marl_ray.telemetry.metrics import MetricRow
-from marl_ray.telemetry.sinks import MetricStream
+from marl_ray.telemetry.sinks import MetricStream, Sink
 from marl_ray.trainer.context import RunInputs
 from marl_ray.trainer.loop import Trainer
 
@@ -117,7 +116,7 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
             await self._roll_out(step)
             _requests(folder, step).write_text(json.dumps([generators.requests for generators in recording]))
 
-    class Tally:
+    class Tally(Sink):
         """A metric sink that adds the rows to the current block."""
 
         def row(self, row: MetricRow, name: str) -> None:
@@ -125,12 +124,6 @@ def train(workload: Workload, gate: Gate, folder: Path) -> None:
             gate.block.tokens += int(row["rollout/tokens"])
             for phase in PHASES[:3]:
                 setattr(gate.block, phase, getattr(gate.block, phase) + row[f"time/{phase}"])
-
-        def episodes(self, step: int, kind: str, records: Sequence[EpisodeRecord]) -> None:
-            """Ignore episodes."""
-
-        def close(self) -> None:
-            """Do nothing: the sink has no open files."""
 
     def open_tally(*arguments: Any) -> MetricStream:
         return MetricStream([*open_metric_stream(*arguments).sinks, Tally()])

@@ -48,7 +48,7 @@ from marl_ray.evaluation.results import (
 )
 from marl_ray.external.transition import Transition
 from marl_ray.models.names import check_model
-from marl_ray.telemetry.episode_records import episode_record
+from marl_ray.telemetry.metrics import episode_record
 
 logger = logging.getLogger(__name__)
 

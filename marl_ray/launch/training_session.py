@@ -18,9 +18,8 @@ from marl_ray.launch.scaling import serve_requests
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder, StoredHistory
 from marl_ray.telemetry.console_sink import ConsoleSink
-from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink
+from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink, TensorBoardSink, WandbSink
 from marl_ray.telemetry.timing import StartupTimer
-from marl_ray.telemetry.trackers import TensorBoardSink, WandbSink
 from marl_ray.trainer.context import RunInputs
 from marl_ray.trainer.loop import Trainer
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.reports.svg_charts import format_number
-from marl_ray.telemetry.episode_records import EpisodeRecord
+from marl_ray.telemetry.metrics import EpisodeRecord
 
 NodePath = tuple[int, ...]
 NodeRecord = Mapping[str, Any]

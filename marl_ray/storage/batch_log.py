@@ -27,8 +27,7 @@ from marl_ray.core.episode import Completion
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import write_atomically
 from marl_ray.core.text import pluralize
-from marl_ray.telemetry.episode_records import EpisodeRecord
-from marl_ray.telemetry.metrics import MetricRow
+from marl_ray.telemetry.metrics import EpisodeRecord, MetricRow
 
 FORMAT = 2
 DIGEST_BYTES = 64

@@ -12,27 +12,24 @@ from tqdm import tqdm
 
 from marl_ray.core.ids import PolicyId
 from marl_ray.telemetry import logs
-from marl_ray.telemetry.episode_records import EpisodeRecord
 from marl_ray.telemetry.metrics import MetricRow
+from marl_ray.telemetry.sinks import Sink
 
 logger = logging.getLogger(__name__)
 
 ETA_WINDOW = 20
-"""Most recent steps that the remaining time is estimated from, as completions get longer or shorter."""
+"""Number of most recent steps from which the remaining time is estimated."""
 
 
-class ConsoleSink:
+class ConsoleSink(Sink):
     """Logs every `every`-th step, the last step and every evaluation, on standard error."""
 
     def __init__(self, total_steps: int, done: int, policies: Sequence[PolicyId], num_turns: int, every: int) -> None:
-        self.total = total_steps
-        self.policies = policies
-        self.num_turns = num_turns
-        self.every = every
+        self.total, self.policies, self.num_turns, self.every = total_steps, policies, num_turns, every
         self.ends: deque[float] = deque([now()], maxlen=ETA_WINDOW + 1)
         """End times of the most recent steps."""
         self.with_tests: bool | None = None
-        """Whether the environment reports `all_passed`; None before the first row."""
+        """True if the environment reports `all_passed`; None before the first row."""
         self.bar = tqdm(
             total=total_steps,
             initial=done,
@@ -60,11 +57,7 @@ class ConsoleSink:
         if step % self.every == 0 or step == self.total:
             logger.info(self._step(row, step))
 
-    def episodes(self, step: int, kind: str, records: Sequence[EpisodeRecord]) -> None:
-        """Do nothing: episodes are not shown."""
-
     def close(self) -> None:
-        """Remove the progress bar."""
         self.bar.close()
 
     def _step(self, row: MetricRow, step: int) -> str:
@@ -91,15 +84,12 @@ class ConsoleSink:
         """Return the column of the last turn's `all_passed`; empty if the environment does not report it."""
         if not self.with_tests:
             return ""
-        return f"| {title} {_share(row, f'{prefix}turn_{self.num_turns}/all_passed')} "
+        key = f"{prefix}turn_{self.num_turns}/all_passed"
+        return f"| {title} {f'{row[key]:4.0%}' if key in row else '   -'} "
 
 
 def _number(row: MetricRow, key: str) -> str:
     return f"{row[key]:5.2f}" if key in row else "    -"
-
-
-def _share(row: MetricRow, key: str) -> str:
-    return f"{row[key]:4.0%}" if key in row else "   -"
 
 
 def _duration(seconds: float) -> str:

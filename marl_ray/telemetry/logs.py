@@ -54,10 +54,7 @@ CONSOLE = ConsoleHandler()
 
 
 def configure(level: int | None = None) -> None:
-    """Print the package's log records of `level` and above on standard error.
-
-    Without `level`, keep the level of an earlier call (default INFO).
-    """
+    """Print the package's log records on standard error from `level` on (default: that of an earlier call, or INFO)."""
     if CONSOLE not in ROOT.handlers:
         CONSOLE.setLevel(logging.INFO)
         ROOT.addHandler(CONSOLE)

@@ -1,4 +1,4 @@
-"""Metric rows from episodes and updates. docs/reference/metrics.md lists the metrics; their names never change.
+"""Metric rows and episode records. docs/reference/metrics.md lists metrics and keys; metric names never change.
 
 In names turns count from 1 and agents from 0. Turn metrics are means over all nodes of that turn in all episodes. A
 branch that ended early counts in later turns with its last node, as often as it would have had nodes there, so that
@@ -10,25 +10,23 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from marl_ray.config import Config
 from marl_ray.core.batch import Batch, UpdateStats
-from marl_ray.core.episode import Completion, Episode, JointAction, Node
+from marl_ray.core.episode import Episode, JointAction, Node
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
 from marl_ray.weights.receiver import WeightSyncResult
 
 MetricRow = dict[str, float | int | str]
+EpisodeRecord = dict[str, Any]
 
 
 def rollout_row(
     config: Config, episodes: Sequence[Episode], batches: Sequence[Batch], seconds: float, executions: int
 ) -> MetricRow:
-    """Return the metrics of a finished rollout.
-
-    `batches` has one batch per agent, `seconds` is the duration of the rollout, `executions` the number of programs
-    that the sandbox ran.
-    """
+    """Return the metrics of a rollout of `seconds` with one batch per agent and `executions` sandboxed programs."""
     row = episode_metrics(episodes, config.credit.discount, config.rollout.num_turns, config.rollout.handoff == "all")
     for agent, batch in enumerate(batches):
         row |= staleness_metrics(agent, batch)
@@ -52,7 +50,9 @@ def step_row(
     for policy, stats in updates.items():
         row |= update_metrics(policy, stats, state.step)
         if policy in syncs:
-            row |= weight_sync_metrics(policy, syncs[policy])
+            row[f"{policy.key}/sent_bytes"] = syncs[policy].sent_bytes
+            if (changed := syncs[policy].changed) is not None:
+                row[f"{policy.key}/changed_share"] = changed
     return row | times
 
 
@@ -60,9 +60,8 @@ def evaluation_row(
     config: Config, state: TrainerState, episodes: Sequence[Episode], seconds: Mapping[str, float]
 ) -> MetricRow:
     """Return the row of an evaluation at `state`; `seconds["eval"]` is its duration."""
-    metrics = episode_metrics(
-        episodes, config.credit.discount, config.rollout.num_turns, config.rollout.handoff == "all"
-    )
+    rollout = config.rollout
+    metrics = episode_metrics(episodes, config.credit.discount, rollout.num_turns, rollout.handoff == "all")
     row: MetricRow = {"step": state.step, "env_steps": state.env_steps}
     row |= {f"eval/{name}": value for name, value in metrics.items()}
     row["eval/episodes"] = len(episodes)
@@ -100,17 +99,14 @@ def episode_metrics(episodes: Sequence[Episode], discount: float, num_turns: int
         outcomes = [a.outcome for node in nodes for a in node.joint_actions]
         row |= {f"{name}/{key}": value for key, value in _means(o.metrics for o in outcomes).items()}
         row |= {f"{name}/level/{key}": value for key, value in _means(o.levels for o in outcomes).items()}
-        row |= _own_rewards(name, [a for node in nodes for a in node.joint_actions])
+        row |= _agent_rewards(name, [a for node in nodes for a in node.joint_actions])
         row |= _baseline_rewards(name, nodes)
     transitions = (transition for node in _nodes(episodes) for _, transition in sorted(node.transitions.items()))
     return row | dict(sorted(_means(transitions).items()))
 
 
 def nodes_by_turn(episodes: Sequence[Episode], num_turns: int, whole: bool) -> dict[int, list[Node]]:
-    """Return the nodes that count in each turn (from 0): its own, and the last nodes of branches that ended early.
-
-    Nodes are in the order of the episodes, parents before children.
-    """
+    """Return the nodes that count in each turn (from 0): its own, and the last nodes of branches that ended early."""
     by_turn: dict[int, list[Node]] = defaultdict(list)
     for episode in episodes:
         early = {stop.path for stop in episode.stops if stop.reason == "early_termination"}
@@ -135,14 +131,14 @@ def expected_return(node: Node, discount: float) -> float:
 def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> MetricRow:
     """Return token counts, lengths, early ends, and the sums of the outcomes' counts."""
     completions = [c for node in _nodes(episodes) for group in node.every_completion for c in group]
-    tokens = sum(len(c.token_ids) for c in completions)
+    tokens, count = sum(len(c.token_ids) for c in completions), len(completions)
     row: MetricRow = {
         "rollout/episodes": len(episodes),
         "rollout/joint_samples": joint_samples(episodes),
         "rollout/tokens": tokens,
         "rollout/tokens_per_s": tokens / seconds if seconds else 0.0,
-        "rollout/completion_tokens_mean": tokens / len(completions) if completions else 0.0,
-        "rollout/truncated_rate": _truncated(completions) / len(completions) if completions else 0.0,
+        "rollout/completion_tokens_mean": tokens / count if count else 0.0,
+        "rollout/truncated_rate": sum(c.finish_reason == "length" for c in completions) / count if count else 0.0,
         "rollout/too_long_prompts": count_stops(episodes, "prompt_too_long"),
         "rollout/early_terminations": count_stops(episodes, "early_termination"),
         "sandbox/infra_errors": count_stops(episodes, "infra_error"),
@@ -157,45 +153,27 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> MetricRow:
 
 def update_metrics(policy: PolicyId, stats: UpdateStats, version: int) -> MetricRow:
     """Return the metrics of one policy's update; statistics that were not computed are left out."""
-    name = policy.key
-    row: MetricRow = {
-        f"{name}/loss": stats.loss,
-        f"{name}/grad_norm": stats.grad_norm,
-        f"{name}/learning_rate": stats.learning_rate,
-        f"{name}/optimizer_steps": stats.optimizer_steps,
-        f"{name}/skipped_steps": stats.skipped_steps,
-        f"{name}/weight_version": version,
+    values = {
+        "loss": stats.loss,
+        "grad_norm": stats.grad_norm,
+        "learning_rate": stats.learning_rate,
+        "optimizer_steps": stats.optimizer_steps,
+        "skipped_steps": stats.skipped_steps,
+        "weight_version": version,
+        "logprob_gap": stats.logprob_gap,
     }
-    if stats.logprob_gap is not None:
-        row[f"{name}/logprob_gap"] = stats.logprob_gap
-    if stats.importance_ratios is not None:
-        row[f"{name}/ratio_mean"] = stats.importance_ratios.mean
-        row[f"{name}/ratio_max"] = stats.importance_ratios.max
-        row[f"{name}/ratio_cut"] = stats.importance_ratios.cut
-        row[f"{name}/effective_sample_size"] = stats.importance_ratios.effective_sample_size
-    if stats.entropy is not None:
-        row[f"{name}/entropy"] = stats.entropy
-    if stats.clipping is not None:
-        row[f"{name}/clip_fraction"] = stats.clipping.clip_fraction
-        row[f"{name}/policy_ratio_mean"] = stats.clipping.ratio_mean
-        row[f"{name}/policy_ratio_max"] = stats.clipping.ratio_max
-        row[f"{name}/policy_kl"] = stats.clipping.kl
-    if stats.reference_kl is not None:
-        row[f"{name}/reference_kl"] = stats.reference_kl
-    if stats.critic is not None:
-        row[f"{name}/critic_loss"] = stats.critic.loss
-        row[f"{name}/value_mean"] = stats.critic.value
-        if stats.critic.explained_variance is not None:
-            row[f"{name}/explained_variance"] = stats.critic.explained_variance
-    return row
-
-
-def weight_sync_metrics(policy: PolicyId, sync: WeightSyncResult) -> MetricRow:
-    """Return the size of a policy's weight update and, if it was measured, the share of values that changed."""
-    row: MetricRow = {f"{policy.key}/sent_bytes": sync.sent_bytes}
-    if sync.changed is not None:
-        row[f"{policy.key}/changed_share"] = sync.changed
-    return row
+    if (ratios := stats.importance_ratios) is not None:
+        values |= {"ratio_mean": ratios.mean, "ratio_max": ratios.max, "ratio_cut": ratios.cut}
+        values["effective_sample_size"] = ratios.effective_sample_size
+    values["entropy"] = stats.entropy
+    if (clipping := stats.clipping) is not None:
+        values |= {"clip_fraction": clipping.clip_fraction, "policy_ratio_mean": clipping.ratio_mean}
+        values |= {"policy_ratio_max": clipping.ratio_max, "policy_kl": clipping.kl}
+    values["reference_kl"] = stats.reference_kl
+    if (critic := stats.critic) is not None:
+        values |= {"critic_loss": critic.loss, "value_mean": critic.value}
+        values["explained_variance"] = critic.explained_variance
+    return {f"{policy.key}/{name}": value for name, value in values.items() if value is not None}
 
 
 def staleness_metrics(agent: int, batch: Batch) -> MetricRow:
@@ -215,7 +193,7 @@ def staleness_metrics(agent: int, batch: Batch) -> MetricRow:
     return {f"agent_{agent}/staleness_mean": mean, f"agent_{agent}/staleness_max": max(stale for stale, _ in spans)}
 
 
-def _own_rewards(turn: str, actions: Sequence[JointAction]) -> MetricRow:
+def _agent_rewards(turn: str, actions: Sequence[JointAction]) -> MetricRow:
     """Return each agent's mean reward if the environment gives each agent a reward of its own."""
     if not any(action.outcome.rewards for action in actions):
         return {}
@@ -253,5 +231,41 @@ def _nodes(episodes: Sequence[Episode]) -> list[Node]:
     return [node for episode in episodes for _, node in episode.nodes()]
 
 
-def _truncated(completions: Sequence[Completion]) -> int:
-    return sum(c.finish_reason == "length" for c in completions)
+def episode_record(episode: Episode) -> EpisodeRecord:
+    """Return an episode as plain data."""
+    return {
+        "task": episode.task.id,
+        "stops": [
+            {"path": list(stop.path), "reason": stop.reason} | ({"detail": stop.detail} if stop.detail else {})
+            for stop in episode.stops
+        ],
+        "nodes": [_node(path, node) for path, node in episode.nodes()],
+    }
+
+
+def _node(path: Sequence[int], node: Node) -> dict[str, Any]:
+    # `expanded` includes joint actions whose next prompt was too long.
+    record: dict[str, Any] = {
+        "turn": node.turn + 1,
+        "path": list(path),
+        "prompts": node.prompts,
+        "responses": [[c.text for c in group] for group in node.completions],
+        "weight_versions": [sorted({c.weight_version for c in group}) for group in node.completions],
+        "joint_actions": [_joint_action(action) for action in node.joint_actions],
+        "expanded": sorted({*node.children, *node.transitions}),
+    }
+    if any(node.other_prompts):
+        record["other_prompts"] = node.other_prompts
+    if node.greedy is not None:
+        record["greedy"] = {"responses": [c.text for c in node.greedy.completions], "reward": node.greedy.reward}
+    if node.counterfactuals:
+        record["counterfactuals"] = {str(agent): rewards for agent, rewards in sorted(node.counterfactuals.items())}
+    return record
+
+
+def _joint_action(action: JointAction) -> dict[str, Any]:
+    outcome = action.outcome
+    data: dict[str, Any] = {"indices": list(action.indices), "reward": action.reward, "levels": dict(outcome.levels)}
+    if any(reward != action.reward for reward in action.rewards):
+        data["rewards"] = list(action.rewards)
+    return data | (outcome.evidence.data() if outcome.evidence is not None else {})

@@ -1,35 +1,38 @@
-"""Sinks of metric rows and episode records: the stream that feeds them, and the JSON Lines files of the run folder."""
+"""Sinks of metric rows and episode records: JSON Lines files, TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
+import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from marl_ray.config import Config, to_tree
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import write_atomically
-from marl_ray.telemetry.episode_records import EpisodeRecord
-from marl_ray.telemetry.metrics import MetricRow
+from marl_ray.telemetry.metrics import EpisodeRecord, MetricRow
 
 
-class Sink(Protocol):
-    """A destination of metric rows and episode records. An exception in a sink ends the run."""
+class Sink:
+    """A destination of metric rows and episode records. By default both are ignored; an exception ends the run."""
 
     def row(self, row: MetricRow, name: str) -> None:
-        """Take a row; `name` is the name of an evaluation, empty for a training step."""
+        """Write a row; `name` is the name of an evaluation, empty for a training step."""
 
     def episodes(self, step: int, kind: str, records: Sequence[EpisodeRecord]) -> None:
-        """Take the episode records of a row; `kind` is train or eval."""
+        """Write the episode records of a row; `kind` is train or eval."""
 
     def close(self) -> None:
         """Flush and close. Nothing is written afterwards."""
 
 
 class MetricStream:
-    """Passes each row and its episode records to all sinks in order."""
+    """Writes each row and its episode records to all sinks in order."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self.sinks = sinks
@@ -39,7 +42,7 @@ class MetricStream:
         self._write(row, "", "train", records)
 
     def evaluation(self, row: MetricRow, name: str, records: Sequence[EpisodeRecord]) -> None:
-        """Write an evaluation; consoles show `name`."""
+        """Write an evaluation; the console prints `name`."""
         self._write(row, name, "eval", records)
 
     def close(self) -> None:
@@ -54,7 +57,7 @@ class MetricStream:
             sink.episodes(int(row["step"]), kind, records)
 
 
-class JsonlSink:
+class JsonlSink(Sink):
     """Appends rows to metrics.jsonl and episode records to episodes.jsonl, one JSON object per line.
 
     Opening the files of a resumed run drops a truncated last line and the rows that the run will write again: training
@@ -63,8 +66,7 @@ class JsonlSink:
     """
 
     def __init__(self, metrics: Path, episodes: Path, done: int, logged: int = 0) -> None:
-        self._metrics = metrics
-        self._episodes = episodes
+        self._metrics, self._episodes = metrics, episodes
         for path in (metrics, episodes):
             if path.exists():
                 _drop_rows_after(path, done, max(done, logged))
@@ -78,8 +80,63 @@ class JsonlSink:
         for record in records:
             _append(self._episodes, {"step": step, "kind": kind} | record)
 
+
+def require_trackers(config: Config) -> None:
+    """Raise UserError if the config asks for a tracker whose package is not installed."""
+    if config.wandb.project and importlib.util.find_spec("wandb") is None:
+        raise UserError("wandb.project is set but the package wandb is missing: pip install wandb")
+    if config.output.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise UserError("output.tensorboard is set but the package tensorboard is missing: pip install tensorboard")
+
+
+class TensorBoardSink(Sink):
+    """Writes every number of a row as a scalar at its step. A resumed run rewrites the events from metrics.jsonl."""
+
+    def __init__(self, folder: Path, metrics: Path) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        shutil.rmtree(folder, ignore_errors=True)
+        self.writer = EventFileWriter(str(folder))
+        for row in read_rows(metrics) if metrics.exists() else ():
+            self.row(row, "")
+
+    def row(self, row: MetricRow, name: str) -> None:
+        """Write one event, without null (a number that is not finite in metrics.jsonl)."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [
+            Summary.Value(tag=key, simple_value=value)
+            for key, value in row.items()
+            if key != "step" and isinstance(value, int | float)
+        ]
+        self.writer.add_event(Event(wall_time=time.time(), step=int(row["step"]), summary=Summary(value=values)))
+        self.writer.flush()
+
     def close(self) -> None:
-        """Do nothing: files are open only during a write."""
+        self.writer.close()
+
+
+class WandbSink(Sink):
+    """Logs rows to a Weights & Biases run."""
+
+    def __init__(self, config: Config, run_dir: Path) -> None:
+        import wandb
+
+        self.run = wandb.init(
+            project=config.wandb.project,
+            entity=config.wandb.entity,
+            name=config.wandb.name or run_dir.name,
+            dir=config.wandb.dir or str(run_dir),
+            tags=list(config.wandb.tags),
+            config=to_tree(config),
+        )
+
+    def row(self, row: MetricRow, name: str) -> None:
+        self.run.log(row, step=int(row["step"]))
+
+    def close(self) -> None:
+        self.run.finish()
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -98,7 +155,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def is_evaluation(row: dict[str, Any]) -> bool:
-    """Return whether an object of metrics.jsonl or episodes.jsonl belongs to an evaluation."""
+    """Return True if an object of metrics.jsonl or episodes.jsonl belongs to an evaluation."""
     return row.get("kind") == "eval" or "eval/episodes" in row
 
 

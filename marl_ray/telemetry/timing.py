@@ -17,10 +17,7 @@ MIN_SHOWN_S = 0.5
 
 
 class StartupTimer:
-    """Seconds of each part of a run's start, since this process began. Not thread-safe.
-
-    Parts are in the order in which they first began. They may overlap, so their sum may exceed the total.
-    """
+    """Seconds of each part of a run's start, since this process began. Parts may overlap. Not thread-safe."""
 
     def __init__(self) -> None:
         self.parts: dict[str, float] = {"imports": process_age_s()}
@@ -28,7 +25,7 @@ class StartupTimer:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time the block as part `name`; of several blocks with one name the slowest counts."""
+        """Time the block as part `name`; among blocks with the same name the slowest counts."""
         begun = time.monotonic()
         self.parts.setdefault(name, 0.0)
         yield
@@ -111,7 +108,7 @@ class Timeline:
         self._last_to_update = policy.number
 
     def row(self, step: int) -> MetricRow:
-        """Return and forget the times of a step that every learner has finished."""
+        """Return the times of a step that every learner has finished, and delete them."""
         row: MetricRow = {"time/step": now() - self._last_row, **self._idle_before.pop(step, {})}
         self._last_row = now()
         learners = self._learner_times.pop(step)

@@ -21,8 +21,7 @@ from marl_ray.core.random_streams import task_for_sample, tasks_for_step
 from marl_ray.credit.groups import has_learning_signal
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.storage.batch_log import LoggedStep
-from marl_ray.telemetry.episode_records import episode_record
-from marl_ray.telemetry.metrics import joint_samples, rollout_row
+from marl_ray.telemetry.metrics import episode_record, joint_samples, rollout_row
 from marl_ray.trainer.batch_builder import BatchBuilder, policy_batch, put_logged_groups
 from marl_ray.trainer.batch_scheduling import DynamicSampler
 from marl_ray.trainer.context import LoopContext

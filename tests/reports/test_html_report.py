@@ -19,7 +19,7 @@ from marl_ray.reports.chart_groups import LEVELS, REWARDS, chart_groups, confide
 from marl_ray.reports.episode_view import select_episodes
 from marl_ray.reports.html_report import printable
 from marl_ray.reports.svg_charts import Series, layout_chart, round_ticks, thin
-from marl_ray.telemetry.episode_records import episode_record
+from marl_ray.telemetry.metrics import episode_record
 from tests.factories import Verdict, make_episode, make_node
 
 HOSTILE = (

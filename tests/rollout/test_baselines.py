@@ -13,8 +13,7 @@ from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.sandbox import Sandbox
-from marl_ray.telemetry.episode_records import episode_record
-from marl_ray.telemetry.metrics import episode_metrics, joint_samples, rollout_metrics
+from marl_ray.telemetry.metrics import episode_metrics, episode_record, joint_samples, rollout_metrics
 from tests.rollout.helpers import AUX, BROKEN, GOOD, TASK, WRONG, DirectExecutor, FailingExecutor, rollout_config
 
 

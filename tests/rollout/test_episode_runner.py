@@ -19,8 +19,7 @@ from marl_ray.external.transition import Transition
 from marl_ray.reports.run_summary import episode_text
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.sandbox import ExecutionReport, Program, Sandbox
-from marl_ray.telemetry.episode_records import episode_record
-from marl_ray.telemetry.metrics import episode_metrics, joint_samples, rollout_metrics
+from marl_ray.telemetry.metrics import episode_metrics, episode_record, joint_samples, rollout_metrics
 from tests.rollout.helpers import AUX, BROKEN, GOOD, TASK, WRONG, DirectExecutor, FailingExecutor, rollout_config
 
 

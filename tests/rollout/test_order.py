@@ -22,7 +22,7 @@ from marl_ray.external.transition import Transition
 from marl_ray.reports.run_summary import episode_text
 from marl_ray.rollout.episode_runner import EpisodeRunner
 from marl_ray.rollout.turn import JOINT_MODES, sample_turn
-from marl_ray.telemetry.episode_records import episode_record
+from marl_ray.telemetry.metrics import episode_record
 from tests.environments.talk import Said, Talk
 from tests.factories import make_completion, make_config
 from tests.rollout.helpers import NoExecutor

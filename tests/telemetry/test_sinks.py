@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +14,8 @@ from marl_ray.core.ids import PolicyId
 from marl_ray.core.state import TrainerState
 from marl_ray.telemetry import console_sink as console
 from marl_ray.telemetry.console_sink import ConsoleSink
-from marl_ray.telemetry.episode_records import episode_record
-from marl_ray.telemetry.metrics import MetricRow, evaluation_row, rollout_row, step_row
-from marl_ray.telemetry.sinks import JsonlSink, MetricStream, is_evaluation, read_rows
+from marl_ray.telemetry.metrics import MetricRow, episode_record, evaluation_row, rollout_row, step_row
+from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink, is_evaluation, read_rows
 from tests.factories import TASK, Verdict, make_config, make_episode, make_node
 
 CONFIG = make_config(num_turns=2)
@@ -157,12 +155,8 @@ def test_the_console_has_no_column_of_tests_without_such_a_metric(capsys: pytest
     assert step.startswith("step 1/1 | reward  2.00  4.00 | loss")
 
 
-class FailingSink:
+class FailingSink(Sink):
     """A sink whose close raises."""
-
-    def row(self, row: MetricRow, name: str) -> None: ...
-
-    def episodes(self, step: int, kind: str, episodes: Sequence[Episode]) -> None: ...
 
     def close(self) -> None:
         raise OSError("no")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from marl_ray.core.errors import UserError
-from marl_ray.telemetry import trackers
-from marl_ray.telemetry.trackers import TensorBoardSink, require_trackers
+from marl_ray.telemetry import sinks
+from marl_ray.telemetry.sinks import TensorBoardSink, require_trackers
 from tests.factories import make_config
 
 
@@ -40,7 +40,7 @@ def test_rows_become_scalars_and_resuming_rewrites_the_kept_rows(tmp_path: Path)
 
 
 def test_a_missing_package_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sinks.importlib.util, "find_spec", lambda name: None)
     config = make_config(num_turns=2)
     require_trackers(config)
     wanted = replace(config, output=replace(config.output, tensorboard=True))
