@@ -31,10 +31,11 @@ def sandbox_settings(config: Config) -> SandboxSettings:
 
 def check_local_machine(config: Config) -> None:
     """Raise UserError if a run on this machine lacks GPUs or sandbox isolation. Check nothing on a remote cluster."""
-    from marl_ray.cluster.ray_connection import cluster_address, local_gpus  # imports Ray, which a dry run does without
+    from marl_ray.cluster.ray_connection import cluster_address  # imports Ray, which a dry run does without
+    from marl_ray.cluster.ray_private import visible_gpu_count
 
     if not cluster_address():
-        make_plan(config, cluster_has_gpus=local_gpus() > 0)
+        make_plan(config, cluster_has_gpus=visible_gpu_count() > 0)
         check_sandbox_here(config)
 
 

@@ -1,5 +1,5 @@
 """The capacity plan of a run, made before anything starts: memory and node of each actor, shortages, and settings that
-remove them. Pure functions, except that `ModelInfo` profiles models on fake tensors."""
+remove them."""
 
 from __future__ import annotations
 
@@ -67,44 +67,33 @@ class CapacityPlan:
         return max([engines, *(need for kind, need in needs if kind == "learner")])
 
     @property
-    def shortages(self) -> list[str]:
-        """One line per node, GPU or KV cache that is too small."""
-        if self.placed is None:
-            return []
-        lines = []
-        for index, node in enumerate(self.nodes):
+    def shortages(self) -> list[tuple[str, float]]:
+        """One line per node, GPU or KV cache that is too small, with the number of missing bytes."""
+        shortages = []
+        for index, node in enumerate(self.nodes if self.placed else ()):
             need = self.host_memory(index)
             if need > node.memory:
-                lines.append(f"{node.name} has {_gib(node.memory)} of memory, and {_gib(need)} are needed")
+                line = f"{node.name} has {_gib(node.memory)} of memory, and {_gib(need)} are needed"
+                shortages.append((line, need - node.memory))
             for number in range(node.gpus):
                 need = self.gpu_memory(index, number)
                 if need > node.device_memory:
-                    actors = [str(actor.id) for actor in self.placed if actor.node == index and number in actor.gpus]
-                    verb = "need" if len(actors) > 1 else "needs"
-                    available = f"{node.name} GPU {number} has {_gib(node.device_memory)}"
-                    lines.append(f"{available}, and {' and '.join(actors)} {verb} {_gib(need)}")
-        return lines + [
-            f"{actor.id} has no memory left for its KV cache: {_gib(missing)} more are needed"
-            for actor in self.placed
-            if (missing := _missing_cache(actor)) is not None
-        ]
+                    actors = [str(a.id) for a in self.placed or () if a.node == index and number in a.gpus]
+                    line = f"{node.name} GPU {number} has {_gib(node.device_memory)}, and {' and '.join(actors)} "
+                    line += f"{'need' if len(actors) > 1 else 'needs'} {_gib(need)}"
+                    shortages.append((line, need - node.device_memory))
+        for actor in self.placed or ():
+            cache = actor.memory.device.get("KV cache", 1.0) if actor.memory else 1.0
+            if cache <= 0:
+                shortages.append(
+                    (f"{actor.id} has no memory left for its KV cache: {_gib(-cache)} more are needed", -cache)
+                )
+        return shortages
 
     @property
     def missing_bytes(self) -> float:
         """Missing bytes over all nodes, GPUs and KV caches; infinite if the actors cannot be placed."""
-        if self.placed is None:
-            return math.inf
-        total = sum(_missing_cache(actor) or 0.0 for actor in self.placed)
-        for index, node in enumerate(self.nodes):
-            total += max(0.0, self.host_memory(index) - node.memory)
-            total += sum(max(0.0, self.gpu_memory(index, n) - node.device_memory) for n in range(node.gpus))
-        return total
-
-
-def _missing_cache(actor: ActorPlacement) -> float | None:
-    """Return the bytes that an engine lacks to have any KV cache; None if it has some."""
-    cache = actor.memory.device.get("KV cache", 1.0) if actor.memory else 1.0
-    return -cache if cache <= 0 else None
+        return math.inf if self.placed is None else sum(missing for _, missing in self.shortages)
 
 
 def _gib(memory: float) -> str:
@@ -112,8 +101,7 @@ def _gib(memory: float) -> str:
 
 
 def plan_capacity(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec]) -> CapacityPlan:
-    """Return the capacity plan of a run on these nodes. Raises PlacementError if no weight transport connects the
-    configured GPUs."""
+    """Return the capacity plan of a run on these nodes. Raises PlacementError like `make_plan`."""
     plan = make_plan(config, cluster_has_gpus=any(node.gpus for node in nodes))
     assignment = pack(plan.bundles, [node.resources for node in nodes])
     if assignment is None:
@@ -131,15 +119,12 @@ def plan_capacity(config: Config, models: ModelInfos, nodes: Sequence[NodeSpec])
 def _allocate_gpus(free: list[float], amount: float) -> tuple[int, ...]:
     """Take whole GPUs, or a fraction of one, from the free shares. Returns their numbers."""
     if amount < 1:
-        number = next((n for n, share in enumerate(free) if amount and share + 1e-9 >= amount), None)
-        if number is None:
-            return ()
-        free[number] -= amount
-        return (number,)
-    whole = tuple(n for n, share in enumerate(free) if share == 1.0)[: math.ceil(amount)]
-    for number in whole:
-        free[number] = 0.0
-    return whole
+        numbers = tuple(n for n, share in enumerate(free) if amount and share + 1e-9 >= amount)[:1]
+    else:
+        numbers = tuple(n for n, share in enumerate(free) if share == 1.0)[: math.ceil(amount)]
+    for number in numbers:
+        free[number] -= min(amount, 1.0)
+    return numbers
 
 
 def estimate_actor_memory(
@@ -157,7 +142,7 @@ def estimate_actor_memory(
     wire = wire_dtype(agent, on_gpu)
     if actor.kind == "learner":
         try:
-            size, _ = model.learner(config, agent, on_gpu)
+            size = model.learner(config, agent, on_gpu)
         except ProfilingFailed:
             return None
         policies = len(config.learner_policies(config.policy_of(number)))
@@ -190,17 +175,14 @@ def memory_savings(config: Config, has_gpus: bool) -> list[Change]:
     if has_gpus and any(agent.generator.tensor_parallel == 1 and agent.generator.gpus is None for agent in agents):
         changes.append(("resources.generator.tensor_parallel", "2", _set_agents("generator", tensor_parallel=2)))
     if has_gpus:
-        more_ranks = [ranks for ranks in (2, 4, 8) if ranks > _max_ranks(config)]
-        changes += [("resources.learner.ranks", str(n), _set_agents("learner", ranks=n)) for n in more_ranks]
+        ranks = max(agent.learner.ranks for agent in agents)
+        larger = [n for n in (2, 4, 8) if n > ranks]
+        changes += [("resources.learner.ranks", str(n), _set_agents("learner", ranks=n)) for n in larger]
     for name in {"adamw": ("adamw_8bit", "adafactor"), "adamw_8bit": ("adafactor",)}.get(optimizer.optimizer, ()):
         changes.append((f"{section}.optimizer", name, _switch_optimizer(name)))
     if not config.lora.rank and not any(agent.learner.offload_reference for agent in agents):
         changes.append(("lora.rank", "16", lambda config: replace(config, lora=replace(config.lora, rank=16))))
     return changes
-
-
-def _max_ranks(config: Config) -> int:
-    return max(agent.learner.ranks for agent in config.agents)
 
 
 def _set_optimizer(**values: object) -> Callable[[Config], Config]:
@@ -209,8 +191,12 @@ def _set_optimizer(**values: object) -> Callable[[Config], Config]:
 
 def _switch_optimizer(name: str) -> Callable[[Config], Config]:
     """Return a change of the optimizer, which does nothing for 8-bit AdamW with several ranks (unsupported)."""
-    change = _set_optimizer(optimizer=name)
-    return lambda config: config if name == "adamw_8bit" and _max_ranks(config) > 1 else change(config)
+
+    def change(config: Config) -> Config:
+        is_unsupported = name == "adamw_8bit" and any(agent.learner.ranks > 1 for agent in config.agents)
+        return config if is_unsupported else _set_optimizer(optimizer=name)(config)
+
+    return change
 
 
 def _set_agents(section: str, **values: object) -> Callable[[Config], Config]:

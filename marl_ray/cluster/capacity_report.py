@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from marl_ray.cluster.capacity_plan import ActorPlacement, CapacityPlan, ModelInfos, suggest_settings
@@ -20,8 +21,7 @@ COLUMNS = (
 
 
 def report_lines(config: Config, models: ModelInfos, plan: CapacityPlan) -> list[str]:
-    """Return the report: memory per actor, totals per node, and the estimated time of a step. Empty if the actors
-    cannot be placed."""
+    """Return memory per actor, totals per node, and the estimated time of a step; nothing without a placement."""
     if plan.placed is None:
         return []
     known = [actor for actor in plan.placed if actor.memory]
@@ -32,7 +32,7 @@ def report_lines(config: Config, models: ModelInfos, plan: CapacityPlan) -> list
         lines.append(f"not included, because model sizes are unknown: {', '.join(unknown)}")
     lines += ["totals per node:", *_node_lines(plan)]
     if estimates := estimate_throughputs(config, models, plan):
-        lines += ["estimated time of a step:", *_throughput_lines(estimates), describe_assumptions(models)]
+        lines += ["estimated time of a step:", *_throughput_lines(estimates), _assumptions(models)]
     return lines
 
 
@@ -42,7 +42,7 @@ def shortage_message(config: Config, models: ModelInfos, plan: CapacityPlan) -> 
         return describe_shortage(plan.plan, [node.resources for node in plan.nodes])
     if not plan.shortages:
         return ""
-    first, *others = plan.shortages
+    (first, _), *others = plan.shortages
     more = f" (and {len(others)} more)" if others else ""
     settings, enough = suggest_settings(config, models, plan.nodes)
     if enough:
@@ -56,21 +56,15 @@ def shortage_message(config: Config, models: ModelInfos, plan: CapacityPlan) -> 
 
 def _memory_table(plan: CapacityPlan, actors: Sequence[ActorPlacement], on_gpu: bool) -> list[str]:
     """Return one line per actor and one column per part; the sandbox workers of a node share one line."""
-    rows: list[tuple[str, Mapping[str, float], str]] = []
-    sandboxes: dict[int, list[ActorPlacement]] = {}
-    for actor in actors:
+    workers = Counter(actor.node for actor in actors if actor.id.kind == "sandbox")
+    rows: dict[tuple[str, str], Mapping[str, float]] = {}
+    for actor in sorted(actors, key=lambda actor: actor.id.kind == "sandbox"):
+        name = f"{workers[actor.node]} x sandbox, each" if actor.id.kind == "sandbox" else str(actor.id)
         assert actor.memory is not None
-        if actor.id.kind == "sandbox":
-            sandboxes.setdefault(actor.node, []).append(actor)
-            continue
-        rows.append((str(actor.id), actor.memory.device if on_gpu else actor.memory.host, _location(plan, actor)))
-    for workers in sandboxes.values():
-        memory = workers[0].memory
-        assert memory is not None
-        rows.append((f"{len(workers)} x sandbox, each", memory.host, _location(plan, workers[0])))
-    columns = [column for column in COLUMNS if any(column in parts for _, parts, _ in rows)]
+        rows[name, _location(plan, actor)] = actor.memory.device if on_gpu else actor.memory.host
+    columns = [column for column in COLUMNS if any(column in parts for parts in rows.values())]
     lines = [f"  {'':<{NAME_WIDTH}}" + "".join(f"{column:>{COLUMN_WIDTH}}" for column in (*columns, "total")) + "  on"]
-    for name, parts, location in rows:
+    for (name, location), parts in rows.items():
         cells = [f"{parts[column] / GIB:.2f}" if column in parts else "-" for column in columns]
         cells.append(f"{sum(parts.values()) / GIB:.2f}")
         lines.append(f"  {name:<{NAME_WIDTH}}" + "".join(f"{cell:>{COLUMN_WIDTH}}" for cell in cells) + f"  {location}")
@@ -118,8 +112,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:,.0f} s"
 
 
-def describe_assumptions(models: ModelInfos) -> str:
-    """Return one line with the assumptions of the time estimate."""
+def _assumptions(models: ModelInfos) -> str:
     prompts = sorted({model.prompt for model in models.values()})
     return (
         f"  assumed: prompts of {' or '.join(map(str, prompts))} tokens, completions of maximum length; engines decode at "

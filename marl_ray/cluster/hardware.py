@@ -143,14 +143,14 @@ def _parse_node(entry: Mapping[str, Any], name: str, path: Path) -> NodeSpec:
 
 def local_node() -> NodeSpec:
     """Return this machine, with its memory limited by the control group of this process."""
-    from marl_ray.cluster.ray_connection import local_gpu_type, local_gpus
+    from marl_ray.cluster.ray_private import visible_gpu_count, visible_gpu_type
 
-    gpus = local_gpus()
+    gpus = visible_gpu_count()
     memory = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
         if limit.exists() and (text := limit.read_text().strip()).isdecimal():
             memory = min(memory, float(text))
-    device = _match_ray_type([local_gpu_type()]) if gpus else None
+    device = _match_ray_type([visible_gpu_type()]) if gpus else None
     return NodeSpec("this machine", float(len(os.sched_getaffinity(0))), memory, gpus, device)
 
 

@@ -1,8 +1,7 @@
 """Memory estimates of a run's actors, by part, from model configurations. No weights are read or created.
 
-A learner's peak is its permanent state (process, weights, gradients, optimizer state, reference policy, critic) plus the
-larger of the needs of a micro-batch and of an optimizer step. An engine's peak is its process, weights, KV cache and
-largest batch. Quantities without a formula are constants below, with the measurement they come from.
+A learner's peak is its permanent state (process, weights, gradients, optimizer state, reference policy, critic) plus its
+largest micro-batch. An engine's peak is its process, weights, KV cache and largest batch.
 """
 
 from __future__ import annotations
@@ -27,22 +26,17 @@ FLOAT_BYTES = 4
 """Bytes per parameter of a learner."""
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes per parameter of an engine."""
-LEARNER_PROCESS = 535e6
-"""A learner's process with its imports and no model, measured by `python -m benchmarks.memory`."""
+LEARNER_PROCESS, GENERATOR_PROCESS, SANDBOX_PROCESS = 535e6, 980e6, 150e6
+"""Memory of processes without a model; of learners and generators as measured by `python -m benchmarks.memory`."""
 ALLOCATOR_SHARE, ALLOCATOR_LIMIT = 0.5, 500e6
-"""CPU memory that the C allocator retains beside a learner's activations: as a share of them, at most so many bytes.
+"""CPU memory that the C allocator retains beside a learner's activations, as a share of the activations and in bytes.
 Gradients occupy freed activation memory, so the next micro-batch needs new memory. Measured with `benchmarks.memory`:
 0.48 and 0.55 of 570 and 330 MB; the limit is a guess. Ranks retain additional memory as layers are gathered and freed:
 0.4, 1.1 to 2.0 and 0.3 of 84, 204 and 540 MB of weights with two ranks."""
-GENERATOR_PROCESS = 980e6
-"""A generator's process, measured likewise."""
 RELOAD_SHARE = 1.7
 """CPU memory of a weight reload, which the allocator retains, as a multiple of the engine's weights; measured."""
-SANDBOX_PROCESS = 150e6
-CUDA_CONTEXT = 0.6 * GIB
-"""GPU memory of a process before its first tensor, including kernels; an assumption."""
-CUDA_HOST = 2.5 * GIB
-"""Additional host memory of a process that uses CUDA; an assumption."""
+CUDA_CONTEXT, CUDA_HOST = 0.6 * GIB, 2.5 * GIB
+"""GPU memory of a process before its first tensor, including kernels, and its additional host memory; assumptions."""
 NCCL_BUFFERS = 2 * GIB
 """Two buffers of 1 GiB on each side, into which vLLM's weight transfer packs tensors."""
 SAMPLER_COPIES = 3
@@ -54,7 +48,7 @@ TYPICAL_PROMPT = 128
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """Sizes of an engine's model, in numbers: all parameters, keys and values per token, and layer widths."""
+    """Sizes of an engine's model as counts: all parameters, keys and values per token, and layer widths."""
 
     parameters: int
     kv: int
@@ -75,6 +69,8 @@ class LearnerSize:
     """Parameters that a rank of a sharded model gathers at a time."""
     activations: int
     logits: int
+    flops_per_token: float = 0.0
+    """FLOPs of a training step."""
 
 
 class ProfilingFailed(UserError):
@@ -103,22 +99,8 @@ class ModelInfo:
             vocabulary=text.vocab_size,
         )
 
-    def learner(self, config: Config, agent: AgentConfig, on_gpu: bool) -> tuple[LearnerSize, float]:
-        """Return the sizes for a learner, and the FLOPs per token of a training step. Raises ProfilingFailed."""
-        profile = self._profile_learner(config, agent, on_gpu)
-        base = profile.parameters - (profile.trained if config.lora.rank else 0)
-        layer = (base - profile.embeddings) // max(1, profile.layers)
-        size = LearnerSize(
-            parameters=base,
-            trained=profile.trained,
-            rows=profile.rows,
-            shared=profile.embeddings + 2 * layer,
-            activations=profile.activations,
-            logits=profile.logits,
-        )
-        return size, profile.flops / profile.tokens
-
-    def _profile_learner(self, config: Config, agent: AgentConfig, on_gpu: bool) -> MemoryProfile:
+    def learner(self, config: Config, agent: AgentConfig, on_gpu: bool) -> LearnerSize:
+        """Return the sizes for a learner. Raises ProfilingFailed."""
         from marl_ray.learning.memory_profile import MicroBatchShape
 
         new, generations = agent.max_new_tokens, config.rollout.num_generations
@@ -128,12 +110,18 @@ class ModelInfo:
         completions = generations if groups else max(1, (tokens - self.prompt) // new)
         shape = MicroBatchShape(max(1, groups), self.prompt, completions, new, accumulated=True)
         dtype = wire_dtype(agent, on_gpu)
-        return _profile(self, shape, config.lora, config.optimizer.gradient_checkpointing, dtype, on_gpu)
+        profile = _profile(self, shape, config.lora, config.optimizer.gradient_checkpointing, dtype, on_gpu)
+        base = profile.parameters - (profile.trained if config.lora.rank else 0)
+        shared = profile.embeddings + 2 * ((base - profile.embeddings) // max(1, profile.layers))
+        flops = profile.flops / profile.tokens
+        return LearnerSize(base, profile.trained, profile.rows, shared, profile.activations, profile.logits, flops)
 
 
 def read_model_config(name: str, trust_remote_code: bool, fetch: bool) -> Any:
-    """Return the transformers configuration of a model from its folder or the Hub cache. With `fetch`, `config.json` is
-    downloaded from the Hub if necessary. Raises UserError."""
+    """Return a model's transformers configuration from its folder, the Hub cache, or with `fetch` the Hub.
+
+    Raises UserError.
+    """
     from transformers import AutoConfig
 
     path = resolve_model(name, fetch=False)
@@ -188,10 +176,10 @@ class MemoryEstimate:
 def estimate_learner_memory(
     size: LearnerSize, config: Config, agent: AgentConfig, on_gpu: bool, wire: str, nccl: bool, policies: int = 1
 ) -> MemoryEstimate:
-    """Return the memory of each rank of a learner.
+    """Return the memory of each rank of a learner. Ranks share weights, gradients and optimizer state.
 
-    Ranks share weights, gradients and optimizer state. `wire` is the dtype of transferred weights; `nccl` adds its
-    buffers. `policies` counts the policies that learn in one process: one frozen model with an adapter per policy.
+    `wire` is the dtype of transferred weights; `nccl` adds its buffers. `policies` is the number of policies that learn
+    in one process: one frozen model with an adapter per policy.
     """
     ranks, trained = agent.learner.ranks, size.trained * policies
     state = optimizer_state_bytes(config.optimizer.optimizer, trained, size.rows * policies)
@@ -229,9 +217,8 @@ def estimate_learner_memory(
 
 def _snapshot(agent: AgentConfig, wire: str, parameters: int) -> dict[str, float]:
     """Return the copy of the last sent weights, which learner and engine keep if only changes are sent."""
-    sparse = agent.learner.sparse_push
-    keeps_snapshot = DTYPE_BYTES[wire] == 2 if sparse is None else sparse
-    return {"snapshot": DTYPE_BYTES[wire] * float(parameters)} if keeps_snapshot else {}
+    sparse, item = agent.learner.sparse_push, DTYPE_BYTES[wire]
+    return {"snapshot": item * float(parameters)} if sparse or (sparse is None and item == 2) else {}
 
 
 def optimizer_state_bytes(name: str, trained: int, rows: int) -> float:
@@ -253,8 +240,8 @@ def estimate_generator_memory(
 ) -> MemoryEstimate:
     """Return the memory of one engine, or of each GPU of a tensor-parallel engine.
 
-    `gpu_memory` is the memory of one GPU in bytes, 0 on a CPU. On a GPU the engine takes `gpu_memory_utilization` of
-    the device; the part that weights and batches leave free becomes the KV cache.
+    `gpu_memory` is the memory of one GPU in bytes, 0 on a CPU. On a GPU the engine uses `gpu_memory_utilization` of the
+    device; the memory beside weights and batches becomes the KV cache.
     """
     settings, item = agent.generator, DTYPE_BYTES[wire]
     weights = item * float(size.parameters)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from marl_ray.config import AgentConfig, Config
 from marl_ray.core.errors import UserError
-from marl_ray.core.ids import ActorId, Kind, PolicyId
+from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.core.text import pluralize
 
 Transport = Literal["store", "nccl", "ipc"]
@@ -19,8 +19,7 @@ one GPU, NCCL otherwise."""
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """One bundle of the placement group, and the actors that share it. Generator and learner of a policy share a bundle
-    with fractional GPUs and with `resources.colocate`."""
+    """One bundle of the placement group, and the actors that share it."""
 
     actors: tuple[ActorId, ...]
     cpus: float
@@ -33,8 +32,10 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class AgentPlacement:
-    """GPUs per generator and per learner rank of an agent's policy, and the weight transport between them. `device` is
-    the index of the bundle in which they alternate with `resources.colocate`, otherwise None."""
+    """GPUs per generator and per learner rank of an agent's policy, and the weight transport between them.
+
+    `device` is the index of the bundle in which they alternate with `resources.colocate`, otherwise None.
+    """
 
     generator_gpus: float
     learner_gpus: float
@@ -61,8 +62,7 @@ class PlacementError(UserError):
 def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
     """Return the bundles of all actors.
 
-    Raises PlacementError for GPUs that no weight transport connects, and for engines on one device that request more
-    than its memory.
+    Raises PlacementError for GPUs without a weight transport, and for engines that request more than their device's memory.
     """
     if config.resources.colocate:
         return _make_colocated_plan(config, cluster_has_gpus)
@@ -74,7 +74,6 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
         placement = _place_agent(agent, cluster_has_gpus, f"agents.{policy.number}." if is_specific else "")
         generators = [ActorId("generator", policy, replica) for replica in range(agent.generator.replicas)]
         ranks = [ActorId("learner", policy, rank) for rank in range(agent.learner.ranks)]
-        separate = [Bundle((generator,), agent.generator.cpus, placement.generator_gpus) for generator in generators]
         if (shared := learner_id(config, policy)) != ranks[0]:
             if placement.transport == "ipc":
                 raise PlacementError(
@@ -82,15 +81,13 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
                     f"resources.generator.gpus {placement.generator_gpus:g} would share its GPU with one policy's "
                     "generator: set it to 1 or more"
                 )
-            bundles += separate
-            if shared.replica == policy.number:
-                bundles.append(Bundle((shared,), agent.learner.cpus, placement.learner_gpus))
-        elif placement.transport == "ipc":
+            ranks = [shared] if shared.replica == policy.number else []
+        if placement.transport == "ipc":
             cpus, gpus = agent.generator.cpus + agent.learner.cpus, placement.generator_gpus + placement.learner_gpus
             bundles.append(Bundle((*generators, *ranks), cpus, gpus))
         else:
-            bundles += separate
-            bundles += [Bundle((rank,), agent.learner.cpus, placement.learner_gpus) for rank in ranks]
+            bundles += [Bundle((id,), agent.generator.cpus, placement.generator_gpus) for id in generators]
+            bundles += [Bundle((id,), agent.learner.cpus, placement.learner_gpus) for id in ranks]
         placements |= dict.fromkeys(policy.agents, placement)
     return _with_sandboxes(config, bundles, placements)
 
@@ -136,19 +133,16 @@ def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPla
     shares = {policy: _gpu_share(config, policy.number, cluster_has_gpus) for policy in config.policies}
     devices: list[tuple[float, list[PolicyId]]] = []
     allocated = 1.0
-    for policy, share in shares.items():
-        if not share:
-            continue
-        if allocated + share > 1 + 1e-9:
+    for policy in filter(shares.get, shares):
+        if allocated + shares[policy] > 1 + 1e-9:
             devices.append((1.0, []))
             allocated = 0.0
         devices[-1][1].append(policy)
-        allocated += share
+        allocated += shares[policy]
     if cpu_policies := [policy for policy, share in shares.items() if not share]:
         devices.append((0.0, cpu_policies))
     bundles: list[Bundle] = []
     placements: dict[int, AgentPlacement] = {}
-    kinds: tuple[Kind, Kind] = ("generator", "learner")
     for number, (gpus, policies) in enumerate(devices):
         agents = [config.agents[policy.number] for policy in policies]
         utilization = sum(agent.generator.gpu_memory_utilization for agent in agents)
@@ -158,7 +152,7 @@ def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPla
                 f"resources.generator.gpu_memory_utilization sum to {utilization:g}: lower it to "
                 f"{int(95 / len(agents)) / 100:g}, or give each a GPU (resources.generator.gpus: 1)"
             )
-        actors = [ActorId(kind, policy) for policy in policies for kind in kinds]
+        actors = [id for policy in policies for id in (ActorId("generator", policy), ActorId("learner", policy))]
         bundles.append(Bundle(tuple(actors), sum(a.generator.cpus + a.learner.cpus for a in agents), gpus))
         gpus_per_actor = int(gpus / len(actors) * 1e4) / 1e4  # Ray's resolution is 1/10000
         placement = AgentPlacement(gpus_per_actor, gpus_per_actor, "ipc" if gpus else "store", number)
@@ -202,8 +196,7 @@ def _place_agent(agent: AgentConfig, cluster_has_gpus: bool, prefix: str) -> Age
 
 
 def pack(bundles: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> list[int] | None:
-    """Return the node of each bundle by first fit, largest bundle first; None if one does not fit. Approximates Ray's
-    strategy PACK.
+    """Return the node of each bundle by first fit, largest first, like Ray's strategy PACK; None if a bundle does not fit.
 
     Example:
         >>> pack([Bundle((), 1, 0), Bundle((), 4, 0)], [{"CPU": 4}, {"CPU": 2}])
@@ -212,15 +205,13 @@ def pack(bundles: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> lis
     free = [dict(node) for node in nodes]
     assignment = [0] * len(bundles)
     for number, bundle in sorted(enumerate(bundles), key=lambda pair: (pair[1].gpus, pair[1].cpus), reverse=True):
-        need = bundle.resources()
-        for index, node in enumerate(free):
-            if all(node.get(kind, 0.0) + 1e-9 >= amount for kind, amount in need.items()):
-                for kind, amount in need.items():
-                    node[kind] -= amount
-                assignment[number] = index
-                break
-        else:
+        need = bundle.resources().items()
+        fits = (i for i, node in enumerate(free) if all(node.get(k, 0.0) + 1e-9 >= amount for k, amount in need))
+        if (index := next(fits, None)) is None:
             return None
+        assignment[number] = index
+        for kind, amount in need:
+            free[index][kind] -= amount
     return assignment
 
 
@@ -236,11 +227,11 @@ def describe_shortage(plan: PlacementPlan, nodes: Sequence[Mapping[str, float]])
 
 def describe_demand(plan: PlacementPlan) -> str:
     """Return the requested resources of a plan, in total and by kind of bundle."""
-    total: Counter[str] = Counter()
+    total: defaultdict[str, float] = defaultdict(float)
     kinds: Counter[tuple[str, str]] = Counter()
     for bundle in plan.bundles:
         for kind, amount in bundle.resources().items():
-            total[kind] += amount  # type: ignore[assignment]
+            total[kind] += amount
         kinds[" + ".join(actor.kind for actor in bundle.actors), _format(bundle.resources())] += 1
     detail = ", ".join(f"{count} x {actors} with {need}" for (actors, need), count in kinds.items())
     return f"{_format(total)} ({detail})"

@@ -2,8 +2,7 @@
 
 Ray kills actors without running their exit handlers, so libraries such as vLLM cannot remove their own sockets and
 rendezvous files. Actors therefore use a temporary folder inside Ray's session folder on their node
-(`/tmp/ray/session_*`). A local Ray instance is removed with its session folder at the end; after a failure only Ray's
-logs are kept. The folder of a killed driver, and that of a cluster, remain.
+(`/tmp/ray/session_*`), which is removed with a local Ray instance.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ from marl_ray.core.text import pluralize
 
 FIRST_ANSWER_S = 20.0
 """Time limit for the first answer of a cluster."""
-LOCAL = "local"
-"""Value of RAY_ADDRESS for a local Ray instance."""
 CLIENT = "ray://"
 """Prefix of RAY_ADDRESS for Ray Client."""
 HEAD_ERRORS = {
@@ -48,15 +45,14 @@ SOCKET_NAME, SOCKET_PATH = 40, 107
 
 def cluster_address() -> str | None:
     """Return the address of the cluster to join, or None for a local Ray instance."""
-    address = os.environ.get("RAY_ADDRESS")
-    return None if address == LOCAL else address or None
+    address = os.environ.get("RAY_ADDRESS", "")
+    return address if address not in ("", "local") else None
 
 
 def connect(verbose: bool) -> str:
     """Join the cluster named by RAY_ADDRESS, or start a local Ray instance that listens on localhost only.
 
-    Returns one line for the console. Raises UserError if there is no cluster at the address, or if Ray does not start
-    in time on a busy machine.
+    Returns one line for the console. Raises UserError if no cluster answers, or if Ray does not start in time.
     """
     address = cluster_address()
     options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
@@ -84,10 +80,7 @@ def connect(verbose: bool) -> str:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise an error unless a cluster answers at the address; Ray itself would wait for minutes.
-
-    Raises OSError, and the errors of `ask_head` except grpc's.
-    """
+    """Raise OSError or another error of `ask_head` unless a cluster answers; Ray itself would wait for minutes."""
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=FIRST_ANSWER_S).close()
@@ -103,8 +96,7 @@ def _check_reachable(address: str) -> None:
 
 
 def disconnect(keep_logs: bool = False) -> None:
-    """Leave the cluster. A local Ray instance ends with all its processes and files, except for its logs with
-    `keep_logs`."""
+    """Leave the cluster. A local Ray instance ends with its processes and files, except for its logs with `keep_logs`."""
     session = _session_folder() if ray.is_initialized() and not cluster_address() else None
     ray.shutdown()
     if session is not None:
@@ -151,13 +143,3 @@ def describe_cluster() -> dict[str, Any]:
             "memory_gib": round(total.get("memory", 0.0) / 2**30, 1),
         },
     }
-
-
-def local_gpus() -> int:
-    """Return the number of GPUs of this machine, without a connection to Ray."""
-    return ray_private.visible_gpu_count()
-
-
-def local_gpu_type() -> str:
-    """Return Ray's name of this machine's first GPU (`H100`); empty without a GPU or driver."""
-    return ray_private.visible_gpu_type()

@@ -8,7 +8,6 @@ import pytest
 import ray
 
 from marl_ray.cluster import ray_private
-from marl_ray.cluster.ray_connection import local_gpus
 from tests.factories import ROOT
 
 
@@ -26,7 +25,7 @@ def test_no_other_module_uses_private_names() -> None:
 
 def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert local_gpus() == 0
+    assert ray_private.visible_gpu_count() == 0
 
 
 def test_ray_prints_no_crash_logs_of_raylets(
