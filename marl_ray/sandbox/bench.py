@@ -9,6 +9,7 @@ import os
 import statistics
 import subprocess
 import time
+import timeit
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -85,12 +86,7 @@ def _fork() -> None:
 
 
 def _median_ms(actions: Iterable[Callable[[], object]]) -> float:
-    times = []
-    for action in actions:
-        started = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - started)
-    return 1000 * statistics.median(times)
+    return 1000 * statistics.median(timeit.timeit(action, number=1) for action in actions)
 
 
 def run_concurrently(actions: Sequence[Callable[[], object]]) -> float:

@@ -14,6 +14,7 @@ from marl_ray.sandbox.inside.suites.suite import Form
 from marl_ray.sandbox.inside.suites.suite_parser import parse_tests
 
 Tests = str | tuple[str, ...]
+_ERROR = TestResult("error")
 _KEYS = {"program", "tests", "entry_point", "prompt", "form", "stdin", "limits", "visible"}
 _NULLABLE = (("stdin", str, "a string"), ("limits", Mapping, "an object"), ("visible", int, "an integer"))
 
@@ -112,10 +113,7 @@ def stdio_tests(cases: Sequence[StdioCase]) -> tuple[str, ...]:
 
 
 def count_tests(tests: Tests, entry_point: str, form: Form = "auto") -> int:
-    """Return the number of verdicts that a report on these tests holds.
-
-    Raises ValueError with one line for tests that cannot be parsed and for tests without any test.
-    """
+    """Return the number of verdicts on these tests. Raises ValueError if parsing fails or finds no test."""
     return len(parse_tests(tests, entry_point, form).cases)
 
 
@@ -198,13 +196,10 @@ class ExecutionReport:
         )
 
 
-_NO_VERDICT = TestResult("error")
-
-
 def failed_report(
     program: Program,
     isolation: str,
-    verdict: TestResult = _NO_VERDICT,
+    verdict: TestResult = _ERROR,
     *,
     infra_error: str | None = None,
     wall_s: float = 0.0,

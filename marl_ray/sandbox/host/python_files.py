@@ -30,7 +30,7 @@ SINGLE_THREADED = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OM
 
 
 @functools.lru_cache(maxsize=16)
-def find_packages(names: Sequence[str]) -> tuple[list[str], list[str]]:
+def find_packages(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the folders to import packages from, and the files and folders that guests may read there.
 
     Readable is everything that the distributions of the packages install (bundled libraries, metadata), and nothing of
@@ -47,7 +47,7 @@ def find_packages(names: Sequence[str]) -> tuple[list[str], list[str]]:
             entries = {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}
             roots[root] = None
             paths |= dict.fromkeys(path for part in sorted(entries) if os.path.exists(path := os.path.join(root, part)))
-    return list(roots), list(paths)
+    return tuple(roots), tuple(paths)
 
 
 def readable_by_all(prefix: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from types import TracebackType
 
 from marl_ray.sandbox.host.isolation_levels import SandboxSettings, SandboxUnavailable, launch_spec
 from marl_ray.sandbox.host.program import ExecutionReport, Program, count_tests
@@ -63,7 +62,7 @@ class Sandbox:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -75,13 +74,6 @@ class Sandbox:
     def restarts(self) -> int:
         """How often failed processes were replaced."""
         return self._earlier_restarts + (self._session.restarts if self._session is not None else 0)
-
-    @property
-    def process_id(self) -> int:
-        """Process id of the zygote, or of bubblewrap around the zygote. Raises RuntimeError before `start`."""
-        if self._session is None or self._session.connection is None:
-            raise RuntimeError("the sandbox is not running")
-        return self._session.connection.process.pid
 
     def describe(self) -> str:
         """Return one line: the active level with its features, and the reasons why no stronger level is active."""

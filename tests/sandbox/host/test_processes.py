@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from marl_ray.sandbox import ExecutionReport, Limits, Program, Sandbox
+from marl_ray.sandbox import Limits, Program, Sandbox
 from marl_ray.sandbox.host import python_files, session
+from tests.sandbox.helpers import statuses
 
 _THREADS = """
 import threading
@@ -35,13 +36,11 @@ _PATTERNS = "|".join("[" + ",".join(f"a{(i * step) % 4001}" for i in range(1, 40
 _EXPENSIVE = f"def f(x):\n    match x:\n        case {_PATTERNS}:\n            return 1\n"
 
 
-def statuses(report: ExecutionReport) -> list[str]:
-    return [test.status for test in report.tests]
-
-
 def processes(sandbox: Sandbox) -> list[int]:
     """Return the process ids of a sandbox: bubblewrap if any, zygote, judge and guests."""
-    pids = [sandbox.process_id]
+    assert sandbox._session is not None
+    assert sandbox._session.connection is not None
+    pids = [sandbox._session.connection.process.pid]
     for pid in pids:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a guest that has ended
             for task in Path(f"/proc/{pid}/task").iterdir():
