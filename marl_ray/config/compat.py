@@ -139,10 +139,8 @@ def canonical_values(flat: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
 def refuse_reference(name: str, where: str) -> None:
     """Raise UserError if an unknown setting is a KL setting of another library; the message names our settings."""
     if _REFERENCE_KL.fullmatch(name):
-        raise UserError(
-            f"unknown setting '{where}{name}': the KL term to the reference policy is set by reference_kl_coef "
-            "(coefficient), reference_kl (form) and resources.learner.offload_reference (memory)"
-        )
+        raise UserError(f"""unknown setting '{where}{name}': the KL term to the reference policy is set by
+        reference_kl_coef (coefficient), reference_kl (form) and resources.learner.offload_reference (memory)""")
 
 
 def compat_settings(

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from marl_ray.config.compat import NULL_IS_DEFAULT, aliases_in_section, refuse_reference
-from marl_ray.config.resources import GeneratorResources, LearnerResources
 from marl_ray.config.schema import Config
+from marl_ray.config.sections import GeneratorResources, LearnerResources
 from marl_ray.config.values import OneTo100
 from marl_ray.core.errors import UserError
 

@@ -19,8 +19,6 @@ from marl_ray.config.values import (
 from marl_ray.credit.requirements import LOSS_REQUIREMENTS
 
 Importance = Literal["auto", "none", "truncate", "mask"]
-CLIP_RANGES = {loss: needs.clip_range for loss, needs in LOSS_REQUIREMENTS.items() if needs.clip_range is not None}
-"""Default clip_low and clip_high of the losses that clip ratios."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +139,6 @@ class OptimizerConfig(Section):
     @property
     def clip_range(self) -> tuple[float, float]:
         """Smallest and largest ratio of a clipped loss."""
-        low, high = CLIP_RANGES[self.loss]
-        return 1 - (low if self.clip_low is None else self.clip_low), 1 + (
-            high if self.clip_high is None else self.clip_high
-        )
+        low, high = LOSS_REQUIREMENTS[self.loss].clip_range or (0.0, 0.0)
+        low = low if self.clip_low is None else self.clip_low
+        return 1 - low, 1 + (high if self.clip_high is None else self.clip_high)

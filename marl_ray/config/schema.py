@@ -9,24 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from marl_ray.config import sections
 from marl_ray.config.optimization import CreditConfig, Importance, LoraConfig, OptimizerConfig
-from marl_ray.config.resources import GeneratorResources, LearnerResources, ResourcesConfig
-from marl_ray.config.sections import (
-    CodeCompletionConfig,
-    DatasetConfig,
-    EvaluationConfig,
-    ExternalConfig,
-    JudgeConfig,
-    LoopConfig,
-    ModelConfig,
-    OutputConfig,
-    RewardProcessorConfig,
-    RolloutConfig,
-    SandboxConfig,
-    WandbConfig,
-)
+from marl_ray.config.sections import GeneratorResources, LearnerResources
 from marl_ray.config.values import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Section, Temperature
 from marl_ray.core.ids import PolicyId
+from marl_ray.credit.requirements import LOSS_REQUIREMENTS
 
 ALGORITHMS = ("magrpo", "grpo")
 
@@ -94,22 +82,22 @@ class Config(Section):
     1.4.3; docs/explanation/estimators.md lists the remaining differences. none: marl_ray's own defaults."""
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
     """Defaults of the agents."""
-    model: ModelConfig = field(default_factory=ModelConfig)
-    dataset: DatasetConfig = field(default_factory=DatasetConfig)
-    output: OutputConfig = field(default_factory=OutputConfig)
-    external: ExternalConfig = field(default_factory=ExternalConfig)
-    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    model: sections.ModelConfig = field(default_factory=sections.ModelConfig)
+    dataset: sections.DatasetConfig = field(default_factory=sections.DatasetConfig)
+    output: sections.OutputConfig = field(default_factory=sections.OutputConfig)
+    external: sections.ExternalConfig = field(default_factory=sections.ExternalConfig)
+    rollout: sections.RolloutConfig = field(default_factory=sections.RolloutConfig)
     credit: CreditConfig = field(default_factory=CreditConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    loop: LoopConfig = field(default_factory=LoopConfig)
-    reward_processor: RewardProcessorConfig = field(default_factory=RewardProcessorConfig)
-    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
-    code_completion: CodeCompletionConfig = field(default_factory=CodeCompletionConfig)
-    judge: JudgeConfig = field(default_factory=JudgeConfig)
-    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
-    wandb: WandbConfig = field(default_factory=WandbConfig)
+    evaluation: sections.EvaluationConfig = field(default_factory=sections.EvaluationConfig)
+    loop: sections.LoopConfig = field(default_factory=sections.LoopConfig)
+    reward_processor: sections.RewardProcessorConfig = field(default_factory=sections.RewardProcessorConfig)
+    sandbox: sections.SandboxConfig = field(default_factory=sections.SandboxConfig)
+    code_completion: sections.CodeCompletionConfig = field(default_factory=sections.CodeCompletionConfig)
+    judge: sections.JudgeConfig = field(default_factory=sections.JudgeConfig)
+    resources: sections.ResourcesConfig = field(default_factory=sections.ResourcesConfig)
+    wandb: sections.WandbConfig = field(default_factory=sections.WandbConfig)
 
     @property
     def importance(self) -> Importance:
@@ -119,7 +107,7 @@ class Config(Section):
         """
         if self.optimizer.importance != "auto":
             return self.optimizer.importance
-        if self.optimizer.loss == "m2po":
+        if LOSS_REQUIREMENTS[self.optimizer.loss].own_importance_ratio:
             return "none"
         truncated = self.model.top_k is not None or any(agent.top_p < 1 for agent in self.agents)
         return "truncate" if truncated or self.rollout.max_staleness else "none"

@@ -1,4 +1,4 @@
-"""Sections of a config: models, tasks, rollouts, evaluation, the sandbox and outputs."""
+"""Sections of a config: models, tasks, rollouts, evaluation, outputs, and resources of the cluster."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from marl_ray.config.values import (
+    Fraction,
+    NonNegativeFloat,
     NonNegativeInt,
     OneTo100,
     PositiveFloat,
@@ -35,15 +37,12 @@ class ModelConfig(Section):
     max_length: int = 2048
     """Maximum length of a prompt and its completion together, in tokens."""
     use_chat_template: bool | None = None
-    """Apply the tokenizer's chat template to prompts. null: apply the template only to chat models, that is models that
-    stop where the template ends an answer; base models receive the plain text. The start of a run prints the choice for
-    each agent."""
+    """Apply the tokenizer's chat template to prompts. null: only for chat models, that is models that stop where the
+    template ends an answer; base models receive plain text. The start of a run prints the choice for each agent."""
     tokenizer_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments for `AutoTokenizer.from_pretrained`. `trust_remote_code` here is the same setting as in
-    model_kwargs."""
+    """Arguments for `AutoTokenizer.from_pretrained`. `trust_remote_code` is the same setting as in model_kwargs."""
     special_tokens: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
-    """Arguments for `tokenizer.add_special_tokens`. Every token must already be in the vocabulary.
-    `additional_special_tokens` takes a list."""
+    """Arguments for `tokenizer.add_special_tokens`, such as a list `additional_special_tokens`, all in the vocabulary."""
     model_kwargs: ModelKwargs = field(default_factory=ModelKwargs)
     """Options for loading the weights."""
 
@@ -53,8 +52,7 @@ class DatasetConfig(Section):
     """Training and evaluation tasks."""
 
     name: str = ""
-    """Hub id (`owner/name`, or `owner/name:part` for one of several parts), a .jsonl or .parquet file, `bundled:toy` or
-    `bundled:toy-hard`."""
+    """Hub id (`owner/name`, or `owner/name:part`), a .jsonl or .parquet file, `bundled:toy` or `bundled:toy-hard`."""
     type: str = ""
     """Name of the conversion from a row to a task. null: inferred from the name."""
     train_split: str = "train"
@@ -76,8 +74,8 @@ class ExternalConfig(Section):
     previous_response: bool = True
     """Show an agent its own previous answer."""
     expert_model: str | None = None
-    """Model that writes the edits of mode expert_edits. null: none. The name selects the vendor
-    (`marl_ray.external.endpoints`)."""
+    """Model that writes the edits of mode expert_edits; its name selects the vendor (`marl_ray.external.endpoints`).
+    null: none."""
     expert_base_url: str | None = None
     """Endpoint of the expert, such as http://localhost:8000/v1. null: the vendor's address, or OPENAI_BASE_URL."""
     expert_timeout_s: PositiveFloat = 60.0
@@ -97,8 +95,7 @@ class RolloutConfig(Section):
     rollout_buffer_size: PositiveInt = 8
     """Tasks per step. Their episodes run concurrently."""
     dynamic_sampling: bool = False
-    """Sample further tasks until rollout_buffer_size of them have a learning signal. Tasks in which every group of every
-    agent has equal returns are skipped (DAPO)."""
+    """Skip tasks in which every group of every agent has equal returns, and sample further tasks instead (DAPO)."""
     max_extra_draws: NonNegativeInt | None = None
     """With dynamic_sampling, the maximum number of further tasks per step (null: 3 times rollout_buffer_size). A step
     that reaches this limit learns from the tasks found so far."""
@@ -106,11 +103,9 @@ class RolloutConfig(Section):
     """Pairing of completions into joint actions. aligned: joint action g is the g-th completion of every agent; cross:
     every combination of completions."""
     handoff: Literal["random", "best", "all"] = "random"
-    """Joint action that the next turn continues from. all: every joint action is continued, so that an episode is a
-    tree."""
+    """Joint action that the next turn continues from. all: every joint action, so that an episode is a tree."""
     early_termination_threshold: float | None = None
-    """End a training episode at a node whose mean reward exceeds this value (null: never). Evaluation always runs all
-    turns."""
+    """End a training episode at a node whose mean reward exceeds this value. null: never. Evaluation runs all turns."""
     max_staleness: NonNegativeInt = 0
     """k: maximum number of versions by which the weights of any agent may lag behind a step when its episodes start, and
     so the maximum staleness of a token. 0: the synchronous loop."""
@@ -200,9 +195,8 @@ class CodeCompletionConfig(Section):
     """Environment code_completion: the methods of a class are divided among the agents."""
 
     strategy: Literal["param_count", "round_robin", "balanced"] = "param_count"
-    """Assignment of methods to agents. param_count: methods with one parameter (`self` counts) go to the first agent,
-    methods with two to the second, and all others to the last; round_robin: in turn; balanced: similar amounts of code
-    per agent."""
+    """Assignment of methods to agents. param_count: methods with one parameter (including `self`) to the first agent,
+    with two to the second, all others to the last; round_robin: in turn; balanced: similar amounts of code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,22 +224,18 @@ class OutputConfig(Section):
     run_name: str | None = None
     """Folder of this run below base_dir. null: generated from the algorithm, the dataset and the time."""
     save_final_model: bool = True
-    """Write the model of each agent to models/agent_<i> at the end of the run, or to models/policy_<i> for a policy
-    shared by several agents."""
+    """Write each agent's model to models/agent_<i> at the end of the run (models/policy_<i> for a shared policy)."""
     keep_checkpoints: PositiveInt = 2
     """Number of checkpoints to keep. Older ones are deleted."""
     keep_batches: bool = False
-    """Keep the batches of all steps in batches/ for `marl-ray replay`. false: keep only the batches since the last
-    checkpoint."""
+    """Keep the batches of all steps in batches/ for `marl-ray replay`. false: only those since the last checkpoint."""
     resume: Literal["never", "auto"] = "never"
-    """Behaviour if the run folder exists. auto: resume the run, for example after a scheduler requeued the job; never:
-    fail."""
+    """Behaviour if the run folder exists. auto: resume the run, such as after a requeue by a scheduler; never: fail."""
     episodes_per_step: NonNegativeInt = 2
     """Episodes per step that are written to episodes.jsonl with all texts."""
     probe_helpers: Literal["off", "eval", "always"] = "off"
-    """Measure the value of helpers by execution (metrics helper_needed and helper_suffices), at evaluations or at every
-    step. This takes two more executions per helper for each distinct program that passes a test and calls the
-    helper."""
+    """Measure the value of helpers (metrics helper_needed and helper_suffices), at evaluations or at every step, by two
+    more executions per helper for each distinct program that passes a test and calls the helper."""
     tensorboard: bool = False
     """Write all metrics to tensorboard/ in the run folder. Requires the package tensorboard."""
     verbose: bool = False
@@ -266,3 +256,100 @@ class WandbConfig(Section):
     """Folder for local files. null: the run folder."""
     tags: tuple[str, ...] = ()
     """Tags of the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorResources(Section):
+    """Resources of one generation actor. Every policy has `replicas` of them."""
+
+    cpus: PositiveFloat = 0.5
+    """CPU cores that Ray reserves per actor. Rounded, this is also its number of threads (at least 1)."""
+    gpus: NonNegativeFloat | None = None
+    """GPUs per engine. null: tensor_parallel if the cluster has GPUs, else 0. A fraction: shared with the learner."""
+    replicas: PositiveInt = 1
+    """Engines per policy. Each prompt goes to the engine with the fewest sequences in flight."""
+    tensor_parallel: PositiveInt = 1
+    """GPUs over which the weights of one engine are sharded."""
+    gpu_memory_utilization: Fraction = 0.85
+    """Fraction of the GPU's memory for vLLM."""
+    kv_cache_mb: PositiveInt = 256
+    """KV cache of a CPU engine in MiB."""
+    max_num_seqs: PositiveInt = 256
+    """Maximum number of sequences in flight per engine."""
+    max_restarts: NonNegativeInt = 10
+    """Maximum number of restarts of a lost actor per hour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerResources(Section):
+    """Resources of one learner per policy, consisting of one or several actors (ranks)."""
+
+    ranks: PositiveInt = 1
+    """Actors, on any nodes, that shard a policy's weights, gradients, optimizer state and training tokens."""
+    cpus: PositiveFloat = 0.25
+    """CPU cores that Ray reserves per rank. Rounded, this is also its number of threads (at least 1)."""
+    gpus: NonNegativeFloat | None = None
+    """GPUs per rank. null: 1 if the cluster has GPUs, else 0. A fraction: shared with the generator, with ranks 1."""
+    cpu_offload: bool = False
+    """Keep and update weights, gradients and optimizer state in host memory and load one layer at a time onto the GPU,
+    which is slower. Requires ranks above 1; no effect without a GPU."""
+    offload_reference: bool = False
+    """Keep the reference policy in host memory and load it onto the GPU on demand, which uses less GPU memory and more
+    time. No effect without a reference policy or without a GPU."""
+    sparse_push: bool | None = None
+    """Send generators only the changed weights where this is less data, for a copy of the sent weights in the host
+    memory of the learner and every engine. null: if weights have 16 bits. No effect between GPUs: all are sent."""
+    max_restarts: NonNegativeInt = 10
+    """Maximum number of restarts of a lost learner per hour. It restarts from the last checkpoint and the batch log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxResources(Section):
+    """Pool of sandbox workers."""
+
+    workers: PositiveInt = 2
+    """Number of workers. Each runs one program at a time."""
+    cpus: PositiveFloat = 0.25
+    """CPU cores that Ray reserves per worker."""
+    max_restarts: NonNegativeInt = 100
+    """Maximum number of restarts of a lost worker per hour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines(Section):
+    """Timeouts in seconds. An actor that misses a deadline is treated as lost and restarted, at most max_restarts times
+    per hour; after that the run fails with an error that names the actor."""
+
+    placement_s: PositiveFloat = 30.0
+    """Reserving the requested resources on the cluster."""
+    start_s: PositiveFloat = 900.0
+    """Starting an actor or a sandbox worker, including loading the model and starting the engine."""
+    rollout_s: PositiveFloat = 1800.0
+    """Generating one group of completions."""
+    learn_s: PositiveFloat = 1800.0
+    """One update of a learner."""
+    sync_s: PositiveFloat = 300.0
+    """Sending new weights to the generators."""
+    checkpoint_s: PositiveFloat = 600.0
+    """Writing or reading a checkpoint or a model."""
+    heartbeat_s: PositiveFloat = 60.0
+    """Maximum time without a heartbeat from a busy actor, independent of the duration of its work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcesConfig(Section):
+    """Resources requested from the cluster. Besides `model` and paths, only these settings differ between machines."""
+
+    colocate: bool = False
+    """Let a policy's generator and learner alternate on one device: the engine sleeps during the update, and the
+    learner's state is in host memory during generation. Requires max_staleness 0. resources.generator.gpus is then the
+    share of a GPU for both (null: 1); agents whose shares add up to one are placed on one GPU. Without GPUs, all actors
+    share the memory of one node."""
+    generator: GeneratorResources = field(default_factory=GeneratorResources)
+    """Default generator resources of the agents."""
+    learner: LearnerResources = field(default_factory=LearnerResources)
+    """Default learner resources of the agents."""
+    sandbox: SandboxResources = field(default_factory=SandboxResources)
+    """Pool of sandbox workers."""
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    """Timeouts of remote operations."""

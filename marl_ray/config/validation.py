@@ -65,10 +65,8 @@ def count_agents(entries: Sequence[Any] | None, given: int | None, algorithm: st
 def shared_policy(given: int | None, number: int) -> int | None:
     """Return the agent whose policy agent `number` shares, or None for a policy of its own. Raises UserError."""
     if given is not None and given > number:
-        raise UserError(
-            f"policy of agent {number} is {given}: it should be the number of an earlier agent, or null for a policy "
-            "of its own"
-        )
+        raise UserError(f"""policy of agent {number} is {given}: it should be the number of an earlier agent, or null
+        for a policy of its own""")
     return None if given == number else given
 
 
@@ -125,10 +123,8 @@ def _basic_problems(config: Config) -> Iterator[str]:
         yield "reward_processor.scale_factor is 0, which makes all rewards equal: nothing would be learned"
     evaluation, section = config.evaluation, config.algorithm
     if evaluation.eval_temperature == 0 and evaluation.eval_num_generations > 1:
-        yield (
-            f"{section}.eval_temperature is 0, so all {evaluation.eval_num_generations} samples of "
-            f"{section}.eval_num_generations would be equal: set it to 1"
-        )
+        yield f"""{section}.eval_temperature is 0, so all {evaluation.eval_num_generations} samples of
+        {section}.eval_num_generations would be equal: set it to 1"""
 
 
 def _tokenizer_problems(model: ModelConfig) -> Iterator[str]:
@@ -137,10 +133,8 @@ def _tokenizer_problems(model: ModelConfig) -> Iterator[str]:
         if not key.isidentifier():
             yield f"{name} has the argument '{key}', which is not a name: write name: value"
         if not _is_plain(given[key]):
-            yield (
-                f"{name}.{key} should be text, a number, true, false, null, or a list or mapping of these (20 levels "
-                f"at most), got {given[key]!r}"
-            )
+            yield f"""{name}.{key} should be text, a number, true, false, null, or a list or mapping of these (20 levels
+            at most), got {given[key]!r}"""
     for key in ("token", "use_auth_token"):
         if key in given:
             yield f"{name}.{key} would be written into the run folder: set the variable HF_TOKEN"
@@ -168,10 +162,8 @@ def _turn_problems(config: Config) -> Iterator[str]:
         values = pluralize(len(weights), "value")
         yield f"{section}.turn_gradient_weights has {values} for {pluralize(turns, 'turn')}: give one per turn"
     if min(weights) < 0 or max(weights) == 0:
-        yield (
-            f"{section}.turn_gradient_weights {list(weights)}: no weight should be negative, and not all 0, or nothing "
-            "is learned"
-        )
+        yield f"""{section}.turn_gradient_weights {list(weights)}: no weight should be negative, and not all 0, or
+        nothing is learned"""
 
 
 def _size_problems(config: Config) -> Iterator[str]:
@@ -193,20 +185,14 @@ def _resource_problems(config: Config, number: int) -> Iterator[str]:
     gpus, parallel = key_of(config, number, "generator.gpus"), key_of(config, number, "generator.tensor_parallel")
     learner_gpus, ranks = key_of(config, number, "learner.gpus"), key_of(config, number, "learner.ranks")
     if learner.gpus is not None and learner.gpus > 1:
-        yield (
-            f"{learner_gpus} is {learner.gpus}, and a rank of a learner uses one GPU at most: set it to 1, and {ranks} "
-            "to the number of GPUs"
-        )
+        yield f"""{learner_gpus} is {learner.gpus}, and a rank of a learner uses one GPU at most: set it to 1, and
+        {ranks} to the number of GPUs"""
     if learner.ranks > 1 and learner.gpus not in (None, 0, 1):
-        yield (
-            f"{learner_gpus} is {learner.gpus} for each of {learner.ranks} ranks, and ranks do not share a GPU: set it "
-            f"to 1, or {ranks} to 1"
-        )
+        yield f"""{learner_gpus} is {learner.gpus} for each of {learner.ranks} ranks, and ranks do not share a GPU: set
+        it to 1, or {ranks} to 1"""
     if learner.ranks == 1 and learner.cpu_offload:
-        yield (
-            f"{key_of(config, number, 'learner.cpu_offload')} is for weights that ranks shard, and {ranks} is 1: set "
-            "it to 2 or more, or leave cpu_offload out"
-        )
+        yield f"""{key_of(config, number, "learner.cpu_offload")} is for weights that ranks shard, and {ranks} is 1: set
+        it to 2 or more, or leave cpu_offload out"""
     fraction = generator.gpus is not None and generator.gpus < 1 and generator.tensor_parallel == 1
     if generator.gpus not in (None, 0, generator.tensor_parallel) and not fraction:
         yield f"{gpus} is {generator.gpus} but {parallel} is {generator.tensor_parallel}: make them equal"
@@ -217,30 +203,22 @@ def _resource_problems(config: Config, number: int) -> Iterator[str]:
 def _colocation_problems(config: Config, number: int) -> Iterator[str]:
     generator, learner = config.agents[number].generator, config.agents[number].learner
     if config.lora.share_base:
-        yield (
-            "resources.colocate: a learner alternates with its own engine, and with lora.share_base several learners "
-            "are one process: set one of them to false"
-        )
+        yield """resources.colocate: a learner alternates with its own engine, and with lora.share_base several learners
+        are one process: set one of them to false"""
     if config.rollout.max_staleness > 0:
-        yield (
-            "resources.colocate: engines sleep during updates, so no rollouts can run ahead, and "
-            f"{config.algorithm}.max_staleness is {config.rollout.max_staleness}: set it to 0, or colocate to false"
-        )
+        yield f"""resources.colocate: engines sleep during updates, so no rollouts can run ahead, and
+        {config.algorithm}.max_staleness is {config.rollout.max_staleness}: set it to 0, or colocate to false"""
     for field, given in (
         ("generator.replicas", generator.replicas),
         ("generator.tensor_parallel", generator.tensor_parallel),
         ("learner.ranks", learner.ranks),
     ):
         if given != 1:
-            yield (
-                f"resources.colocate: an engine is on its learner's device, and {key_of(config, number, field)} is "
-                f"{given}: set it to 1, or colocate to false"
-            )
+            yield f"""resources.colocate: an engine is on its learner's device, and {key_of(config, number, field)} is
+            {given}: set it to 1, or colocate to false"""
     if learner.gpus is not None:
-        yield (
-            "resources.colocate: a learner uses its engine's device, so "
-            f"{key_of(config, number, 'learner.gpus')} has no effect: leave it out"
-        )
+        yield f"""resources.colocate: a learner uses its engine's device, so {key_of(config, number, "learner.gpus")}
+        has no effect: leave it out"""
 
 
 def _output_problems(output: OutputConfig) -> Iterator[str]:

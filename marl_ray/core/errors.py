@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class UserError(Exception):
-    """An error whose text is one line that says what to change. Any other exception is a bug with a traceback."""
+    """An error whose text says what to change, on one line: line breaks and indentation of `text` become spaces.
+
+    Any other exception is a bug with a traceback.
+    """
 
     def __init__(self, text: object) -> None:
         super().__init__(" ".join(str(text).split()))

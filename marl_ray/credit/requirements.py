@@ -6,7 +6,7 @@ actions to sample. A new estimator, loss or critic is described here beside its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Requirements:
     counterfactual_sample: bool = False
     """The rewards of each joint action with one agent's completion replaced, as baselines."""
     whole_batch: bool = False
-    """All groups of a batch before the first advantage is known. They hold more than one completion."""
+    """All groups of a batch, with more than one completion, before the first advantage is known."""
     immediate_rewards: bool = False
     """Returns that are rewards: one turn, or a handoff other than `all`."""
     full_tree: bool = False
@@ -32,9 +32,13 @@ class Requirements:
     fixed_returns: bool = False
     """Returns that the learner does not change: reference_kl k3_in_loss where there is a reference policy."""
     complete_returns: bool = False
-    """Returns that groups can be compared by: no early_termination_threshold with handoff `all`."""
+    """Returns over the same number of turns: no early_termination_threshold with handoff `all`."""
     magrpo_if_whitened: bool = False
     """An affine map of the group's returns, which normalize_advantages turns into MAGRPO: no normalize_advantages."""
+    magrpo_if_one_baseline: bool = False
+    """Baselines that differ between siblings if advantages are normalised: several agents and joint_mode aligned."""
+    trains_from_zero: bool = False
+    """An optimizer for new weights that start at 0: not adafactor, whose steps scale with the weights."""
     several_optimizer_steps: bool = False
     """More than one optimizer step per batch."""
     off_policy_tokens: bool = False
@@ -58,45 +62,32 @@ ESTIMATOR_REQUIREMENTS = {
     "maremax": Requirements(siblings=True, magrpo_if_whitened=True),
     "mareinforce": Requirements(complete_returns=True),
     "remax": Requirements(greedy_sample=True, immediate_rewards=True, parallel_agents=True, magrpo_if_whitened=True),
-    "difference": Requirements(counterfactual_sample=True, immediate_rewards=True, parallel_agents=True),
+    "difference": Requirements(
+        counterfactual_sample=True, immediate_rewards=True, parallel_agents=True, magrpo_if_one_baseline=True
+    ),
     "reinforce_pp": Requirements(
-        whole_batch=True,
-        equal_return_groups=True,
-        fixed_returns=True,
-        complete_returns=True,
-        magrpo_if_whitened=True,
+        whole_batch=True, equal_return_groups=True, fixed_returns=True, complete_returns=True, magrpo_if_whitened=True
     ),
 }
-LOSS_REQUIREMENTS = {
+LOSS_REQUIREMENTS = {  # with the clip ranges of DAPO and of GSPO
     "policy_gradient": Requirements(),
-    "clip": Requirements(several_optimizer_steps=True, clip_range=(0.2, 0.28)),  # DAPO's range
-    "gspo": Requirements(
-        several_optimizer_steps=True,
-        loss_aggregation="sequence_sum",
-        clip_range=(3e-4, 4e-4),  # GSPO's range
-    ),
+    "clip": Requirements(several_optimizer_steps=True, clip_range=(0.2, 0.28)),
+    "gspo": Requirements(several_optimizer_steps=True, loss_aggregation="sequence_sum", clip_range=(3e-4, 4e-4)),
     "m2po": Requirements(off_policy_tokens=True, own_importance_ratio=True),
 }
-CRITIC_REQUIREMENTS = {
-    "none": Requirements(),
-    "iac": Requirements(
-        full_tree=True,
-        equal_return_groups=True,
-        fixed_returns=True,
-        complete_returns=True,
-        no_estimator=True,
-        single_rank=True,
-    ),
-    "maac": Requirements(
-        full_tree=True,
-        parallel_agents=True,
-        equal_return_groups=True,
-        fixed_returns=True,
-        complete_returns=True,
-        no_estimator=True,
-        single_rank=True,
-    ),
-}
+_CRITIC = Requirements(
+    full_tree=True,
+    equal_return_groups=True,
+    fixed_returns=True,
+    complete_returns=True,
+    trains_from_zero=True,
+    no_estimator=True,
+    single_rank=True,
+)
+CRITIC_REQUIREMENTS = {"none": Requirements(), "iac": _CRITIC, "maac": replace(_CRITIC, parallel_agents=True)}
+GROUP_WHITENING, BATCH_WHITENING = Requirements(siblings=True), Requirements(whole_batch=True)
+"""Requirements of normalize_advantages without and with a critic."""
+LORA = Requirements(trains_from_zero=True)
 
 
 def estimator_requirements(name: str) -> Requirements:

@@ -104,7 +104,7 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
             [
                 "model.tokenizer_kwargs.x is an entry of model.tokenizer_kwargs",
                 "model.tokenizer_kwargs: a mapping; default {}",
-                "Arguments for `AutoTokenizer.from_pretrained`. `trust_remote_code` here is the same setting as in "
+                "Arguments for `AutoTokenizer.from_pretrained`. `trust_remote_code` is the same setting as in "
                 "model_kwargs.",
             ],
         ),
