@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, exit_code_of, positive
+from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, positive
 from marl_ray.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,13 +44,8 @@ def main(argv: Sequence[str]) -> int:
         epilog=EPILOG,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; default: the config of the first run")
-    parser.add_argument(
-        "--model",
-        action="append",
-        required=True,
-        metavar="MODEL",
-        help="base (the config's models), a run folder or a checkpoint folder; repeat to compare",
-    )
+    model_help = "base (the config's models), a run folder or a checkpoint folder; repeat to compare"
+    parser.add_argument("--model", action="append", required=True, metavar="MODEL", help=model_help)
     parser.add_argument("--split", metavar="SPLIT", help="default: the evaluation tasks of the config")
     parser.add_argument("--samples", type=positive, metavar="N", help="episodes per task; default: the largest k")
     parser.add_argument("--k", type=numbers, default=[1], metavar="K,...", help="k of pass@k; default: 1")
@@ -60,8 +55,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--episodes", action="store_true", help="write every episode with all texts")
     add_overrides(parser)
     add_verbosity(parser)
-    options = parser.parse_args(argv)
-    return exit_code_of(lambda: _eval(options))
+    return parser.run(_eval, argv)
 
 
 def numbers(text: str) -> list[int]:
@@ -96,10 +90,8 @@ def load_config(options: argparse.Namespace) -> Config:
     from marl_ray.evaluation.model_sources import BASE, run_folder_of
     from marl_ray.storage.resume import SavedRun
 
-    given = parse_overrides(options.override)
-
     def overrides(algorithm: str) -> dict[str, Any]:
-        return {f"{algorithm}.eval_num_generations": 1, **given}
+        return {f"{algorithm}.eval_num_generations": 1, **parse_overrides(options.override)}
 
     if options.config is not None:
         tree = read_yaml(options.config)

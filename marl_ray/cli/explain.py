@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from marl_ray.cli.config_flags import ALGORITHMS, algorithm
-from marl_ray.cli.parser import Parser, exit_code_of
+from marl_ray.cli.parser import Parser
+from marl_ray.cli.train import ALGORITHMS, algorithm
 
 
 def main(argv: Sequence[str]) -> int:
@@ -20,15 +20,10 @@ def main(argv: Sequence[str]) -> int:
         "  # yaml-language-server: $schema=marl-ray.schema.json",
     )
     parser.add_argument("key", metavar="KEY", nargs="?", default="", help="section.key, or a section")
-    parser.add_argument(
-        "--algorithm",
-        type=algorithm,
-        metavar="NAME",
-        help="magrpo or grpo; default: the section in KEY, else magrpo",
-    )
+    algorithm_help = "magrpo or grpo; default: the section in KEY, else magrpo"
+    parser.add_argument("--algorithm", type=algorithm, metavar="NAME", help=algorithm_help)
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of a config file")
-    options = parser.parse_args(argv)
-    return exit_code_of(lambda: _explain(options))
+    return parser.run(_explain, argv)
 
 
 def _explain(options: argparse.Namespace) -> None:

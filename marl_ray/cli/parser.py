@@ -16,20 +16,8 @@ FAILED, MISUSED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 MIN_PYTHON = (3, 11)
 """As in setup.py."""
 REQUIRED_MODULES = (
-    "torch",
-    "transformers",
-    "numpy",
-    "ray",
-    "datasets",
-    "yaml",
-    "pydantic",
-    "jinja2",
-    "safetensors",
-    "matplotlib",
-    "openai",
-    "anthropic",
-    "httpx2",
-    "tqdm",
+    *("torch", "transformers", "numpy", "ray", "datasets", "yaml", "pydantic", "jinja2", "safetensors", "matplotlib"),
+    *("openai", "anthropic", "httpx2", "tqdm"),
 )
 """Modules of the requirements in setup.py."""
 
@@ -46,13 +34,17 @@ class Parser(argparse.ArgumentParser):
         return super().add_argument(*names, **settings)
 
     def parse_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
-        """Return the options. Exits with code 2 for an unknown argument."""
         options, unknown = self.parse_known_args(args)
         if unknown:
             flag = unknown[0].partition("=")[0]
             kind = "flag" if flag.startswith("-") else "argument"
             self.error(f"unknown {kind} {flag}{did_you_mean(flag, self.flags)}")
         return options
+
+    def run(self, command: Callable[[argparse.Namespace], None], args: Sequence[str] | None) -> int:
+        """Run a command with its options and return its exit code (`exit_code_of`)."""
+        options = self.parse_args(args)
+        return exit_code_of(lambda: command(options))
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         flush()
@@ -63,7 +55,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_overrides(parser: Parser) -> None:
-    """Add the flag `--override`."""
     parser.add_argument(
         "--override", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as section.key=value"
     )
@@ -85,7 +76,7 @@ def configure_logging(options: argparse.Namespace) -> None:
 
 
 def positive(text: str) -> int:
-    """Convert an argument to a whole number of at least 1."""
+    """Convert an argument to a positive whole number."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
@@ -95,7 +86,7 @@ def exit_code_of(command: Callable[[], None]) -> int:
     """Run a command and return its exit code.
 
     0 on success, also if the reader of standard output has gone (`| head`); 1 for a UserError, which is printed in one
-    line; 130 after Ctrl-C; 143 after SIGTERM. Any other exception is a bug and propagates with its traceback.
+    line; 130 after Ctrl-C; 143 after SIGTERM. Other exceptions are bugs and propagate.
     """
     if sys.version_info < MIN_PYTHON:
         print(_wrong_python(f"is older than {MIN_PYTHON[0]}.{MIN_PYTHON[1]}"), file=sys.stderr)
@@ -130,7 +121,7 @@ def flush() -> None:
 
 def _wrong_python(problem: str) -> str:
     version = ".".join(map(str, sys.version_info[:3]))
-    return (
-        f"error: {sys.executable} (Python {version}) {problem}: use .venv/bin/python, which install.sh creates (source "
-        ".venv/bin/activate), or install the package for this Python"
+    repair = (
+        "use .venv/bin/python, which install.sh creates (source .venv/bin/activate), or install the package for this"
     )
+    return f"error: {sys.executable} (Python {version}) {problem}: {repair} Python"

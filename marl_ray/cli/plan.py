@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marl_ray.cli.config_flags import EXAMPLES, add_config_flags, algorithm, read_config
-from marl_ray.cli.parser import Parser, exit_code_of
+from marl_ray.cli.parser import Parser
+from marl_ray.cli.train import EXAMPLES, add_config_flags, algorithm, read_config
 from marl_ray.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from marl_ray.trainer.context import RunInputs
 
 PROMPT_SAMPLES = 32
-"""Number of tasks from which the typical length of a prompt is measured."""
+"""Number of tasks for the typical length of a prompt."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,8 +40,7 @@ def main(argv: Sequence[str]) -> int:
         "RAY_ADDRESS, or this machine",
     )
     add_config_flags(parser)
-    options = parser.parse_args(argv)
-    return exit_code_of(lambda: _plan(*read_config(options.algorithm, options), options.cluster))
+    return parser.run(_plan, argv)
 
 
 def print_dry_run(config: Config, saved: SavedRun | None) -> RunInputs | None:
@@ -64,19 +64,18 @@ def print_dry_run(config: Config, saved: SavedRun | None) -> RunInputs | None:
     return inputs
 
 
-def _plan(config: Config, saved: SavedRun | None, cluster: str | None) -> None:
+def _plan(options: argparse.Namespace) -> None:
     from marl_ray.cluster.capacity_plan import plan_capacity
     from marl_ray.cluster.capacity_report import report_lines, shortage_message
     from marl_ray.cluster.hardware import parse_cluster
 
-    nodes = parse_cluster(cluster) if cluster else None
-    inputs = print_dry_run(config, saved)
-    if inputs is None:
+    config, saved = read_config(options)
+    nodes = parse_cluster(options.cluster) if options.cluster else None
+    if (inputs := print_dry_run(config, saved)) is None:
         return
     models = _models(config, inputs)
     capacity = plan_capacity(config, models, nodes or _available_nodes())
-    for line in report_lines(config, models, capacity):
-        sys.stderr.write(line + "\n")
+    sys.stderr.writelines(line + "\n" for line in report_lines(config, models, capacity))
     if shortage := shortage_message(config, models, capacity):
         raise UserError(shortage)
 

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marl_ray.cli.parser import Parser, exit_code_of
+from marl_ray.cli.parser import Parser
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
 
 if TYPE_CHECKING:
     from marl_ray.launch.replay import ReplayedStep
-
-Steps = tuple[int | None, int | None]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,24 +28,14 @@ def main(argv: Sequence[str]) -> int:
         "a run with output.keep_batches: true.",
     )
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="run folder")
-    parser.add_argument(
-        "--agent",
-        type=int,
-        metavar="N",
-        help="replay only the policy of this agent, counted from 0; default: all policies",
-    )
-    parser.add_argument(
-        "--steps",
-        type=steps,
-        default=(None, None),
-        metavar="FROM:TO",
-        help="default: all steps in the log",
-    )
-    options = parser.parse_args(argv)
-    return exit_code_of(lambda: _replay(options.run_dir, options.agent, options.steps))
+    agent_help = "replay only the policy of this agent, counted from 0; default: all policies"
+    parser.add_argument("--agent", type=int, metavar="N", help=agent_help)
+    steps_help = "default: all steps in the log"
+    parser.add_argument("--steps", type=steps, default=(None, None), metavar="FROM:TO", help=steps_help)
+    return parser.run(_replay, argv)
 
 
-def steps(text: str) -> Steps:
+def steps(text: str) -> tuple[int | None, int | None]:
     """Convert an argument such as `40:60`, `40:` or `:60` to a range of steps."""
     match = re.fullmatch(r"(\d*):(\d*)", text)
     if not match:
@@ -56,22 +44,20 @@ def steps(text: str) -> Steps:
     return first, last
 
 
-def _replay(run_dir: Path, agent: int | None, steps: Steps) -> None:
-    from marl_ray.launch.replay import ROUNDING, ReplayRange, replay
+def _replay(options: argparse.Namespace) -> None:
+    from marl_ray.launch.replay import COMPARED, ROUNDING, ReplayRange, replay
     from marl_ray.storage.resume import SavedRun
 
-    saved = SavedRun.read(run_dir)
+    saved, agent = SavedRun.read(options.run_dir), options.agent
     folder, config = saved.folder, saved.config()
     if agent is not None and agent not in range(config.num_agents):
         raise UserError(f"{folder} has agents 0 to {config.num_agents - 1}: --agent {agent} does not exist")
-    replay_range = ReplayRange.find(folder, *steps)
+    replay_range = ReplayRange.find(folder, *options.steps)
+    start = f"checkpoint {replay_range.checkpoint.name}" if replay_range.checkpoint else "its base model"
     largest = 0.0
     for policy in config.policies if agent is None else [config.policy_of(agent)]:
-        print(
-            f"{policy.introduction}, from "
-            + (f"checkpoint {replay_range.checkpoint.name}" if replay_range.checkpoint else "its base model")
-        )
-        print(_header())
+        print(f"{policy.introduction}, from {start}")
+        print(f"{'step':>6}" + "".join(f" | {name:>13} {'recorded':>13}" for name in COMPARED))
         steps_of_policy = []
         for step in replay(folder, saved, policy, replay_range):
             print(_line(step), flush=True)
@@ -95,17 +81,10 @@ def _verdict(steps: Sequence[ReplayedStep], worst: float) -> str:
     return f"{recorded} of {pluralize(len(steps), 'step')} have recorded metrics; {difference}"
 
 
-def _header() -> str:
-    from marl_ray.launch.replay import COMPARED
-
-    return f"{'step':>6}" + "".join(f" | {name:>13} {'recorded':>13}" for name in COMPARED)
-
-
 def _line(step: ReplayedStep) -> str:
+    def cell(number: float | None) -> str:
+        return f"{'-':>13}" if number is None else f"{number:>13.6e}"
+
     row = step.recorded or {}
-    pairs = ((number, row.get(name)) for name, number in step.replayed.items())
-    return f"{step.step:>6}" + "".join(f" | {_number(replayed)} {_number(recorded)}" for replayed, recorded in pairs)
-
-
-def _number(number: float | None) -> str:
-    return f"{'-':>13}" if number is None else f"{number:>13.6e}"
+    columns = (f" | {cell(number)} {cell(row.get(name))}" for name, number in step.replayed.items())
+    return f"{step.step:>6}" + "".join(columns)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, exit_code_of
+from marl_ray.cli.parser import Parser
 from marl_ray.core.errors import UserError
 
 EPILOG = """examples:
@@ -27,18 +27,11 @@ def main(argv: Sequence[str]) -> int:
         epilog=EPILOG,
     )
     parser.add_argument("run_dir", type=Path, nargs="+", metavar="RUN_DIR", help="run folder; several are compared")
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="default: report.html in the run folder; required for several runs"
-    )
-    parser.add_argument(
-        "--episodes",
-        type=int,
-        default=10,
-        metavar="N",
-        help="number of best, worst and last episodes each; default: 10",
-    )
-    options = parser.parse_args(argv)
-    return exit_code_of(lambda: _report(options))
+    output_help = "default: report.html in the run folder; required for several runs"
+    parser.add_argument("--output", type=Path, metavar="FILE", help=output_help)
+    episodes_help = "number of best, worst and last episodes each; default: 10"
+    parser.add_argument("--episodes", type=int, default=10, metavar="N", help=episodes_help)
+    return parser.run(_report, argv)
 
 
 def _report(options: argparse.Namespace) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, exit_code_of
+from marl_ray.cli.parser import Parser
 
 SLACK_S = 120.0
 """Time in seconds for the run to read the request and to send weights to new generators."""
@@ -23,16 +24,16 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="run folder")
     parser.add_argument("--agent", type=int, required=True, metavar="N", help="number of the agent, from 0")
     parser.add_argument("--replicas", type=int, required=True, metavar="N", help="new number of generators")
-    options = parser.parse_args(argv)
-    return exit_code_of(lambda: _scale(options.run_dir, options.agent, options.replicas))
+    return parser.run(_scale, argv)
 
 
-def _scale(run_dir: Path, agent: int, replicas: int) -> None:
+def _scale(options: argparse.Namespace) -> None:
     from marl_ray.storage.resume import SavedRun
     from marl_ray.storage.scale_requests import request_scaling, validate_request
 
-    saved = SavedRun.read(run_dir)
+    saved = SavedRun.read(options.run_dir)
     config, folder = saved.config(), saved.folder
-    request, deadlines = validate_request(agent, replicas, config.num_agents), config.resources.deadlines
+    request = validate_request(options.agent, options.replicas, config.num_agents)
+    deadlines = config.resources.deadlines
     deadline_s = deadlines.placement_s + deadlines.start_s + SLACK_S
     print(request_scaling(folder.requests, folder.lock, request, deadline_s))

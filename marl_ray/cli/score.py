@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, exit_code_of, positive
+from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging, positive
 from marl_ray.core.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -45,48 +45,43 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--workers", type=positive, metavar="N", help="parallel sandboxes; default: one per core")
     add_overrides(parser)
     add_verbosity(parser)
-    options = parser.parse_args(argv)
-    return exit_code_of(lambda: _score(options))
+    return parser.run(_score, argv)
 
 
 def _score(options: argparse.Namespace) -> None:
     import asyncio
 
+    from tqdm import tqdm
+
     from marl_ray.config import parse_overrides
     from marl_ray.data import DATASETS
-    from marl_ray.evaluation.local_sandbox_pool import LocalSandboxPool
-    from marl_ray.evaluation.scoring import LINES_PER_SANDBOX, CompletionScorer, read_completions, tasks_by_id
-    from marl_ray.telemetry import logs
+    from marl_ray.evaluation import scoring
+    from marl_ray.telemetry.logs import progress_bar_disabled
 
     configure_logging(options)
     DATASETS.check(options.type)
-    tasks = tasks_by_id(options.dataset, options.split, options.type)
-    joints = read_completions(options.completions, tasks)
-    scorer = CompletionScorer(options.type, joints, options.feedback, parse_overrides(options.override))
-    workers = min(options.workers or os.cpu_count() or 1, len(joints))
+    tasks = scoring.tasks_by_id(options.dataset, options.split, options.type)
+    responses = scoring.read_completions(options.completions, tasks)
+    overrides = parse_overrides(options.override)
+    scorer = scoring.CompletionScorer(options.type, responses, options.feedback, overrides)
+    workers = min(options.workers or os.cpu_count() or 1, len(responses))
+    limit = scoring.LINES_PER_SANDBOX * workers
+    rewards: list[float] = []
 
-    async def score() -> tuple[list[float], int]:
-        """Print all lines and return their rewards and the number of lines without a verdict."""
-        rewards, failures = [], 0
-        with tqdm(
-            total=len(joints), unit="line", disable=logs.progress_bar_disabled(), dynamic_ncols=True, leave=False
-        ) as bar:
-            async for line in scorer.score_all(joints, sandboxes, LINES_PER_SANDBOX * workers):
+    async def score() -> None:
+        hidden = progress_bar_disabled()
+        with tqdm(total=len(responses), unit="line", disable=hidden, dynamic_ncols=True, leave=False) as bar:
+            async for line in scorer.score_all(responses, sandboxes, limit):
                 with tqdm.external_write_mode():
                     print(json.dumps(line), flush=True)
                 bar.update()
-                if "failure" in line:
-                    failures += 1
-                else:
+                if "failure" not in line:
                     rewards.append(line["reward"])
-        return rewards, failures
 
-    from tqdm import tqdm
-
-    with LocalSandboxPool(scorer.sandbox, workers) as sandboxes:
+    with scoring.LocalSandboxPool(scorer.sandbox, workers) as sandboxes:
         logger.info(sandboxes.describe())
-        rewards, failures = asyncio.run(score())
+        asyncio.run(score())
     if rewards:
         logger.info(f"{len(rewards)} lines scored, mean reward {sum(rewards) / len(rewards):.4f}")
-    if failures:
-        raise UserError(f"{failures} of {len(joints)} lines have no verdict: see `failure` in these lines")
+    if failures := len(responses) - len(rewards):
+        raise UserError(f"{failures} of {len(responses)} lines have no verdict: see `failure` in these lines")

@@ -1,12 +1,30 @@
-"""`marl-ray train ALGORITHM`, also used by `train_magrpo` and `train_grpo`."""
+"""`marl-ray train ALGORITHM`, also used by `train_magrpo` and `train_grpo`, and the config of `train` and `plan`."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from marl_ray.cli.config_flags import EXAMPLES, add_config_flags, algorithm, read_config
-from marl_ray.cli.parser import Parser, add_verbosity, configure_logging, exit_code_of
+from marl_ray.cli.parser import Parser, add_overrides, add_verbosity, configure_logging
+from marl_ray.core.errors import UserError
+from marl_ray.core.text import did_you_mean
+
+if TYPE_CHECKING:
+    from marl_ray.config import Config
+    from marl_ray.storage.resume import SavedRun
+
+logger = logging.getLogger(__name__)
+
+ALGORITHMS = ("magrpo", "grpo")
+EXAMPLES = """examples:
+  {prog} --config configs/quickstart.yaml
+  {prog} --config configs/quickstart.yaml --override {section}.num_turns=1 output.run_name=one
+  {prog} --resume runs/one --override {section}.max_steps=40
+
+marl-ray explain {section} lists the settings for --override."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,11 +41,8 @@ def main(argv: Sequence[str]) -> int:
 def train_main(name: str, argv: Sequence[str] | None = None) -> int:
     """Run `python -m marl_ray.train_magrpo` or `train_grpo` and return the exit code."""
     prog = f"python -m marl_ray.train_{name}"
-    parser = Parser(
-        prog=prog,
-        description=f"Train the agents of a YAML config with {name}.",
-        epilog=EXAMPLES.format(prog=prog, section=name),
-    )
+    epilog = EXAMPLES.format(prog=prog, section=name)
+    parser = Parser(prog=prog, description=f"Train the agents of a YAML config with {name}.", epilog=epilog)
     parser.set_defaults(algorithm=name)
     return _main(parser, argv)
 
@@ -36,14 +51,12 @@ def _main(parser: Parser, argv: Sequence[str] | None) -> int:
     add_config_flags(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the resolved config and exit")
     add_verbosity(parser)
-    options = parser.parse_args(argv)
-    return exit_code_of(lambda: _train(options))
+    return parser.run(_train, argv)
 
 
 def _train(options: argparse.Namespace) -> None:
-
     configure_logging(options)
-    config, saved = read_config(options.algorithm, options)
+    config, saved = read_config(options)
     if options.dry_run:
         from marl_ray.cli.plan import print_dry_run
 
@@ -52,3 +65,52 @@ def _train(options: argparse.Namespace) -> None:
         from marl_ray.launch.run import train
 
         train(config, saved)
+
+
+def algorithm(name: str) -> str:
+    """Convert an argument to the name of an algorithm."""
+    if name not in ALGORITHMS:
+        near = did_you_mean(name, ALGORITHMS) or f": there are {' and '.join(ALGORITHMS)}"
+        raise argparse.ArgumentTypeError(f"unknown algorithm {name}{near}")
+    return name
+
+
+def add_config_flags(parser: Parser) -> None:
+    """Add the flags of `read_config`."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file")
+    add_overrides(parser)
+    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="resume this run after its last logged step")
+    parser.add_argument("--model_name", metavar="NAME", help="same as --override model_name=NAME")
+    parser.add_argument("--num_epochs", type=int, metavar="N", help="same as num_train_epochs")
+    parser.add_argument("--num_turns", type=int, metavar="N", help="same as num_turns")
+    weights = "turn_gradient_weights"
+    parser.add_argument(f"--{weights}", type=float, nargs="+", metavar="W", help=f"same as {weights}")
+
+
+def read_config(options: argparse.Namespace) -> tuple[Config, SavedRun | None]:
+    """Return the config, and the run to resume or None. Raises UserError."""
+    from marl_ray.config import load, parse_overrides
+    from marl_ray.launch.run_checks import existing_run
+    from marl_ray.storage.resume import SavedRun
+
+    name = options.algorithm
+    flags: dict[str, Any] = {
+        "model_name": options.model_name,
+        f"{name}.num_train_epochs": options.num_epochs,
+        f"{name}.num_turns": options.num_turns,
+        f"{name}.turn_gradient_weights": options.turn_gradient_weights,
+    }
+    flags = {key: value for key, value in flags.items() if value is not None}
+    overrides = {key: value for key, value in parse_overrides(options.override).items() if key not in flags}
+    overrides |= flags  # last, so that flags take precedence over overrides
+    if options.resume is None:
+        if options.config is None:
+            raise UserError("no config: give --config FILE, or --resume RUN_DIR")
+        config = load(options.config, name, overrides, logger.info)
+        return config, existing_run(config) if config.output.resume == "auto" else None
+    if options.config is not None:
+        raise UserError("--resume uses the config.yaml of the run: leave out --config and use --override")
+    saved = SavedRun.read(options.resume)
+    if saved.algorithm != name:
+        raise UserError(f"{options.resume} is a {saved.algorithm} run: resume it with {saved.algorithm}, not {name}")
+    return saved.config(overrides, logger.info), saved

@@ -1,5 +1,8 @@
 """One evaluation: its checks, its episodes, and the files it writes.
 
+Episodes run as in evaluations of a training run with `eval_num_generations: 1`, which equal the first sample. With one
+joint action per turn, the samples of a task are independent from the first turn on, as pass@k requires.
+
 | file | contents |
 |---|---|
 | evaluation.json | the request, and the means of each model and all differences, with intervals |
@@ -10,35 +13,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
+from marl_ray.actors.evaluation_actors import EvaluationActors
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
+from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config, to_yaml
+from marl_ray.core.concurrency import gather
 from marl_ray.core.episode import Episode, Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home, write_atomically
+from marl_ray.core.stop_signals import StopSignals
 from marl_ray.core.text import pluralize
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
-from marl_ray.evaluation.episode_sampling import EvaluationPlan, sample_episodes
-from marl_ray.evaluation.merged_adapters import check_adapter, merged_adapters
+from marl_ray.environments.base import Executor
 from marl_ray.evaluation.model_sources import (
     EvaluatedModel,
-    describe_weights,
+    check_adapter,
     evaluated_models,
     find_model_sources,
+    merged_adapters,
+    policy_config,
     single_agent,
 )
 from marl_ray.evaluation.protocols import PROTOCOLS, REORDERING, SINGLE
 from marl_ray.evaluation.results import (
-    EvaluationSummary,
     TaskMetrics,
     measure_task,
     model_table,
@@ -48,9 +58,14 @@ from marl_ray.evaluation.results import (
 )
 from marl_ray.external.transition import Transition
 from marl_ray.models.names import check_model
+from marl_ray.rollout.episode_runner import CompletionGenerator, EpisodeRunner
+from marl_ray.telemetry.logs import progress_bar_disabled
 from marl_ray.telemetry.metrics import episode_record
 
 logger = logging.getLogger(__name__)
+
+MAX_CONCURRENT_EPISODES = 256
+"""Enough for engines to batch, and few enough that no request waits for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +80,25 @@ class EvaluationRequest:
     swap: bool
     folder: Path
     episodes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPlan:
+    """A checked evaluation: `samples` episodes of each task by each model, under one of PROTOCOLS.
+
+    `adapters` maps the folders of models that are LoRA adapters to their base models.
+    """
+
+    config: Config
+    models: Sequence[EvaluatedModel]
+    tasks: Sequence[Task]
+    samples: int
+    protocol: str
+    adapters: Mapping[str, str]
+
+
+OnModelDone = Callable[[EvaluatedModel, list[list[Episode]]], None]
+"""Called with a model and its episodes by task."""
 
 
 def run_evaluation(config: Config, request: EvaluationRequest) -> Iterator[str]:
@@ -82,22 +116,41 @@ def run_evaluation(config: Config, request: EvaluationRequest) -> Iterator[str]:
         if request.episodes:
             records = ({"model": model.label} | episode_record(one) for each in episodes for one in each)
             _append(folder / "episodes.jsonl", records)
-        for warning in _missing_data(model.label, tasks):
-            logger.warning(warning)
+        for name, why in (
+            ("too_long_prompts", "a prompt was too long"),
+            ("infra_errors", "the sandbox gave no verdict"),
+        ):
+            if count := sum(getattr(task, name) for task in tasks):
+                total = sum(task.samples for task in tasks)
+                ended = f"{count} of {total} episodes ended early ({why})"
+                logger.warning(f"{model.label}: {ended}: later turns are without them")
 
     write_atomically(folder / "config.yaml", to_yaml(config).encode())
     try:
-        with merged_adapters(plan) as merged:
-            sample_episodes(merged, on_model_done)
+        with merged_adapters(plan.models, plan.adapters, config.model) as models:
+            sample_episodes(replace(plan, models=models), on_model_done)
     except BaseException as error:
         if not results:
-            _remove(folder)
+            (folder / "config.yaml").unlink(missing_ok=True)
+            with suppress(OSError):  # another process has put a file there
+                folder.rmdir()
         if isinstance(error, KeyboardInterrupt):
             done = f"{len(results)} of {pluralize(len(plan.models), 'model')} evaluated"
             logger.info(f"stopped: {done}" + (f"; their tasks are in {folder / 'tasks.jsonl'}" if results else ""))
         raise
     summary = summarise(results, config.seed)
-    write_atomically(folder / "evaluation.json", json.dumps(_to_json(request, plan, summary), indent=1).encode())
+    content = {
+        "tasks": len(plan.tasks),
+        "split": request.split or config.dataset.eval_split,
+        "samples": plan.samples,
+        "protocol": plan.protocol,
+        "seed": config.seed,
+        "weights": {
+            model.label: [{"agent": i, "model": agent.name} for i, agent in enumerate(model.config.agents)]
+            for model in plan.models
+        },
+    } | summary_to_json(summary)
+    write_atomically(folder / "evaluation.json", json.dumps(content, indent=1).encode())
     yield from model_table(summary)
     if request.swap and config.num_agents == 2:
         labels = list(dict.fromkeys(model.sources[0] for model in plan.models))
@@ -144,6 +197,50 @@ def plan_evaluation(config: Config, request: EvaluationRequest) -> EvaluationPla
     return EvaluationPlan(config, models, tasks, request.samples, request.protocol, adapters)
 
 
+def sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone) -> None:
+    """Sample all episodes, on the cluster or on this machine. Raises UserError, and KeyboardInterrupt when stopped."""
+    with StopSignals() as signals:
+        try:
+            logger.info(connect(plan.config.output.verbose))
+            signals.run(lambda: _sample_episodes(plan, on_model_done))
+        finally:
+            disconnect()
+
+
+async def _sample_episodes(plan: EvaluationPlan, on_model_done: OnModelDone) -> None:
+    actors = EvaluationActors(plan.config)
+    try:
+        await actors.start()
+        for model in plan.models:
+            agents = range(model.config.num_agents)
+            generators = await actors.start_generators([policy_config(model, agent) for agent in agents])
+            on_model_done(model, await _episodes_of(plan, model, generators, actors.sandbox))
+    finally:
+        await actors.close()
+
+
+async def _episodes_of(
+    plan: EvaluationPlan, model: EvaluatedModel, generators: Sequence[CompletionGenerator], sandbox: Executor
+) -> list[list[Episode]]:
+    """Return the episodes of each task, in order."""
+    config, count = model.config, len(plan.tasks) * plan.samples
+    environment = ENVIRONMENTS.get(config.environment).from_config(config)
+    transition = Transition(config.external, environment)
+    limit = asyncio.Semaphore(MAX_CONCURRENT_EPISODES)
+    hidden = progress_bar_disabled()
+    with tqdm(total=count, desc=model.label, disable=hidden, dynamic_ncols=True, leave=False) as bar:
+
+        async def run_episode(task: Task, sample: int) -> Episode:
+            async with limit:
+                runner = EpisodeRunner(config, environment, transition, PROTOCOLS[plan.protocol](generators), sandbox)
+                episode = await runner.evaluate_task(task, 1, sample)
+            bar.update()
+            return episode
+
+        episodes = await gather(*(run_episode(task, sample) for task in plan.tasks for sample in range(plan.samples)))
+    return [episodes[start : start + plan.samples] for start in range(0, count, plan.samples)]
+
+
 def _tasks(config: Config, split: str | None) -> list[Task]:
     """Return the tasks of the split, by default the tasks of training's evaluations."""
     dataset = config.dataset
@@ -163,32 +260,6 @@ def _new_folder(path: Path) -> Path:
     if any(path.iterdir()):
         raise UserError(f"output folder {path} is not empty: give another --output")
     return path
-
-
-def _remove(folder: Path) -> None:
-    (folder / "config.yaml").unlink(missing_ok=True)
-    with suppress(OSError):  # another process has put a file there
-        folder.rmdir()
-
-
-def _missing_data(label: str, tasks: Sequence[TaskMetrics]) -> Iterator[str]:
-    """Yield a line per reason for which episodes are missing from the metrics."""
-    samples = sum(task.samples for task in tasks)
-    for name, why in (("too_long_prompts", "a prompt was too long"), ("infra_errors", "the sandbox gave no verdict")):
-        count = sum(getattr(task, name) for task in tasks)
-        if count:
-            yield f"{label}: {count} of {samples} episodes ended early ({why}): later turns are without them"
-
-
-def _to_json(request: EvaluationRequest, plan: EvaluationPlan, summary: EvaluationSummary) -> dict[str, Any]:
-    return {
-        "tasks": len(plan.tasks),
-        "split": request.split or plan.config.dataset.eval_split,
-        "samples": plan.samples,
-        "protocol": plan.protocol,
-        "seed": plan.config.seed,
-        "weights": {model.label: describe_weights(model) for model in plan.models},
-    } | summary_to_json(summary)
 
 
 def _append(path: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -1,24 +1,32 @@
-"""Resolution of `--model` to weights, and the configs that evaluate them. Only weights come from a model's run."""
+"""Resolution of `--model` to weights, and the configs that evaluate them. Only weights come from a model's run.
+
+Engines load complete models, so LoRA adapters are merged into their base models for the time of an evaluation.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
-from marl_ray.config import Config
+from marl_ray.config import Config, ModelConfig
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
 from marl_ray.core.text import pluralize
-from marl_ray.models.lora import ADAPTER_FILE
+from marl_ray.models.lora import ADAPTER_FILE, peft_installed
+from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import is_named_base
-from marl_ray.models.weight_files import SHARDS
+from marl_ray.models.weight_files import SHARDS, check_folder
 from marl_ray.storage.checkpoints import NAME, checkpoint_step, read_state
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
+
+logger = logging.getLogger(__name__)
 
 BASE = "base"
 
@@ -39,7 +47,7 @@ class ModelSource:
 class EvaluatedModel:
     """A model to evaluate: its label, and a config whose agents have the weights of the sources `sources`.
 
-    `templates` say whether an agent's prompts go through the chat template, where its base model's name says so.
+    `templates` says per agent whether prompts use the chat template (None: as the config says).
     """
 
     label: str
@@ -139,7 +147,7 @@ def _evaluated_model(label: str, sources: Sequence[ModelSource], config: Config)
 
 
 def single_agent(model: EvaluatedModel) -> EvaluatedModel:
-    """Return the model with only its last agent, which in code generation writes the main function."""
+    """Return the model with its last agent only, which in code generation writes the main function."""
     config = replace(model.config, agents=model.config.agents[-1:])
     return replace(model, sources=model.sources[-1:], config=config, templates=model.templates[-1:])
 
@@ -150,6 +158,49 @@ def policy_config(model: EvaluatedModel, agent: int) -> Config:
     return config if template is None else replace(config, model=replace(config.model, use_chat_template=template))
 
 
-def describe_weights(model: EvaluatedModel) -> list[dict[str, Any]]:
-    """Return the model of each agent, for evaluation.json."""
-    return [{"agent": agent, "model": settings.name} for agent, settings in enumerate(model.config.agents)]
+def check_adapter(folder: str) -> None:
+    """Raise UserError unless the adapter is complete and peft is installed."""
+    if not peft_installed():
+        raise UserError(f"{folder} is an adapter, and peft is not installed: pip install 'marl-ray[lora]'")
+    try:
+        check_folder(Path(folder), own_tokenizer=True)
+    except UserError as error:
+        raise UserError(f"adapter {folder} cannot be loaded: {error}") from None
+
+
+@contextmanager
+def merged_adapters(
+    models: Sequence[EvaluatedModel], adapters: Mapping[str, str], settings: ModelConfig
+) -> Iterator[list[EvaluatedModel]]:
+    """Yield the models with merged models in place of `adapters`, which maps folders of adapters to base models.
+
+    The merged models are in a hidden folder of the adapter's run, which all nodes share, and are deleted at the end.
+    Raises UserError.
+    """
+    with ExitStack() as stack:
+        merged = {folder: _merge(folder, base, settings, stack) for folder, base in adapters.items()}
+        yield [replace(model, config=_with_models(model.config, merged)) for model in models]
+
+
+def _merge(folder: str, base: str, model: ModelConfig, stack: ExitStack) -> str:
+    """Return the folder of the merged model. It keeps the adapter's name, on which the prompt format depends."""
+    from marl_ray.learning.export import save_merged_model  # torch
+
+    logger.info(f"merging adapter {folder} into {base}")
+    adapter = Path(folder)
+    run = next(parent for parent in adapter.parents if RunFolder(parent).config.exists())
+    try:
+        parent = stack.enter_context(TemporaryDirectory(prefix=".merged-", dir=run))
+        model_folder = Path(parent) / adapter.name
+        save_merged_model(resolve_model(base), adapter, model_folder, model)
+    except OSError as error:
+        raise UserError(
+            f"adapter {folder} cannot be merged into {base} in {run} ({error.strerror or error}): copy the run to a "
+            "writable folder with enough space"
+        ) from None
+    return str(model_folder)
+
+
+def _with_models(config: Config, merged: Mapping[str, str]) -> Config:
+    agents = (replace(agent, name=merged.get(agent.name, agent.name)) for agent in config.agents)
+    return replace(config, agents=tuple(agents))

@@ -1,7 +1,7 @@
 """Results of an evaluation: metrics per task, means and differences with intervals, and their tables.
 
-Metrics have the names of training metrics (docs/reference/metrics.md): `turn_1/reward_mean`, `turn_2/level/tests`.
-Evaluations add `return`, the discounted sum of an episode's rewards, and `turn_1/pass@5` for environments that report `all_passed`.
+Metrics have the names of training metrics (docs/reference/metrics.md). Evaluations add `return`, the discounted sum of
+an episode's rewards, and `turn_1/pass@5` for environments that report `all_passed`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,6 @@ from marl_ray.telemetry.metrics import count_stops, episode_metrics, expected_re
 
 GROUP_METRICS = ("reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early")
 """Turn metrics that need sibling joint actions or training; an evaluated episode has one joint action per turn."""
-ALL_PASSED = "all_passed"
-
 COLUMN_WIDTH = 25
 MAX_MODELS_COMPARED = 3
 """With more models the table has no differences; evaluation.json has all of them."""
@@ -35,8 +33,8 @@ COLUMNS_PER_BLOCK = 5
 class TaskMetrics:
     """One task's metrics, means over `samples` episodes.
 
-    `too_long_prompts` episodes ended because a prompt was too long and `infra_errors` because the sandbox failed. Both
-    are missing from the turns that they did not reach, and the latter from `return`.
+    Episodes that ended because a prompt was too long, or because the sandbox failed (`infra_errors`), are missing from
+    the turns that they did not reach; the latter also from `return`.
     """
 
     task: str
@@ -64,7 +62,7 @@ class EvaluationSummary:
 
 
 def measure_task(episodes: Sequence[Episode], config: Config, ks: Sequence[int]) -> TaskMetrics:
-    """Return the metrics of independent episodes of one task. A turn that fewer than k episodes reached has no pass@k."""
+    """Return the metrics of independent episodes of one task. Turns reached by fewer than k episodes have no pass@k."""
     metrics = episode_metrics(episodes, config.credit.discount, config.rollout.num_turns)
     roots = (e.root for e in episodes if e.root is not None and not e.stopped_by("infra_error"))
     returns = [expected_return(root, config.credit.discount) for root in roots]
@@ -72,7 +70,7 @@ def measure_task(episodes: Sequence[Episode], config: Config, ks: Sequence[int])
     for turn in range(config.rollout.num_turns):
         prefix = f"turn_{turn + 1}/"
         outcomes = [a.outcome for e in episodes for _, n in e.nodes() if n.turn == turn for a in n.joint_actions]
-        passed = [outcome.metrics[ALL_PASSED] == 1.0 for outcome in outcomes if ALL_PASSED in outcome.metrics]
+        passed = [outcome.metrics["all_passed"] == 1.0 for outcome in outcomes if "all_passed" in outcome.metrics]
         numbers |= {f"{prefix}pass@{k}": pass_at_k(len(passed), sum(passed), k) for k in ks if k <= len(passed)}
         numbers |= {key: float(value) for key, value in metrics.items() if key.startswith(prefix)}
     numbers |= {key: float(value) for key, value in metrics.items() if not key.startswith("turn_")}
@@ -86,10 +84,7 @@ def measure_task(episodes: Sequence[Episode], config: Config, ks: Sequence[int])
 
 
 def summarise(results: Mapping[str, Sequence[TaskMetrics]], seed: int) -> EvaluationSummary:
-    """Return means and differences of models, by label, on the same tasks in the same order.
-
-    All models are resampled together, so differences are paired comparisons.
-    """
+    """Return means and paired differences of models, by label, on the same tasks in the same order."""
     names = list(dict.fromkeys(name for tasks in results.values() for task in tasks for name in task.numbers))
     tables = {
         label: np.array([[task.numbers.get(name, np.nan) for name in names] for task in tasks])
@@ -116,18 +111,13 @@ def summary_to_json(summary: EvaluationSummary) -> dict[str, Any]:
 
     return {
         "models": {label: plain(numbers) for label, numbers in summary.models.items()},
-        "differences": [
-            {"model": d.model, "reference": d.reference, "numbers": plain(d.numbers)} for d in summary.differences
-        ],
+        "differences": [asdict(d) | {"numbers": plain(d.numbers)} for d in summary.differences],
     }
 
 
 def model_table(summary: EvaluationSummary) -> Iterator[str]:
-    """Yield a line per metric with each model's mean and interval.
-
-    Up to MAX_MODELS_COMPARED models are followed by their differences from the first model; a star marks an interval
-    that excludes zero.
-    """
+    """Yield a line per metric with each model's mean and interval, and for up to MAX_MODELS_COMPARED models their
+    differences from the first model; a star marks an interval that excludes zero."""
     models = summary.models
     first = next(iter(models))
     columns: dict[str, Mapping[str, Estimate]] = dict(models)

@@ -1,36 +1,35 @@
 """Scoring of given completions without a model and without Ray (`marl-ray score`).
 
-Each line of the completions file is parsed, executed and rewarded by the same code as a joint action of a rollout, and
-with a feedback mode it gets the prompts of the next turn. `reward_processor`, a run's affine map of rewards, is not
-applied.
-
-A line is a JSON object: `task_id`, `completions` (one text per agent, in the order of the roles) and optionally `turn`.
-Several lines may be about one task.
+A line of the completions file is a JSON object: `task_id`, `completions` (one text per agent, in the order of roles) and
+optionally `turn`. Each line is parsed, executed and rewarded like a joint action of a rollout, but without
+`reward_processor`; with a feedback mode it gets the prompts of the next turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-import difflib
+import queue
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.config import Config, from_tree
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.core.files import expand_home
-from marl_ray.core.text import pluralize
+from marl_ray.core.text import did_you_mean, pluralize
 from marl_ray.data.loading import load_rows, load_tasks, read_jsonl
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.environments.base import Environment, Executor
 from marl_ray.environments.plugin_checks import check_texts, qualified_method_name
 from marl_ray.external.transition import Transition
 from marl_ray.rollout.episode_runner import EpisodeRunner
-from marl_ray.sandbox import SandboxSettings
+from marl_ray.sandbox import ExecutionReport, Program, Sandbox, SandboxSettings, SandboxUnavailable
 
 KEYS = ("task_id", "completions", "turn")
 FILE = "completions file"
@@ -40,9 +39,8 @@ LINES_PER_SANDBOX = 16
 
 @dataclass(frozen=True, slots=True)
 class JointResponse:
-    """A line of the completions file: its number (from 1), its task, one text per agent, and its turn if given."""
+    """A line of the completions file: its task, one text per agent, and its turn if given."""
 
-    line: int
     task: Task
     completions: tuple[str, ...]
     turn: int | None = None
@@ -63,7 +61,7 @@ def read_completions(path: Path, tasks: Mapping[str, Task]) -> list[JointRespons
     try:
         for number, row in read_jsonl(path, FILE):
             try:
-                responses.append(_joint_response(number, row, tasks))
+                responses.append(_joint_response(row, tasks))
             except UserError as error:
                 errors.append(f"line {number}: {error}")
     except OSError as error:
@@ -79,22 +77,24 @@ def read_completions(path: Path, tasks: Mapping[str, Task]) -> list[JointRespons
 class CompletionScorer:
     """Scores joint responses to tasks of one dataset type.
 
-    `mode` is the feedback mode that writes the prompts of the next turn; None for no prompts. `overrides` are settings
-    by dotted key. The constructor checks settings and tasks, and raises UserError.
+    `mode` is the feedback mode of the next turn's prompts (None: no prompts), `overrides` are settings by dotted key.
+    The constructor checks settings and tasks, and raises UserError.
     """
 
     def __init__(
-        self,
-        dataset_type: str,
-        responses: Sequence[JointResponse],
-        mode: str | None,
-        overrides: Mapping[str, Any] | None = None,
+        self, dataset_type: str, responses: Sequence[JointResponse], mode: str | None, overrides: Mapping[str, Any]
     ) -> None:
         self.mode = mode
         self._parts: dict[int, tuple[Config, Environment[Any], Transition]] = {}
         """Config, environment and transition by number of agents."""
         for number in sorted({len(response.completions) for response in responses}):
-            config = _config(dataset_type, number, mode, overrides or {})
+            tree = {
+                "model": {"name": "none"},  # required, and not used
+                "dataset": {"name": "given", "type": dataset_type},
+                "external": {"mode": mode or "plain"},
+                "magrpo": {"num_agents": number, "num_turns": 2},
+            }
+            config = from_tree(tree, "magrpo", overrides)
             environment = ENVIRONMENTS.get(config.environment).from_config(config)
             self._parts[number] = (config, environment, Transition(config.external, environment))
             self.sandbox: SandboxSettings = sandbox_settings(config)
@@ -112,7 +112,8 @@ class CompletionScorer:
         try:
             while True:
                 while len(waiting) < limit and (response := next(remaining, None)) is not None:
-                    waiting.append(asyncio.ensure_future(self.score(response, runners[len(response.completions)])))
+                    runner = runners[len(response.completions)]
+                    waiting.append(asyncio.ensure_future(self._score(response, runner)))
                 if not waiting:
                     return
                 yield await waiting[0]
@@ -122,17 +123,12 @@ class CompletionScorer:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def score(self, response: JointResponse, player: EpisodeRunner) -> dict[str, Any]:
-        """Return the score of a joint response as plain data.
-
-        Keys: `task_id`, `turn` if given, `reward`, `rewards` if agents have rewards of their own, `levels`, `metrics`,
-        the environment's evidence (`report` for code) and with a mode `prompts`. If the sandbox gave no verdict, only
-        `task_id`, `turn` and `failure`.
-        """
-        environment = player.environment
+    async def _score(self, response: JointResponse, runner: EpisodeRunner) -> dict[str, Any]:
+        """Return the score as plain data; only `task_id`, `turn` and `failure` if the sandbox gave no verdict."""
+        environment = runner.environment
         name: dict[str, Any] = {"task_id": response.task.id} | ({"turn": response.turn} if response.turn else {})
         attempt = environment.attempt(response.task, response.completions, last=self.mode is None)
-        (outcome,) = await player.outcomes([attempt])
+        (outcome,) = await runner.outcomes([attempt])
         if outcome.failure:
             return name | {"failure": outcome.failure}
         score = name | {"reward": outcome.reward}
@@ -144,39 +140,76 @@ class CompletionScorer:
         if self.mode is not None:
             first = environment.first_prompts(response.task)
             check_texts(qualified_method_name(environment, "first_prompts"), first, environment.num_agents)
-            observations = await player.transition.next_prompts(response.task, first, attempt, outcome)
+            observations = await runner.transition.next_prompts(response.task, first, attempt, outcome)
             score["prompts"] = observations.prompts
         return score
 
 
-def _joint_response(number: int, row: Mapping[str, Any], tasks: Mapping[str, Task]) -> JointResponse:
+def _joint_response(row: Mapping[str, Any], tasks: Mapping[str, Task]) -> JointResponse:
     for key in row:
         if key not in KEYS:
-            raise UserError(f"unknown key {key!r}{_suggestion(key, KEYS)}")
+            raise UserError(f"unknown key {key!r}{did_you_mean(key, KEYS)}")
     for key in ("task_id", "completions"):
         if key not in row:
             raise UserError(f"{key} is missing")
     name, texts, turn = str(row["task_id"]), row["completions"], row.get("turn")
     if name not in tasks:
-        raise UserError(f"the dataset has no task {name!r}{_suggestion(name, list(tasks))}")
+        raise UserError(f"the dataset has no task {name!r}{did_you_mean(name, tasks)}")
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise UserError("completions should be a list of texts, one per agent")
     if turn is not None and (type(turn) is not int or turn < 1):
         raise UserError(f"turn should be a whole number from 1, got {turn!r}")
-    return JointResponse(number, tasks[name], tuple(texts), turn)
+    return JointResponse(tasks[name], tuple(texts), turn)
 
 
-def _suggestion(word: str, known: list[str] | tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f": did you mean {near[0]}?" if near else ""
+class LocalSandboxPool:
+    """An `Executor` with `workers` sandboxes, each served by a thread.
 
+    Leaving the context with an exception does not wait for running programs: the threads are daemons, and a sandbox's
+    processes end with the process that started them.
+    """
 
-def _config(dataset_type: str, num_agents: int, mode: str | None, overrides: Mapping[str, Any]) -> Config:
-    """Return a config for environment, modes and sandbox. Raises UserError."""
-    tree = {
-        "model": {"name": "none"},  # required, and not used
-        "dataset": {"name": "given", "type": dataset_type},
-        "external": {"mode": mode or "plain"},
-        "magrpo": {"num_agents": num_agents, "num_turns": 2},
-    }
-    return from_tree(tree, "magrpo", overrides)
+    def __init__(self, settings: SandboxSettings, workers: int) -> None:
+        self._sandboxes = [Sandbox(settings) for _ in range(workers)]
+        self._work: queue.SimpleQueue[tuple[Program, Future[ExecutionReport]] | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._serve, args=(box,), daemon=True) for box in self._sandboxes]
+
+    def __enter__(self) -> Self:
+        """Start the sandboxes. Raises UserError if no acceptable isolation is available."""
+        for sandbox in self._sandboxes:
+            try:
+                sandbox.start()
+            except SandboxUnavailable as error:
+                raise UserError(f"sandbox: {error}. See marl-ray sandbox doctor") from None
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        for _ in self._threads:
+            self._work.put(None)
+        if kind is None:
+            for thread, sandbox in zip(self._threads, self._sandboxes, strict=True):
+                thread.join()
+                sandbox.close()
+
+    def describe(self) -> str:
+        return self._sandboxes[0].describe()
+
+    async def execute(self, programs: Sequence[Any]) -> list[ExecutionReport]:
+        waiting: list[Future[ExecutionReport]] = []
+        for program in programs:
+            report: Future[ExecutionReport] = Future()
+            self._work.put((program, report))
+            waiting.append(report)
+        return [await asyncio.wrap_future(report) for report in waiting]
+
+    def _serve(self, sandbox: Sandbox) -> None:
+        while (work := self._work.get()) is not None:
+            program, report = work
+            if not report.set_running_or_notify_cancel():
+                continue
+            try:
+                report.set_result(sandbox.run(program))
+            except Exception as error:  # passed to the waiting caller
+                report.set_exception(error)

@@ -1,7 +1,6 @@
 """Statistics of evaluations: pass@k, and means over tasks with bootstrap intervals.
 
-Tasks are resampled, not episodes: an interval tells how far the estimate would move on other tasks of the same kind.
-Each resampled task keeps its episodes, so the interval includes the sampling noise of the episodes.
+The bootstrap resamples tasks with their episodes, so intervals include the variation of tasks and of sampling.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; missing bounds are None."""
-        bounds = {"low": self.low, "high": self.high}
-        finite = {name: None if math.isnan(bound) else bound for name, bound in bounds.items()}
-        return {"mean": self.mean, **finite, "tasks": self.tasks}
+        low, high = (None if math.isnan(bound) else bound for bound in (self.low, self.high))
+        return {"mean": self.mean, "low": low, "high": high, "tasks": self.tasks}
 
     @property
     def excludes_zero(self) -> bool:
@@ -47,7 +45,6 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
     the product of 1 - k / i for i from n - c + 1 to n, which neither overflows nor loses digits of small probabilities.
     Raises ValueError unless 1 <= k <= samples and 0 <= passed <= samples.
 
-    Example:
         >>> round(pass_at_k(4, 2, 1), 6)
         0.5
     """
@@ -59,12 +56,11 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 
 def bootstrap_estimates(
-    values: npt.NDArray[np.float64], seed: int, resamples: int = RESAMPLES, level: float = LEVEL
+    values: npt.NDArray[np.float64], seed: int, resamples: int = RESAMPLES
 ) -> list[Estimate | None]:
     """Return the mean of each column of `values` [tasks, metrics] with its percentile bootstrap interval (Efron and
-    Tibshirani 1993, ch. 13). NaN is a missing value; a column without values gives None.
-
-    All columns are resampled together, so a column of differences between two models is a paired comparison.
+    Tibshirani 1993, ch. 13). NaN is a missing value; a column without values gives None. All columns are resampled
+    together, so a column of differences between two models is a paired comparison.
     """
     present = ~np.isnan(values)
     sizes = present.sum(axis=0)
@@ -78,11 +74,9 @@ def bootstrap_estimates(
     resampled = np.concatenate(means)
     estimates: list[Estimate | None] = []
     for column, size in enumerate(sizes):
-        if not size:
-            estimates.append(None)
-            continue
-        low, high = math.nan, math.nan
+        low = high = math.nan
         if size > 1:
-            low, high = np.nanquantile(resampled[:, column], [(1 - level) / 2, (1 + level) / 2])
-        estimates.append(Estimate(float(filled[:, column].sum() / size), float(low), float(high), int(size)))
+            low, high = np.nanquantile(resampled[:, column], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        mean = filled[:, column].sum() / max(size, 1)
+        estimates.append(Estimate(float(mean), float(low), float(high), int(size)) if size else None)
     return estimates

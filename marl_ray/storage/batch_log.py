@@ -137,7 +137,7 @@ class BatchLog:
 def _packed(logged: LoggedStep) -> bytes:
     """Return the content of a step's file."""
     reasons: dict[str, int] = {}
-    arrays = {}
+    arrays: dict[str, npt.NDArray[Any]] = {}
     for agent, batch in enumerate(logged.batches):
         if batch.step != logged.step:
             raise ValueError(f"agent {agent}'s batch is of step {batch.step}, not {logged.step}")

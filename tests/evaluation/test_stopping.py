@@ -9,7 +9,7 @@ import pytest
 from marl_ray.cli.main import main
 from marl_ray.core.errors import Terminated, UserError
 from marl_ray.evaluation import evaluate as module
-from marl_ray.evaluation.episode_sampling import EvaluationPlan, OnModelDone
+from marl_ray.evaluation.evaluate import EvaluationPlan, OnModelDone
 from tests.factories import make_episode, make_node
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"

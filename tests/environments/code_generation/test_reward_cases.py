@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from marl_ray.environments.code_generation import CodeGeneration
-from marl_ray.evaluation.local_sandbox_pool import LocalSandboxPool
+from marl_ray.evaluation.scoring import LocalSandboxPool
 from marl_ray.sandbox import SandboxSettings
 from marl_ray.sandbox.inside.protocol.messages import Limits
 from tests.environments.code_generation import reward_cases as worked
