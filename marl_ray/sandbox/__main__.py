@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from marl_ray.sandbox import bench, doctor
@@ -73,7 +72,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         return _fail("bench: at least 16 programs and one worker")
     measurements = bench.measure(arguments.programs, arguments.workers, arguments.level)
     if arguments.json:
-        json.dump([asdict(entry) for entry in measurements], sys.stdout, indent=1)
+        json.dump([entry._asdict() for entry in measurements], sys.stdout, indent=1)
         sys.stdout.write("\n")
         return 0
     return _print(bench.table(measurements))

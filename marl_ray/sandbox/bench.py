@@ -13,9 +13,8 @@ import timeit
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from marl_ray.sandbox.host.isolation_levels import LEVELS, SandboxSettings, interpreter
 from marl_ray.sandbox.host.program import Program
@@ -60,8 +59,7 @@ _PROBLEMS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(NamedTuple):
     """Speed of one way to run programs."""
 
     name: str

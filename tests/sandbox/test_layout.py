@@ -55,7 +55,7 @@ def test_isolated_code_imports_the_standard_library_and_permitted_folders_only(p
 @pytest.mark.parametrize("path", OUTSIDE, ids=name_of)
 def test_host_code_imports_neither_the_rest_of_the_package_nor_isolated_processes(path: Path) -> None:
     for level, module in imports(path):
-        assert level == 0, f"{module}: relative imports are for inside the wall"
+        assert level == 0, f"{module}: only isolated processes use relative imports"
         if module.partition(".")[0] != "marl_ray":
             assert module.partition(".")[0] in sys.stdlib_module_names, module
             continue

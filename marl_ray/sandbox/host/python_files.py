@@ -1,8 +1,7 @@
 """Python files that guests can read: the standard library and the installed packages that the settings allow.
 
-As root, guests run as another user. If Python lies in a private folder (`/root/.pyenv`), guests could import only
-preloaded modules, so the zygote is started from a copy of the standard library. The copy is made once per node and
-Python, and shared by all sandboxes there.
+As root, guests run as another user. If Python lies in a private folder (`/root/.pyenv`), the zygote is started from a copy
+of the standard library, because guests could import only preloaded modules otherwise. All sandboxes of a node share the copy.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def test_comparing_a_counter_does_not_reveal_expected_keys(sandbox: Sandbox) -> 
 
 
 def decoded(wire: Any) -> Any:
-    """Replace the decoder: these tests use plain values."""
+    """Return the value unchanged, in place of a decoder."""
     return wire
 
 

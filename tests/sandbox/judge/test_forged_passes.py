@@ -8,7 +8,7 @@ import pytest
 from marl_ray.sandbox import Sandbox
 from tests.sandbox.helpers import run_asserts, statuses
 
-# --- objects of a guest that is gone ---
+# --- objects of a dead guest ---
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_objects_of_a_dead_guest_pass_no_test(sandbox: Sandbox, end: str, use: s
     assert statuses(report)[2:] == ["error", "error"], report
 
 
-# --- where tests run ---
+# --- process that runs a test ---
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_tests_that_share_a_value_of_the_guest_all_run_in_the_guest(sandbox: San
     assert [test.trusted for test in report.tests] == [False, False]
 
 
-# --- names and questions ---
+# --- names, and requests on proxies ---
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_tests_can_use_modules_without_import(sandbox: Sandbox) -> None:
         ("__hash__", "assert hash(x) == 1 and hash(x) == 2"),
     ],
 )
-def test_questions_are_sent_once_per_state(sandbox: Sandbox, method: str, test: str) -> None:
+def test_requests_on_a_proxy_are_sent_once_per_state(sandbox: Sandbox, method: str, test: str) -> None:
     kind = {"__float__": "float", "__str__": "str", "__repr__": "str", "__bool__": "(2).__eq__"}.get(method, "int")
     source = f"class T:\n    n = 0\n    def {method}(self):\n        T.n += 1\n        return {kind}(T.n)\ndef f(): return T()\n"
     assert run_asserts(sandbox, source, f"x = f()\n{test}").passed == 0

@@ -59,7 +59,7 @@ references = st.builds(
     lambda number, name, mask, own_hash: {"h": [number, name, mask, own_hash]},
     *(numbers, st.text(max_size=3), masks, st.none() | st.integers(-2, 2) | st.just(1 << 64)),
 )
-"""Well-formed references, so that tests get proxies and send questions; numbers repeat often."""
+"""Well-formed references, so that tests get proxies and send requests; numbers repeat often."""
 answers = st.one_of(wires, references, references, st.builds(lambda number: {"@": number}, numbers))
 values = st.one_of(
     answers,

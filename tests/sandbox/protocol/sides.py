@@ -15,6 +15,7 @@ class Sides:
         self.here, self.there = SharedObjects(), SharedObjects()
 
     def send(self, *values: Any, back: bool = False) -> list[Any]:
+        """Send pending changes and values to the guest (with `back`, to the judge); return the received values."""
         source, target = (self.there, self.here) if back else (self.here, self.there)
         news, wires = json.loads(json.dumps([source.pending_changes(), source.encode_values(*values)]))
         source.take_snapshot()

@@ -175,18 +175,13 @@ def _assembled(program: Iterable[Instruction]) -> bytes:
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
-class _FilterHeader(ctypes.Structure):
-    """`struct sock_fprog`."""
-
-    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
-
-
 class Filter:
     """A filter prepared for installation, which takes at most two system calls and hardly any allocation."""
 
     def __init__(self, code: bytes) -> None:
         self._code = ctypes.create_string_buffer(code, len(code))
-        self._header = _FilterHeader(len(code) // 8, ctypes.cast(self._code, ctypes.c_void_p))
+        # struct sock_fprog: number of instructions, address of the first
+        self._header = ctypes.create_string_buffer(struct.pack("HP", len(code) // 8, ctypes.addressof(self._code)))
         self._number = ctypes.c_long(syscalls.number("seccomp") or 0)
 
     def install(self, *, listen: bool = False) -> int:
@@ -197,7 +192,7 @@ class Filter:
         # Without the second flag (Linux 5.19) a signal repeats the question, and the thread would be counted twice.
         for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER) if listen else (0,):
             mode = ctypes.c_long(_SECCOMP_SET_MODE_FILTER)
-            result = libc.syscall(self._number, mode, ctypes.c_long(flags), ctypes.byref(self._header))
+            result = libc.syscall(self._number, mode, ctypes.c_long(flags), self._header)
             if result >= 0:
                 return int(result)
         return check(result, "seccomp")
