@@ -1,7 +1,6 @@
 """Replaying updates from a checkpoint and the batch log, without Ray, engine or sandbox.
 
-A replay reproduces the recorded metrics of an update and verifies the log. On the machine of the run all numbers agree
-bit for bit.
+A replay reproduces the recorded metrics, bit for bit on the machine of the run, and verifies the log.
 """
 
 from __future__ import annotations
@@ -11,14 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from transformers.utils.logging import disable_progress_bar
 
 from marl_ray.config import Config, from_tree
 from marl_ray.config.budget import training_budget
 from marl_ray.config.parsing import read_yaml
-from marl_ray.core.batch import UpdateStats
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import PolicyId
 from marl_ray.data.loading import load_tasks
@@ -30,7 +27,7 @@ from marl_ray.storage.run_folder import RunFolder, StoredHistory
 from marl_ray.telemetry.sinks import is_evaluation, read_rows
 
 ROUNDING = 1e-5
-"""Relative differences up to this value come from another machine or another number of threads."""
+"""Maximum relative difference from another machine or another number of threads."""
 COMPARED = {"loss": 0.1, "grad_norm": 0.0, "learning_rate": 0.0, "logprob_gap": 1.0}
 """Compared metrics and their scale: differences of smaller numbers are relative to the scale. A loss near 0 is a
 difference of large terms, and the gap between learner and engine is itself rounding."""
@@ -104,12 +101,13 @@ def replay(folder: RunFolder, saved: SavedRun, policy: PolicyId, span: ReplayRan
     recorded = {row["step"]: row for row in rows if not is_evaluation(row)}
     learner, history = None, StoredHistory(folder, policy)
     for config, batches in _ranges_by_config(folder, saved, span):
-        learner = _learner(config, policy, span) if learner is None else _with_config(config, policy, learner)
+        learner = _make_learner(config, policy, span, learner)
         for step in batches:
             stats = learner.update(history.batch(step))
             if step >= span.first:
                 row = recorded.get(step + 1)
-                yield ReplayedStep(step + 1, _metrics_of(stats), row and _recorded(row, policy))
+                metrics = {name: _finite(getattr(stats, name)) for name in COMPARED}
+                yield ReplayedStep(step + 1, metrics, row and {n: row.get(f"{policy.key}/{n}") for n in COMPARED})
 
 
 def _ranges_by_config(folder: RunFolder, saved: SavedRun, span: ReplayRange) -> Iterator[tuple[Config, range]]:
@@ -123,27 +121,17 @@ def _ranges_by_config(folder: RunFolder, saved: SavedRun, span: ReplayRange) -> 
         yield saved.config(), range(start, span.last)
 
 
-def _learner(config: Config, policy: PolicyId, span: ReplayRange) -> Learner:
-    """Return the learner at `span.start`."""
-    learner = _new(config, policy)
-    if span.checkpoint is not None:
+def _make_learner(config: Config, policy: PolicyId, span: ReplayRange, previous: Learner | None) -> Learner:
+    """Return the learner at `span.start`, or with the state of `previous` and another config, as after --resume."""
+    learner = Learner(*local_learner_arguments(config, policy, _schedule_steps(config)))
+    if previous is not None:
+        with TemporaryDirectory() as folder:
+            previous.save(folder)
+            learner.load(folder, previous.step)
+    elif span.checkpoint is not None:
         read_state(span.checkpoint)
         learner.load(str(Checkpoints.policy_folder(span.checkpoint, policy)), span.start)
     return learner
-
-
-def _with_config(config: Config, policy: PolicyId, learner: Learner) -> Learner:
-    """Return the same learner with another config, as after --resume."""
-    with TemporaryDirectory() as folder:
-        learner.save(folder)
-        resumed = _new(config, policy)
-        resumed.load(folder, learner.step)
-    return resumed
-
-
-def _new(config: Config, policy: PolicyId) -> Learner:
-    """Return a learner at the base model, with the arguments for this machine."""
-    return Learner(*local_learner_arguments(config, policy, _schedule_steps(config)))
 
 
 def _schedule_steps(config: Config) -> int:
@@ -152,14 +140,6 @@ def _schedule_steps(config: Config) -> int:
         return 1
     dataset = config.dataset
     return training_budget(config, len(load_tasks(dataset.name, dataset.train_split, dataset.type))).optimizer_steps
-
-
-def _metrics_of(stats: UpdateStats) -> dict[str, float | None]:
-    return {name: _finite(getattr(stats, name)) for name in COMPARED}
-
-
-def _recorded(row: Mapping[str, Any], policy: PolicyId) -> dict[str, float | None]:
-    return {name: row.get(f"{policy.key}/{name}") for name in COMPARED}
 
 
 def _finite(number: float | None) -> float | None:

@@ -33,9 +33,9 @@ from marl_ray.trainer.context import RunInputs
 logger = logging.getLogger(__name__)
 
 RAY_PACKAGE = "_ray_pkg_"
-"""Part of the path of a Ray job's working directory, a copy that Ray deletes."""
+"""Part of the path of a Ray job's working directory, which Ray deletes with the job."""
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
-"""Errors of a disk that a user can correct."""
+"""Disk errors that a user can correct."""
 
 
 def train(config: Config, saved: SavedRun | None = None) -> None:
@@ -76,12 +76,10 @@ def _train(
         if saved is None:
             check_new_folder(folder)  # no run has started there since the checks
             folder.write_config(to_yaml(config), 0)
-        total = training_budget(config, len(inputs.train_tasks)).total_steps
-        resume_state = (
-            ResumeState.at_start() if saved is None else _resume(config, saved, len(inputs.train_tasks), total)
-        )
+        num_tasks = len(inputs.train_tasks)
+        resume_state = ResumeState.at_start() if saved is None else _resume(config, saved, num_tasks)
         folder.log.drop_from(resume_state.logged)  # batches behind the point from which the run resumes
-        _log_plan(config, folder, len(inputs.train_tasks))
+        _log_plan(config, folder, num_tasks)
         folder.error.unlink(missing_ok=True)
         result = _on_ray(config, TrainingSession(config, inputs, folder, resume_state, startup), signals)
         for line in write_run_summary(config, folder, result, time.monotonic() - started):
@@ -95,8 +93,7 @@ def _train(
     except UserError:
         raise
     except Exception as error:
-        disk_error = _describe_disk_error(error, folder)
-        if disk_error:
+        if disk_error := _describe_disk_error(error, folder):
             raise UserError(f"{disk_error}{_resume_hint(folder)}") from error
         error.add_note(_keep_traceback(folder))
         raise
@@ -106,9 +103,9 @@ def _train(
         folder.remove_if_empty()
 
 
-def _resume(config: Config, saved: SavedRun, num_tasks: int, total: int) -> ResumeState:
+def _resume(config: Config, saved: SavedRun, num_tasks: int) -> ResumeState:
     """Return the resume state of the run, and log it."""
-    resume_state = ResumeState.of(saved.folder, total)
+    resume_state = ResumeState.of(saved.folder, training_budget(config, num_tasks).total_steps)
     step, logged = resume_state.state.step, resume_state.logged
     if logged > step and not same_learning_settings(config, saved, num_tasks):
         resume_state = resume_state.without_log()
@@ -139,7 +136,6 @@ def _describe_disk_error(error: Exception, folder: RunFolder) -> str | None:
 
 
 def _log_plan(config: Config, folder: RunFolder, num_tasks: int) -> None:
-    """Log the training budget, the folder and warnings before the first step."""
     truncated = config.model.top_k or any(agent.top_p < 1 for agent in config.agents)
     if config.importance == "none" and (truncated or config.rollout.max_staleness):
         logger.info(
@@ -176,17 +172,15 @@ def _exit_now(line: str, folder: RunFolder) -> NoReturn:
 
 
 def _resume_hint(folder: RunFolder) -> str:
-    """Return how to resume the run, or nothing if the folder contains no result."""
-    return f"; --resume {folder} continues" if not folder.is_empty else ""
+    return "" if folder.is_empty else f"; --resume {folder} continues"
 
 
 def _plot(config: Config, folder: RunFolder) -> None:
     """Plot an interrupted run, if it has recorded a step. A failure to write the plot is only a warning."""
     rows = read_metrics(folder) if folder.metrics.exists() else []
-    if not any("rollout/episodes" in row for row in rows):
-        return
     try:
-        plot_run(rows, folder.plot, plot_title(config))
+        if any("rollout/episodes" in row for row in rows):
+            plot_run(rows, folder.plot, plot_title(config))
     except OSError as error:
         logger.warning(f"{folder.plot} cannot be written ({error.strerror})")
 

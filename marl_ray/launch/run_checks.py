@@ -1,7 +1,4 @@
-"""Checks of a config before anything starts.
-
-Runs and dry runs use the same checks. A dry run skips checks that need a download or depend on the local machine.
-"""
+"""Checks before a run or a dry run starts anything, and checks of the actors before the first rollout."""
 
 from __future__ import annotations
 
@@ -9,13 +6,17 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
 from marl_ray.cluster.placement_plan import describe_demands
 from marl_ray.config import Config
-from marl_ray.core.episode import Task
+from marl_ray.core.batch import Group
+from marl_ray.core.concurrency import gather
+from marl_ray.core.episode import SamplingSpec, Task
 from marl_ray.core.errors import UserError
+from marl_ray.core.ids import ActorId
+from marl_ray.core.random_streams import stream_seed
 from marl_ray.core.text import pluralize
 from marl_ray.credit import ESTIMATORS
 from marl_ray.credit.requirements import CRITIC_REQUIREMENTS, estimator_requirements
@@ -30,16 +31,21 @@ from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.storage.resume import SavedRun, check_resume
 from marl_ray.storage.run_folder import RunFolder, new_folder
 from marl_ray.telemetry.sinks import require_trackers
-from marl_ray.trainer.context import RunInputs
+from marl_ray.trainer.context import PROBE_TEXTS, RunInputs
+
+if TYPE_CHECKING:
+    from marl_ray.actors.run_actors import RunActors  # imports Ray, which a dry run does without
 
 logger = logging.getLogger(__name__)
+
+COMPARED_PROMPTS, COMPARED_TOKENS = 4, 32
+"""Prompts per agent (at least one per generator) and tokens per completion in the log-probability check."""
 
 
 def check(config: Config, saved: SavedRun | None = None, dry: bool = False) -> RunInputs:
     """Check everything outside the config that the config names, and return the inputs of the run.
 
-    `saved` is the run to resume. In a dry run, tasks of a data set on a hub are not loaded, a model on a hub is checked
-    by its name only, and this machine is not checked. Raises UserError.
+    `saved` is the run to resume. A dry run downloads nothing and does not check this machine. Raises UserError.
     """
     environment = ENVIRONMENTS.get(config.environment).from_config(config)
     transition = Transition(config.external, environment)
@@ -129,7 +135,7 @@ def _check_central_critic(config: Config, texts: list[str]) -> None:
 
 
 def _load_tasks(config: Config, dry: bool) -> tuple[list[Task], list[Task]]:
-    """Return training and evaluation tasks."""
+    """Return training and evaluation tasks; none in a dry run with a data set on a hub."""
     dataset = config.dataset
     check_dataset_name(dataset.name, [split for split in (dataset.train_split, dataset.eval_split) if split])
     if dry and needs_download(dataset.name):
@@ -140,17 +146,12 @@ def _load_tasks(config: Config, dry: bool) -> tuple[list[Task], list[Task]]:
 
 def _warn_of_overlap(config: Config, train_tasks: list[Task], eval_tasks: list[Task]) -> None:
     dataset = config.dataset
-    shared = {_content(task) for task in train_tasks} & {_content(task) for task in eval_tasks}
-    if shared:
+    train, held_out = ({(t.prompt, *sorted(t.fields.items())) for t in tasks} for tasks in (train_tasks, eval_tasks))
+    if shared := train & held_out:
         logger.warning(
             f"{pluralize(len(shared), 'task')} of {dataset.eval_split} are also in {dataset.train_split}, so the "
             "evaluation is not on held-out tasks: set dataset.train_split and dataset.eval_split apart"
         )
-
-
-def _content(task: Task) -> tuple[Any, ...]:
-    """Return all of a task except its id."""
-    return (task.prompt, *sorted(task.fields.items()))
 
 
 def check_new_folder(folder: RunFolder) -> None:
@@ -159,13 +160,102 @@ def check_new_folder(folder: RunFolder) -> None:
     Missing permissions are only a warning, because the run may start on another machine.
     """
     if folder.config.exists():
-        raise UserError(
-            f"{folder} already contains a run: resume it with --resume {folder}, or set another output.run_name"
-        )
+        hint = f"resume it with --resume {folder}, or set another output.run_name"
+        raise UserError(f"{folder} already contains a run: {hint}")
     existing = next(parent for parent in (folder.path, *folder.path.parents) if parent.exists())
     if not existing.is_dir():
         raise UserError(f"output folder {folder} cannot be made ({existing} is not a folder): set output.base_dir")
     if not os.access(existing, os.W_OK | os.X_OK):
-        logger.warning(
-            f"output folder {folder} cannot be made here (no right to write to {existing}): set output.base_dir"
+        reason = f"no right to write to {existing}"
+        logger.warning(f"output folder {folder} cannot be made here ({reason}): set output.base_dir")
+
+
+async def check_actors(config: Config, actors: RunActors, inputs: RunInputs, folder: Path) -> None:
+    """Check that learners see the run folder, that a policy's actors load one tokenizer, and that prompts fit.
+
+    Warns of prompts that are too long, which will be skipped. Raises UserError, also if all prompts are too long.
+    """
+    sees_folder = await gather(*(learner.sees_path(str(folder)) for learner in actors.learners))
+    for learner, sees in zip(actors.learners, sees_folder, strict=True):
+        if not sees:
+            blind = f"{ActorId('learner', learner.policy)} does not see {folder}"
+            raise UserError(f"{blind}: output.base_dir should be on a file system that every node shares")
+    prompts = [inputs.environment.first_prompts(task) for task in inputs.train_tasks]
+    too_long: set[int] = set()
+    for agent, settings in enumerate(config.agents):
+        texts = [of_task[agent] for of_task in prompts]
+        await _check_tokenizers(config, actors, agent, texts[:PROBE_TEXTS])
+        limit = config.model.max_length - settings.max_new_tokens
+        lengths = await actors.generators[agent].prompt_lengths(texts)
+        too_long |= {i for i, length in enumerate(lengths) if length > limit}
+    limit = config.model.max_length - max(agent.max_new_tokens for agent in config.agents)
+    if len(too_long) == len(prompts):
+        raise UserError(
+            f"all {len(prompts)} prompts are longer than the {limit} tokens that model.max_length "
+            f"{config.model.max_length} leaves beside max_new_tokens: raise model.max_length"
         )
+    if too_long:
+        number = f"{len(too_long)} of {len(prompts)} training prompts"
+        logger.warning(f"{number} are longer than {limit} tokens and will be skipped (model.max_length)")
+
+
+async def check_logprob_agreement(config: Config, actors: RunActors, inputs: RunInputs) -> None:
+    """Compare the log-probabilities of generators and learners on the same tokens with the same weights.
+
+    Completions are sampled without top_p and top_k, so that truncation neither hides a difference nor causes one.
+    Raises UserError if an agent's mean absolute difference exceeds max_logprob_gap (nats per token).
+    """
+    bound = config.loop.max_logprob_gap
+    if bound is None:
+        return
+    sampled = await gather(*(_sample(config, actors, inputs, agent) for agent in range(config.num_agents)))
+    # Sampling is over for all agents: engines that share a device with learners may sleep now.
+    gaps = await gather(*(_logprob_gap(actors, agent, groups) for agent, groups in enumerate(sampled)))
+    for agent, gap in enumerate(gaps):
+        if not gap <= bound:  # also if the gap is NaN
+            raise UserError(
+                f"agent {agent}: generator and learner differ by {gap:.3g} nats per token on the same tokens, more "
+                f"than {config.algorithm}.max_logprob_gap {bound:g}: the trained policy would not be the sampled one. "
+                f"{_likely_causes(config, agent)}"
+            )
+
+
+async def _sample(config: Config, actors: RunActors, inputs: RunInputs, agent: int) -> list[Group]:
+    """Return a few short completions; none if no prompt leaves space for one."""
+    settings = config.agents[agent]
+    sampling = SamplingSpec(
+        num_generations=1,
+        max_new_tokens=min(settings.max_new_tokens, COMPARED_TOKENS),
+        temperature=settings.temperature,
+        top_p=1.0,
+        top_k=None,
+        seed=stream_seed(config.seed, "agreement", agent),
+    )
+    prompts = inputs.probe_texts(agent)[: max(COMPARED_PROMPTS, actors.generators[agent].size)]
+    generations = await gather(*(actors.generators[agent].generate(prompt, sampling) for prompt in prompts))
+    return [Group(0, g.prompt_ids, g.completions, (0.0,), (0.0,)) for g in generations if g.completions]
+
+
+async def _logprob_gap(actors: RunActors, agent: int, groups: Sequence[Group]) -> float:
+    return await actors.learner_of(agent).logprob_gap(groups) if groups else 0.0
+
+
+def _likely_causes(config: Config, agent: int) -> str:
+    """Return the likely causes of a gap. Chat templates are not among them: both sides read the same token ids."""
+    settings = config.agents[agent]
+    return (
+        f"Likely: other weights (did {settings.name} change while the run started?); a temperature other than "
+        f"{settings.temperature:g} or a penalty in the model's generation_config.json; rounding, which float32 in "
+        f"model.model_kwargs.torch_dtype (now {settings.dtype}) rules out; an architecture that vLLM computes in "
+        "another way than transformers. To train all the same, raise the bound and set importance to truncate"
+    )
+
+
+async def _check_tokenizers(config: Config, actors: RunActors, agent: int, texts: list[str]) -> None:
+    learner = actors.learner_of(agent)
+    ours = await learner.fingerprint(texts)
+    for replica, other in enumerate(await actors.generators[agent].fingerprints(texts)):
+        if other != ours:
+            pair = f"{ActorId('learner', learner.policy)} and {ActorId('generator', learner.policy, replica)}"
+            name = config.agents[agent].name
+            raise UserError(f"{pair} load different tokenizers for {name}: their ids of the same text differ")

@@ -1,22 +1,26 @@
-"""The actors of a run from their start to their end."""
+"""The actors of a run from their start to their end, and requests to scale the generators in between."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+from dataclasses import dataclass, field
 
+from marl_ray.actors.handle import ActorFailed
 from marl_ray.actors.run_actors import RunActors, start_actors
 from marl_ray.cluster.ray_connection import describe_cluster
 from marl_ray.config import Config, to_yaml
 from marl_ray.config.budget import training_budget
 from marl_ray.core.concurrency import gather, run_with_background
+from marl_ray.core.errors import UserError
 from marl_ray.core.files import write_atomically
 from marl_ray.core.state import TrainingResult
 from marl_ray.core.text import pluralize
-from marl_ray.launch.preflight import check_actors, check_logprob_agreement
-from marl_ray.launch.scaling import serve_requests
+from marl_ray.launch.run_checks import check_actors, check_logprob_agreement
 from marl_ray.storage.resume import ResumeState
 from marl_ray.storage.run_folder import RunFolder, StoredHistory
+from marl_ray.storage.scale_requests import POLL_INTERVAL_S, ScaleReply, ScaleRequest, ScaleRequests, validate_request
 from marl_ray.telemetry.console_sink import ConsoleSink
 from marl_ray.telemetry.sinks import JsonlSink, MetricStream, Sink, TensorBoardSink, WandbSink
 from marl_ray.telemetry.timing import StartupTimer
@@ -26,24 +30,23 @@ from marl_ray.trainer.loop import Trainer
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class TrainingSession:
-    """The actors and the training loop of one run. `startup` contains the phases of the start that are done."""
+    """The actors and the training loop of one run. `startup` contains the parts of the start that are done."""
 
-    def __init__(
-        self,
-        config: Config,
-        inputs: RunInputs,
-        folder: RunFolder,
-        resume_state: ResumeState,
-        startup: StartupTimer | None = None,
-    ) -> None:
-        self.config, self.inputs, self.folder, self.resume_state = config, inputs, folder, resume_state
-        self.startup = StartupTimer() if startup is None else startup
+    config: Config
+    inputs: RunInputs
+    folder: RunFolder
+    resume_state: ResumeState
+    startup: StartupTimer = field(default_factory=StartupTimer)
 
     async def run(self) -> TrainingResult:
         """Start the actors, train, and end the actors. Raises UserError."""
         budget = training_budget(self.config, len(self.inputs.train_tasks))
-        logger.info(_describe_start(self.config))
+        replicas = sum(self.config.agents[policy.number].generator.replicas for policy in self.config.policies)
+        learners = pluralize(len(self.config.policies), "learner")
+        workers = pluralize(self.config.resources.sandbox.workers, "sandbox worker")
+        logger.info(f"starting {pluralize(replicas, 'generator')}, {learners} and {workers}")
         actors = await start_actors(self.config, budget.optimizer_steps, self.startup)
         try:
             await self.prepare(actors)
@@ -53,7 +56,7 @@ class TrainingSession:
             metrics = open_metric_stream(self.config, self.folder, self.resume_state, budget.total_steps)
             try:
                 trainer = Trainer(self.config, self.inputs, self.folder, self.resume_state, actors, metrics)
-                return await run_with_background(trainer.run(), serve_requests(self.folder.requests, actors))
+                return await run_with_background(trainer.run(), serve_scale_requests(self.folder.requests, actors))
             finally:
                 metrics.close()
         finally:
@@ -76,13 +79,6 @@ class TrainingSession:
             await gather(*(x.update_weights(changed=False) for x in actors.learners))
 
 
-def _describe_start(config: Config) -> str:
-    """Return a line that lists the actors to start."""
-    replicas = sum(config.agents[policy.number].generator.replicas for policy in config.policies)
-    workers = pluralize(config.resources.sandbox.workers, "sandbox worker")
-    return f"starting {pluralize(replicas, 'generator')}, {pluralize(len(config.policies), 'learner')} and {workers}"
-
-
 def open_metric_stream(config: Config, folder: RunFolder, resume_state: ResumeState, total: int) -> MetricStream:
     """Return the sinks of the config for a run of `total` steps.
 
@@ -99,3 +95,42 @@ def open_metric_stream(config: Config, folder: RunFolder, resume_state: ResumeSt
     if config.output.tensorboard:
         sinks.append(TensorBoardSink(folder.tensorboard, folder.metrics))
     return MetricStream(sinks)
+
+
+async def serve_scale_requests(requests: ScaleRequests, actors: RunActors) -> None:
+    """Serve requests one after another until cancelled. Requests that are open then are refused."""
+    pending: list[tuple[str, ScaleRequest | UserError]] = []
+    try:
+        while True:
+            pending += await asyncio.to_thread(requests.take)
+            while pending:
+                id, request = pending[0]
+                reply = await _scale(request, actors)
+                logger.info(reply.text if reply.done else f"not scaled: {reply.text}")
+                pending.pop(0)
+                await asyncio.to_thread(_settle, requests, id, reply)
+            await asyncio.sleep(POLL_INTERVAL_S)
+    finally:
+        for id, _ in pending + requests.take():
+            _settle(requests, id, ScaleReply(False, "the run is ending"))
+
+
+async def _scale(request: ScaleRequest | UserError, actors: RunActors) -> ScaleReply:
+    try:
+        if isinstance(request, UserError):
+            raise request
+        validate_request(request.agent, request.replicas, len(actors.generators))
+        group = actors.generators[request.agent]
+        before = group.size
+        await group.resize(request.replicas)
+    except (UserError, ActorFailed) as error:
+        return ScaleReply(False, str(error))
+    now = f"{actors.learner_of(request.agent).policy} now has {pluralize(request.replicas, 'generator')}"
+    return ScaleReply(True, f"{now} ({before} before), until this run ends or is resumed")
+
+
+def _settle(requests: ScaleRequests, id: str, reply: ScaleReply) -> None:
+    try:
+        requests.settle(id, reply)
+    except OSError as error:
+        logger.warning(f"the answer to a request cannot be written ({error})")

@@ -23,7 +23,7 @@ from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.transition import Transition
-from marl_ray.launch.preflight import check_logprob_agreement
+from marl_ray.launch.run_checks import check_logprob_agreement
 from marl_ray.learning.policy_model import load_policy
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.toy import BASE_PATH

@@ -22,7 +22,7 @@ from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.external.transition import Transition
-from marl_ray.launch.preflight import check_actors
+from marl_ray.launch.run_checks import check_actors
 from marl_ray.trainer.context import RunInputs
 from tests.actors.echo_actor import kill
 from tests.actors.helpers import MemoryHistory, learn, update_weights
