@@ -1,12 +1,7 @@
 """One vLLM engine in this process, driven by one thread, with continuous batching over all requests.
 
-The engine runs in-process (`VLLM_ENABLE_V1_MULTIPROCESSING=0`), because on a CPU the additional processes of vLLM's
-asynchronous front end halve the throughput, and an actor holds one engine anyway. Only this module and `vllm_arguments`
-use vLLM's engine; `marl_ray.weights` uses its weight transfer.
-
-Weights are updated between two engine steps. Requests in flight either keep their KV cache and continue with the new
-weights (vLLM's spans record the version of each token), or are finished first. Later requests share no KV cache with
-earlier ones: the salt of vLLM's prefix cache is the number of updates. A sleeping engine wakes up for new weights.
+The engine runs in-process, because the additional processes of vLLM's asynchronous front end halve the throughput on a
+CPU. Only this module uses vLLM's engine; `marl_ray.weights` uses its weight transfer.
 """
 
 from __future__ import annotations
@@ -16,15 +11,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Literal, TypeVar
 
 from marl_ray.actors.handle import ActorBroken
-from marl_ray.actors.vllm_arguments import EngineSpec, engine_arguments, sampling_parameters
-from marl_ray.core.episode import Completion, SamplingSpec, WeightVersion
+from marl_ray.core.episode import Completion, SamplingSpec
 
 T = TypeVar("T")
 
@@ -37,17 +31,100 @@ MEMORY_TAGS: tuple[MemoryTag, ...] = ("weights", "kv_cache")
 """vLLM's names for memory that can be woken separately."""
 
 
+def engine_environment(cpus: float, on_gpu: bool, local_model: bool, verbose: bool) -> dict[str, str]:
+    """Return environment variables that must be set before vLLM is imported.
+
+    On a CPU these disable compilation (the first generation would compile C++ for 20 s) and the binding of threads to
+    one NUMA node, and set one thread per core of the actor.
+    """
+    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1"}
+    if not verbose:
+        environment["VLLM_LOGGING_LEVEL"] = "WARNING"
+    if local_model:
+        environment["HF_HUB_OFFLINE"] = "1"
+    if not on_gpu:
+        environment |= {
+            "TORCHDYNAMO_DISABLE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(max(1, round(cpus))),
+        }
+    return environment
+
+
 @dataclass(frozen=True, slots=True)
-class SampledTokens:
-    """A completion before decoding, with the fields of `Completion`."""
+class EngineSpec:
+    """Settings of an engine. `transport` is the weight transport. With `drain`, requests in flight are finished before
+    weights are updated. A `colocated` engine starts asleep, and sleeps while a learner uses its device."""
 
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish_reason: str
-    spans: tuple[tuple[WeightVersion, int], ...]
+    model: str
+    dtype: str
+    max_length: int
+    trust_remote_code: bool
+    on_gpu: bool
+    tensor_parallel: int
+    gpu_memory_utilization: float
+    kv_cache_mb: int
+    max_num_seqs: int
+    transport: str
+    drain: bool = False
+    colocated: bool = False
 
-    def to_completion(self, text: str) -> Completion:
-        return Completion(self.token_ids, text, self.logprobs, self.finish_reason, self.spans)
+
+def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
+    """Return the arguments of vLLM's `EngineArgs`."""
+    from vllm.config.weight_transfer import WeightTransferConfig
+
+    from marl_ray.weights.vllm_worker import BACKENDS
+
+    arguments: dict[str, Any] = {
+        "model": spec.model,
+        "dtype": spec.dtype,
+        "max_model_len": spec.max_length,
+        "max_num_seqs": spec.max_num_seqs,
+        "trust_remote_code": spec.trust_remote_code,
+        "tensor_parallel_size": spec.tensor_parallel,
+        # vLLM would choose Ray inside a placement group, but the actor holds all of its GPUs itself.
+        "distributed_executor_backend": "mp" if spec.tensor_parallel > 1 else "uni",
+        "logprobs_mode": "processed_logprobs",
+        "scheduling_policy": "priority",
+        "disable_log_stats": True,
+        "worker_extension_cls": "marl_ray.weights.vllm_worker.WorkerExtension",
+        "weight_transfer_config": WeightTransferConfig(backend=BACKENDS[spec.transport]),
+    }
+    if spec.on_gpu:
+        arguments["gpu_memory_utilization"] = spec.gpu_memory_utilization
+        arguments["enable_sleep_mode"] = spec.colocated
+    else:
+        # Chunked prefill rewinds random number generators, which is not supported on a CPU. Blocks smaller than
+        # vLLM's default let the requests of a group share more of their prompt.
+        arguments |= {
+            "enforce_eager": True,
+            "block_size": 32,
+            "kv_cache_memory_bytes": spec.kv_cache_mb * 2**20,
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(8192, spec.max_length),
+        }
+    return arguments
+
+
+def sampling_parameters(sampling: SamplingSpec, stop_ids: list[int]) -> Any:
+    """Return vLLM's `SamplingParams`: token ids and log-probabilities of a group, returned when all are finished."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        n=sampling.num_generations,
+        max_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k or 0,
+        seed=sampling.seed,
+        stop_token_ids=stop_ids,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
 
 
 class EngineSleep:
@@ -55,14 +132,12 @@ class EngineSleep:
 
         awake --(begin)--> asleep --(wake "weights")--> no KV cache --(wake "kv_cache")--> awake
 
-    New weights are loaded between the two wakes (`marl_ray.weights.receiver`). Requests in flight are kept; their KV
-    cache is recomputed from their tokens. On a GPU vLLM releases weights and KV cache (level 2). On a CPU only the KV
-    cache is released. All methods run on the engine's thread.
+    New weights are loaded between the two wakes. Requests in flight are kept; their KV cache is recomputed from their
+    tokens. On a GPU vLLM releases weights and KV cache (level 2), on a CPU only the KV cache.
     """
 
     def __init__(self, engine: Any, on_gpu: bool) -> None:
-        self._engine = engine
-        self._on_gpu = on_gpu
+        self._engine, self._on_gpu = engine, on_gpu
         self._asleep: list[MemoryTag] = []
 
     def begin(self) -> None:
@@ -91,8 +166,12 @@ class Engine:
     """A vLLM engine and the thread that steps it.
 
     All calls into vLLM are made on that thread, between two steps, in the order of submission. A failed step fails all
-    requests in flight and all later requests with ActorBroken. A completion ends at `eos` (the tokenizer's, possibly
-    overridden by settings) or at an end-of-sequence token of the model's generation config, which vLLM adds itself.
+    requests in flight and all later requests with ActorBroken. A completion ends at `eos` or at an end-of-sequence token
+    of the model's generation config, which vLLM adds itself.
+
+    Requests in flight during a weight update keep their KV cache and continue with the new weights (vLLM's spans record
+    the version of each token), or are finished first. Later requests share no KV cache with earlier ones: the salt of
+    vLLM's prefix cache is the number of updates.
     """
 
     def __init__(self, spec: EngineSpec, eos: int | None) -> None:
@@ -117,9 +196,10 @@ class Engine:
         self._thread.start()
 
     def generate(
-        self, prompt_ids: list[int], sampling: SamplingSpec, priority: int = 0
-    ) -> asyncio.Future[list[SampledTokens]]:
-        """Sample a group of completions. Requests with a lower `priority` value are scheduled first."""
+        self, prompt_ids: list[int], sampling: SamplingSpec, priority: int
+    ) -> asyncio.Future[list[Completion]]:
+        """Sample a group of completions, without their text. Requests with a lower `priority` value are scheduled
+        first."""
         future: Future = Future()
         self._inbox.put(lambda: self._add_request(prompt_ids, sampling, priority, future))
         return asyncio.wrap_future(future)
@@ -157,8 +237,7 @@ class Engine:
         return self.call(update)
 
     def sleep(self) -> asyncio.Future[None]:
-        """Release the device, except for the memory that every process takes. No steps are made before the next
-        `update_weights`."""
+        """Release the device. No steps are made before the next `update_weights`."""
 
         def begin(engine: Any) -> None:
             self._pause()
@@ -167,8 +246,7 @@ class Engine:
         return self.call(begin)
 
     def heartbeat(self) -> asyncio.Future[None]:
-        """Return after the current step or command; at once during an update, which has its own deadlines. Raises
-        ActorBroken."""
+        """Return after the current step or command, or at once during an update. Raises ActorBroken."""
         future: Future = Future()
         self._heartbeats.put(future)
         if self._paused:
@@ -189,8 +267,8 @@ class Engine:
                 self._collect_batch()
 
     def _collect_batch(self) -> None:
-        """Wait for the rest of a batch before the first step of an idle engine: prefill of all prompts together costs
-        little more than that of one."""
+        """Wait for the rest of a batch before the first step of an idle engine, since prefill of all prompts together
+        costs little more than prefill of one."""
         end = time.monotonic() + MAX_BATCH_WAIT_S
         while self._requests and not self._paused and time.monotonic() < end:
             try:
@@ -228,11 +306,8 @@ class Engine:
             raise self._broken()
 
     def _finish_steps(self) -> None:
-        """Finish the steps in progress, and with `drain` all requests in flight.
-
-        On a GPU vLLM starts a step before it has the tokens of the last one; these tokens would be labelled with the
-        next version.
-        """
+        """Finish the steps in progress, and with `drain` all requests in flight. On a GPU vLLM starts a step before it
+        has the tokens of the last one; these tokens would be labelled with the next version."""
         while self._drain and self._requests:
             self._step()
         if self._core.batch_queue:
@@ -280,20 +355,18 @@ class Engine:
         self._answer_heartbeats()
 
 
-def _convert(output: Any) -> SampledTokens:
-    """Convert vLLM's output, which has one log-probability per token because `logprobs` is 0."""
+def _convert(output: Any) -> Completion:
     ids = tuple(output.token_ids)
     logprobs = tuple(output.logprobs.logprobs)
     if len(logprobs) != len(ids):
         raise RuntimeError(f"vLLM returned {len(logprobs)} log-probabilities for {len(ids)} tokens")
     spans = tuple((int(span.version), span.end - span.start) for span in output.weight_versions or ())
-    return SampledTokens(ids, logprobs, output.finish_reason or "", spans)
+    return Completion(ids, "", logprobs, output.finish_reason or "", spans)
 
 
 def _exit_with_workers(engine: Any) -> None:
     """Exit this process when a worker process of the engine exits; the engine would wait for it forever."""
-    workers: Sequence[Any] = engine.model_executor.workers
-    sentinels = [worker.proc.sentinel for worker in workers]
+    sentinels = [worker.proc.sentinel for worker in engine.model_executor.workers]
 
     def watch() -> None:
         wait(sentinels)

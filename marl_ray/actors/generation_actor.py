@@ -1,17 +1,17 @@
 """The generation actor: one engine and one tokenizer of one policy.
 
 A generator serves no requests before its first weight update, so a restarted generator cannot answer with the base
-model's weights. In an evaluation it is told to serve the weights that it has loaded.
+model's weights.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
-from marl_ray.actors.engine import Engine
+from marl_ray.actors.engine import Engine, EngineSpec
 from marl_ray.actors.handle import Actor, without_gc
-from marl_ray.actors.vllm_arguments import EngineSpec
 from marl_ray.cluster.ray_connection import use_session_folder
 from marl_ray.config import ModelConfig
 from marl_ray.core.episode import Generation, SamplingSpec, WeightVersion
@@ -34,9 +34,7 @@ class GenerationActor(Actor):
     """Ray actor (asynchronous): concurrent calls share the engine's batches."""
 
     def __init__(self, id: ActorId, spec: EngineSpec, model: ModelConfig) -> None:
-        self.id = id
-        self.spec = spec
-        self.model = model
+        self.id, self.spec, self.model = id, spec, model
         self.version: WeightVersion | None = None
         self.learner_incarnation = 0
 
@@ -70,11 +68,8 @@ class GenerationActor(Actor):
         return fingerprint(self.tokenizer, texts)
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
-        """Sample a group of completions of one prompt (`Engine.generate`). The group is empty if the prompt leaves no
-        room for `max_new_tokens`.
-
-        Raises RuntimeError before the first weight update, and ActorBroken after a failure of the engine.
-        """
+        """Sample a group of completions (`Engine.generate`), empty if the prompt leaves no room for `max_new_tokens`.
+        Raises RuntimeError before the first weight update, and ActorBroken after a failure of the engine."""
         if self.version is None:
             raise RuntimeError(f"{self.id} has not received any weights yet")
         prompt_ids = self._encode(prompt)
@@ -82,7 +77,8 @@ class GenerationActor(Actor):
             return Generation(tuple(prompt_ids), ())
         samples = await self.engine.generate(prompt_ids, sampling, priority)
         texts = self.tokenizer.batch_decode([s.token_ids for s in samples], skip_special_tokens=True)
-        return Generation(tuple(prompt_ids), tuple(s.to_completion(t) for s, t in zip(samples, texts, strict=True)))
+        completions = (replace(s, text=text) for s, text in zip(samples, texts, strict=True))
+        return Generation(tuple(prompt_ids), tuple(completions))
 
     async def heartbeat(self) -> None:
         """Return when the engine answers (`Engine.heartbeat`)."""
@@ -102,13 +98,11 @@ class GenerationActor(Actor):
         self.version = version
 
     async def fence(self, incarnation: int) -> None:
-        """Set the current incarnation of the policy's learner. Weight updates from earlier incarnations are rejected
-        from then on: this method and all methods below raise StaleSenderError."""
+        """Set the current incarnation of the policy's learner. From then on this method and the methods below raise
+        StaleSenderError for earlier incarnations."""
         if incarnation < self.learner_incarnation:
-            current = self.learner_incarnation
-            raise StaleSenderError(
-                f"refuses incarnation {incarnation} of its learner, which is in incarnation {current}"
-            )
+            current = f"which is in incarnation {self.learner_incarnation}"
+            raise StaleSenderError(f"refuses incarnation {incarnation} of its learner, {current}")
         self.learner_incarnation = incarnation
 
     async def run_stage(self, incarnation: int, stage: TransferStage, info: dict[str, Any] | None = None) -> None:
@@ -117,21 +111,12 @@ class GenerationActor(Actor):
         submit = self.engine.begin_update if stage == "start_weight_update" else self.engine.call
         await submit(lambda engine: receiver.run_stage(engine, stage, info))
 
-    async def update_weights(self, incarnation: int, version: WeightVersion, weights: Any) -> Acknowledgement:
-        """Apply a whole weight update as one command of the engine's thread, and serve it as `version`."""
+    async def update_weights(self, incarnation: int, version: WeightVersion, update: Any) -> Acknowledgement:
+        """Apply a `WeightUpdate`, or None for the weights received last, and serve the weights as `version`."""
         await self.fence(incarnation)
-        return self._serve(
-            await self.engine.update_weights(lambda engine: receiver.update_weights(engine, self.id, version, weights))
+        acknowledgement = await self.engine.update_weights(
+            lambda engine: receiver.update_weights(engine, self.id, version, update)
         )
-
-    async def set_version(self, incarnation: int, version: WeightVersion) -> Acknowledgement:
-        """Serve the weights that were received last as `version`."""
-        await self.fence(incarnation)
-        return self._serve(
-            await self.engine.update_weights(lambda engine: receiver.set_version(engine, self.id, version))
-        )
-
-    def _serve(self, acknowledgement: Acknowledgement) -> Acknowledgement:
         self.version = acknowledgement.version
         return acknowledgement
 

@@ -1,30 +1,33 @@
-"""The learner actor: one rank of a policy's `Learner`, and its connection to the policy's generators."""
+"""The learner actor: one rank of a policy's `Learner`, and its client for updating the weights of generators."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import ray
 
-from marl_ray.actors.handle import Actor, ActorBroken, Handle, without_gc
+from marl_ray.actors.generation_actor import GenerationActor
+from marl_ray.actors.handle import Actor, ActorBroken, ActorDied, Call, Deadline, Handle, wait_all, without_gc
 from marl_ray.core.batch import Batch, Group, UpdateStats
+from marl_ray.core.concurrency import DeadlineExceeded
+from marl_ray.core.episode import WeightVersion
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.arguments import LearnerArguments
 from marl_ray.models.lora import describe_adapter, has_adapter
 from marl_ray.models.tokenization import fingerprint
-from marl_ray.weights.receiver import WeightSyncResult
+from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, TransferStage, WeightSyncResult
 
 if TYPE_CHECKING:  # these import torch, which the driver does without
-    from marl_ray.actors.generation_actor import GenerationActor
     from marl_ray.learning.learner import Learner
     from marl_ray.learning.ranks import RankGroup, Rendezvous
+    from marl_ray.weights.deltas import WeightUpdate
     from marl_ray.weights.sender import TransportName
-
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,8 +53,8 @@ def collective_call(method: Callable[Concatenate[Self, P], R]) -> Callable[Conca
 
 
 class LearnerActor(Actor):
-    """Ray actor: one rank of a policy's learner. `arguments` are the arguments of `Learner`. A `colocated` learner is
-    offloaded to host memory unless it computes.
+    """Ray actor: one rank of a policy's learner. `arguments` are the arguments of `Learner`, whose methods have the same
+    names here. A `colocated` learner is offloaded to host memory unless it computes.
 
     One thread executes all calls in order, except for heartbeats, so ranks that receive the same calls in the same order
     execute them together.
@@ -60,9 +63,7 @@ class LearnerActor(Actor):
     concurrency_groups = MappingProxyType({"heartbeat": 1})
 
     def __init__(self, id: ActorId, arguments: LearnerArguments, colocated: bool = False) -> None:
-        self.id = id
-        self._arguments = arguments
-        self._colocated = colocated
+        self.id, self._arguments, self._colocated = id, arguments, colocated
 
     def start(self, base: Learner | None = None) -> list[str]:
         """Load the model, or share the base model of another learner. One of several ranks loads its model in
@@ -134,14 +135,10 @@ class LearnerActor(Actor):
     ) -> None:
         """Make the policy's generators accept weight updates from this incarnation only. `deadline_s` limits each later
         weight update (`resources.deadlines.sync_s`). Raises StaleSenderError."""
-        from marl_ray.actors.weight_update_client import WeightUpdateClient
         from marl_ray.weights.sender import WeightSender
 
         self._make_client = partial(
-            WeightUpdateClient,
-            workers_per_replica=workers_per_replica,
-            incarnation=incarnation,
-            deadline_s=deadline_s,
+            WeightUpdateClient, workers_per_replica=workers_per_replica, incarnation=incarnation, deadline_s=deadline_s
         )
 
         def connect() -> WeightSender:
@@ -166,24 +163,20 @@ class LearnerActor(Actor):
 
     @collective_call
     def accumulate(self, step: int, start: int, groups: Sequence[Group]) -> None:
-        """See `Learner.accumulate`."""
         self.learner.accumulate(step, start, groups)
 
     @collective_call
     def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
-        """See `Learner.finish`."""
         with self._on_device():
             return self.learner.finish(batch, accumulated)
 
     @collective_call
     def update(self, batch: Batch) -> UpdateStats:
-        """See `Learner.update`."""
         with self._on_device():
             return self.learner.update(batch)
 
     @collective_call
     def logprob_gap(self, groups: Sequence[Group]) -> float:
-        """See `Learner.logprob_gap`."""
         with self._on_device():
             return self.learner.logprob_gap(groups)
 
@@ -199,15 +192,86 @@ class LearnerActor(Actor):
 
     @collective_call
     def save(self, folder: str) -> None:
-        """See `Learner.save`."""
         self.learner.save(folder)
 
     @collective_call
     def load(self, folder: str, step: int) -> None:
-        """See `Learner.load`."""
         self.learner.load(folder, step)
 
     @collective_call
     def export(self, folder: str, texts: list[str]) -> None:
-        """See `Learner.export`."""
         self.learner.export(folder, texts)
+
+
+class WeightUpdateClient:
+    """The `WeightReceivers` of one weight update from incarnation `incarnation` of a learner: blocking calls to all
+    generators of the policy at once.
+
+    `deadline_s` limits the update as a whole. A generator that dies or misses the deadline is added to `failed` and not
+    called again; all other errors are raised.
+    """
+
+    def __init__(
+        self,
+        generators: Sequence[Handle[GenerationActor]],
+        workers_per_replica: int,
+        incarnation: int,
+        deadline_s: float,
+    ) -> None:
+        self.failed: dict[ActorId, str] = {}
+        self._generators = list(generators)
+        self._workers_per_replica = workers_per_replica
+        self._incarnation = incarnation
+        self._end = time.monotonic() + deadline_s
+
+    @property
+    def members(self) -> tuple[tuple[ActorId, int], ...]:
+        """Id and incarnation of each remaining generator."""
+        return tuple((generator.id, generator.incarnation) for generator in self._generators)
+
+    @property
+    def workers(self) -> int:
+        return len(self._generators) * self._workers_per_replica
+
+    @property
+    def address(self) -> str:
+        return ray.util.get_node_ip_address()
+
+    def fence(self) -> None:
+        """Make the generators reject earlier incarnations of the learner."""
+        self._wait("fence its learner", [g.call(GenerationActor.fence, self._incarnation) for g in self._generators])
+
+    def run_stage(self, stage: TransferStage, info: dict[str, Any] | None = None) -> None:
+        """Run one stage of vLLM's weight transfer on all generators. Raises ReceiverLostError if a generator is lost,
+        because vLLM's transfer needs all of them."""
+        calls = []
+        for index, generator in enumerate(self._generators):
+            own = info
+            if info is not None and "rank_offset" in info:  # ranks of an engine's workers follow the previous engine's
+                own = info | {"rank_offset": info["rank_offset"] + index * self._workers_per_replica}
+            calls.append(generator.call(GenerationActor.run_stage, self._incarnation, stage, own))
+        self._wait(f"run {stage}", calls)
+        if len(self._generators) < len(calls):
+            raise ReceiverLostError(f"lost in {stage}: {self.failed}")
+
+    def update_weights(self, version: WeightVersion, update: WeightUpdate | None) -> list[Acknowledgement]:
+        """Send a whole update, which is stored once in Ray's object store and read in place, or only the version."""
+        stored, incarnation = None if update is None else ray.put(update), self._incarnation
+        calls = [g.call(GenerationActor.update_weights, incarnation, version, stored) for g in self._generators]
+        return self._wait("update weights", calls)
+
+    def _wait(self, purpose: str, calls: Sequence[Call[R]]) -> list[R]:
+        """Return the results of the remaining generators, and drop lost generators."""
+        remaining_s = round(max(0.0, self._end - time.monotonic()), 1)
+        results = wait_all(calls, Deadline(remaining_s, "sync_s", f"to {purpose}"))
+        good, serving = [], []
+        for generator, result in zip(self._generators, results, strict=True):
+            if isinstance(result, ActorDied | DeadlineExceeded):
+                self.failed[generator.id] = str(result)
+            elif isinstance(result, Exception):
+                raise result
+            else:
+                good.append(result)
+                serving.append(generator)
+        self._generators = serving
+        return good

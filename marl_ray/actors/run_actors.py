@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import ray
 
+from marl_ray.actors.engine import EngineSpec, engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline
@@ -22,7 +23,6 @@ from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.actors.shared_device import DEDICATED, SharedDevice
 from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
 from marl_ray.actors.supervisor import ActorSpec, Initialize
-from marl_ray.actors.vllm_arguments import EngineSpec, engine_environment
 from marl_ray.cluster.placement_group import PlacementGroups, reserve
 from marl_ray.cluster.placement_plan import PlacementPlan, learner_id, make_plan
 from marl_ray.config import Config
@@ -37,11 +37,7 @@ logger = logging.getLogger(__name__)
 
 MAX_CONCURRENT_CALLS = 100_000
 """Concurrent calls to a generator. Ray's default is 1000, but the engine has its own queue."""
-STARTUP_PARTS: dict[type[Any], str] = {
-    GeneratorGroup: "generators",
-    LearnerGroup: "learners",
-    SandboxPool: "sandbox",
-}
+STARTUP_PARTS: dict[type[Any], str] = {GeneratorGroup: "generators", LearnerGroup: "learners", SandboxPool: "sandbox"}
 TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
 Devices = Mapping[int | None, SharedDevice]
 """Devices that generators and learners use in turns, by number."""

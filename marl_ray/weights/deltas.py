@@ -1,8 +1,6 @@
-"""Weight updates that travel as messages, sparse where possible, and the checksum that proves their arrival.
+"""Messages of weight updates, sparse where few values of a tensor change, and the checksum that verifies their arrival.
 
-With 16-bit weights an optimizer step changes few values: a step of 1e-6 is far below the spacing of bfloat16 numbers
-around 0.02, which is 1e-4. Sender and receivers keep a copy of the weights sent last (`Snapshot`). If less than half of
-a tensor has changed, only positions and new values are sent (`TensorDelta`).
+Sender and receivers keep a copy of the weights sent last (`Snapshot`); docs/explanation/weight_synchronisation.md.
 """
 
 from __future__ import annotations
@@ -23,11 +21,9 @@ MAX_GAP = 2**16 - 1
 
 
 def tensor_checksum(name: str, tensor: torch.Tensor) -> int:
-    """Return the checksum of a tensor's name, shape, dtype and bits, equal on CPU and GPU.
-
-    Odd elements have weight three, so that swapped neighbours change the sum. Sums wrap at 64 bits.
-    """
-    words = tensor.detach().contiguous().reshape(-1).view(WORD_TYPES[tensor.element_size()])
+    """Return the checksum of a tensor's name, shape, dtype and bits, equal on CPU and GPU. Odd elements have weight
+    three, so that swapped neighbours change the sum. Sums wrap at 64 bits."""
+    words = _words(tensor.detach().contiguous())
     total = int(words.sum(dtype=torch.int64)) + 2 * int(words[1::2].sum(dtype=torch.int64))
     header = zlib.crc32(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
     return (total * 2 + 1) * (header + 1) % MODULUS
@@ -50,9 +46,9 @@ class Checksum:
 class TensorDelta:
     """One tensor of a weight update, complete or as changes to a snapshot.
 
-    values: the bytes of the tensor, or of its changed values. gaps: uint16 distances of the changed values, each at
-    least 1, the first counted from position -1; None for a complete tensor. A sparse delta may repeat some unchanged
-    values where a gap would exceed MAX_GAP.
+    values: the bytes of the tensor, or of its changed values. gaps: uint16 distances of the changed values, the first
+    counted from position -1; None for a complete tensor. A sparse delta repeats some unchanged values where a gap would
+    exceed MAX_GAP.
     """
 
     name: str
@@ -69,32 +65,27 @@ class TensorDelta:
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
-    """A message with all tensors of a weight update.
-
-    base: checksum of the snapshot that sparse deltas apply to; None if all tensors are complete. keep: the receiver
-    stores the resulting weights as its next snapshot.
-    """
+    """A message with all tensors of a weight update."""
 
     deltas: list[TensorDelta]
     base: int | None = None
+    """Checksum of the snapshot that sparse deltas apply to; None if all tensors are complete."""
     keep: bool = False
+    """True if the receiver stores the resulting weights as its next snapshot."""
 
     @property
     def nbytes(self) -> int:
-        """Size of the tensors in bytes."""
         return sum(delta.nbytes for delta in self.deltas)
 
 
 class Snapshot:
-    """A copy, in host memory, of the weights sent last. Sender and receivers each keep one.
-
-    checksum: checksum of the weights, set by the caller once all are written; None before that. changed: fraction of
-    values that the last `diff` found changed.
-    """
+    """A copy, in host memory, of the weights sent last."""
 
     def __init__(self) -> None:
         self.checksum: int | None = None
+        """Checksum of the weights, set by the caller once all are written; None before that."""
         self.changed = 1.0
+        """Fraction of values that the last `diff` found changed."""
         self._tensors: dict[str, torch.Tensor] = {}
 
     def reset(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,9 +1,7 @@
 """The receiving side of a weight update in a generation actor: commands to the engine, on the engine's own thread.
 
-An update has vLLM's stages, under vLLM's names, followed by `set_version`. Between the first and the last stage the
-engine has no valid weights and must not run a step. With the object store one message contains all weights, and all
-stages are one command. NCCL and CUDA IPC are driven stage by stage by vLLM's trainer-side engines in the learner, and
-the engine's thread runs no step until `set_version`.
+An update has vLLM's stages, under vLLM's names, followed by a new version. With the object store all stages are one
+command. NCCL and CUDA IPC are driven stage by stage by vLLM's trainer-side engines in the learner.
 """
 
 from __future__ import annotations
@@ -30,6 +28,10 @@ class StaleSenderError(UserError):
     """An update from an earlier incarnation of a learner that has been replaced."""
 
 
+class ReceiverLostError(RuntimeError):
+    """A generator was lost during an update, so no generator has the new weights."""
+
+
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
     """The version that a generator serves from now on, and the checksum of the weights that it received."""
@@ -41,15 +43,13 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class WeightSyncResult:
-    """The result of a weight update, or of a new version number for unchanged weights.
-
-    failed: lost generators and the reason. sent_bytes: bytes that left the learner, 0 without an update. changed:
-    fraction of values that differ from the previous update; None if they were not compared.
-    """
+    """The result of a weight update, or of a new version number for unchanged weights. `changed` is the fraction of
+    values that differ from the previous update; None if they were not compared."""
 
     version: WeightVersion
     checksum: int
     failed: Mapping[ActorId, str]
+    """Lost generators and the reason."""
     sent_bytes: int
     changed: float | None = None
 
@@ -62,15 +62,12 @@ def run_stage(engine: Any, stage: TransferStage, info: dict[str, Any] | None = N
 
 
 def update_weights(engine: Any, generator: ActorId, version: WeightVersion, update: Any) -> Acknowledgement:
-    """Run a complete update from a `WeightUpdate`. Raises as `set_version`."""
-    run_stage(engine, "start_weight_update")
-    run_stage(engine, "update_weights", {"weights": update})
-    run_stage(engine, "finish_weight_update")
-    return set_version(engine, generator, version)
-
-
-def set_version(engine: Any, generator: ActorId, version: WeightVersion) -> Acknowledgement:
-    """Label the weights received last as `version`. Raises RuntimeError if the engine's workers differ."""
+    """Load a `WeightUpdate`, unless it is None, and label the weights received last as `version`. Raises RuntimeError if
+    the engine's workers differ."""
+    if update is not None:
+        run_stage(engine, "start_weight_update")
+        run_stage(engine, "update_weights", {"weights": update})
+        run_stage(engine, "finish_weight_update")
     engine.set_weight_version(str(version))
     checksums = engine.collective_rpc("weight_checksum")
     if len(set(checksums)) > 1:

@@ -1,8 +1,5 @@
 """The sending side of weight synchronisation, in a learner.
 
-`WeightSender` sends a policy's weights to its generators and returns when each of them has acknowledged version and
-checksum, or is lost.
-
 | transport | used on | sends |
 |---|---|---|
 | store | CPU | one message through Ray's object store; only changes, if all receivers have the previous weights |
@@ -13,17 +10,17 @@ checksum, or is lost.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
+from transformers.core_model_loading import revert_weight_conversion
 
 from marl_ray.core.episode import WeightVersion
 from marl_ray.core.ids import ActorId
 from marl_ray.learning.sharding import WeightGatherer
 from marl_ray.weights.deltas import Checksum, Snapshot, WeightUpdate, complete_delta
-from marl_ray.weights.receiver import Acknowledgement, TransferStage, WeightSyncResult
+from marl_ray.weights.receiver import Acknowledgement, ReceiverLostError, TransferStage, WeightSyncResult
 
 TransportName = Literal["store", "nccl", "ipc"]
 
@@ -32,15 +29,9 @@ class WeightSyncError(RuntimeError):
     """A generator did not acknowledge the learner's weights."""
 
 
-class ReceiverLostError(RuntimeError):
-    """A generator was lost during an update, so no generator has the new weights."""
-
-
 class WeightReceivers(Protocol):
-    """The generators of one policy during one update.
-
-    Each call goes to all remaining generators and returns when each has answered or is lost.
-    """
+    """The generators of one policy during one update. Each call goes to all remaining generators and returns when each
+    has answered or is lost."""
 
     @property
     def failed(self) -> Mapping[ActorId, str]:
@@ -61,20 +52,16 @@ class WeightReceivers(Protocol):
     def run_stage(self, stage: TransferStage, info: dict[str, Any] | None = None) -> None:
         """Run one stage of vLLM's weight transfer. Raises ReceiverLostError."""
 
-    def update_weights(self, version: WeightVersion, update: WeightUpdate) -> list[Acknowledgement]:
-        """Run a complete update from one message."""
-
-    def set_version(self, version: WeightVersion) -> list[Acknowledgement]:
-        """Label the weights received last as `version`."""
+    def update_weights(self, version: WeightVersion, update: WeightUpdate | None) -> list[Acknowledgement]:
+        """Load a complete update, unless it is None, and label the weights received last as `version`."""
 
 
 class WeightSender:
-    """Sends a policy's weights to its generators.
+    """Sends a policy's weights to its generators, which acknowledge version and checksum unless they are lost.
 
-    model: the learner's module. wire_dtype: dtype of the engines' weights. weights: see `CastSource`. sparse: send only
-    changes where they are smaller, which costs a copy of the weights here and in each engine worker; None: only for
-    16-bit dtypes, because an optimizer step changes nearly all values of wider ones. device: device to send from; None:
-    the weights' own.
+    wire_dtype: dtype of the engines' weights. sparse: send only changes where they are smaller, which costs a copy of
+    the weights here and in each engine worker; None: only for 16-bit dtypes, because an optimizer step changes nearly
+    all values of wider ones. device: device to send from; None: the weights' own.
     """
 
     def __init__(
@@ -110,7 +97,7 @@ class WeightSender:
             if self.transport == "ipc":  # an engine on this device may need the memory of the sent tensors
                 torch.cuda.ipc_collect()
                 torch.cuda.empty_cache()
-            acknowledgements = receivers.set_version(version)
+            acknowledgements = receivers.update_weights(version, None)
         self.checksum = checksum.value
         result = self._check(version, self.checksum, acknowledgements, receivers, sent_bytes, changed)
         self._acknowledged |= dict.fromkeys(receivers.members, self.checksum)
@@ -120,7 +107,7 @@ class WeightSender:
         """Label the weights sent last as `version`, or send them if none were sent. Raises WeightSyncError."""
         if self.checksum is None:
             return self.update_weights(version, receivers)
-        return self._check(version, self.checksum, receivers.set_version(version), receivers)
+        return self._check(version, self.checksum, receivers.update_weights(version, None), receivers)
 
     def _make_update(self, checksum: Checksum, receivers: WeightReceivers) -> WeightUpdate:
         """Return the changes if all receivers have the snapshot, otherwise all weights."""
@@ -147,37 +134,38 @@ class WeightSender:
     ) -> WeightSyncResult:
         for got in acknowledgements:
             if (got.version, got.checksum) != (version, checksum):
-                raise WeightSyncError(
-                    f"{got.generator} acknowledged version {got.version} with checksum {got.checksum}, the learner "
-                    f"sent version {version} with {checksum}"
-                )
+                expected = f"the learner sent version {version} with {checksum}"
+                received = f"acknowledged version {got.version} with checksum {got.checksum}"
+                raise WeightSyncError(f"{got.generator} {received}, {expected}")
         return WeightSyncResult(version, checksum, dict(receivers.failed), sent_bytes, changed)
 
     def _send_in_stages(self, receivers: WeightReceivers) -> None:
         """Send to all remaining receivers; if one is lost, start again without it."""
         while receivers.members:
             try:
-                if self._session is None or self._session.members != receivers.members:
-                    self._open_session(receivers)
-                assert self._session is not None
-                self._session.client.receivers = receivers
-                self._session.engine.send_weights()
+                session = self._session
+                if session is None or session.members != receivers.members:
+                    session = self._open_session(receivers)
+                session.receivers = receivers
+                session.engine.send_weights()
                 return
             except ReceiverLostError:
                 self._close_session()
 
-    def _open_session(self, receivers: WeightReceivers) -> None:
+    def _open_session(self, receivers: WeightReceivers) -> _TransferSession:
         self._close_session()
         receivers.run_stage("shutdown_weight_transfer_engine")
-        client = _Client(receivers)
-        self._session = _TransferSession(receivers.members, client, self._join(client))
+        session = _TransferSession(receivers)
+        session.engine = self._make_trainer_engine(session)
+        self._session = session
+        return session
 
     def _close_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             session.engine.shutdown()
 
-    def _join(self, client: _Client) -> Any:
+    def _make_trainer_engine(self, session: Any) -> Any:
         from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
 
         info: Any
@@ -188,22 +176,24 @@ class WeightSender:
         else:
             from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
+            with socket.socket() as probe:
+                probe.bind(("", 0))
+                port = probe.getsockname()[1]
+            receivers = session.receivers
             info = NCCLTrainerInitInfo(
-                rank=0,
-                master_address=client.receivers.address,
-                master_port=_free_port(),
-                world_size=1 + client.receivers.workers,
+                rank=0, master_address=receivers.address, master_port=port, world_size=1 + receivers.workers
             )
         source: Any = self.source  # has the two methods of vLLM's WeightSource that its engines use
-        caller: Any = client  # its engines do not send lists of updates
-        return WeightTransferTrainerFactory.trainer_init(info, client=caller, source=source)
+        return WeightTransferTrainerFactory.trainer_init(info, client=session, source=source)
 
 
-class _Client:
-    """vLLM's `VLLMWeightSyncClient`, kept by its engines for many updates: forwards to the current receivers."""
+class _TransferSession:
+    """A rendezvous of vLLM's trainer-side `engine` with the engines of `members`, and the `VLLMWeightSyncClient` that
+    forwards the calls of the engine to the receivers of the current update."""
 
     def __init__(self, receivers: WeightReceivers) -> None:
-        self.receivers = receivers
+        self.receivers, self.members = receivers, receivers.members
+        self.engine: Any = None
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self.receivers.run_stage("init_weight_transfer_engine", init_info)
@@ -218,15 +208,6 @@ class _Client:
         self.receivers.run_stage("finish_weight_update")
 
 
-@dataclass(slots=True)
-class _TransferSession:
-    """A rendezvous of vLLM's trainer-side `engine` with the engines of `members`."""
-
-    members: tuple[Any, ...]
-    client: _Client
-    engine: Any
-
-
 class CastSource:
     """The weights, cast to the wire dtype, in a fixed order (vLLM's `WeightSource`).
 
@@ -236,7 +217,7 @@ class CastSource:
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        model: Any,
         dtype: torch.dtype,
         weights: WeightGatherer | None = None,
         device: torch.device | None = None,
@@ -244,7 +225,7 @@ class CastSource:
         self.model, self.dtype, self.device = model, dtype, device
         self.weights = weights or WeightGatherer(model)
         shapes = {n: torch.empty_like(p, dtype=dtype, device="meta") for n, p in self.weights}
-        self.shapes = self._as_in_files(shapes)
+        self.shapes = revert_weight_conversion(model, shapes)
         self.same_names = set(self.shapes) == set(shapes)
 
     def metadata(self) -> list[Any]:
@@ -253,25 +234,9 @@ class CastSource:
         return [ParamMeta(name, self.dtype, tuple(shape.shape)) for name, shape in self.shapes.items()]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        if self.same_names:
-            for name, weight in self.weights:
-                yield name, self._cast(weight).contiguous()
-        else:
-            cast = {name: self._cast(weight) for name, weight in self.weights}
-            for name, tensor in self._as_in_files(cast).items():
-                yield name, tensor.contiguous()
-
-    def _cast(self, weight: torch.Tensor) -> torch.Tensor:
-        return weight.to(self.dtype).to(weight.device if self.device is None else self.device)
-
-    def _as_in_files(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        from transformers.core_model_loading import revert_weight_conversion
-
-        model: Any = self.model
-        return revert_weight_conversion(model, tensors)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
+        cast: Iterable[tuple[str, torch.Tensor]]
+        cast = ((name, weight.to(self.dtype).to(self.device or weight.device)) for name, weight in self.weights)
+        if not self.same_names:
+            cast = revert_weight_conversion(self.model, dict(cast)).items()
+        for name, tensor in cast:
+            yield name, tensor.contiguous()

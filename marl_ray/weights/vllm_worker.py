@@ -1,9 +1,7 @@
-"""The receiving side of weight synchronisation inside vLLM's workers.
+"""The receiving side of weight synchronisation inside vLLM's workers: weight-transfer engines that compute a checksum.
 
-On GPUs vLLM's weight-transfer engines do the work (`nccl` between devices, `ipc` on one device). On a CPU,
-`StoreEngine` reads arrays that the learner put into Ray's object store. Each engine adds up a checksum, which the
-generator acknowledges. `marl_ray.actors.vllm_arguments` sets `WorkerExtension` as vLLM's worker extension; importing
-this module in a worker registers the engines.
+`marl_ray.actors.engine` sets `WorkerExtension` as vLLM's worker extension; importing this module in a worker registers
+the engines.
 """
 
 from __future__ import annotations
@@ -14,11 +12,7 @@ from typing import Any
 
 import torch
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
+from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
@@ -75,7 +69,7 @@ class StoreUpdateInfo(WeightTransferUpdateInfo):
 
 
 class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
-    """A transfer engine that loads arrays from the object store's shared memory."""
+    """A transfer engine for CPUs that loads arrays from the shared memory of Ray's object store."""
 
     init_info_cls = StoreInitInfo
     update_info_cls = StoreUpdateInfo
@@ -124,34 +118,24 @@ class StoreEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
 
 
 class SummedStoreEngine(_Summed, StoreEngine):
-    """Transport `store` with a checksum."""
-
     def receive_weights(self, update_info: StoreUpdateInfo) -> None:
         super().receive_weights(update_info)
         self.snapshot.checksum = self.checksum.value if update_info.weights.keep else None
 
 
-class SummedNcclEngine(_Summed, NCCLWeightTransferEngine):
-    """Transport `nccl` with a checksum."""
+class SummedNcclEngine(_Summed, NCCLWeightTransferEngine): ...
 
 
-class SummedIpcEngine(_Summed, IPCWeightTransferEngine):
-    """Transport `ipc` with a checksum."""
+class SummedIpcEngine(_Summed, IPCWeightTransferEngine): ...
 
 
-for _backend, _engine in (
-    ("store", SummedStoreEngine),
-    ("nccl", SummedNcclEngine),
-    ("ipc", SummedIpcEngine),
-):
+for _backend, _engine in (("store", SummedStoreEngine), ("nccl", SummedNcclEngine), ("ipc", SummedIpcEngine)):
     WeightTransferEngineFactory.register_engine(BACKENDS[_backend], _engine)
 
 
 class WorkerExtension:
-    """Methods that vLLM adds to its worker: end of an update, checksum, and sleep on a CPU.
-
-    vLLM's own sleep mode frees GPU memory only; on a CPU the KV cache is freed here.
-    """
+    """Methods that vLLM adds to its worker. vLLM's own sleep mode frees GPU memory only; on a CPU the KV cache is freed
+    here."""
 
     device: torch.device
     model_runner: Any
@@ -163,7 +147,6 @@ class WorkerExtension:
             self.finish_weight_update()  # type: ignore[attr-defined]
 
     def weight_checksum(self) -> int:
-        """Return the checksum of the weights received last."""
         return self.weight_transfer_engine.checksum.value  # type: ignore[attr-defined]
 
     def free_kv_cache(self) -> None:
@@ -183,7 +166,6 @@ class WorkerExtension:
         self.freed = []
 
     def memory_in_use(self) -> int:
-        """Return bytes in use (see `marl_ray.learning.cpu_offload`)."""
         return memory_in_use(self.device)
 
     def _kv_storages(self) -> Iterator[torch.UntypedStorage]:

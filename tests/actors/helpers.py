@@ -9,13 +9,13 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from marl_ray.actors.engine import EngineSpec, engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.learner_group import LearnerGroup, supervise_ranks
 from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice
 from marl_ray.actors.supervisor import ActorSpec, Initialize, skip_initialization
-from marl_ray.actors.vllm_arguments import EngineSpec, engine_environment
 from marl_ray.config import AgentConfig, CreditConfig, Deadlines, LearnerResources, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.episode import Generation, SamplingSpec
@@ -163,10 +163,7 @@ def as_batch(generations: Sequence[Generation], returns: Sequence[float] | None 
     """Return a batch of one mini-batch. By default the returns count distinct tokens, so that siblings differ."""
     groups = [
         unweighted_group(
-            0,
-            g.prompt_ids,
-            g.completions,
-            tuple(returns or (float(len(set(c.token_ids))) for c in g.completions)),
+            0, g.prompt_ids, g.completions, tuple(returns or (float(len(set(c.token_ids))) for c in g.completions))
         )
         for g in generations
     ]

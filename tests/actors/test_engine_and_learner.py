@@ -13,10 +13,10 @@ import torch
 
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Actor, ActorFailed
+from marl_ray.actors.learner_actor import WeightUpdateClient
 from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.run_actors import RunActors
 from marl_ray.actors.supervisor import ActorSpec, skip_initialization
-from marl_ray.actors.weight_update_client import WeightUpdateClient
 from marl_ray.config import Config
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId, PolicyId
@@ -198,7 +198,7 @@ class StageByStage(WeightUpdateClient):
         self.run_stage("start_weight_update")  # as after a sender that died during its update
         self.run_stage("update_weights", {"weights": weights})
         self.run_stage("finish_weight_update")
-        return self.set_version(version)
+        return super().update_weights(version, None)
 
 
 def test_an_update_stage_by_stage_equals_the_update_in_one_command(engine: GeneratorGroup) -> None:
