@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marl_ray.actors.evaluation_actors import EvaluationActors
 from marl_ray.actors.learner_group import LearnerGroup
-from marl_ray.actors.run_actors import RunActors, start_actors
+from marl_ray.actors.run_actors import EvaluationActors, RunActors, start_actors
 from marl_ray.config import Config, from_tree
 from marl_ray.config.keys import settings
 from marl_ray.core.batch import Batch, Group, MiniBatch

@@ -21,16 +21,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def serve_initial_weights(deadlines: Deadlines) -> Initialize[GenerationActor]:
-    """Return the initialisation of generators in an evaluation: serve the loaded weights as version 0."""
-    deadline = Deadline(deadlines.sync_s, "sync_s", "to serve its weights")
-
-    async def initialize(replica: Handle[GenerationActor]) -> None:
-        await replica.call(GenerationActor.serve_initial_weights, 0).within(deadline)
-
-    return initialize
-
-
 class GeneratorGroup:
     """The replicas of one policy's generator.
 
@@ -40,9 +30,7 @@ class GeneratorGroup:
 
     Args:
         workers_per_replica: vLLM workers of one replica.
-        restarts: maximum restarts per replica (see `RestartPolicy`).
-        initialize: gives weights to each incarnation before it serves.
-        start_lock: held while a replica starts.
+        initialize, restarts, start_lock: see `Supervisor` and `RestartPolicy`.
         reserve: reserves resources for one more replica and returns its spec; None if the group cannot grow.
         release: releases the resources of a removed replica.
     """
@@ -62,9 +50,7 @@ class GeneratorGroup:
         self.replicas = Supervisor(specs, policy, initialize, start_lock)
         self.workers_per_replica = workers_per_replica
         self._ids = [spec.id for spec in specs]
-        self._deadlines = deadlines
-        self._reserve = reserve
-        self._release = release
+        self._deadlines, self._reserve, self._release = deadlines, reserve, release
         self._in_flight: Counter[Handle[GenerationActor]] = Counter()
 
     async def start(self) -> list[str]:
@@ -81,10 +67,7 @@ class GeneratorGroup:
         return len(self._ids) - len(self.replicas.retired())
 
     async def resize(self, replicas: int) -> None:
-        """Start or remove replicas until there are `replicas`, and wait until all of them serve.
-
-        New replicas serve after they have received the weights. Requests in flight on removed replicas are retried on
-        the others. Retired replicas do not count.
+        """Start or remove replicas until there are `replicas`, not counting retired ones, and wait until all of them serve.
 
         Raises UserError for fewer than one replica; if the cluster cannot provide the resources in time, in which case
         nothing changes; and if a replica does not start, in which case the others are kept.
@@ -104,7 +87,8 @@ class GeneratorGroup:
             raise
 
     async def _reserve_replicas(self, number: int) -> list[ActorSpec[GenerationActor]]:
-        """Reserve resources for more replicas under the first unused numbers: for all, or none and a UserError."""
+        """Reserve resources for replicas under the first unused numbers. Raises UserError without reserving any if the
+        cluster has no place for all."""
         if number and self._reserve is None:
             raise UserError("a generator that shares its GPU with the learner cannot have further replicas")
         used = {id.replica for id in self._ids}
@@ -126,11 +110,12 @@ class GeneratorGroup:
             self._release(id)
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
-        """Sample a group of completions on the replica with the fewest sequences in flight. Requests with a lower
-        `priority` value, the index of their batch, are scheduled first."""
+        """Sample a group of completions. Requests with a lower `priority` value, the index of their batch, are scheduled
+        first."""
         deadline = Deadline(self._deadlines.rollout_s, "rollout_s", "to generate")
-        sequences = sampling.num_generations
-        return await self._call(sequences, deadline, GenerationActor.generate, prompt, sampling, priority=priority)
+        return await self._call(
+            sampling.num_generations, deadline, GenerationActor.generate, prompt, sampling, priority
+        )
 
     async def prompt_lengths(self, prompts: list[str]) -> list[int]:
         """Return the number of tokens of each prompt."""
@@ -151,13 +136,12 @@ class GeneratorGroup:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Call the replica with the fewest sequences in flight, to which this call adds `sequences`.
-
-        Retries after losses. Raises DeadlineExceeded if two calls in a row miss the deadline.
-        """
+        """Call the replica with the fewest sequences in flight, to which this call adds `sequences`, and retry after
+        losses. Raises DeadlineExceeded if two calls in a row miss the deadline."""
         was_late = False
         while True:
-            replica = min(await self.replicas.wait_ready(), key=self._load)
+            serving = await self.replicas.wait_ready()
+            replica = min(serving, key=lambda replica: (self.replicas.is_suspect(replica), self._in_flight[replica]))
             self._in_flight[replica] += sequences
             try:
                 return await replica.call(method, *args, **kwargs).within(deadline)
@@ -169,6 +153,3 @@ class GeneratorGroup:
                 self.replicas.report_lost(replica, str(error))
             finally:
                 self._in_flight[replica] -= sequences
-
-    def _load(self, replica: Handle[GenerationActor]) -> tuple[bool, int]:
-        return self.replicas.is_suspect(replica), self._in_flight[replica]

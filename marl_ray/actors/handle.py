@@ -63,12 +63,8 @@ class ActorFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A time limit in seconds, the setting that defines it, and the purpose of the wait.
-
-    Example:
-        >>> Deadline(30.0, "sync_s", "to update its weights")
-        Deadline(seconds=30.0, setting='sync_s', purpose='to update its weights')
-    """
+    """A time limit in seconds, the setting in `resources.deadlines` that defines it (or empty), and the purpose of the
+    wait (`to update its weights`)."""
 
     seconds: float
     setting: str
@@ -101,11 +97,8 @@ def without_gc() -> Iterator[None]:
 
 
 class Actor(ABC):
-    """The base class of all Ray actors.
-
-    The constructor only stores its arguments, so that the location is known before anything can fail. `start` does the
-    work, and its errors reach the caller unchanged.
-    """
+    """The base class of all Ray actors. The constructor only stores its arguments, so that the location is known before
+    anything can fail. `start` does the work, and its errors reach the caller unchanged."""
 
     concurrency_groups: ClassVar[Mapping[str, int]] = {}
     """Number of threads per concurrency group (`ray.method(concurrency_group=name)`), for methods that must answer while
@@ -142,8 +135,7 @@ class Handle(Generic[A]):
         remote: Any = ray.remote
         groups = actor_class.concurrency_groups
         remote_class = remote(concurrency_groups=dict(groups))(actor_class) if groups else remote(actor_class)
-        actor = remote_class.options(max_restarts=0, **options).remote(*arguments)
-        return cls(id, actor, incarnation)
+        return cls(id, remote_class.options(max_restarts=0, **options).remote(*arguments), incarnation)
 
     @overload
     def call(
@@ -155,8 +147,7 @@ class Handle(Generic[A]):
 
     def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Call[Any]:
         """Submit a method call without waiting for its result."""
-        name = method.__name__
-        return Call(self, name, getattr(self.actor, name).remote(*args, **kwargs))
+        return Call(self, method.__name__, getattr(self.actor, method.__name__).remote(*args, **kwargs))
 
     def kill(self) -> None:
         """Kill the process without waiting for its end."""

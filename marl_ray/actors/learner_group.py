@@ -1,27 +1,24 @@
 """The learner of one policy as one object, which the trainer calls.
 
-A learner's state is a function of the batches it has learned from. A lost learner is restored in its next incarnation
-from the last checkpoint and the batch log, up to the group's version, and the interrupted call is repeated. Each batch is
-therefore applied exactly once, whether the learner died before or after it had finished.
-
-Ranks work together and restart together: if one is lost, all are replaced, and the new ranks connect, load and replay as
-one.
+A lost learner is restored in its next incarnation from the last checkpoint and the batch log, up to the group's version,
+and the interrupted call is repeated: each batch is applied exactly once. If one rank is lost, all are replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice
-from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
+from marl_ray.actors.shared_learner import SharedLearnerView
+from marl_ray.actors.supervisor import Initialize, Supervisor
 from marl_ray.cluster.placement_plan import Transport
 from marl_ray.config import Deadlines
 from marl_ray.core.batch import Batch, Group, TrainingHistory, UpdateStats
@@ -39,33 +36,9 @@ GRACE_S = 10.0
 generator, arrives first."""
 
 
-class RankSupervisor(Protocol):
-    """The methods of `Supervisor` that a learner group uses."""
-
-    async def start(self) -> list[list[str]]: ...
-
-    async def close(self) -> None: ...
-
-    def serving(self) -> list[Handle[LearnerActor]]: ...
-
-    async def wait_ready(self, all_members: bool = False) -> list[Handle[LearnerActor]]: ...
-
-    def report_lost(self, handle: Handle[LearnerActor], reason: str) -> None: ...
-
-
+RankSupervisor = Supervisor[LearnerActor] | SharedLearnerView
 Supervise = Callable[[Initialize[LearnerActor]], RankSupervisor]
 """Creates the supervisor of a learner's ranks, given their initialisation."""
-
-
-def supervise_ranks(
-    specs: Sequence[ActorSpec[LearnerActor]],
-    deadlines: Deadlines,
-    restarts: int = 0,
-    start_lock: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-) -> Supervise:
-    """Return the factory of a `Supervisor` for ranks in processes of their own."""
-    policy = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
-    return lambda initialize: Supervisor(specs, policy, initialize, start_lock)
 
 
 class LearnerGroup:
@@ -103,41 +76,30 @@ class LearnerGroup:
 
     async def start(self) -> list[str]:
         """Start all ranks and return their notes."""
-        notes = [note for notes in await self.ranks.start() for note in notes]
-        return notes + self._notes
+        return [note for notes in await self.ranks.start() for note in notes] + self._notes
 
     async def close(self) -> None:
         """End all ranks."""
         await self.ranks.close()
 
     async def connect(self, generators: GeneratorGroup, history: TrainingHistory) -> None:
-        """Send the weights to these generators from now on. `history` has the checkpoint and the batches from which a
-        lost learner is restored."""
-        self._history = history
-        self._generators = generators
+        """Send the weights to these generators from now on, and restore a lost learner from `history`."""
+        self._generators, self._history = generators, history
         await self._retry_on_loss(self._connect_ranks)
 
     async def learn(self, queue: GroupQueue) -> UpdateStats:
-        """Learn from the next batch while its groups arrive: one optimizer step per mini-batch.
-
-        If a rank is lost, the batch starts again from the first group of the queue. Raises ValueError for a batch that
-        is not the next one.
-        """
+        """Learn from the next batch while its groups arrive: one optimizer step per mini-batch. If a rank is lost, the
+        batch starts again from the first group. Raises ValueError for a batch that is not the next one."""
         if queue.step != self.version:
-            raise ValueError(
-                f"{self.policy} has learned from {self.version} batches and cannot take batch {queue.step}"
-            )
+            raise ValueError(f"{self.policy} takes batch {self.version} next and cannot take batch {queue.step}")
         stats = await self._retry_on_loss(lambda ranks: self._learn_batch(ranks, queue))
         self.version += 1
         self.device.notify_trained()
         return stats
 
     async def update_weights(self, changed: bool) -> WeightSyncResult | None:
-        """Let all generators serve the learner's weights as `version`.
-
-        Weights that have not `changed` since the last update are sent only to engines that sleep. Returns None if no
-        generator serves; generators receive the weights before they serve again.
-        """
+        """Let all generators serve the learner's weights as `version`. Weights that have not `changed` since the last
+        update are sent only to engines that sleep. Returns None if no generator serves."""
         await self.device.wait_for_learners(self)
         async with self._update_lock:
             generators = self._connected.replicas.serving()
@@ -163,10 +125,6 @@ class LearnerGroup:
 
         return await self._retry_on_loss(compare)
 
-    def rank_handles(self) -> list[Handle[LearnerActor]]:
-        """Return the serving ranks."""
-        return self.ranks.serving()
-
     def engine_handles(self) -> list[Handle[GenerationActor]]:
         """Return the serving generators of the policy; none before `connect`."""
         return [] if self._generators is None else self._generators.replicas.serving()
@@ -186,9 +144,8 @@ class LearnerGroup:
 
     async def sees_path(self, path: str) -> bool:
         """Return whether the nodes of all ranks have `path` of the driver's file system."""
-        return all(
-            await self._run(self._deadline("start_s", "to look for the run folder"), LearnerActor.sees_path, path)
-        )
+        deadline = self._deadline("start_s", "to look for the run folder")
+        return all(await self._run(deadline, LearnerActor.sees_path, path))
 
     async def fingerprint(self, texts: list[str]) -> str:
         """Return the fingerprint of the tokenizer."""
@@ -236,10 +193,8 @@ class LearnerGroup:
         """Load the last checkpoint, and replay the logged batches up to the version."""
         if self._num_ranks > 1:
             await self._form_rank_group(ranks)
-        checkpoint = (self._history.checkpoint() if self._history else None) or self._loaded
-        step = 0
-        if checkpoint is not None:
-            step, folder = checkpoint
+        step, folder = (self._history and self._history.checkpoint()) or self._loaded or (0, None)
+        if folder is not None:
             deadline = self._deadline("checkpoint_s", "to load its checkpoint")
             await self._call_unlocked(ranks, deadline, LearnerActor.load, folder, step)
         if step < self.version:
@@ -283,10 +238,8 @@ class LearnerGroup:
         return Deadline(getattr(self._deadlines, setting) + grace_s, setting, purpose)
 
     async def _retry_on_loss(self, work: Callable[[Sequence[Handle[LearnerActor]]], Awaitable[R]]) -> R:
-        """Run `work` with all ranks, and again from the beginning with the next incarnation if a rank is lost.
-
-        Raises DeadlineExceeded if two incarnations in a row miss the deadline.
-        """
+        """Run `work` with all ranks, and again from the beginning with the next incarnation if a rank is lost. Raises
+        DeadlineExceeded if two incarnations in a row miss the deadline."""
         was_late = False
         while True:
             ranks = await self.ranks.wait_ready(all_members=True)
@@ -312,15 +265,11 @@ class LearnerGroup:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> list[R]:
-        """Return the results of all ranks. If one is lost, all are replaced. Raises _RankLost.
-
-        Calls to a rank are serialised, so a deadline covers only the call itself and not the time it spends queued, for
-        example behind a long update.
-        """
+        """Return the results of all ranks. If one is lost, all are replaced. Raises _RankLost. Calls to a rank are
+        serialised, so a deadline covers only the call itself and not the time it spends queued."""
         async with self._call_lock:
             try:
-                calls = [rank.call(method, *args, **kwargs) for rank in ranks]
-                return await gather(*(call.within(deadline) for call in calls))
+                return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
             except (ActorDied, DeadlineExceeded) as error:
                 for rank in ranks:
                     self.ranks.report_lost(rank, str(error))
@@ -334,8 +283,8 @@ class LearnerGroup:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> list[R]:
-        """Return the results of all ranks. The calls are submitted before any other coroutine runs, so all ranks receive
-        them in the same order."""
+        """Return the results of all ranks. All calls are submitted before any other coroutine runs, so all ranks receive
+        calls in the same order."""
         return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
 
 
@@ -351,10 +300,8 @@ class _StartBarrier:
 
     @asynccontextmanager
     async def wait(self, rank: Handle[LearnerActor], deadline_s: float) -> AsyncIterator[bool]:
-        """Yield True for the last rank at once, and False for the others after the last rank has left.
-
-        Raises DeadlineExceeded if not all ranks arrive, and UserError if the last rank fails.
-        """
+        """Yield True for the last rank at once, and False for the others after the last rank has left. Raises
+        DeadlineExceeded if not all ranks arrive, and UserError if the last rank fails."""
         self.ranks[rank.id] = rank
         if len(self.ranks) == self._num_ranks:
             self._condition.notify_all()

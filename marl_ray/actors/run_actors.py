@@ -1,30 +1,30 @@
-"""All actors of a run: created from the config, started together and ended together."""
+"""All actors of a run or of an evaluation, created from the config."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 
 from marl_ray.actors.engine import EngineSpec, engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
-from marl_ray.actors.handle import Deadline
+from marl_ray.actors.handle import Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
-from marl_ray.actors.learner_group import LearnerGroup, supervise_ranks
+from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.actors.sandbox_settings import sandbox_settings
 from marl_ray.actors.shared_device import DEDICATED, SharedDevice
 from marl_ray.actors.shared_learner import SharedLearner, SharedLearnerProcess
-from marl_ray.actors.supervisor import ActorSpec, Initialize
+from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor
 from marl_ray.cluster.placement_group import PlacementGroups, reserve
-from marl_ray.cluster.placement_plan import PlacementPlan, learner_id, make_plan
+from marl_ray.cluster.placement_plan import generator_plan, learner_id, make_plan, sandbox_plan
 from marl_ray.config import Config
 from marl_ray.core.concurrency import gather
 from marl_ray.core.ids import ActorId, PolicyId
@@ -43,26 +43,19 @@ Devices = Mapping[int | None, SharedDevice]
 """Devices that generators and learners use in turns, by number."""
 
 
-class ActorGroup(Protocol):
-    """Actors that are started and ended together."""
-
-    async def start(self) -> list[str]: ...
-
-    async def close(self) -> None: ...
+ActorGroup = GeneratorGroup | LearnerGroup | SandboxPool
 
 
 @dataclass(frozen=True, slots=True)
 class RunActors:
-    """The actors of a run."""
+    """The actors of a run: one generator group per agent, which agents of one policy share, one learner group per policy
+    and the sandbox pool."""
 
     generators: list[GeneratorGroup]
-    """Generator group of each agent; agents of one policy share a group."""
     learners: list[LearnerGroup]
-    """Learner group of each policy."""
     sandbox: SandboxPool
     placement: PlacementGroups
     devices: Sequence[SharedDevice] = ()
-    """Devices that generators and learners use in turns."""
 
     @property
     def groups(self) -> list[ActorGroup]:
@@ -90,20 +83,19 @@ class RunActors:
 
 
 async def start_actors(config: Config, optimizer_steps: int, startup: StartupTimer | None = None) -> RunActors:
-    """Create all actors of a run, and wait until they have started.
-
-    `optimizer_steps` is the length of the learners' schedules; `startup` records the duration of each part. Raises
-    UserError before any actor is created if the cluster lacks the resources, and the error of an actor that does not
-    start.
-    """
+    """Create all actors of a run, and wait until they have started. `optimizer_steps` is the length of the learners'
+    schedules. Raises UserError before any actor is created if the cluster lacks the resources, and the error of an actor
+    that does not start."""
     plan = make_plan(config, cluster_has_gpus=ray.cluster_resources().get("GPU", 0) > 0)
     startup = StartupTimer() if startup is None else startup
     with startup.part("placement"):
         placement = await reserve(plan, config.resources.deadlines.placement_s)
-    devices = _make_devices(config, plan)
+    sleep = Deadline(config.resources.deadlines.sync_s, "sync_s", "to release its device")
+    is_gpu = {agent.device: agent.generator_gpus > 0 for agent in plan.agents if agent.device is not None}
+    devices: Devices = {number: SharedDevice(number, is_gpu[number], sleep) for number in is_gpu}
     learners = _make_learner_groups(config, placement, optimizer_steps, devices)
     generators = {
-        learner.policy: make_generator_group(
+        learner.policy: _make_generator_group(
             config, learner.policy.number, placement, learner.initialize_generator, devices
         )
         for learner in learners
@@ -111,7 +103,7 @@ async def start_actors(config: Config, optimizer_steps: int, startup: StartupTim
     actors = RunActors(
         [generators[config.policy_of(agent)] for agent in range(config.num_agents)],
         learners,
-        make_sandbox_pool(config, placement),
+        _make_sandbox_pool(config, placement),
         placement,
         list(devices.values()),
     )
@@ -130,22 +122,15 @@ async def start_actors(config: Config, optimizer_steps: int, startup: StartupTim
     return actors
 
 
-def _make_devices(config: Config, plan: PlacementPlan) -> Devices:
-    shared = {agent.device: agent.generator_gpus > 0 for agent in plan.agents if agent.device is not None}
-    deadline = Deadline(config.resources.deadlines.sync_s, "sync_s", "to release its device")
-    return {number: SharedDevice(number, is_gpu, deadline) for number, is_gpu in shared.items()}
-
-
-def make_generator_group(
+def _make_generator_group(
     config: Config,
     agent: int,
     placement: PlacementGroups,
     initialize: Initialize[GenerationActor],
-    devices: Devices | None = None,
+    devices: Devices,
 ) -> GeneratorGroup:
-    """Create the generator group of an agent's policy without starting it."""
     settings, agent_plan = config.agents[agent], placement.plan.agents[agent]
-    device = (devices or {}).get(agent_plan.device)
+    device = devices.get(agent_plan.device)
     policy, on_gpu = config.policy_of(agent), agent_plan.generator_gpus > 0
     engine = EngineSpec(
         model=resolve_model(settings.name),
@@ -194,7 +179,6 @@ def make_generator_group(
 def _make_learner_groups(
     config: Config, placement: PlacementGroups, optimizer_steps: int, devices: Devices
 ) -> list[LearnerGroup]:
-    """Create one learner group per policy without starting them."""
     groups: dict[PolicyId, LearnerGroup] = {}
     deadlines = config.resources.deadlines
     for policies in config.learner_groups:
@@ -209,36 +193,28 @@ def _make_learner_groups(
         }
         if len(policies) > 1:
             id = learner_id(config, first)
-            process = SharedLearnerProcess(
-                ActorSpec(
-                    id, SharedLearner, (id, arguments), options | {"scheduling_strategy": placement.strategy(id)}
-                ),
-                deadlines,
-                settings.max_restarts,
-            )
+            placed = options | {"scheduling_strategy": placement.strategy(id)}
+            spec = ActorSpec(id, SharedLearner, (id, arguments), placed)
+            process = SharedLearnerProcess(spec, deadlines, settings.max_restarts)
             for policy in policies:
                 view = partial(process.view, policy)
                 groups[policy] = LearnerGroup(policy, view, 1, agent_plan.transport, deadlines)
             continue
         device = devices.get(agent_plan.device, DEDICATED)
-        ids = [ActorId("learner", first, rank) for rank in range(settings.ranks)]
-        specs = [
-            ActorSpec(
-                id,
-                LearnerActor,
-                (id, arguments[first], device.is_shared),
-                options | {"scheduling_strategy": placement.strategy(id)},
-            )
-            for id in ids
-        ]
+        ranks = []
+        for rank in range(settings.ranks):
+            id = ActorId("learner", first, rank)
+            placed = options | {"scheduling_strategy": placement.strategy(id)}
+            ranks.append(ActorSpec(id, LearnerActor, (id, arguments[first], device.is_shared), placed))
+        start = Deadline(deadlines.start_s, "start_s", "to start")
+        restarts = RestartPolicy(start, settings.max_restarts, deadlines.heartbeat_s)
         start_lock = device.lock_for_restore if agent_plan.learner_gpus else nullcontext
-        supervise = supervise_ranks(specs, deadlines, settings.max_restarts, start_lock)
-        groups[first] = LearnerGroup(first, supervise, len(specs), agent_plan.transport, deadlines, device)
+        supervise = partial(Supervisor, ranks, restarts, start_lock=start_lock)
+        groups[first] = LearnerGroup(first, supervise, len(ranks), agent_plan.transport, deadlines, device)
     return [groups[policy] for policy in config.policies]
 
 
-def make_sandbox_pool(config: Config, placement: PlacementGroups) -> SandboxPool:
-    """Create the sandbox pool without starting it."""
+def _make_sandbox_pool(config: Config, placement: PlacementGroups) -> SandboxPool:
     resources, deadlines = config.resources.sandbox, config.resources.deadlines
     return SandboxPool(
         sandbox_settings(config),
@@ -249,3 +225,71 @@ def make_sandbox_pool(config: Config, placement: PlacementGroups) -> SandboxPool
         heartbeat_s=deadlines.heartbeat_s,
         scheduling=[placement.strategy(ActorId("sandbox", None, worker)) for worker in range(resources.workers)],
     )
+
+
+class EvaluationActors:
+    """Generators of the models that are evaluated at present, and sandbox workers for the whole evaluation. At most one
+    generator group per agent exists at any time, so an evaluation needs no more resources than a run."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._logged: set[str] = set()
+        self._groups: dict[Hashable, tuple[GeneratorGroup, PlacementGroups]] = {}
+        self._placement: PlacementGroups | None = None
+        self.sandbox: SandboxPool
+
+    async def start(self) -> None:
+        """Start the sandbox workers. Raises UserError if the cluster lacks the resources or the required isolation."""
+        self._placement = await reserve(sandbox_plan(self._config), self._config.resources.deadlines.placement_s)
+        self.sandbox = _make_sandbox_pool(self._config, self._placement)
+        for note in await self.sandbox.start():
+            logger.info(note)
+
+    async def start_generators(self, configs: Sequence[Config]) -> list[GeneratorGroup]:
+        """Return a generator group per agent for the model of the agent in `configs[agent]`.
+
+        Agents with the same weights share a group. Existing groups are reused, and groups that are no longer needed are
+        ended. Raises UserError if the cluster lacks the resources, and the error of a generator that does not start.
+        """
+        keys: list[Hashable] = []
+        for agent, config in enumerate(configs):
+            settings = config.agents[agent]
+            keys.append((settings.name, settings.dtype, settings.generator, config.model.use_chat_template))
+        for key in self._groups.keys() - keys:
+            await _close(*self._groups.pop(key))
+        new = {key: keys.index(key) for key in keys if key not in self._groups}
+        await gather(*(self._start_group(key, configs[agent], agent) for key, agent in new.items()))
+        return [self._groups[key][0] for key in keys]
+
+    async def close(self) -> None:
+        """End all actors and release their resources."""
+        for group, placement in self._groups.values():
+            await _close(group, placement)
+        if self._placement is not None:
+            await _close(self.sandbox, self._placement)
+
+    async def _start_group(self, key: Hashable, config: Config, agent: int) -> None:
+        plan = generator_plan(config, agent, cluster_has_gpus=ray.cluster_resources().get("GPU", 0) > 0)
+        deadlines = config.resources.deadlines
+        deadline = Deadline(deadlines.sync_s, "sync_s", "to serve its weights")
+
+        async def initialize(replica: Handle[GenerationActor]) -> None:
+            await replica.call(GenerationActor.serve_initial_weights, 0).within(deadline)
+
+        placement = await reserve(plan, deadlines.placement_s)
+        group = _make_generator_group(config, agent, placement, initialize, {})
+        try:
+            notes = await group.start()
+        except BaseException:
+            await _close(group, placement)
+            raise
+        self._groups[key] = group, placement
+        for note in notes:
+            if note not in self._logged:
+                self._logged.add(note)
+                logger.info(note)
+
+
+async def _close(group: ActorGroup, placement: PlacementGroups) -> None:
+    await group.close()
+    placement.release()

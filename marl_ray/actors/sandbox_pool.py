@@ -2,17 +2,8 @@
 
     execute(programs) -> distinct programs -> cached? in flight? -> queue -> batches -> workers
 
-| wait | deadline | on expiry |
-|---|---|---|
-| start of a worker | `start` | the first start fails and names the worker; later starts are repeated by the supervisor |
-| heartbeat of a busy worker | `heartbeat_s` | the worker is replaced, its programs are retried once |
-| batch | the limits of its programs, two attempts each | the same |
-| report of a program | two attempts of the above | a report with `infra_error` |
-
-A worker runs one small batch at a time, so few programs wait behind a slow one and the others go to any free worker.
-Giving each worker two batches of 16 and taking back programs behind a slow one gained too little. With 64 programs on two
-workers, 4 of them endless, the last of the other programs finished after 12.4 s instead of 12.9 s, and all after 14.0 s
-instead of 12.9 s. Without slow programs the throughput was 6 % higher (medians, alternating in one run on a busy machine).
+A worker runs one small batch at a time, so few programs wait behind a slow one and the others go to any free worker. A
+batch is limited by the limits of its programs and by heartbeats. Programs of a lost worker are retried once.
 """
 
 from __future__ import annotations
@@ -38,7 +29,6 @@ from marl_ray.sandbox import (
     failed_report,
 )
 
-RESTARTS = 100
 START = Deadline(120.0, "", "to start")
 RESTART_S = 40.0
 """Time that a sandbox may take, beyond a program's own limit, to detect its own crash and restart."""
@@ -78,14 +68,11 @@ class _Item:
 
 
 class SandboxPool:
-    """Sandbox workers as one pool, with a cache of reports. For use from a single event loop.
+    """Sandbox workers as one pool, with a cache of `cache_size` reports. For use from a single event loop.
 
     Args:
         scheduling: one Ray scheduling strategy per worker; None spreads the workers over the nodes.
-        batch_size: maximum programs per batch.
-        cache_size: maximum cached reports.
-        start: deadline of a worker's start.
-        restarts: maximum restarts per worker (see `RestartPolicy`).
+        start, restarts: limits of each worker (see `RestartPolicy`).
         heartbeat_s: maximum seconds without a heartbeat of a busy worker.
         without: disabled isolation mechanisms (see `Sandbox`).
     """
@@ -100,30 +87,20 @@ class SandboxPool:
         batch_size: int = 8,
         cache_size: int = 4096,
         start: Deadline = START,
-        restarts: int = RESTARTS,
+        restarts: int = 100,
         heartbeat_s: float = 60.0,
         without: tuple[str, ...] = (),
     ) -> None:
         if num_workers < 1 or batch_size < 1:
             raise ValueError("a sandbox pool needs at least one worker and batch size 1")
         settings.candidates()  # raises for contradictory settings, before any actor is created
-        self._settings = settings
-        self._batch_size = batch_size
-        self._cache_size = cache_size
-        self._heartbeat_s = heartbeat_s
-        specs = [
-            ActorSpec(
-                ActorId("sandbox", None, worker),
-                SandboxWorker,
-                (settings, without),
-                {
-                    "num_cpus": num_cpus_per_worker,
-                    "max_concurrency": 2,  # `heartbeat` answers while `run` runs
-                    "scheduling_strategy": strategy,
-                },
-            )
-            for worker, strategy in zip(range(num_workers), scheduling or ["SPREAD"] * num_workers, strict=True)
-        ]
+        self._settings, self._heartbeat_s = settings, heartbeat_s
+        self._batch_size, self._cache_size = batch_size, cache_size
+        specs = []
+        for worker, strategy in zip(range(num_workers), scheduling or ["SPREAD"] * num_workers, strict=True):
+            options = {"num_cpus": num_cpus_per_worker, "scheduling_strategy": strategy}
+            options["max_concurrency"] = 2  # `heartbeat` answers while `run` runs
+            specs.append(ActorSpec(ActorId("sandbox", None, worker), SandboxWorker, (settings, without), options))
         self.workers = Supervisor(specs, RestartPolicy(start, restarts), on_change=self._dispatch)
         self._busy: set[Handle[SandboxWorker]] = set()
         self._new: deque[_Item] = deque()
@@ -169,17 +146,14 @@ class SandboxPool:
         results: list[ExecutionReport | asyncio.Future[ExecutionReport]] = []
         for program in programs:
             key = program.key
-            cached = self._cache.get(key)
-            if cached is not None:
+            if key in self._cache:
                 self._cache.move_to_end(key)
-                results.append(cached)
+                results.append(self._cache[key])
                 continue
-            item = self._pending.get(key)
-            if item is None:
-                item = _Item(key, program, asyncio.get_running_loop().create_future())
-                self._pending[key] = item
-                self._new.append(item)
-            results.append(item.future)
+            if key not in self._pending:
+                self._pending[key] = _Item(key, program, asyncio.get_running_loop().create_future())
+                self._new.append(self._pending[key])
+            results.append(self._pending[key].future)
         self._dispatch()
         # Shielded, because another caller may await the same program when this caller is cancelled.
         return [result if isinstance(result, ExecutionReport) else await asyncio.shield(result) for result in results]

@@ -30,17 +30,14 @@ def sandbox_settings(config: Config) -> SandboxSettings:
 
 
 def check_local_machine(config: Config) -> None:
-    """Raise UserError if a run on this machine lacks GPUs or sandbox isolation. Check nothing on a remote cluster."""
+    """Raise UserError if a run on this machine lacks GPUs, an isolation level that is requested by name, or the isolation
+    that scratch folders need. Check nothing on a remote cluster."""
     from marl_ray.cluster.ray_connection import cluster_address  # imports Ray, which a dry run does without
     from marl_ray.cluster.ray_private import visible_gpu_count
 
-    if not cluster_address():
-        make_plan(config, cluster_has_gpus=visible_gpu_count() > 0)
-        check_sandbox_here(config)
-
-
-def check_sandbox_here(config: Config) -> None:
-    """Raise UserError if this machine lacks an isolation level that is requested by name or needs scratch folders."""
+    if cluster_address():
+        return
+    make_plan(config, cluster_has_gpus=visible_gpu_count() > 0)
     settings = sandbox_settings(config)
     if settings.require is None and settings.isolation in ("auto", "none") and not settings.scratch_mb:
         return
@@ -48,9 +45,8 @@ def check_sandbox_here(config: Config) -> None:
         with Sandbox(settings):
             pass
     except SandboxUnavailable as error:
-        raise UserError(
-            f"sandbox: {error}. See marl-ray sandbox doctor, or ask for less with sandbox.isolation and sandbox.require"
-        ) from None
+        hint = "See marl-ray sandbox doctor, or ask for less with sandbox.isolation and sandbox.require"
+        raise UserError(f"sandbox: {error}. {hint}") from None
 
 
 def check_sandbox(config: Config) -> None:

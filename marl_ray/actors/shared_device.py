@@ -5,11 +5,7 @@
     wake       engines allocate weights, receive the learner's weights, allocate the KV cache and serve
 
 Every change of the memory on a shared device holds its lock. The holder waits only for calls with deadlines, never for
-the restart of an actor, so a lost actor releases the lock. Engines start asleep and learners offloaded; the first
-weight update wakes an engine, in every incarnation.
-
-A lost learner is rebuilt at once, also during a rollout: the engines sleep meanwhile, keep their requests, and receive
-their previous weights before they continue.
+the restart of an actor, so a lost actor releases the lock.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.handle import ActorDied, Deadline, Handle
@@ -25,21 +21,10 @@ from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.supervisor import Supervisor
 from marl_ray.core.concurrency import Condition, DeadlineExceeded, gather
 
+if TYPE_CHECKING:
+    from marl_ray.actors.learner_group import LearnerGroup
+
 MEGABYTE = 2**20
-
-
-class DeviceUser(Protocol):
-    """A policy's learner, as its device knows it."""
-
-    @property
-    def version(self) -> int:
-        """Number of applied batches."""
-
-    def rank_handles(self) -> list[Handle[LearnerActor]]:
-        """Return the serving ranks."""
-
-    def engine_handles(self) -> list[Handle[GenerationActor]]:
-        """Return the serving generators of the policy."""
 
 
 class DedicatedDevice:
@@ -47,17 +32,18 @@ class DedicatedDevice:
 
     is_shared = False
 
-    def register(self, learner: DeviceUser) -> None:
+    def register(self, learner: LearnerGroup) -> None:
         """Add a learner to the device."""
 
     @asynccontextmanager
-    async def lock_for_training(self, learner: DeviceUser) -> AsyncIterator[None]:
+    async def lock_for_training(self, learner: LearnerGroup) -> AsyncIterator[None]:
         """Hold the device for an update. Sleeping engines serve again after their next weight update."""
         yield
 
     @asynccontextmanager
     async def lock_for_restore(self) -> AsyncIterator[None]:
-        """Hold the device while a learner starts or replays batches. Engines continue afterwards with their weights."""
+        """Hold the device while a learner starts or replays batches. Engines that were awake then receive their previous
+        weights again and continue."""
         yield
 
     @asynccontextmanager
@@ -68,7 +54,7 @@ class DedicatedDevice:
         therefore has no weights."""
         yield False
 
-    async def wait_for_learners(self, learner: DeviceUser) -> None:
+    async def wait_for_learners(self, learner: LearnerGroup) -> None:
         """Wait until all learners on the device have applied as many batches as `learner`."""
 
     def notify_trained(self) -> None:
@@ -86,16 +72,14 @@ class SharedDevice(DedicatedDevice):
     is_shared = True
 
     def __init__(self, number: int, is_gpu: bool, deadline: Deadline) -> None:
-        self.number = number
-        self.is_gpu = is_gpu
-        self._deadline = deadline
+        self.number, self.is_gpu, self._deadline = number, is_gpu, deadline
         self._lock = asyncio.Lock()
         self._condition = Condition()
-        self._learners: list[DeviceUser] = []
+        self._learners: list[LearnerGroup] = []
         self._awake: dict[Handle[GenerationActor], Supervisor[GenerationActor]] = {}
         self._memory: dict[int, dict[str, float]] = {}
 
-    def register(self, learner: DeviceUser) -> None:
+    def register(self, learner: LearnerGroup) -> None:
         self._learners.append(learner)
 
     @asynccontextmanager
@@ -105,7 +89,7 @@ class SharedDevice(DedicatedDevice):
             yield
 
     @asynccontextmanager
-    async def lock_for_training(self, learner: DeviceUser) -> AsyncIterator[None]:
+    async def lock_for_training(self, learner: LearnerGroup) -> AsyncIterator[None]:
         async with self._lock:
             if self._awake:
                 await self._record_memory(learner.version, "play")
@@ -136,7 +120,7 @@ class SharedDevice(DedicatedDevice):
                 version = min(learner.version for learner in self._learners)
                 await self._record_memory(version - 1, "awake")
 
-    async def wait_for_learners(self, learner: DeviceUser) -> None:
+    async def wait_for_learners(self, learner: LearnerGroup) -> None:
         await self._condition.wait_for(lambda: all(other.version >= learner.version for other in self._learners))
 
     def notify_trained(self) -> None:
@@ -158,16 +142,16 @@ class SharedDevice(DedicatedDevice):
         await gather(*(sleep(engine, replicas) for engine, replicas in awake.items()))
         return awake
 
-    async def _record_memory(self, step: int, phase: str, trained: DeviceUser | None = None) -> None:
-        """Record the memory in use, and for the learner that has just `trained` its peak on the device. The maximum is
-        kept if a phase occurs several times; nothing is recorded if an actor is lost meanwhile."""
-        ranks = [rank for learner in self._learners for rank in learner.rank_handles()]
+    async def _record_memory(self, step: int, phase: str, trained: LearnerGroup | None = None) -> None:
+        """Record the maximum memory in use per phase, and for the learner that has just `trained` its peak on the device.
+        Nothing is recorded if an actor is lost meanwhile."""
+        ranks = [rank for learner in self._learners for rank in learner.ranks.serving()]
         try:
             engines = await gather(*(self._query(engine, GenerationActor.memory) for engine in self._engines()))
             learners = await gather(*(self._query(rank, LearnerActor.memory) for rank in ranks))
         except (ActorDied, DeadlineExceeded):
             return
-        on_device = [] if trained is None else trained.rank_handles()
+        on_device = [] if trained is None else trained.ranks.serving()
         pairs = zip(ranks, learners, strict=True)
         sizes = [*engines, *(peak if rank in on_device else now for rank, (now, peak) in pairs)]
         used = (max(sizes) if self.is_gpu else sum(sizes)) / MEGABYTE

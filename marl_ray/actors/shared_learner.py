@@ -1,15 +1,11 @@
 """One process for the learners of several policies, whose adapters share one frozen model on its device.
 
-Each policy keeps its own `LearnerGroup` with its version, weight updates, checkpoints and replay, and its own adapter,
-optimizer, schedule and metrics, with the same results as in a process of its own. The policies share the process and
-therefore its loss: after a restart all learners are restored before any of them is used.
-
     LearnerGroup of agent 0 -- SharedLearnerView --+
                                                    +-- Supervisor -- SharedLearner: LearnerActor of agent 0, of agent 1
     LearnerGroup of agent 1 -- SharedLearnerView --+
 
-Calls to the process are serialised. A call is submitted when the previous one has returned, so its deadline covers only
-the call itself.
+Each policy has the same results as in a process of its own. After a loss of the process all learners are restored before
+any of them is used. Calls to the process are serialised, so a deadline covers only the call itself.
 """
 
 from __future__ import annotations
@@ -85,21 +81,14 @@ class _QueuedCall:
 class SharedLearnerView:
     """One policy's view of the shared process, with the interface of a `Supervisor` that `LearnerGroup` uses."""
 
-    def __init__(
-        self,
-        policy: PolicyId,
-        initialize: Initialize[LearnerActor],
-        supervisor: Supervisor[SharedLearner],
-        lock: asyncio.Lock,
-        is_first: bool,
-    ) -> None:
+    def __init__(self, policy: PolicyId, initialize: Initialize[LearnerActor], process: SharedLearnerProcess) -> None:
         self.initialize = initialize
         self._id = ActorId("learner", policy)
-        self._supervisor, self._lock, self._is_first = supervisor, lock, is_first
+        self._process, self._supervisor = process, process.supervisor
 
     async def start(self) -> list[list[str]]:
         """Start the process, if this is the first policy; all groups of a run are started together."""
-        return await self._supervisor.start() if self._is_first else []
+        return await self._supervisor.start() if self._process.views[0] is self else []
 
     async def close(self) -> None:
         """End the process for all policies; all groups of a run are closed together."""
@@ -121,7 +110,7 @@ class SharedLearnerView:
 
     def handle(self, shared: Handle[SharedLearner]) -> Handle[LearnerActor]:
         """Return the policy's handle for an incarnation of the process."""
-        return SharedLearnerHandle(self._id, shared.actor, shared.incarnation, shared.location, self._lock)
+        return SharedLearnerHandle(self._id, shared.actor, shared.incarnation, shared.location, self._process.lock)
 
 
 class SharedLearnerProcess:
@@ -129,16 +118,15 @@ class SharedLearnerProcess:
 
     def __init__(self, spec: ActorSpec[SharedLearner], deadlines: Deadlines, restarts: int) -> None:
         policy = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
-        self._supervisor = Supervisor([spec], policy, self._initialize)
-        self._lock = asyncio.Lock()
-        self._views: list[SharedLearnerView] = []
+        self.supervisor = Supervisor([spec], policy, self._initialize)
+        self.lock = asyncio.Lock()
+        self.views: list[SharedLearnerView] = []
 
     def view(self, policy: PolicyId, initialize: Initialize[LearnerActor]) -> SharedLearnerView:
         """Return a policy's view. `initialize` restores the policy's learner in each incarnation."""
-        view = SharedLearnerView(policy, initialize, self._supervisor, self._lock, is_first=not self._views)
-        self._views.append(view)
-        return view
+        self.views.append(SharedLearnerView(policy, initialize, self))
+        return self.views[-1]
 
     async def _initialize(self, shared: Handle[SharedLearner]) -> None:
-        for view in self._views:
+        for view in self.views:
             await view.initialize(view.handle(shared))

@@ -5,19 +5,10 @@
        +-----(a restart is left)------------- lost <------------------------+-------------------------+
                                                +--(none is left)--> retired
 
-Incarnations of an actor are counted from 1, and each has its own handle, so the holder of an old handle can neither end
-nor replace a newer incarnation. Callers report a loss with `report_lost` and wait for actors with `wait_ready`. An actor
-is initialised before it serves: a generator receives its policy's weights, a learner its state. An error of a start
-that is no loss (a bug, a file system error) is raised by every wait.
-
-| phase | deadline | on expiry |
-|---|---|---|
-| starting | `RestartPolicy.start` | another start; retired if no other actor serves, because the cluster has no place |
-| initializing | that of each call in `initialize` | another start |
-| initializing again, after `mark_stale` | the same | lost |
-| serving | `RestartPolicy.heartbeat_s` for a heartbeat | lost |
-
-`wait_ready` waits for these phases only and therefore needs no deadline of its own.
+Callers report a loss with `report_lost` and wait for actors with `wait_ready`. An actor is initialised before it serves:
+a generator receives its policy's weights, a learner its state. Every phase has a deadline (that of `RestartPolicy`, or of
+the calls in `initialize`), so `wait_ready` needs none. An error of a start that is no loss (a bug, a file system error)
+is raised by every wait.
 """
 
 from __future__ import annotations
@@ -48,8 +39,6 @@ MAX_FAILED_STARTS = 4
 """Consecutive failed starts after which an actor is retired."""
 
 State = Literal["starting", "initializing", "serving", "suspect", "lost", "retired"]
-
-
 A = TypeVar("A", bound=Actor)
 Initialize = Callable[[Handle[A]], Awaitable[None]]
 """Prepares a started actor to serve."""
@@ -71,11 +60,8 @@ class ActorSpec(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """Limits of the supervision.
-
-    `start`: deadline of each start. `restarts`: maximum restarts of one actor within RESTART_WINDOW_S. `heartbeat_s`:
-    maximum seconds without a heartbeat while an actor serves; None disables heartbeats.
-    """
+    """The deadline of each start, the maximum number of restarts of one actor within RESTART_WINDOW_S, and the maximum
+    seconds without a heartbeat while an actor serves (None: no heartbeats)."""
 
     start: Deadline
     restarts: int = 0
@@ -119,10 +105,8 @@ class Supervisor(Generic[A]):
         self._members = {spec.id: _Member(spec) for spec in specs}
         self._removed: dict[ActorId, int] = {}
         """Last incarnation of each removed actor."""
-        self._policy = policy
-        self._initialize_actor = initialize
-        self._start_lock = start_lock
-        self._on_change = on_change
+        self._policy, self._initialize_actor = policy, initialize
+        self._start_lock, self._on_change = start_lock, on_change
         self._tasks: set[asyncio.Task[None]] = set()
         self._condition = Condition()
         self._closed = False
@@ -130,10 +114,7 @@ class Supervisor(Generic[A]):
         """Error of a start that is no loss."""
 
     async def start(self) -> list[list[str]]:
-        """Start all actors in parallel and return the notes of each. If one fails, all are ended.
-
-        Raises the error of that start, or DeadlineExceeded.
-        """
+        """Start all actors in parallel and return the notes of each. If a start fails, end all and raise its error."""
         try:
             return await gather(*(self._start(member) for member in self._members.values()))
         except BaseException:
@@ -156,19 +137,19 @@ class Supervisor(Generic[A]):
     async def wait_ready(self, all_members: bool = False) -> list[Handle[A]]:
         """Wait until one actor serves, or all with `all_members`, and return the serving actors. Raises UserError with
         the cause if that cannot happen any more."""
-        await self._condition.wait_for(lambda: self._is_ready(all_members) or self._cannot_become_ready(all_members))
+
+        def is_ready() -> bool:
+            return len(self.serving()) >= (len(self._members) if all_members else 1)
+
+        def is_hopeless() -> bool:
+            return self._bug is not None or self.exhausted() or (all_members and bool(self.retired()))
+
+        await self._condition.wait_for(lambda: is_ready() or is_hopeless())
         if self._bug is not None:
             raise self._bug
-        if not self._is_ready(all_members):
+        if not is_ready():
             raise UserError(self.last_failure)
         return self.serving()
-
-    def _is_ready(self, all_members: bool) -> bool:
-        serving = len(self.serving())
-        return serving == len(self._members) if all_members else serving > 0
-
-    def _cannot_become_ready(self, all_members: bool) -> bool:
-        return self._bug is not None or self.exhausted() or (all_members and bool(self.retired()))
 
     def exhausted(self) -> bool:
         """Return whether no actor serves or will serve again."""
@@ -235,8 +216,7 @@ class Supervisor(Generic[A]):
 
     async def _restart(self, member: _Member[A], reason: str) -> None:
         """Start the next incarnation, in as many attempts as allowed. `reason` is the cause of the last loss."""
-        failures = 0
-        given_up = False
+        failures, given_up = 0, False
         while not given_up and self._may_start(member):
             await asyncio.sleep(RESTART_PAUSE_S * failures)
             if member.state == "retired":
@@ -305,15 +285,14 @@ class Supervisor(Generic[A]):
     async def _initialize(self, member: _Member[A], handle: Handle[A]) -> None:
         member.state = "initializing"
         await self._initialize_actor(handle)
-        # No other coroutine has run since the initialisation returned, so the actor is up to date.
-        member.state = "serving"
+        member.state = (
+            "serving"  # no other coroutine has run since the initialisation returned: the actor is up to date
+        )
         self._notify()
 
     async def _monitor(self, member: _Member[A], handle: Handle[A], heartbeat_s: float) -> None:
-        """Request heartbeats as long as this incarnation serves or is initialised again.
-
-        A late heartbeat is requested twice, because the first answer may only look late if this process was suspended.
-        """
+        """Request heartbeats as long as this incarnation serves or is initialised again. A late heartbeat is requested
+        twice, because the first answer may only look late if this process was suspended."""
         deadline = Deadline(heartbeat_s / 2, "heartbeat_s", "to answer a heartbeat")
 
         async def request_heartbeat() -> None:

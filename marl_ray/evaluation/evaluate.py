@@ -25,7 +25,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from marl_ray.actors.evaluation_actors import EvaluationActors
+from marl_ray.actors.run_actors import EvaluationActors
 from marl_ray.actors.sandbox_settings import check_local_machine, check_sandbox
 from marl_ray.cluster.ray_connection import connect, disconnect
 from marl_ray.config import Config, to_yaml

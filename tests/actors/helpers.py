@@ -7,15 +7,17 @@ import os
 import signal
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from marl_ray.actors.engine import EngineSpec, engine_environment
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.generator_group import GeneratorGroup
+from marl_ray.actors.handle import Deadline
 from marl_ray.actors.learner_actor import LearnerActor
-from marl_ray.actors.learner_group import LearnerGroup, supervise_ranks
+from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice
-from marl_ray.actors.supervisor import ActorSpec, Initialize, skip_initialization
+from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor, skip_initialization
 from marl_ray.config import AgentConfig, CreditConfig, Deadlines, LearnerResources, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.episode import Generation, SamplingSpec
@@ -86,7 +88,8 @@ def learner(
     arguments = learner_arguments(folder, learning_rate, ranks)
     ids = [ActorId("learner", policy, rank) for rank in range(ranks)]
     specs = [ActorSpec(id, LearnerActor, (id, arguments, device.is_shared), {"num_cpus": 0}) for id in ids]
-    supervise = supervise_ranks(specs, deadlines, restarts)
+    restart_policy = RestartPolicy(Deadline(deadlines.start_s, "start_s", "to start"), restarts, deadlines.heartbeat_s)
+    supervise = partial(Supervisor, specs, restart_policy)
     return LearnerGroup(policy, supervise, ranks, "store", deadlines, device)
 
 
