@@ -7,6 +7,7 @@ CPU. Only this module uses vLLM's engine; `marl_ray.weights` uses its weight tra
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue
 import threading
@@ -27,16 +28,12 @@ IDLE_GAP_S = 0.005
 MAX_BATCH_WAIT_S = 0.1
 """Maximum time that a request waits for the rest of its batch."""
 MemoryTag = Literal["weights", "kv_cache"]
-MEMORY_TAGS: tuple[MemoryTag, ...] = ("weights", "kv_cache")
 """vLLM's names for memory that can be woken separately."""
 
 
 def engine_environment(cpus: float, on_gpu: bool, local_model: bool, verbose: bool) -> dict[str, str]:
-    """Return environment variables that must be set before vLLM is imported.
-
-    On a CPU these disable compilation (the first generation would compile C++ for 20 s) and the binding of threads to
-    one NUMA node, and set one thread per core of the actor.
-    """
+    """Return environment variables that must be set before vLLM is imported. On a CPU these disable compilation (the
+    first generation would compile C++ for 20 s) and the binding of threads to one NUMA node."""
     environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1"}
     if not verbose:
         environment["VLLM_LOGGING_LEVEL"] = "WARNING"
@@ -142,7 +139,7 @@ class EngineSleep:
 
     def begin(self) -> None:
         """Fall asleep from any state, including an interrupted update. Does nothing if the engine is asleep."""
-        if len(self._asleep) == len(MEMORY_TAGS):
+        if len(self._asleep) == 2:  # both tags
             return
         self._engine.collective_rpc("abandon_weight_update")
         for tag in tuple(self._asleep):  # vLLM puts everything to sleep or nothing
@@ -150,7 +147,7 @@ class EngineSleep:
         self._engine.sleep(level=2 if self._on_gpu else 1, mode="keep")
         if not self._on_gpu:
             self._engine.collective_rpc("free_kv_cache")
-        self._asleep = list(MEMORY_TAGS)
+        self._asleep = ["weights", "kv_cache"]
 
     def wake(self, tag: MemoryTag) -> None:
         """Allocate this memory again, without content. Does nothing if it is allocated."""
@@ -209,12 +206,11 @@ class Engine:
         future: Future = Future()
 
         def command() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(method(self._engine))
-            except Exception as error:
-                future.set_exception(error)
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(method(self._engine))
+                except Exception as error:
+                    future.set_exception(error)
 
         self._inbox.put(command)
         return asyncio.wrap_future(future)
@@ -278,17 +274,15 @@ class Engine:
             command()
 
     def _answer_heartbeats(self) -> None:
-        while True:
-            try:
+        with contextlib.suppress(queue.Empty):
+            while True:
                 future = self._heartbeats.get_nowait()
-            except queue.Empty:
-                return
-            if not future.set_running_or_notify_cancel():
-                continue
-            if self._failure is None:
-                future.set_result(None)
-            else:
-                future.set_exception(self._broken())
+                if not future.set_running_or_notify_cancel():
+                    continue
+                if self._failure is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(self._broken())
 
     def _broken(self) -> ActorBroken:
         return ActorBroken(f"the engine failed in a step: {self._failure}")
@@ -356,8 +350,7 @@ class Engine:
 
 
 def _convert(output: Any) -> Completion:
-    ids = tuple(output.token_ids)
-    logprobs = tuple(output.logprobs.logprobs)
+    ids, logprobs = tuple(output.token_ids), tuple(output.logprobs.logprobs)
     if len(logprobs) != len(ids):
         raise RuntimeError(f"vLLM returned {len(logprobs)} log-probabilities for {len(ids)} tokens")
     spans = tuple((int(span.version), span.end - span.start) for span in output.weight_versions or ())

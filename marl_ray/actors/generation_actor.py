@@ -17,13 +17,7 @@ from marl_ray.config import ModelConfig
 from marl_ray.core.episode import Generation, SamplingSpec, WeightVersion
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import ActorId
-from marl_ray.models.tokenization import (
-    decide_template,
-    describe_prompt_format,
-    encode_prompt,
-    fingerprint,
-    load_tokenizer,
-)
+from marl_ray.models import tokenization
 from marl_ray.weights import receiver
 from marl_ray.weights.receiver import Acknowledgement, StaleSenderError, TransferStage
 
@@ -42,8 +36,8 @@ class GenerationActor(Actor):
         """Load tokenizer and engine. Raises UserError for settings that vLLM rejects."""
         use_session_folder()
         with without_gc():
-            self.tokenizer = load_tokenizer(self.spec.model, self.model)
-            self.use_template, reason = decide_template(self.spec.model, self.tokenizer, self.model)
+            self.tokenizer = tokenization.load_tokenizer(self.spec.model, self.model)
+            self.use_template, reason = tokenization.decide_template(self.spec.model, self.tokenizer, self.model)
             try:
                 self.engine = Engine(self.spec, self.tokenizer.eos_token_id)
             except ValueError as error:  # vLLM's error for invalid combinations of settings
@@ -52,7 +46,7 @@ class GenerationActor(Actor):
             await self.engine.sleep()
         if self.id.replica > 0:
             return []
-        return [describe_prompt_format(str(self.id.policy), self.use_template, reason)]
+        return [tokenization.describe_prompt_format(str(self.id.policy), self.use_template, reason)]
 
     async def prompt_lengths(self, prompts: list[str]) -> list[int]:
         """Return the number of tokens of each prompt. Yields regularly, so that heartbeats are answered."""
@@ -60,19 +54,18 @@ class GenerationActor(Actor):
         for index, prompt in enumerate(prompts):
             if index % PROMPTS_PER_YIELD == 0:
                 await asyncio.sleep(0)
-            lengths.append(len(self._encode(prompt)))
+            lengths.append(len(tokenization.encode_prompt(self.tokenizer, prompt, self.use_template)))
         return lengths
 
     async def fingerprint(self, texts: list[str]) -> str:
-        """Return the fingerprint of the tokenizer (`marl_ray.models.tokenization.fingerprint`)."""
-        return fingerprint(self.tokenizer, texts)
+        return tokenization.fingerprint(self.tokenizer, texts)
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
         """Sample a group of completions (`Engine.generate`), empty if the prompt leaves no room for `max_new_tokens`.
         Raises RuntimeError before the first weight update, and ActorBroken after a failure of the engine."""
         if self.version is None:
             raise RuntimeError(f"{self.id} has not received any weights yet")
-        prompt_ids = self._encode(prompt)
+        prompt_ids = tokenization.encode_prompt(self.tokenizer, prompt, self.use_template)
         if self.spec.max_length - len(prompt_ids) < sampling.max_new_tokens:
             return Generation(tuple(prompt_ids), ())
         samples = await self.engine.generate(prompt_ids, sampling, priority)
@@ -119,6 +112,3 @@ class GenerationActor(Actor):
         )
         self.version = acknowledgement.version
         return acknowledgement
-
-    def _encode(self, prompt: str) -> list[int]:
-        return encode_prompt(self.tokenizer, prompt, self.use_template)

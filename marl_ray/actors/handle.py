@@ -28,17 +28,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import ray
-from ray.exceptions import (
-    GetTimeoutError,
-    LocalRayletDiedError,
-    NodeDiedError,
-    ObjectLostError,
-    OutOfMemoryError,
-    RayActorError,
-    RayError,
-    RayTaskError,
-    RpcError,
-)
+from ray import exceptions
 
 from marl_ray.core.concurrency import DeadlineExceeded, wait_within
 from marl_ray.core.errors import UserError
@@ -167,24 +157,24 @@ class Call(Generic[R]):
         waited_for = f"{self.handle.id} {deadline.purpose}"
         try:
             return await wait_within(deadline.seconds, waited_for, deadline.setting, self.reference)
-        except RayError as error:
+        except exceptions.RayError as error:
             raise self.translate(error) from error
 
-    def translate(self, error: RayError) -> Exception:
+    def translate(self, error: exceptions.RayError) -> Exception:
         """Return the error of the table above for an error of Ray."""
         id, location = self.handle.id, self.handle.location
         process = location or "no process yet"
-        if isinstance(error, RayActorError):
+        if isinstance(error, exceptions.RayActorError):
             if location is None:
                 return ActorDied(f"{id} died before it had started: {_last_line(error)}")
             return ActorDied(f"{id} died ({location})")
-        if isinstance(error, OutOfMemoryError):
+        if isinstance(error, exceptions.OutOfMemoryError):
             return ActorDied(f"{id} was ended by Ray, as its node was short of memory ({process})")
-        if isinstance(error, NodeDiedError | ObjectLostError):
+        if isinstance(error, exceptions.NodeDiedError | exceptions.ObjectLostError):
             return ActorDied(f"{id}'s answer is lost, with its node ({process})")
-        if isinstance(error, LocalRayletDiedError | RpcError):
+        if isinstance(error, exceptions.LocalRayletDiedError | exceptions.RpcError):
             return ActorDied(f"{id} cannot be called: {_last_line(error)}")
-        cause = error.cause if isinstance(error, RayTaskError) else error
+        cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
         if isinstance(cause, ActorBroken):
             return ActorBroken(f"{id} ({process}): {cause}")
         if isinstance(cause, ActorDied | DeadlineExceeded):
@@ -202,10 +192,10 @@ def wait_all(calls: Sequence[Call[R]], deadline: Deadline) -> list[R | Exception
     for call in calls:
         try:
             results.append(ray.get(call.reference, timeout=max(0.0, end - time.monotonic())))
-        except GetTimeoutError:
+        except exceptions.GetTimeoutError:
             waited_for = f"{call.handle.id} {deadline.purpose}"
             results.append(DeadlineExceeded.after(deadline.seconds, waited_for, deadline.setting))
-        except RayError as error:
+        except exceptions.RayError as error:
             results.append(call.translate(error))
     return results
 

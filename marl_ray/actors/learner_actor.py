@@ -76,8 +76,8 @@ class LearnerActor(Actor):
         return self._load(SINGLE_RANK, base)
 
     def open_rendezvous(self, one_machine: bool, timeout_s: float) -> Rendezvous:
-        """Return the rendezvous of this incarnation's ranks, called on rank 0. It listens on localhost for
-        `one_machine`, otherwise on this node's address. `timeout_s` limits every wait for another rank."""
+        """Return the rendezvous of this incarnation's ranks, which listens on rank 0's localhost for `one_machine`, else
+        on the address of its node. `timeout_s` limits every wait for another rank."""
         from marl_ray.learning.ranks import LOOPBACK, open_rendezvous
 
         host = LOOPBACK if one_machine else ray.util.get_node_ip_address()
@@ -106,14 +106,11 @@ class LearnerActor(Actor):
         if has_adapter(self.learner.policy):
             notes.append(f"{self.id.policy}: {describe_adapter(self.learner.policy)}")
         if self.learner.logprob_model.layout == "padded":
-            notes.append(
-                f"{self.id.policy}: learns in padded batches with the model's own attention, which takes longer: "
-                f"{self.learner.padding_reason}"
-            )
+            how = "learns in padded batches with the model's own attention, which takes longer"
+            notes.append(f"{self.id.policy}: {how}: {self.learner.padding_reason}")
         return notes
 
     def fingerprint(self, texts: list[str]) -> str:
-        """Return the fingerprint of the tokenizer (`marl_ray.models.tokenization.fingerprint`)."""
         return fingerprint(self.learner.tokenizer, texts)
 
     def sees_path(self, path: str) -> bool:
@@ -150,9 +147,8 @@ class LearnerActor(Actor):
 
     @collective_call
     def update_weights(self, generators: list[Handle[GenerationActor]], changed: bool) -> WeightSyncResult | None:
-        """Let these generators serve the weights as version `Learner.step`. Weights that have not `changed` since the
-        last update are not sent again. Rank 0 sends, and returns the result. Raises WeightSyncError and
-        StaleSenderError."""
+        """Let these generators serve the weights as version `Learner.step`, and return the result on rank 0. Send the
+        weights only if they have `changed`. Raises WeightSyncError and StaleSenderError."""
 
         def send() -> WeightSyncResult:
             assert self._sender is not None, "rank 0 has connected"

@@ -21,7 +21,7 @@ from marl_ray.actors.shared_learner import SharedLearnerView
 from marl_ray.actors.supervisor import Initialize, Supervisor
 from marl_ray.cluster.placement_plan import Transport
 from marl_ray.config import Deadlines
-from marl_ray.core.batch import Batch, Group, TrainingHistory, UpdateStats
+from marl_ray.core.batch import Group, TrainingHistory, UpdateStats
 from marl_ray.core.concurrency import Condition, DeadlineExceeded, gather, wait_within
 from marl_ray.core.errors import UserError
 from marl_ray.core.group_queue import GroupQueue
@@ -42,11 +42,8 @@ Supervise = Callable[[Initialize[LearnerActor]], RankSupervisor]
 
 
 class LearnerGroup:
-    """The ranks of one policy's learner. Each call goes to all ranks, and the result of rank 0 is returned.
-
-    `device` is locked while the learner uses it. Every method waits at most for the deadlines in `resources.deadlines`
-    and raises the errors of `marl_ray.actors.handle`.
-    """
+    """The ranks of one policy's learner. Each call goes to all ranks, waits at most for the deadlines in
+    `resources.deadlines`, raises the errors of `marl_ray.actors.handle`, and returns the result of rank 0."""
 
     def __init__(
         self,
@@ -117,9 +114,9 @@ class LearnerGroup:
 
     async def logprob_gap(self, groups: Sequence[Group]) -> float:
         """Return the mean absolute difference between the learner's and the groups' log-probabilities, nats per token."""
-        deadline = self._deadline("learn_s", "to score tokens")
 
         async def compare(ranks: Sequence[Handle[LearnerActor]]) -> float:
+            deadline = self._deadline("learn_s", "to score tokens")
             async with self.device.lock_for_training(self):
                 return (await self._call_all(ranks, deadline, LearnerActor.logprob_gap, groups))[0]
 
@@ -158,9 +155,12 @@ class LearnerGroup:
         while not self.device.is_shared and (groups := await queue.get(sent)):
             await self._call_all(ranks, deadline, LearnerActor.accumulate, queue.step, sent, groups)
             sent += len(groups)
-        remaining = _without_first(await queue.batch(), sent)
+        batch = await queue.batch()
+        if sent:
+            first, *others = batch.mini_batches
+            batch = replace(batch, mini_batches=(replace(first, groups=first.groups[sent:]), *others))
         async with self.device.lock_for_training(self):
-            return (await self._call_all(ranks, deadline, LearnerActor.finish, remaining, sent))[0]
+            return (await self._call_all(ranks, deadline, LearnerActor.finish, batch, sent))[0]
 
     async def _send_weights(self, generators: Sequence[Handle[GenerationActor]], changed: bool) -> WeightSyncResult:
         """Send the weights to these generators. Generators that do not accept them are lost."""
@@ -199,17 +199,13 @@ class LearnerGroup:
             await self._call_unlocked(ranks, deadline, LearnerActor.load, folder, step)
         if step < self.version:
             async with self.device.lock_for_restore():
-                await self._replay(ranks, step)
+                for number in range(step, self.version):
+                    if self._history is None:
+                        raise UserError(f"{self.policy} learner: there is no log of its batches")
+                    batch = await asyncio.to_thread(self._history.batch, number)
+                    await self._call_unlocked(ranks, self._deadline("learn_s", "to learn"), LearnerActor.update, batch)
         if self._generators is not None:
             await self._connect_ranks(ranks)
-
-    async def _replay(self, ranks: Sequence[Handle[LearnerActor]], step: int) -> None:
-        """Learn again from the logged batches, starting with batch number `step`."""
-        for number in range(step, self.version):
-            if self._history is None:
-                raise UserError(f"{self.policy} learner: there is no log of its batches")
-            batch = await asyncio.to_thread(self._history.batch, number)
-            await self._call_unlocked(ranks, self._deadline("learn_s", "to learn"), LearnerActor.update, batch)
 
     async def _form_rank_group(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
         """Connect the ranks through a rendezvous on rank 0's node, and load the model."""
@@ -328,11 +324,3 @@ class _StartBarrier:
 
 class _RankLost(Exception):
     """A rank is lost, and the supervisor has been notified."""
-
-
-def _without_first(batch: Batch, groups: int) -> Batch:
-    """Return the batch without the first groups of its first mini-batch."""
-    if not groups:
-        return batch
-    first, *others = batch.mini_batches
-    return replace(batch, mini_batches=(replace(first, groups=first.groups[groups:]), *others))

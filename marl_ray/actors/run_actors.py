@@ -35,14 +35,10 @@ from marl_ray.telemetry.timing import StartupTimer
 
 logger = logging.getLogger(__name__)
 
-MAX_CONCURRENT_CALLS = 100_000
-"""Concurrent calls to a generator. Ray's default is 1000, but the engine has its own queue."""
 STARTUP_PARTS: dict[type[Any], str] = {GeneratorGroup: "generators", LearnerGroup: "learners", SandboxPool: "sandbox"}
 TRANSPORTS = {"store": "Ray's object store", "nccl": "NCCL", "ipc": "CUDA IPC"}
 Devices = Mapping[int | None, SharedDevice]
 """Devices that generators and learners use in turns, by number."""
-
-
 ActorGroup = GeneratorGroup | LearnerGroup | SandboxPool
 
 
@@ -94,19 +90,13 @@ async def start_actors(config: Config, optimizer_steps: int, startup: StartupTim
     is_gpu = {agent.device: agent.generator_gpus > 0 for agent in plan.agents if agent.device is not None}
     devices: Devices = {number: SharedDevice(number, is_gpu[number], sleep) for number in is_gpu}
     learners = _make_learner_groups(config, placement, optimizer_steps, devices)
-    generators = {
-        learner.policy: _make_generator_group(
-            config, learner.policy.number, placement, learner.initialize_generator, devices
-        )
-        for learner in learners
-    }
-    actors = RunActors(
-        [generators[config.policy_of(agent)] for agent in range(config.num_agents)],
-        learners,
-        _make_sandbox_pool(config, placement),
-        placement,
-        list(devices.values()),
-    )
+    groups: dict[PolicyId, GeneratorGroup] = {}
+    for learner in learners:
+        first, initialize = learner.policy.number, learner.initialize_generator
+        groups[learner.policy] = _make_generator_group(config, first, placement, initialize, devices)
+    generators = [groups[config.policy_of(agent)] for agent in range(config.num_agents)]
+    sandbox = _make_sandbox_pool(config, placement)
+    actors = RunActors(generators, learners, sandbox, placement, list(devices.values()))
 
     async def start(group: ActorGroup) -> list[str]:
         with startup.part(STARTUP_PARTS[type(group)]):
@@ -123,11 +113,7 @@ async def start_actors(config: Config, optimizer_steps: int, startup: StartupTim
 
 
 def _make_generator_group(
-    config: Config,
-    agent: int,
-    placement: PlacementGroups,
-    initialize: Initialize[GenerationActor],
-    devices: Devices,
+    config: Config, agent: int, placement: PlacementGroups, initialize: Initialize[GenerationActor], devices: Devices
 ) -> GeneratorGroup:
     settings, agent_plan = config.agents[agent], placement.plan.agents[agent]
     device = devices.get(agent_plan.device)
@@ -146,12 +132,12 @@ def _make_generator_group(
         drain=config.rollout.inflight == "drain",
         colocated=device is not None,
     )
-    is_local_model = Path(engine.model).is_dir()
-    environment = engine_environment(settings.generator.cpus, on_gpu, is_local_model, config.output.verbose)
+    is_local = Path(engine.model).is_dir()
+    environment = engine_environment(settings.generator.cpus, on_gpu, is_local, config.output.verbose)
     options = {
         "num_cpus": settings.generator.cpus,
         "num_gpus": agent_plan.generator_gpus,
-        "max_concurrency": MAX_CONCURRENT_CALLS,
+        "max_concurrency": 100_000,  # Ray's default is 1000, but the engine has its own queue
         "runtime_env": {"env_vars": environment},
     }
 

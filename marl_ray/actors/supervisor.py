@@ -87,8 +87,8 @@ class _Member(Generic[A]):
 class Supervisor(Generic[A]):
     """Starts actors, tracks which of them serve, and replaces lost actors. For use from a single event loop.
 
-    `initialize` prepares each started incarnation to serve. Each start, without its initialisation, holds `start_lock()`.
-    `on_change` is called whenever an actor begins to serve or is retired.
+    Each start, without its initialisation, holds `start_lock()`. `on_change` is called whenever an actor begins to serve
+    or is retired.
     """
 
     def __init__(
@@ -285,9 +285,7 @@ class Supervisor(Generic[A]):
     async def _initialize(self, member: _Member[A], handle: Handle[A]) -> None:
         member.state = "initializing"
         await self._initialize_actor(handle)
-        member.state = (
-            "serving"  # no other coroutine has run since the initialisation returned: the actor is up to date
-        )
+        member.state = "serving"  # up to date, as no other coroutine has run since the initialisation returned
         self._notify()
 
     async def _monitor(self, member: _Member[A], handle: Handle[A], heartbeat_s: float) -> None:

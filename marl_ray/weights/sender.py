@@ -216,11 +216,7 @@ class CastSource:
     """
 
     def __init__(
-        self,
-        model: Any,
-        dtype: torch.dtype,
-        weights: WeightGatherer | None = None,
-        device: torch.device | None = None,
+        self, model: Any, dtype: torch.dtype, weights: WeightGatherer | None = None, device: torch.device | None = None
     ) -> None:
         self.model, self.dtype, self.device = model, dtype, device
         self.weights = weights or WeightGatherer(model)
