@@ -74,11 +74,9 @@ class GenerationActor(Actor):
         return Generation(tuple(prompt_ids), tuple(completions))
 
     async def heartbeat(self) -> None:
-        """Return when the engine answers (`Engine.heartbeat`)."""
         await self.engine.heartbeat()
 
     async def sleep(self) -> None:
-        """Release the device until the next weight update (`Engine.sleep`)."""
         await self.engine.sleep()
 
     async def memory(self) -> int:

@@ -114,7 +114,6 @@ class LearnerActor(Actor):
         return fingerprint(self.learner.tokenizer, texts)
 
     def sees_path(self, path: str) -> bool:
-        """Return whether this actor's node has `path` of the driver's file system."""
         return Path(path).exists()
 
     @ray.method(concurrency_group="heartbeat")
@@ -152,8 +151,7 @@ class LearnerActor(Actor):
 
         def send() -> WeightSyncResult:
             assert self._sender is not None, "rank 0 has connected"
-            update = self._sender.update_weights if changed else self._sender.set_version
-            return update(self.learner.step, self._make_client(generators))
+            return self._sender.update_weights(self.learner.step, self._make_client(generators), changed)
 
         return self._weights.run_on_rank_zero(send)
 
@@ -222,7 +220,6 @@ class WeightUpdateClient:
 
     @property
     def members(self) -> tuple[tuple[ActorId, int], ...]:
-        """Id and incarnation of each remaining generator."""
         return tuple((generator.id, generator.incarnation) for generator in self._generators)
 
     @property

@@ -218,10 +218,9 @@ class LearnerGroup:
 
     async def _connect_ranks(self, ranks: Sequence[Handle[LearnerActor]]) -> None:
         """Connect the ranks to the generators, which reject earlier incarnations from now on."""
-        generators, sync_s = self._connected, self._deadlines.sync_s
+        handles, workers = self._connected.replicas.serving(), self._connected.workers_per_replica
         deadline = self._deadline("sync_s", "to connect to its generators", GRACE_S)
-        handles, workers = generators.replicas.serving(), generators.workers_per_replica
-        arguments = (handles, ranks[0].incarnation, workers, self.transport, sync_s)
+        arguments = (handles, ranks[0].incarnation, workers, self.transport, self._deadlines.sync_s)
         await self._call_unlocked(ranks, deadline, LearnerActor.connect, *arguments)
 
     @property

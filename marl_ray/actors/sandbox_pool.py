@@ -63,7 +63,6 @@ class _Item:
     key: str
     program: Program
     future: asyncio.Future[ExecutionReport]
-    failures: int = 0
     failed_worker: ActorId | None = None
 
 
@@ -186,7 +185,14 @@ class SandboxPool:
         try:
             reports = await self._run_batch(worker, [item.program for item in items])
             for item, report in zip(items, reports, strict=True):
-                self._accept(worker, item, report)
+                if report.infra_error is not None:
+                    self._retry(worker, item, report.infra_error)
+                    continue
+                self.executions += 1
+                self._cache[item.key] = report
+                while len(self._cache) > self._cache_size:
+                    self._cache.popitem(last=False)
+                self._resolve(item, report)
         except Exception as error:  # callers of these programs must get an answer for any error
             for item in items:
                 self._retry(worker, item, str(error))
@@ -212,20 +218,9 @@ class SandboxPool:
         wall_s = (program.limits or self._settings.limits).program_wall_s
         return 2 * ((2 if program.visible else 1) * wall_s + RESTART_S)
 
-    def _accept(self, worker: Handle[SandboxWorker], item: _Item, report: ExecutionReport) -> None:
-        if report.infra_error is not None:
-            self._retry(worker, item, report.infra_error)
-            return
-        self.executions += 1
-        self._cache[item.key] = report
-        while len(self._cache) > self._cache_size:
-            self._cache.popitem(last=False)
-        self._resolve(item, report)
-
     def _retry(self, worker: Handle[SandboxWorker], item: _Item, reason: str) -> None:
         """Retry a program once on another worker, then report an infrastructure error."""
-        item.failures += 1
-        if item.failures > 1:
+        if item.failed_worker is not None:
             self._give_up(item, f"two sandbox workers failed, the last because: {reason}")
         else:
             item.failed_worker = worker.id

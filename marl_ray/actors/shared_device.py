@@ -152,8 +152,7 @@ class SharedDevice(DedicatedDevice):
         except (ActorDied, DeadlineExceeded):
             return
         on_device = [] if trained is None else trained.ranks.serving()
-        pairs = zip(ranks, learners, strict=True)
-        sizes = [*engines, *(peak if rank in on_device else now for rank, (now, peak) in pairs)]
+        sizes = engines + [peak if r in on_device else now for r, (now, peak) in zip(ranks, learners, strict=True)]
         used = (max(sizes) if self.is_gpu else sum(sizes)) / MEGABYTE
         name, recorded = f"memory/device_{self.number}/{phase}", self._memory.setdefault(step, {})
         recorded[name] = round(max(used, recorded.get(name, 0.0)), 1)

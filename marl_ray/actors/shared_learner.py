@@ -99,7 +99,6 @@ class SharedLearnerView:
         return [self.handle(shared) for shared in self._supervisor.serving()]
 
     async def wait_ready(self, all_members: bool = False) -> list[Handle[LearnerActor]]:
-        """Wait until the process serves (`Supervisor.wait_ready`)."""
         return [self.handle(shared) for shared in await self._supervisor.wait_ready(all_members)]
 
     def report_lost(self, handle: Handle[LearnerActor], reason: str) -> None:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, Protocol
 
 import torch
@@ -83,12 +83,18 @@ class WeightSender:
         self._acknowledged: dict[Any, int] = {}
         """Checksum that each generator acknowledged last, by name and incarnation."""
 
-    def update_weights(self, version: WeightVersion, receivers: WeightReceivers) -> WeightSyncResult:
-        """Send the weights as `version`. Raises WeightSyncError."""
-        checksum, sent_bytes, changed = Checksum(), 0, None
-        if self.transport == "store":
+    def update_weights(
+        self, version: WeightVersion, receivers: WeightReceivers, changed: bool = True
+    ) -> WeightSyncResult:
+        """Send the weights as `version`, or only the version if the weights have not `changed` since they were sent.
+        Raises WeightSyncError."""
+        checksum, sent_bytes, changed_share = Checksum(), 0, None
+        if not changed and self.checksum is not None:
+            checksum.value = self.checksum
+            acknowledgements = receivers.update_weights(version, None)
+        elif self.transport == "store":
             update = self._make_update(checksum, receivers)
-            sent_bytes, changed = update.nbytes, None if update.base is None else self._snapshot.changed
+            sent_bytes, changed_share = update.nbytes, None if update.base is None else self._snapshot.changed
             acknowledgements = receivers.update_weights(version, update)
         else:
             for _, tensor in checksum.watch(self.source):
@@ -99,15 +105,13 @@ class WeightSender:
                 torch.cuda.empty_cache()
             acknowledgements = receivers.update_weights(version, None)
         self.checksum = checksum.value
-        result = self._check(version, self.checksum, acknowledgements, receivers, sent_bytes, changed)
+        for got in acknowledgements:
+            if (got.version, got.checksum) != (version, self.checksum):
+                expected = f"the learner sent version {version} with {self.checksum}"
+                received = f"acknowledged version {got.version} with checksum {got.checksum}"
+                raise WeightSyncError(f"{got.generator} {received}, {expected}")
         self._acknowledged |= dict.fromkeys(receivers.members, self.checksum)
-        return result
-
-    def set_version(self, version: WeightVersion, receivers: WeightReceivers) -> WeightSyncResult:
-        """Label the weights sent last as `version`, or send them if none were sent. Raises WeightSyncError."""
-        if self.checksum is None:
-            return self.update_weights(version, receivers)
-        return self._check(version, self.checksum, receivers.update_weights(version, None), receivers)
+        return WeightSyncResult(version, self.checksum, dict(receivers.failed), sent_bytes, changed_share)
 
     def _make_update(self, checksum: Checksum, receivers: WeightReceivers) -> WeightUpdate:
         """Return the changes if all receivers have the snapshot, otherwise all weights."""
@@ -122,22 +126,6 @@ class WeightSender:
             update = WeightUpdate(deltas, keep=True)
         self._snapshot.checksum = checksum.value
         return update
-
-    def _check(
-        self,
-        version: WeightVersion,
-        checksum: int,
-        acknowledgements: Sequence[Acknowledgement],
-        receivers: WeightReceivers,
-        sent_bytes: int = 0,
-        changed: float | None = None,
-    ) -> WeightSyncResult:
-        for got in acknowledgements:
-            if (got.version, got.checksum) != (version, checksum):
-                expected = f"the learner sent version {version} with {checksum}"
-                received = f"acknowledged version {got.version} with checksum {got.checksum}"
-                raise WeightSyncError(f"{got.generator} {received}, {expected}")
-        return WeightSyncResult(version, checksum, dict(receivers.failed), sent_bytes, changed)
 
     def _send_in_stages(self, receivers: WeightReceivers) -> None:
         """Send to all remaining receivers; if one is lost, start again without it."""

@@ -6,7 +6,7 @@ the engines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,10 +152,12 @@ class WorkerExtension:
     def free_kv_cache(self) -> None:
         """Free the memory of the KV cache, which must not be used until `restore_kv_cache`."""
         self.freed = []
-        for storage in self._kv_storages():
-            if size := storage.nbytes():  # several layers may share a storage
-                self.freed.append((storage, size))
-                storage.resize_(0)
+        for cache in self.model_runner.kv_caches:
+            for tensor in cache if isinstance(cache, list | tuple) else [cache]:
+                storage = tensor.untyped_storage()
+                if size := storage.nbytes():  # several layers may share a storage
+                    self.freed.append((storage, size))
+                    storage.resize_(0)
         release_cached_memory(self.device)
 
     def restore_kv_cache(self) -> None:
@@ -167,8 +169,3 @@ class WorkerExtension:
 
     def memory_in_use(self) -> int:
         return memory_in_use(self.device)
-
-    def _kv_storages(self) -> Iterator[torch.UntypedStorage]:
-        for cache in self.model_runner.kv_caches:
-            for tensor in cache if isinstance(cache, list | tuple) else [cache]:
-                yield tensor.untyped_storage()
