@@ -67,7 +67,7 @@ class GeneratorGroup:
         return len(self._ids) - len(self.replicas.retired())
 
     async def resize(self, replicas: int) -> None:
-        """Start or remove replicas until there are `replicas`, not counting retired ones, and wait until all of them serve.
+        """Start or remove replicas until there are `replicas`, without retired ones, and wait until all of them serve.
 
         Raises UserError for fewer than one replica; if the cluster cannot provide the resources in time, in which case
         nothing changes; and if a replica does not start, in which case the others are kept.

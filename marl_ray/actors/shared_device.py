@@ -143,8 +143,8 @@ class SharedDevice(DedicatedDevice):
         return awake
 
     async def _record_memory(self, step: int, phase: str, trained: LearnerGroup | None = None) -> None:
-        """Record the maximum memory in use per phase, and for the learner that has just `trained` its peak on the device.
-        Nothing is recorded if an actor is lost meanwhile."""
+        """Record the maximum memory in use per phase; the learner that has just `trained` counts with its peak. Record
+        nothing if an actor is lost meanwhile."""
         ranks = [rank for learner in self._learners for rank in learner.ranks.serving()]
         try:
             engines = await gather(*(self._query(engine, GenerationActor.memory) for engine in self._engines()))

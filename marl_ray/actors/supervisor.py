@@ -5,10 +5,10 @@
        +-----(a restart is left)------------- lost <------------------------+-------------------------+
                                                +--(none is left)--> retired
 
-Callers report a loss with `report_lost` and wait for actors with `wait_ready`. An actor is initialised before it serves:
-a generator receives its policy's weights, a learner its state. Every phase has a deadline (that of `RestartPolicy`, or of
-the calls in `initialize`), so `wait_ready` needs none. An error of a start that is no loss (a bug, a file system error)
-is raised by every wait.
+Callers report a loss with `report_lost` and wait for actors with `wait_ready`, which raises errors of a start that are
+no loss (a bug, a file system error). An actor is initialised before it serves: a generator receives its policy's
+weights, a learner its state. Every phase has a deadline (that of `RestartPolicy`, or of the calls in `initialize`), so
+`wait_ready` needs none.
 """
 
 from __future__ import annotations
