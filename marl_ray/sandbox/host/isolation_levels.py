@@ -61,18 +61,13 @@ class SandboxSettings:
 
     def candidates(self) -> list[str]:
         """Return the levels to try, strongest first. Raises SandboxUnavailable for contradictory settings."""
-        levels = {
-            "auto": [*reversed(LEVELS)],
-            "bwrap": ["bwrap"],
-            "process": ["process+landlock", "process"],
-            "none": ["none"],
-        }[self.isolation]
         if self.isolation == "none" and not self.allow_unsafe:
             raise SandboxUnavailable("isolation 'none' runs programs unprotected: it needs allow_unsafe: true")
-        allowed = [
-            level for level in LEVELS[LEVELS.index(self.require or "none") :] if level != "none" or self.allow_unsafe
-        ]
-        levels = [level for level in levels if level in allowed]
+        named = {"auto": LEVELS, "bwrap": ["bwrap"], "process": ["process", "process+landlock"], "none": ["none"]}
+        strong_enough = LEVELS[LEVELS.index(self.require or "none") :]
+        levels = [level for level in reversed(LEVELS) if level in named[self.isolation] and level in strong_enough]
+        if not self.allow_unsafe:
+            levels = [level for level in levels if level != "none"]
         if not levels:
             raise SandboxUnavailable(f"isolation '{self.isolation}' cannot reach the required '{self.require}'")
         return levels

@@ -13,10 +13,7 @@ from marl_ray.sandbox.inside.protocol.messages import Limits
 
 _LIMITS = Limits(test_cpu_s=5.0, test_wall_s=10.0, program_wall_s=20.0)
 """Limits of the self-test."""
-_CORRECT = """
-def f(x):
-    return [x, x + 1]
-"""
+_CORRECT = "def f(x): return [x, x + 1]"
 _WRITES_FILE = """
 def f():
     with open("a", "w") as file:
