@@ -19,9 +19,8 @@ from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.run_actors import EvaluationActors, RunActors, start_actors
 from marl_ray.config import Config, from_tree
 from marl_ray.config.keys import settings
-from marl_ray.core.batch import Batch, Group, MiniBatch
+from marl_ray.core.batch import Batch, Group, GroupQueue, MiniBatch
 from marl_ray.core.episode import Generation, SamplingSpec, Task
-from marl_ray.core.group_queue import GroupQueue
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS
 from marl_ray.storage.run_folder import RunFolder, StoredHistory

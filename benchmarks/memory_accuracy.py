@@ -30,9 +30,8 @@ from marl_ray.cluster.capacity_plan import plan_capacity
 from marl_ray.cluster.hardware import local_node
 from marl_ray.cluster.memory_estimate import ModelInfo, read_model_config
 from marl_ray.config import Config, ModelConfig, from_tree
-from marl_ray.core.batch import Batch, Group, MiniBatch
+from marl_ray.core.batch import Batch, Group, GroupQueue, MiniBatch
 from marl_ray.core.episode import Completion, SamplingSpec
-from marl_ray.core.group_queue import GroupQueue
 from marl_ray.models.names import resolve_model
 from marl_ray.models.tokenization import load_tokenizer
 from marl_ray.storage.run_folder import RunFolder, StoredHistory

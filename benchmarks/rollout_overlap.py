@@ -31,9 +31,8 @@ from benchmarks.simulated_durations import Pace, SlotEngine
 from marl_ray.actors.generation_actor import GenerationActor
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.config import Config, from_tree
-from marl_ray.core.batch import Batch, Group, UpdateStats
+from marl_ray.core.batch import Batch, Group, GroupQueue, UpdateStats
 from marl_ray.core.episode import Generation, SamplingSpec
-from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import ActorId
 from marl_ray.core.state import TrainerState
 from marl_ray.launch.run_checks import check

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from benchmarks.simulated_durations import Pace, SlotEngine
-from marl_ray.core.batch import Group, UpdateStats
+from marl_ray.core.batch import Group, GroupQueue, UpdateStats
 from marl_ray.core.episode import Completion, Generation, Outcome, SamplingSpec, Task
-from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import PolicyId
 from marl_ray.environments.base import Environment
 

@@ -21,10 +21,9 @@ from marl_ray.actors.shared_learner import SharedLearnerView
 from marl_ray.actors.supervisor import Initialize, Supervisor
 from marl_ray.cluster.placement_plan import Transport
 from marl_ray.config import Deadlines
-from marl_ray.core.batch import Group, TrainingHistory, UpdateStats
+from marl_ray.core.batch import Group, GroupQueue, TrainingHistory, UpdateStats
 from marl_ray.core.concurrency import Condition, DeadlineExceeded, gather, wait_within
 from marl_ray.core.errors import UserError
-from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.weights.receiver import WeightSyncResult
 

@@ -86,7 +86,7 @@ def _eval(options: argparse.Namespace) -> None:
 def load_config(options: argparse.Namespace) -> Config:
     """Return the config of --config, or of the first run among the models. Raises UserError."""
     from marl_ray.config import ALGORITHMS, from_tree, parse_overrides
-    from marl_ray.config.parsing import read_yaml
+    from marl_ray.config.values import read_yaml
     from marl_ray.evaluation.model_sources import BASE, run_folder_of
     from marl_ray.storage.resume import SavedRun
 

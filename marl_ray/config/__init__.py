@@ -2,7 +2,6 @@
 
 from marl_ray.config.loader import from_tree, load, to_tree, to_yaml
 from marl_ray.config.optimization import CreditConfig, LoraConfig, OptimizerConfig
-from marl_ray.config.parsing import parse_overrides
 from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config
 from marl_ray.config.sections import (
     CodeCompletionConfig,
@@ -14,6 +13,7 @@ from marl_ray.config.sections import (
     ModelConfig,
     ModelKwargs,
 )
+from marl_ray.config.values import parse_overrides
 
 __all__ = [
     "ALGORITHMS",

@@ -16,11 +16,10 @@ import yaml
 
 from marl_ray.config.compat import canonical_key, canonical_keys, canonical_values, compat_settings
 from marl_ray.config.keys import AGENT_KEYS, agent_keys, mapping_of, refuse, sections, settings, types_of
-from marl_ray.config.parsing import read_yaml
 from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config
 from marl_ray.config.sections import GeneratorResources, LearnerResources
 from marl_ray.config.validation import check, count_agents, derive, shared_policy
-from marl_ray.config.values import accepts_null, convert
+from marl_ray.config.values import accepts_null, convert, read_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
 

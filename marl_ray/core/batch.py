@@ -1,10 +1,12 @@
-"""Learner inputs (groups, mini-batches, batches) and learner outputs (update statistics)."""
+"""Learner inputs (groups, mini-batches, batches and the queue of groups) and learner outputs (update statistics)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from marl_ray.core.concurrency import Condition, now
 from marl_ray.core.episode import Completion
 
 
@@ -43,10 +45,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
-    """The groups of one optimizer step.
-
-    Weights are divided by `normalizer`: the number of groups, or with `loss_aggregation` token_mean of their tokens.
-    """
+    """The groups of one optimizer step, whose weights are divided by `normalizer`: the number of groups, or with
+    `loss_aggregation` token_mean of their tokens."""
 
     groups: tuple[Group, ...]
     normalizer: int
@@ -54,23 +54,69 @@ class MiniBatch:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The groups that one agent, or all agents of one policy, learn from in step `step` (from 0).
-
-    One optimizer step per mini-batch.
-    """
+    """The groups that one agent, or all agents of one policy, learn from in step `step` (from 0)."""
 
     step: int
     mini_batches: tuple[MiniBatch, ...]
+
+
+class GroupQueue:
+    """The groups of one policy's batch, from the rollout tasks to the learner, in the order of gradient accumulation.
+
+    The producer puts groups while other episodes of the batch still run, and closes the queue with the complete batch
+    once that batch is in the batch log and the policy may learn from it. Reading does not remove groups: a learner that
+    is lost in the middle of a batch starts again with `get(0)`.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        """Number of the batch, from 0."""
+        self.waited_s = 0.0
+        """Seconds that the learner has waited in `get` and `batch`."""
+        self._groups: list[Group] = []
+        self._batch: Batch | None = None
+        self._condition = Condition()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @property
+    def closed(self) -> bool:
+        return self._batch is not None
+
+    def put(self, groups: Sequence[Group]) -> None:
+        """Append groups of the first mini-batch."""
+        self._groups += groups
+        self._condition.notify_all()
+
+    def close(self, batch: Batch) -> None:
+        """Make the complete batch available; no group follows."""
+        self._batch = batch
+        self._condition.notify_all()
+
+    async def get(self, start: int) -> Sequence[Group]:
+        """Return the groups from position `start` on, as soon as there is one; none if the queue is closed first."""
+        await self._wait_for(lambda: len(self._groups) > start or self.closed)
+        return self._groups[start:]
+
+    async def batch(self) -> Batch:
+        """Return the complete batch, once the queue is closed."""
+        await self._wait_for(lambda: self.closed)
+        assert self._batch is not None
+        return self._batch
+
+    async def _wait_for(self, predicate: Callable[[], bool]) -> None:
+        started = now()
+        await self._condition.wait_for(predicate)
+        self.waited_s += now() - started
 
 
 class TrainingHistory(Protocol):
     """The data from which one policy's learner is restored: its state after batch s is a function of this data."""
 
     def checkpoint(self) -> tuple[int, str] | None:
-        """Return the newest complete checkpoint: its number of batches and the policy's folder in it.
-
-        None if there is none: the learner starts from the base model.
-        """
+        """Return the number of batches and the policy's folder of the newest complete checkpoint; None for the base
+        model."""
 
     def batch(self, step: int) -> Batch:
         """Return the policy's batch of step `step`. Raises UserError if the log no longer has it."""
@@ -90,17 +136,14 @@ class ImportanceRatioStats:
 
 @dataclass(frozen=True, slots=True)
 class ClippingStats:
-    """Ratios between the policy and the policy before the batch, over the tokens with a gradient.
-
-    With loss gspo, the ratio of a token is the ratio of its completion.
-    """
+    """Ratios of tokens with a gradient (gspo: of their completions) to the policy before the batch."""
 
     clip_fraction: float
     """Share of tokens whose gradient is clipped to zero."""
     ratio_mean: float
     ratio_max: float
     kl: float
-    """KL divergence from the policy before the batch, nats per token: the mean of r - 1 - log r over token ratios r."""
+    """KL divergence from that policy, nats per token: the mean of r - 1 - log r over token ratios r."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +160,14 @@ class CriticStats:
 
 @dataclass(frozen=True, slots=True)
 class UpdateStats:
-    """Statistics of one update. Loss and gradient norm are means over mini-batches, 0 without a gradient.
-
-    Optional fields are None if nothing was computed.
-    """
+    """Statistics of one update, None where nothing was computed. `loss` and `grad_norm` are means over mini-batches, 0
+    without a gradient."""
 
     loss: float
     grad_norm: float
     learning_rate: float
     logprob_gap: float | None
-    """Mean absolute difference between the learner's and the engine's log-probabilities before the update, nats per
-    token. About 0 if both have the same weights."""
+    """Mean |learner - engine log-probability| before the update, nats per token. About 0 with the same weights."""
     importance_ratios: ImportanceRatioStats | None
     """Before the update."""
     optimizer_steps: int
@@ -135,11 +175,8 @@ class UpdateStats:
     skipped_steps: int
     """Optimizer steps skipped because the loss or gradient was not finite."""
     entropy: float | None = None
-    """Mean entropy of the policy at the tokens with a gradient, at the sampling temperature, before the update, nats
-    per token."""
+    """Mean entropy at the tokens with a gradient, at the sampling temperature, before the update, nats per token."""
     clipping: ClippingStats | None = None
-    """For losses with a ratio to the policy before the batch."""
     reference_kl: float | None = None
-    """KL divergence from the reference policy before the update, nats per token. None without a reference."""
+    """KL divergence from the reference policy before the update, nats per token."""
     critic: CriticStats | None = None
-    """None without a critic."""

@@ -39,18 +39,12 @@ async def wait_within(deadline_s: float, waited_for: str, setting: str, awaitabl
 
 
 class Condition:
-    """A condition variable for tasks of one event loop, without a lock and without a deadline.
-
-    Example:
-        >>> async def wait_for_three(condition, items):
-        ...     await condition.wait_for(lambda: len(items) == 3)
-    """
+    """A condition variable for tasks of one event loop, without a lock and without a deadline."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
 
     def notify_all(self) -> None:
-        """Make all waiting tasks check their predicates again."""
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -1,9 +1,7 @@
 """Tasks, completions, joint actions, and the episode tree that they form.
 
-A run is a cooperative Dec-POMDP: agent i observes only its own prompts (observations) and its own past responses
-(history). The tuple of all agents' completions is a joint action, which the environment turns into an outcome. An episode is a
-tree of nodes: at a node every agent has one prompt and one group of completions, and each expanded joint action leads
-to a child. With one expanded joint action per node the tree is a chain.
+At a node of the tree, every agent has one prompt and one group of completions. A joint action has one completion per
+agent, gets an outcome from the environment and, if it is expanded, leads to a child.
 """
 
 from __future__ import annotations
@@ -18,11 +16,7 @@ WeightVersion = int
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem. `fields` holds hashable values by name that only its environment reads.
-
-    Example:
-        >>> task = Task("toy/1", "Write double.", {"entry_point": "double", "tests": ("assert double(2) == 4",)})
-    """
+    """One problem. `fields` holds hashable values by name that only its environment reads."""
 
     id: str
     prompt: str
@@ -81,7 +75,7 @@ class Evidence(Protocol):
         """Return plain data for episodes.jsonl."""
 
     def lines(self) -> list[str]:
-        """Return the same as text, one fact per line."""
+        """Return the data as text, one fact per line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +98,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class JointAction:
-    """One joint action at a node: `indices[i]` is the index of agent i's completion at that node.
-
-    `reward` and `rewards` [N], one per agent, are the outcome's after the configured scale and shift.
-    """
+    """One joint action at a node: `indices[i]` is the index of agent i's completion at that node. `reward` and `rewards`
+    [N], one per agent, are the outcome's after the configured scale and shift."""
 
     indices: tuple[int, ...]
     outcome: Outcome
@@ -117,10 +109,8 @@ class JointAction:
 
 @dataclass(frozen=True, slots=True)
 class GreedySample:
-    """The joint action of every agent's greedy completion: executed and rewarded, but never learned from.
-
-    `completions` and `rewards` have one entry per agent; rewards are after the configured scale and shift.
-    """
+    """The joint action of every agent's greedy completion: executed and rewarded (fields as of `JointAction`), but never
+    learned from."""
 
     completions: tuple[Completion, ...]
     reward: float
@@ -172,11 +162,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The place and reason of an episode's end before its last turn.
-
-    `path` holds the indices of the joint actions from the root. `reason` is prompt_too_long, infra_error or
-    early_termination; `detail` explains an infra_error.
-    """
+    """The end of a branch before its last turn. `path` holds the indices of the joint actions from the root. `reason` is
+    prompt_too_long, infra_error (explained by `detail`) or early_termination."""
 
     path: tuple[int, ...]
     reason: str
@@ -193,14 +180,12 @@ class Episode:
 
     def nodes(self) -> Iterator[tuple[tuple[int, ...], Node]]:
         """Yield every node with its path from the root, parents before their children, in the order of joint actions."""
-        return iter(()) if self.root is None else _walk((), self.root)
+        stack: list[tuple[tuple[int, ...], Node]] = [] if self.root is None else [((), self.root)]
+        while stack:
+            path, node = stack.pop()
+            yield path, node
+            stack += [((*path, index), child) for index, child in sorted(node.children.items(), reverse=True)]
 
     def stopped_by(self, reason: str) -> bool:
         """Return whether a branch of the episode ended for this reason."""
         return any(stop.reason == reason for stop in self.stops)
-
-
-def _walk(path: tuple[int, ...], node: Node) -> Iterator[tuple[tuple[int, ...], Node]]:
-    yield path, node
-    for index, child in sorted(node.children.items()):
-        yield from _walk((*path, index), child)

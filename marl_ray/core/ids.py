@@ -26,7 +26,7 @@ class PolicyId:
 
     @property
     def key(self) -> str:
-        """The prefix in metric names and the name of its folders."""
+        """The prefix of metric names and the name of folders."""
         return str(self).replace(" ", "_")
 
     @property

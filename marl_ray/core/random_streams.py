@@ -28,12 +28,8 @@ def task_for_sample(count: int, sample: int, seed: int) -> int:
 
 
 def tasks_for_step(count: int, batch: int, step: int, seed: int) -> list[int]:
-    """Return the indices of the tasks of step `step` (from 0): each epoch is one permutation, cut into batches.
-
-    The last batch of an epoch may be smaller.
-    """
-    steps_per_epoch = -(-count // batch)
-    epoch, position = divmod(step, steps_per_epoch)
+    """Return the indices of the tasks of step `step` (from 0): each epoch is one permutation, cut into batches."""
+    epoch, position = divmod(step, -(-count // batch))
     return _epoch(count, epoch, seed)[position * batch : (position + 1) * batch]
 
 

@@ -22,10 +22,7 @@ R = TypeVar("R")
 
 
 class StopSignals:
-    """A context manager that handles SIGINT and SIGTERM in the main thread.
-
-    Ignored signals stay ignored, as for background jobs of a shell.
-    """
+    """A context manager that handles SIGINT and SIGTERM in the main thread, unless they are ignored."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -46,10 +43,8 @@ class StopSignals:
             signal.signal(number, handler)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Return the result of `asyncio.run(work())`.
-
-        A signal cancels the work. After a signal, raises KeyboardInterrupt or Terminated, however the work ends.
-        """
+        """Return the result of `asyncio.run(work())`, which a signal cancels. After a signal, raises KeyboardInterrupt or
+        Terminated, however the work ends."""
         self._running = True
         try:
             result = asyncio.run(self._cancellable(work))

@@ -1,8 +1,4 @@
-"""Datasets: bundled, in local files, or on the hub.
-
-`loading` loads rows and tasks by name and split. `convert`, `classeval` and `scripts` define the dataset types, which
-convert rows to tasks.
-"""
+"""Datasets: bundled, in local files, or on the hub. Dataset types convert their rows to tasks."""
 
 from __future__ import annotations
 
@@ -18,8 +14,8 @@ DATASETS = Registry(
         "classeval": "marl_ray.data.classeval:CLASSEVAL",
         "toy": "marl_ray.data.convert:TOY",
         "bug_fix": "marl_ray.data.convert:BUG_FIX",
-        "apps": "marl_ray.data.scripts:APPS",
-        "livecodebench": "marl_ray.data.scripts:LIVECODEBENCH",
+        "apps": "marl_ray.data.convert:APPS",
+        "livecodebench": "marl_ray.data.convert:LIVECODEBENCH",
         "solver_tester": "marl_ray.data.convert:SOLVER_TESTER",
     },
     needs="task",

@@ -13,12 +13,11 @@ from __future__ import annotations
 import ast
 import keyword
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
-from marl_ray.data.convert import id_of, lines_of, text_of
+from marl_ray.data.convert import Conversion, id_of, lines_of, text_of
 from marl_ray.data.loading import DataRow
 from marl_ray.environments.code_completion.skeleton import (
     FunctionNode,
@@ -32,35 +31,29 @@ from marl_ray.environments.code_generation.extraction import parse
 from marl_ray.sandbox import count_tests
 
 
-@dataclass(frozen=True, slots=True)
-class ClassEval:
-    """Rows with the fields class_name, skeleton and test. ClassEval's fields import_statement, methods_info and
+def _task(row: DataRow, number: int) -> Task:
+    """Convert a row with the fields class_name, skeleton and test. ClassEval's fields import_statement, methods_info and
     solution_code are optional. Without methods_info, the methods without a body are to be written."""
-
-    environment: str = "code_completion"
-
-    def task(self, row: DataRow, number: int) -> Task:
-        """See `DatasetType`."""
-        task_id = id_of(row, "classeval", number)
-        name, tests = text_of(row, "class_name"), text_of(row, "test")
-        if not name.isidentifier() or keyword.iskeyword(name):
-            raise UserError(f"task {task_id} has no class name (field class_name)")
-        if not tests:
-            raise UserError(f"task {task_id} has no tests (field test)")
-        if not text_of(row, "skeleton"):
-            raise UserError(f"task {task_id} has no class to complete (field skeleton)")
-        try:
-            count_tests(tests, name)
-            skeleton = _completed(_skeleton(row, name), methods_of_solution(row), name, tests)
-            methods = _to_write(row, skeleton, name)
-            parse_skeleton(skeleton, name, tuple(methods), tuple(methods.values()))
-        except ValueError as error:
-            raise UserError(f"task {task_id}: {error}") from None
-        fields = {"class_name": name, "tests": tests, "methods": tuple(methods), "lengths": tuple(methods.values())}
-        return Task(task_id, skeleton, fields)
+    task_id = id_of(row, "classeval", number)
+    name, tests = text_of(row, "class_name"), text_of(row, "test")
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise UserError(f"task {task_id} has no class name (field class_name)")
+    if not tests:
+        raise UserError(f"task {task_id} has no tests (field test)")
+    if not text_of(row, "skeleton"):
+        raise UserError(f"task {task_id} has no class to complete (field skeleton)")
+    try:
+        count_tests(tests, name)
+        skeleton = _completed(_skeleton(row, name), methods_of_solution(row), name, tests)
+        methods = _to_write(row, skeleton, name)
+        parse_skeleton(skeleton, name, tuple(methods), tuple(methods.values()))
+    except ValueError as error:
+        raise UserError(f"task {task_id}: {error}") from None
+    fields = {"class_name": name, "tests": tests, "methods": tuple(methods), "lengths": tuple(methods.values())}
+    return Task(task_id, skeleton, fields)
 
 
-CLASSEVAL = ClassEval()
+CLASSEVAL = Conversion("code_completion", _task)
 
 
 def _skeleton(row: DataRow, name: str) -> str:
@@ -112,8 +105,7 @@ def methods_of_solution(row: DataRow) -> dict[str, str]:
 
 
 def _to_write(row: DataRow, skeleton: str, name: str) -> dict[str, int]:
-    """Return the methods to write with their expected lengths in characters: the length in the reference, or else in the
-    skeleton."""
+    """Return the methods to write with their lengths in characters, in the reference or else in the skeleton."""
     solution = methods_of_solution(row)
     named = {text_of(info, "method_name") for info in _methods_info(row)}
     members = methods_of(class_in(skeleton, name))

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import ast
+import base64
+import io
+import json
 import keyword
+import pickle
+import zlib
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from marl_ray.core.episode import Task
@@ -13,7 +20,13 @@ from marl_ray.core.errors import UserError
 from marl_ray.data.loading import DataRow
 from marl_ray.environments.bug_fix.program import diff_lines, parse_buggy_program
 from marl_ray.environments.code_generation.extraction import parse
-from marl_ray.sandbox import count_tests
+from marl_ray.sandbox import StdioCase, count_tests, stdio_tests
+
+MAIN = "main"
+"""The entry point of a program that reads standard input and prints."""
+FUNCTION = "asks for a function, not for a program that reads standard input: leave it out of the split"
+MAX_BYTES = 1 << 28
+"""Maximum bytes of decompressed private tests."""
 
 
 class DatasetType(Protocol):
@@ -28,79 +41,96 @@ class DatasetType(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HumanEval:
-    """Rows with HumanEval's fields: task_id, prompt, entry_point, test."""
+class Conversion:
+    """A `DatasetType` whose method `task` is a function."""
 
-    name: str
-    environment: str = "code_generation"
-
-    def task(self, row: DataRow, number: int) -> Task:
-        """See `DatasetType`."""
-        return _checked(_from_humaneval(row, self.name, number))
+    environment: str
+    task: Callable[[DataRow, int], Task]
 
 
-@dataclass(frozen=True, slots=True)
-class Mbpp:
-    """Rows with MBPP's fields (text, code, test_list, test_setup_code; `prompt` and `test_imports` in its sanitized
-    version), or with HumanEval's fields."""
-
-    environment: str = "code_generation"
-
-    def task(self, row: DataRow, number: int) -> Task:
-        """See `DatasetType`."""
-        own = not row.get("entry_point") and ("test_list" in row or "code" in row)
-        return _checked(_from_mbpp(row, number) if own else _from_humaneval(row, "mbpp", number))
+def _humaneval(dataset: str, row: DataRow, number: int) -> Task:
+    """Convert a row with HumanEval's fields: task_id, prompt, entry_point, test."""
+    return _checked(_from_humaneval(row, dataset, number))
 
 
-HUMANEVAL, COOPHUMANEVAL, TOY = HumanEval("humaneval"), HumanEval("coophumaneval"), HumanEval("toy")
-MBPP = Mbpp()
+def _mbpp(row: DataRow, number: int) -> Task:
+    """Convert a row with MBPP's fields (text, code, test_list, test_setup_code; `prompt` and `test_imports` in its
+    sanitized version), or with HumanEval's fields."""
+    own = not row.get("entry_point") and ("test_list" in row or "code" in row)
+    return _checked(_from_mbpp(row, number) if own else _from_humaneval(row, "mbpp", number))
 
 
-@dataclass(frozen=True, slots=True)
-class BuggyPrograms:
-    """Rows with HumanEval's fields, `buggy_solution` and optionally `canonical_solution`, such as QuixBugs.
+def _bug_fix(row: DataRow, number: int) -> Task:
+    """Convert a row with HumanEval's fields, `buggy_solution` and optionally `canonical_solution`, such as QuixBugs.
 
     Both solutions are complete programs, or the continuation of `declaration` if the row has one. HumanEvalPack also has
     `import` (code before the declaration) and `test_setup` (code before the test).
     """
-
-    environment: str = "bug_fix"
-
-    def task(self, row: DataRow, number: int) -> Task:
-        """See `DatasetType`."""
-        setup, test = text_of(row, "test_setup"), text_of(row, "test")
-        task = _from_humaneval({**row, "test": f"{setup}\n{test}"} if setup and test else row, "bug_fix", number)
-        buggy, reference = _program(row, "buggy_solution"), _program(row, "canonical_solution")
-        if not buggy:
-            raise UserError(f"task {task.id} has no buggy program (field buggy_solution)")
-        for field, program in (("buggy_solution", buggy), ("canonical_solution", reference)):
-            if program:
-                _check_program(task, field, program)
-        if reference and not diff_lines(buggy, reference).size:
-            raise UserError(f"task {task.id}: canonical_solution is the same program as buggy_solution")
-        return _checked(replace(task, fields={**task.fields, "buggy": buggy, "reference": reference}))
+    setup, test = text_of(row, "test_setup"), text_of(row, "test")
+    task = _from_humaneval({**row, "test": f"{setup}\n{test}"} if setup and test else row, "bug_fix", number)
+    buggy, reference = _program(row, "buggy_solution"), _program(row, "canonical_solution")
+    if not buggy:
+        raise UserError(f"task {task.id} has no buggy program (field buggy_solution)")
+    for field, program in (("buggy_solution", buggy), ("canonical_solution", reference)):
+        if program:
+            _check_program(task, field, program)
+    if reference and not diff_lines(buggy, reference).size:
+        raise UserError(f"task {task.id}: canonical_solution is the same program as buggy_solution")
+    return _checked(replace(task, fields={**task.fields, "buggy": buggy, "reference": reference}))
 
 
-BUG_FIX = BuggyPrograms()
-
-
-@dataclass(frozen=True, slots=True)
-class ReferenceRows:
-    """Rows with a reference solution as part of the task, for a solver and testers.
+def _solver_tester(row: DataRow, number: int) -> Task:
+    """Convert a row with a reference solution, which becomes part of the task for a solver and testers.
 
     Rows have HumanEval's fields with `canonical_solution` (the continuation of the prompt, or a program), or MBPP's fields
     with `code` (a program).
     """
-
-    environment: str = "solver_tester"
-
-    def task(self, row: DataRow, number: int) -> Task:
-        """See `DatasetType`."""
-        task = MBPP.task(row, number)  # accepts HumanEval's fields too
-        return replace(task, fields={**task.fields, "reference": _reference(row, task)})
+    task = _mbpp(row, number)  # accepts HumanEval's fields too
+    return replace(task, fields={**task.fields, "reference": _reference(row, task)})
 
 
-SOLVER_TESTER = ReferenceRows()
+def _apps(row: DataRow, number: int) -> Task:
+    """Convert a row of APPS (Hendrycks et al., "Measuring Coding Challenge Competence With APPS", 2021).
+
+    Fields are problem_id, question and input_output: `{"inputs": [...], "outputs": [...]}`, as JSON. Problems that ask
+    for a function (`fn_name`) are rejected.
+    """
+    task_id = id_of(row, "APPS", number, "problem_id", "id")
+    tests = _json(row.get("input_output"), task_id, "input_output")
+    if not isinstance(tests, dict) or not isinstance(tests.get("inputs"), list):
+        raise UserError(f"task {task_id} has no tests (field input_output, with inputs and outputs)")
+    if tests.get("fn_name"):
+        raise UserError(f"task {task_id} {FUNCTION}")
+    inputs, outputs = tests["inputs"], tests.get("outputs")
+    if not isinstance(outputs, list) or len(inputs) != len(outputs):
+        raise UserError(f"task {task_id}: input_output should have as many outputs as inputs")
+    return _script_task(task_id, row, "question", list(zip(inputs, outputs, strict=True)))
+
+
+def _livecodebench(row: DataRow, number: int) -> Task:
+    """Convert a row of LiveCodeBench (Jain et al., 2024).
+
+    Fields are question_id, question_content, public_test_cases and private_test_cases, both JSON lists of `{"input",
+    "output", "testtype"}`. Private tests may be packed as on the hub, or missing. They follow the public tests, which
+    `external.sandbox_slice` therefore selects first. Problems that ask for a function (`functional`) are rejected.
+    """
+    task_id = id_of(row, "LiveCodeBench", number, "question_id")
+    pairs: list[tuple[Any, Any]] = []
+    for field in ("public_test_cases", "private_test_cases"):
+        cases = _json(_unpacked(row.get(field), task_id, field), task_id, field) if row.get(field) else []
+        if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
+            raise UserError(f"task {task_id}: {field} should be a list of objects")
+        if any(case.get("testtype", "stdin") != "stdin" for case in cases):
+            raise UserError(f"task {task_id} {FUNCTION}")
+        pairs += [(case.get("input"), case.get("output")) for case in cases]
+    return _script_task(task_id, row, "question_content", pairs)
+
+
+HUMANEVAL, COOPHUMANEVAL, TOY = (
+    Conversion("code_generation", partial(_humaneval, name)) for name in ("humaneval", "coophumaneval", "toy")
+)
+MBPP, APPS, LIVECODEBENCH = (Conversion("code_generation", task) for task in (_mbpp, _apps, _livecodebench))
+BUG_FIX, SOLVER_TESTER = Conversion("bug_fix", _bug_fix), Conversion("solver_tester", _solver_tester)
 
 
 def _checked(task: Task) -> Task:
@@ -142,27 +172,23 @@ def _from_mbpp(row: DataRow, number: int) -> Task:
         raise UserError(f"task {task_id} has no problem text (field text)")
     prompt = f"{text.strip()}\nThe function is `{function.name}({ast.unparse(function.args)})`.\n"
     setup = "\n".join([*lines_of(row, "test_imports"), text_of(row, "test_setup_code")]).strip()
-    tests = (setup, *asserts) if setup else asserts
-    return Task(task_id, prompt, {"entry_point": function.name, "tests": tests})
+    return Task(task_id, prompt, {"entry_point": function.name, "tests": (setup, *asserts) if setup else asserts})
 
 
 def _program(row: DataRow, field: str) -> str:
     """Return a program without surrounding blank lines, so line numbers start at its first line; empty if missing."""
     body = text_of(row, field)
-    above = (
-        [text.rstrip("\n") for text in (text_of(row, "import"), text_of(row, "declaration")) if text] if body else []
-    )
+    above = [text_of(row, name).rstrip("\n") for name in ("import", "declaration") if body and text_of(row, name)]
     return "\n".join([*above, body]).replace("\r", "\n").strip("\n").rstrip()
 
 
 def _check_program(task: Task, field: str, program: str) -> None:
+    entry_point = task.fields["entry_point"]
     try:
-        functions = parse_buggy_program(program).functions
+        if entry_point not in parse_buggy_program(program).functions:
+            raise UserError(f"task {task.id}: {field} has no function {entry_point}, its entry point")
     except ValueError as error:
         raise UserError(f"task {task.id}: {field} {error}") from None
-    entry_point = task.fields["entry_point"]
-    if entry_point not in functions:
-        raise UserError(f"task {task.id}: {field} has no function {entry_point}, its entry point")
 
 
 def _reference(row: DataRow, task: Task) -> str:
@@ -171,8 +197,7 @@ def _reference(row: DataRow, task: Task) -> str:
     if not any(programs):
         raise UserError(f"task {task.id} has no reference solution (field canonical_solution, or code)")
     for program in programs:
-        tree = parse(program)
-        if tree is not None and any(isinstance(n, ast.FunctionDef) and n.name == entry_point for n in tree.body):
+        if any(isinstance(node, ast.FunctionDef) and node.name == entry_point for node in _statements(program)):
             return program
     raise UserError(f"task {task.id}: its reference solution has no function {entry_point}, its entry point")
 
@@ -185,7 +210,7 @@ def _tested_function(code: str, tests: tuple[str, ...]) -> ast.FunctionDef | Non
         # Breadth first, so an outer call comes before its arguments.
         nodes = [node for statement in _statements(test) for node in ast.walk(statement)]
         names = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-        calls.update(list(dict.fromkeys(name for name in names if name in functions)))
+        calls.update(dict.fromkeys(name for name in names if name in functions).keys())
     return functions[calls.most_common(1)[0][0]] if calls else None
 
 
@@ -194,10 +219,61 @@ def _statements(code: str) -> list[ast.stmt]:
     return tree.body if tree is not None else []
 
 
-def id_of(row: DataRow, dataset_type: str, number: int) -> str:
-    """Return the row's task_id, or its index in the split."""
-    value = row.get("task_id")
-    return f"{dataset_type}/row {number}" if value is None or value == "" else str(value)
+def _script_task(task_id: str, row: DataRow, field: str, pairs: Sequence[tuple[Any, Any]]) -> Task:
+    """Return the task of a program that reads standard input and prints, tested by pairs of input and output."""
+    question = text_of(row, field)
+    if not question:
+        raise UserError(f"task {task_id} has no problem text (field {field})")
+    if not pairs:
+        raise UserError(f"task {task_id} has no tests")
+    cases = [StdioCase(_text(stdin, task_id), _text(stdout, task_id)) for stdin, stdout in pairs]
+    return Task(task_id, question, {"entry_point": MAIN, "tests": stdio_tests(cases), "script": True})
+
+
+def _text(value: Any, task_id: str) -> str:
+    """Return an input or output, which some rows of APPS have as a list of lines."""
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    if not isinstance(value, str):
+        raise UserError(f"task {task_id}: inputs and outputs should be texts, not {value!r:.60}")
+    return value
+
+
+def _json(value: Any, task_id: str, field: str) -> Any:
+    """Return the value of a JSON field, which may be parsed already."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise UserError(f"task {task_id}: {field} is not JSON") from None
+
+
+def _unpacked(value: Any, task_id: str, field: str) -> Any:
+    """Return the field, unpacked if it is LiveCodeBench's base64 of compressed pickled JSON text."""
+    if not isinstance(value, str) or value.lstrip()[:1] in ("[", "{", ""):
+        return value
+    try:
+        packed = zlib.decompressobj()
+        data = packed.decompress(base64.b64decode(value, validate=True), MAX_BYTES)
+        return value if packed.unconsumed_tail else _TextUnpickler(io.BytesIO(data)).load()
+    except (zlib.error, pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(f"task {task_id}: {field} is neither JSON nor packed as LiveCodeBench's is") from None
+
+
+class _TextUnpickler(pickle.Unpickler):
+    """An unpickler of plain text, which rejects every class and function without calling it."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name}")
+
+
+def id_of(row: DataRow, dataset: str, number: int, *fields: str) -> str:
+    """Return the row's task_id, or the dataset's name with the row's first non-empty field or index in the split."""
+    if row.get("task_id") not in (None, ""):
+        return str(row["task_id"])
+    own = next((row[field] for field in fields if row.get(field) not in (None, "")), f"row {number}")
+    return f"{dataset}/{own}"
 
 
 def text_of(row: DataRow, field: str) -> str:

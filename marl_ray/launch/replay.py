@@ -15,7 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from marl_ray.config import Config, from_tree
 from marl_ray.config.budget import training_budget
-from marl_ray.config.parsing import read_yaml
+from marl_ray.config.values import read_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.ids import PolicyId
 from marl_ray.data.loading import load_tasks

@@ -19,7 +19,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from marl_ray.config.parsing import read_yaml
+from marl_ray.config.values import read_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.text import pluralize
 from marl_ray.reports.chart_groups import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from marl_ray.config import ALGORITHMS, Config, GeneratorResources, LearnerResources, LoraConfig, from_tree
 from marl_ray.config.budget import training_budget
-from marl_ray.config.parsing import read_yaml
+from marl_ray.config.values import read_yaml
 from marl_ray.core.errors import UserError
 from marl_ray.core.state import TrainerState
 from marl_ray.storage.run_folder import RunFolder

@@ -11,9 +11,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from marl_ray.config import Config
-from marl_ray.core.batch import Batch, Group
+from marl_ray.core.batch import Batch, Group, GroupQueue
 from marl_ray.core.episode import Episode, Node
-from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import PolicyId
 from marl_ray.credit.groups import (
     build_batch,

@@ -13,9 +13,9 @@ from typing import Any
 
 from marl_ray.actors.sandbox_pool import SandboxPool
 from marl_ray.config.budget import max_prompts_per_step
+from marl_ray.core.batch import GroupQueue
 from marl_ray.core.concurrency import task_group
 from marl_ray.core.episode import Episode, Task
-from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import PolicyId
 from marl_ray.core.random_streams import task_for_sample, tasks_for_step
 from marl_ray.credit.groups import has_learning_signal

@@ -19,9 +19,8 @@ from marl_ray.actors.learner_group import LearnerGroup
 from marl_ray.actors.shared_device import DEDICATED, DedicatedDevice
 from marl_ray.actors.supervisor import ActorSpec, Initialize, RestartPolicy, Supervisor, skip_initialization
 from marl_ray.config import AgentConfig, CreditConfig, Deadlines, LearnerResources, ModelConfig, OptimizerConfig
-from marl_ray.core.batch import Batch, Group, UpdateStats
+from marl_ray.core.batch import Batch, Group, GroupQueue, UpdateStats
 from marl_ray.core.episode import Generation, SamplingSpec
-from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import ActorId, PolicyId
 from marl_ray.data.loading import load_tasks
 from marl_ray.environments import ENVIRONMENTS

@@ -19,9 +19,9 @@ from marl_ray.actors.generator_group import GeneratorGroup
 from marl_ray.actors.handle import Deadline, Handle
 from marl_ray.actors.learner_actor import LearnerActor
 from marl_ray.actors.learner_group import LearnerGroup
+from marl_ray.core.batch import GroupQueue
 from marl_ray.core.episode import Completion, Generation
 from marl_ray.core.errors import UserError
-from marl_ray.core.group_queue import GroupQueue
 from marl_ray.learning.policy_model import load_policy
 from marl_ray.weights.deltas import Checksum
 from marl_ray.weights.sender import CastSource

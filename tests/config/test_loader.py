@@ -11,7 +11,7 @@ import yaml
 
 from marl_ray.config import Config, from_tree, load, parse_overrides, to_tree, to_yaml
 from marl_ray.config.budget import training_budget
-from marl_ray.config.parsing import parse_value
+from marl_ray.config.values import parse_value
 from marl_ray.core.errors import UserError
 from tests.config.helpers import config_tree
 from tests.factories import ROOT

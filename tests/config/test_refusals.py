@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from marl_ray.config import from_tree, load
-from marl_ray.config.parsing import parse_value
+from marl_ray.config.values import parse_value
 from marl_ray.core.errors import UserError
 from tests.config.helpers import config_tree
 

@@ -13,7 +13,7 @@ import pytest
 
 from marl_ray.core.errors import UserError
 from marl_ray.data import infer_type
-from marl_ray.data.scripts import APPS, LIVECODEBENCH
+from marl_ray.data.convert import APPS, LIVECODEBENCH
 from marl_ray.sandbox import count_tests
 
 PAIRS = {"inputs": ["1 2\n", ["3", "4"]], "outputs": ["3\n", ["7"]]}

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_ray.config import Config
-from marl_ray.core.batch import Batch, Group
+from marl_ray.core.batch import Batch, Group, GroupQueue
 from marl_ray.core.episode import Episode
-from marl_ray.core.group_queue import GroupQueue
 from marl_ray.core.ids import PolicyId
 from marl_ray.credit.groups import build_agent_batch, merge_batches
 from marl_ray.trainer.batch_builder import BatchBuilder, policy_batch, put_logged_groups
