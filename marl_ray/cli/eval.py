@@ -36,7 +36,6 @@ docs/how-to/evaluate.md describes the estimates."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     parser = Parser(
         prog="marl-ray eval",
         description="Run models on a split, like the evaluations of a training run, and estimate pass@k, mean return\n"
@@ -69,15 +68,9 @@ def _eval(options: argparse.Namespace) -> None:
     configure_logging(options)
     config = load_config(options)
     stamp = f"{config.dataset.type.replace(':', '.')}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    samples, folder = options.samples or max(options.k), options.output or Path("evaluations") / stamp
     request = EvaluationRequest(
-        models=options.model,
-        split=options.split,
-        samples=options.samples or max(options.k),
-        ks=options.k,
-        protocol=options.protocol,
-        swap=options.swap,
-        folder=options.output or Path("evaluations") / stamp,
-        episodes=options.episodes,
+        options.model, options.split, samples, options.k, options.protocol, options.swap, folder, options.episodes
     )
     for line in run_evaluation(config, request):
         print(line)

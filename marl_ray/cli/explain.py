@@ -10,7 +10,6 @@ from marl_ray.cli.train import ALGORITHMS, algorithm
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     parser = Parser(
         prog="marl-ray explain",
         description="Show the type, default and description of a setting, the settings of a section, or all sections.",

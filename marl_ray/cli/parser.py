@@ -83,11 +83,8 @@ def positive(text: str) -> int:
 
 
 def exit_code_of(command: Callable[[], None]) -> int:
-    """Run a command and return its exit code.
-
-    0 on success, also if the reader of standard output has gone (`| head`); 1 for a UserError, which is printed in one
-    line; 130 after Ctrl-C; 143 after SIGTERM. Other exceptions are bugs and propagate.
-    """
+    """Run a command and return its exit code: 0 on success, also if the reader of standard output has gone (`| head`);
+    1 for a UserError, which is printed in one line; 130 after Ctrl-C; 143 after SIGTERM. Other exceptions propagate."""
     if sys.version_info < MIN_PYTHON:
         print(_wrong_python(f"is older than {MIN_PYTHON[0]}.{MIN_PYTHON[1]}"), file=sys.stderr)
         return FAILED
@@ -120,8 +117,6 @@ def flush() -> None:
 
 
 def _wrong_python(problem: str) -> str:
-    version = ".".join(map(str, sys.version_info[:3]))
-    repair = (
-        "use .venv/bin/python, which install.sh creates (source .venv/bin/activate), or install the package for this"
-    )
-    return f"error: {sys.executable} (Python {version}) {problem}: {repair} Python"
+    python = f"{sys.executable} (Python {'.'.join(map(str, sys.version_info[:3]))})"
+    repair = "use .venv/bin/python, which install.sh creates (source .venv/bin/activate), or install the package"
+    return f"error: {python} {problem}: {repair} for this Python"

@@ -24,7 +24,7 @@ PROMPT_SAMPLES = 32
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code: 1 if the run does not fit."""
+    """Run the command and return its exit code, 1 if the run does not fit."""
     parser = Parser(
         prog="marl-ray plan",
         description="Check a config without starting anything. Prints the resolved config on standard output, and on\n"
@@ -33,12 +33,8 @@ def main(argv: Sequence[str]) -> int:
         epilog=EXAMPLES.format(prog="marl-ray plan magrpo", section="magrpo"),
     )
     parser.add_argument("algorithm", type=algorithm, help="magrpo, or grpo for a single agent")
-    parser.add_argument(
-        "--cluster",
-        metavar="NODES",
-        help="cluster to plan for: NODESxGPUSxTYPE such as 2x8xH100-80GB, or a YAML file; default: the cluster at "
-        "RAY_ADDRESS, or this machine",
-    )
+    nodes_help = "cluster to plan for: NODESxGPUSxTYPE such as 2x8xH100-80GB, or a YAML file; default: the cluster at "
+    parser.add_argument("--cluster", metavar="NODES", help=nodes_help + "RAY_ADDRESS, or this machine")
     add_config_flags(parser)
     return parser.run(_plan, argv)
 
@@ -95,8 +91,15 @@ def _available_nodes() -> list[NodeSpec]:
 
 
 def _models(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:
-    """Return the models by name. A model whose config cannot be read is reported and omitted."""
+    """Return the models by name, with their median prompt length if tasks and tokenizer are on this machine.
+
+    A model whose config cannot be read is reported and omitted.
+    """
+    from statistics import median
+
     from marl_ray.cluster.memory_estimate import ModelInfo, read_model_config
+    from marl_ray.models.names import resolve_model
+    from marl_ray.models.tokenization import load_tokenizer
 
     trust = config.model.model_kwargs.trust_remote_code
     models = {}
@@ -106,21 +109,11 @@ def _models(config: Config, inputs: RunInputs) -> dict[str, ModelInfo]:
         except UserError as error:
             sys.stderr.write(f"{error}\n")
             continue
-        models[name] = ModelInfo(model_config, trust, **_prompt_length(config, inputs, name))
+        models[name] = ModelInfo(model_config, trust)
+        folder = resolve_model(name, fetch=False)
+        if inputs.train_tasks and Path(folder).is_dir():
+            tasks = inputs.train_tasks[:PROMPT_SAMPLES]
+            texts = [text for task in tasks for text in inputs.environment.first_prompts(task)]
+            lengths = map(len, load_tokenizer(folder, config.model)(texts).input_ids)
+            models[name] = ModelInfo(model_config, trust, round(median(lengths)))
     return models
-
-
-def _prompt_length(config: Config, inputs: RunInputs, name: str) -> dict[str, int]:
-    """Return the median length of first prompts in tokens, if tasks and tokenizer are on this machine."""
-    from statistics import median
-
-    from marl_ray.models.names import resolve_model
-    from marl_ray.models.tokenization import load_tokenizer
-
-    folder = resolve_model(name, fetch=False)
-    if not inputs.train_tasks or not Path(folder).is_dir():
-        return {}
-    tokenizer = load_tokenizer(folder, config.model)
-    tasks = inputs.train_tasks[:PROMPT_SAMPLES]
-    texts = [text for task in tasks for text in inputs.environment.first_prompts(task)]
-    return {"prompt": round(median(len(ids) for ids in tokenizer(texts).input_ids))}

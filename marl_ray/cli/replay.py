@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     parser = Parser(
         prog="marl-ray replay",
         description="Repeat the updates of a run from its checkpoints and batch log, without Ray, engines or sandbox,\n"
         "and print the metrics of each step next to those in metrics.jsonl. Fails if they differ by more than\n"
         "rounding. Steps without recorded metrics are not compared.",
         epilog="examples:\n  marl-ray replay runs/one\n  marl-ray replay runs/one --agent 1 --steps 40:60\n\n"
-        "Steps 40:60 lead from step 40 to step 60. The log has the batches since the last checkpoint, or all batches of\n"
-        "a run with output.keep_batches: true.",
+        "Steps 40:60 lead from step 40 to step 60. The log has the batches since the last checkpoint, or all batches of"
+        "\na run with output.keep_batches: true.",
     )
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="run folder")
     agent_help = "replay only the policy of this agent, counted from 0; default: all policies"

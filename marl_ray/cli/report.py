@@ -18,7 +18,6 @@ docs/how-to/report.md describes the page."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     parser = Parser(
         prog="marl-ray report",
         description="Write one self-contained HTML page about a run: curves, episodes, warnings, config and machine.\n"

@@ -13,7 +13,6 @@ SLACK_S = 120.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     parser = Parser(
         prog="marl-ray scale",
         description="Change the number of generators of an agent while the run is in progress, on this machine or\n"

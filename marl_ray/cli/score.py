@@ -30,7 +30,6 @@ See docs/how-to/evaluate.md."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     parser = Parser(
         prog="marl-ray score",
         description="Score completions without a model. Completions are parsed, executed and rewarded as in training.\n"

@@ -28,26 +28,22 @@ marl-ray explain {section} lists the settings for --override."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
-    parser = Parser(
-        prog="marl-ray train",
-        description="Train the agents of a YAML config.",
-        epilog=EXAMPLES.format(prog="marl-ray train magrpo", section="magrpo"),
-    )
-    parser.add_argument("algorithm", type=algorithm, help="magrpo, or grpo for a single agent")
-    return _main(parser, argv)
+    return _main(None, "marl-ray train", argv)
 
 
 def train_main(name: str, argv: Sequence[str] | None = None) -> int:
     """Run `python -m marl_ray.train_magrpo` or `train_grpo` and return the exit code."""
-    prog = f"python -m marl_ray.train_{name}"
-    epilog = EXAMPLES.format(prog=prog, section=name)
-    parser = Parser(prog=prog, description=f"Train the agents of a YAML config with {name}.", epilog=epilog)
+    return _main(name, f"python -m marl_ray.train_{name}", argv)
+
+
+def _main(name: str | None, prog: str, argv: Sequence[str] | None) -> int:
+    """Run the command of one algorithm, or with None the command that has the algorithm as its first argument."""
+    epilog = EXAMPLES.format(prog=prog if name else f"{prog} magrpo", section=name or "magrpo")
+    description = "Train the agents of a YAML config" + (f" with {name}." if name else ".")
+    parser = Parser(prog=prog, description=description, epilog=epilog)
+    if name is None:
+        parser.add_argument("algorithm", type=algorithm, help="magrpo, or grpo for a single agent")
     parser.set_defaults(algorithm=name)
-    return _main(parser, argv)
-
-
-def _main(parser: Parser, argv: Sequence[str] | None) -> int:
     add_config_flags(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the resolved config and exit")
     add_verbosity(parser)

@@ -48,14 +48,7 @@ from marl_ray.evaluation.model_sources import (
     single_agent,
 )
 from marl_ray.evaluation.protocols import PROTOCOLS, REORDERING, SINGLE
-from marl_ray.evaluation.results import (
-    TaskMetrics,
-    measure_task,
-    model_table,
-    summarise,
-    summary_to_json,
-    swap_matrix,
-)
+from marl_ray.evaluation.results import TaskMetrics, measure_task, model_table, summarise, summary_to_json, swap_matrix
 from marl_ray.external.transition import Transition
 from marl_ray.models.names import check_model
 from marl_ray.rollout.episode_runner import CompletionGenerator, EpisodeRunner

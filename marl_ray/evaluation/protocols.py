@@ -16,6 +16,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from marl_ray.core.episode import Generation, SamplingSpec
 from marl_ray.core.random_streams import stream_seed
@@ -56,24 +57,21 @@ class _ProtocolGenerator:
         self.responses[self.turn, self.agent].set_result("".join(texts))
 
 
-def sequential(generators: Sequence[CompletionGenerator]) -> list[CompletionGenerator]:
-    """Return generators for one episode in which agents respond in order."""
+def _wrap(generators: Sequence[CompletionGenerator], shares_drafts: bool) -> list[CompletionGenerator]:
+    """Return generators for one episode. With drafts agents read all others, otherwise only the agents before them."""
     responses = Responses(lambda: asyncio.get_running_loop().create_future())
-    return [_ProtocolGenerator(agent, range(agent), False, own, responses) for agent, own in enumerate(generators)]
-
-
-def discussion(generators: Sequence[CompletionGenerator]) -> list[CompletionGenerator]:
-    """Return generators for one episode in which agents exchange drafts in every turn."""
-    responses, everyone = Responses(lambda: asyncio.get_running_loop().create_future()), range(len(generators))
-    return [_ProtocolGenerator(agent, everyone, True, own, responses) for agent, own in enumerate(generators)]
+    return [
+        _ProtocolGenerator(agent, range(len(generators) if shares_drafts else agent), shares_drafts, own, responses)
+        for agent, own in enumerate(generators)
+    ]
 
 
 SINGLE = "single"
 PROTOCOLS: dict[str, Callable[[Sequence[CompletionGenerator]], list[CompletionGenerator]]] = {
     "parallel": list,
     SINGLE: list,
-    "sequential": sequential,
-    "discussion": discussion,
+    "sequential": partial(_wrap, shares_drafts=False),
+    "discussion": partial(_wrap, shares_drafts=True),
 }
 """Wrappers of an episode's generators."""
 REORDERING = ("sequential", "discussion")
