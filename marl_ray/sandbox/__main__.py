@@ -28,17 +28,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--isolation", choices=["auto", "bwrap", "process", "none"], default="auto")
     run.add_argument("--require", choices=LEVELS, help="refuse to start below this level")
     run.add_argument("--allow-unsafe", action="store_true", help="permit running programs unprotected")
-    run.add_argument(
-        "--package", action="append", default=[], help="installed package that programs may import (repeatable)"
-    )
+    run.add_argument("--package", action="append", default=[], help="package that programs may import (repeatable)")
     run.add_argument("--scratch-mb", type=int, default=0, metavar="N", help="MiB of files that a program may write")
     commands.add_parser("doctor", help="report the available isolation levels and how to raise the level")
     measure = commands.add_parser("bench", help="measure programs/s and latency per level and of a fresh interpreter")
     measure.add_argument("--programs", type=int, default=400)
     measure.add_argument("--workers", type=int, help="concurrent sandboxes (default: one per core)")
-    measure.add_argument(
-        "--level", choices=LEVELS, action="append", default=[], help="measure only this level (repeatable)"
-    )
+    measure.add_argument("--level", choices=LEVELS, action="append", default=[], help="only this level (repeatable)")
     measure.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return parser
 
