@@ -22,13 +22,7 @@ from marl_ray.environments.code_completion import prompts
 from marl_ray.environments.code_completion.attempt import ClassAttempt, class_attempt, shares_of
 from marl_ray.environments.code_completion.feedback import FEEDBACK_BY_MODE, diagnose
 from marl_ray.environments.code_generation.extraction import strip_fence
-from marl_ray.environments.execution import (
-    ExecutionEvidence,
-    SandboxSlice,
-    execution_counts,
-    report_of,
-    visible_tests,
-)
+from marl_ray.environments.execution import ExecutionEvidence, SandboxSlice, execution_counts, report_of, visible_tests
 from marl_ray.sandbox import ExecutionReport
 
 if TYPE_CHECKING:

@@ -28,13 +28,7 @@ from marl_ray.environments.code_generation import prompts
 from marl_ray.environments.code_generation.attempt import CodeAttempt, code_attempt, is_script
 from marl_ray.environments.code_generation.extraction import strip_fence
 from marl_ray.environments.code_generation.feedback import FEEDBACK_BY_MODE, diagnose
-from marl_ray.environments.execution import (
-    ExecutionEvidence,
-    SandboxSlice,
-    execution_counts,
-    report_of,
-    visible_tests,
-)
+from marl_ray.environments.execution import ExecutionEvidence, SandboxSlice, execution_counts, report_of, visible_tests
 from marl_ray.sandbox import ExecutionReport, Program
 
 if TYPE_CHECKING:
