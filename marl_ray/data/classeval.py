@@ -19,15 +19,8 @@ from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.convert import Conversion, id_of, lines_of, text_of
 from marl_ray.data.loading import DataRow
-from marl_ray.environments.code_completion.skeleton import (
-    FunctionNode,
-    class_in,
-    first_line,
-    is_stub,
-    methods_of,
-    parse_skeleton,
-)
-from marl_ray.environments.code_generation.extraction import parse
+from marl_ray.environments.code_completion.skeleton import FunctionNode, class_in, is_stub, methods_of, parse_skeleton
+from marl_ray.environments.code_generation.extraction import first_line, parse
 from marl_ray.sandbox import count_tests
 
 

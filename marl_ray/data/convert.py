@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.data.loading import DataRow
-from marl_ray.environments.bug_fix.program import diff_lines, parse_buggy_program
+from marl_ray.environments.bug_fix.patching import diff_lines, parse_buggy_program
 from marl_ray.environments.code_generation.extraction import parse
 from marl_ray.sandbox import StdioCase, count_tests, stdio_tests
 

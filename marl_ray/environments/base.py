@@ -22,8 +22,8 @@ class Attempt(Protocol):
 
     @property
     def program(self) -> Any | None:
-        """The argument of `Environment.execute`: by default a `marl_ray.sandbox.Program`, or a tuple of programs. None
-        if there is nothing to execute."""
+        """The argument of `Environment.execute`: by default a `marl_ray.sandbox.Program`, or a tuple of programs, or
+        None."""
 
 
 A = TypeVar("A", bound=Attempt)
@@ -65,8 +65,8 @@ class Environment(ABC, Generic[A]):
         """Return the prompts of the first turn."""
 
     def order(self, task: Task) -> list[list[int]]:
-        """Return the order in which agents answer within a turn: agents (indices into `roles`) of one list answer at
-        the same time, agents of later lists afterwards. By default all agents answer at the same time."""
+        """Return the order in which agents answer within a turn: agents (indices into `roles`) of one list answer
+        simultaneously, agents of later lists afterwards. By default all agents answer simultaneously."""
         return [list(range(self.num_agents))]
 
     def prompt_after(self, task: Task, agent: int, prompt: str, answers: Mapping[int, str]) -> str:
@@ -85,8 +85,8 @@ class Environment(ABC, Generic[A]):
     async def execute(self, programs: Sequence[Any], sandbox: Executor) -> list[Any]:
         """Return one report per program of attempts and probes, by default from the sandbox.
 
-        Override this method for programs that no sandbox can execute, such as questions to a judge model. Every wait
-        in it needs a deadline.
+        Override this method for programs that the sandbox cannot execute, such as questions to a judge model. Every
+        wait in it needs a deadline.
         """
         return await sandbox.execute(programs)
 
@@ -108,10 +108,9 @@ class Environment(ABC, Generic[A]):
 
     def question(self, task: Task, attempt: A) -> str:
         """Return the question to an expert, who replies with a JSON object of edits by role."""
-        roles, answers = self.roles(task), self.previous_answers(attempt)
-        return QUESTION.format(
-            problem=task.prompt.strip(), answers=labelled_answers(roles, answers), names=", ".join(roles)
-        )
+        roles = self.roles(task)
+        answers = labelled_answers(roles, self.previous_answers(attempt))
+        return QUESTION.format(problem=task.prompt.strip(), answers=answers, names=", ".join(roles))
 
     def probes(self, attempt: A, report: Any) -> list[Any]:
         """Return further programs, whose reports show the value of each agent's part (`output.probe_helpers`)."""
@@ -136,9 +135,9 @@ def group_reports(attempts: Sequence[Attempt], reports: Sequence[Any]) -> list[A
     """Return the `report` argument of `outcome` for each attempt, from the reports on `collect_programs(attempts)`."""
     remaining = iter(reports)
     grouped: list[Any] = []
-    for program in (attempt.program for attempt in attempts):
-        own = tuple(next(remaining) for _ in _as_tuple(program))
-        grouped.append(own if isinstance(program, tuple) else next(iter(own), None))
+    for attempt in attempts:
+        own = tuple(next(remaining) for _ in _as_tuple(attempt.program))
+        grouped.append(own if isinstance(attempt.program, tuple) else next(iter(own), None))
     return grouped
 
 

@@ -1,19 +1,54 @@
-"""What environments that execute code share: evidence of an execution, and the facts and wording of feedback on it."""
+"""The base class of environments that execute code: evidence of an execution, and the facts and wording of feedback."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from marl_ray.core.episode import Outcome
+from marl_ray.environments.base import A, Environment
 from marl_ray.sandbox import ExecutionReport, TestResult
+
+if TYPE_CHECKING:
+    from marl_ray.config import Config
 
 SandboxSlice = int | Literal["all"] | None
 """The tests that feedback may mention: the first N, the last N if negative, all if 0, None or "all"."""
 LINE_CHARS = 100
 """Maximum characters of a test's source, and of its error with message, in feedback."""
 T = TypeVar("T")
+
+
+class CodeEnvironment(Environment[A]):
+    """An environment whose programs the sandbox executes.
+
+    `count_untrusted`: see `SandboxConfig`. `sandbox_slice`: the tests that feedback may mention, see `ExternalConfig`.
+    """
+
+    def __init__(self, num_agents: int, count_untrusted: bool = True, sandbox_slice: SandboxSlice = 1) -> None:
+        super().__init__(num_agents)
+        if num_agents < 1:
+            raise ValueError(f"num_agents must be at least 1, not {num_agents}")
+        self._count_untrusted = count_untrusted
+        self._slice = sandbox_slice
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        return cls(config.num_agents, config.sandbox.count_untrusted, config.external.sandbox_slice)
+
+    def _visible(self, last: bool) -> int | None:
+        """Return `Program.visible` for an attempt; after the last turn no feedback mentions single tests."""
+        return None if last or self._slice == "all" else self._slice
+
+    def _passing(self, report: ExecutionReport) -> frozenset[int]:
+        """Return the indices of the tests that pass with a verdict that counts."""
+        tests = enumerate(report.tests)
+        return frozenset(n for n, test in tests if test.status == "pass" and (test.trusted or self._count_untrusted))
+
+    def _pass_rate(self, report: ExecutionReport, runs: bool) -> float:
+        """Return the share of tests that pass with a verdict that counts, 0 if the program does not run."""
+        return len(self._passing(report)) / report.total if runs and report.total else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,22 +58,19 @@ class ExecutionEvidence:
     report: ExecutionReport
 
     def data(self) -> dict[str, Any]:
-        """Return the report as plain data."""
         return {"report": self.report.to_dict()}
 
     def lines(self) -> list[str]:
         """Return the number of passed tests, and a line for each failed test."""
-        report = self.report
+        report, failed = self.report, (test for test in self.report.tests if test.status != "pass")
         if report.syntax_error is not None:
             summary = f"[sandbox] syntax error: {report.syntax_error.message}"
         else:
             summary = f"[sandbox] {report.passed} of {report.total} tests passed"
-        failed = [
-            f"    {t.status}: {t.source}   {t.error_type or ''} {t.message or ''}".rstrip()
-            for t in report.tests
-            if t.status != "pass"
+        return [
+            summary,
+            *(f"    {t.status}: {t.source}   {t.error_type or ''} {t.message or ''}".rstrip() for t in failed),
         ]
-        return [summary, *failed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +111,7 @@ def locate_syntax_error(report: ExecutionReport, starts: Iterable[tuple[str, int
     return SyntaxErrorLocation(None, error.line, error.column, error.message)
 
 
-def visible_tests(sandbox_slice: SandboxSlice, last: bool) -> int | None:
-    """Return `Program.visible` for an attempt; after the last turn no feedback mentions single tests."""
-    return None if last or sandbox_slice == "all" else sandbox_slice
-
-
 def sliced(tests: Sequence[T], sandbox_slice: SandboxSlice) -> tuple[T, ...]:
-    """Return the tests in the slice."""
     if not sandbox_slice or sandbox_slice == "all":
         return tuple(tests)
     return tuple(tests[:sandbox_slice] if sandbox_slice > 0 else tests[sandbox_slice:])
@@ -102,12 +128,10 @@ def describe_syntax(error: SyntaxErrorLocation | None) -> str:
 
 
 def describe_failure(test: TestResult) -> str:
-    """Return a failed test and its error."""
     return f"{shorten(test.source)} -> {describe_error(test)}"
 
 
 def describe_error(test: TestResult) -> str:
-    """Return the error of a failed test."""
     error = test.error_type or test.status
     return shorten(f"{error}: {test.message}" if test.message else error)
 

@@ -1,12 +1,6 @@
 """A parsed joint action of bug fixing: the diagnosis, the patches, the patched program and its line diff.
 
-A diagnosis is one line of the buggy program and a reason:
-
-    line: 7
-    why: the loop runs over the input instead of the counts
-
-Case and surrounding text do not matter. If a response names several lines, the first one counts. Responses are untrusted
-text, and parsing raises nothing on them.
+Responses are untrusted text, and parsing raises nothing on them.
 """
 
 from __future__ import annotations
@@ -17,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from marl_ray.core.episode import Task
-from marl_ray.environments.bug_fix.program import (
+from marl_ray.environments.bug_fix.patching import (
     BuggyProgram,
     LineDiff,
     apply_patches,
@@ -34,16 +28,12 @@ WHY = re.compile(r"(?im)^[ \t]*why[ \t]*:[ \t]*(\S.*)$")
 
 @dataclass(frozen=True, slots=True)
 class BugReport:
-    """A parsed diagnosis: a line of the program (from 1) and a reason. `problem` is the reason why the diagnosis does
-    not count, empty if it does."""
+    """A parsed diagnosis: the first named line of the program (from 1), and a reason for it. `problem` is the reason
+    why the diagnosis does not count, empty if it does."""
 
     line: int = 0
     why: str = ""
     problem: str = ""
-
-    @property
-    def in_form(self) -> bool:
-        return not self.problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +43,6 @@ class Patch:
 
     names: tuple[str, ...]
     parts: tuple[ExtractedFunction, ...]
-
-    @property
-    def given(self) -> bool:
-        """Whether the answer contains a function that the patcher may change."""
-        return bool(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +69,17 @@ class RepairAttempt:
     @property
     def diagnosed(self) -> bool:
         """Whether the diagnosis names a line that the patches change."""
-        return self.diagnosis is not None and self.diagnosis.in_form and self.diff.changes(self.diagnosis.line)
+        report = self.diagnosis
+        return report is not None and not report.problem and self.diff.changes(report.line)
 
     @property
     def answers(self) -> list[str]:
         """Each agent's parsed answer, or its whole response if nothing could be parsed."""
-        patches = zip(self.patches, self.responses[len(self.responses) - len(self.patches) :], strict=True)
-        diagnosis = [] if self.diagnosis is None else [_as_text(self.diagnosis) or strip_fence(self.responses[0])]
-        codes = ("\n\n".join(part.code for part in patch.parts) or strip_fence(text) for patch, text in patches)
-        return [*diagnosis, *codes]
+        parsed = ["\n\n".join(part.code for part in patch.parts) for patch in self.patches]
+        if self.diagnosis is not None:
+            report = self.diagnosis
+            parsed.insert(0, "" if report.problem else f"line: {report.line}\nwhy: {report.why}")
+        return [own or strip_fence(response) for own, response in zip(parsed, self.responses, strict=True)]
 
 
 def parse_bug_report(response: str, lines: int) -> BugReport:
@@ -124,16 +111,9 @@ def repair_attempt(task: Task, responses: Sequence[str], diagnoses: bool, visibl
         Program(text + "\n", fields["tests"], fields["entry_point"], prompt=task.prompt, visible=visible)
         for text in (buggy.text, new.text)
     )
-    return RepairAttempt(
-        responses=tuple(responses),
-        buggy=buggy,
-        diagnosis=parse_bug_report(responses[0], len(buggy.lines)) if diagnoses else None,
-        patches=patches,
-        starts=new.starts,
-        diff=diff_lines(buggy.text, new.text),
-        needed=_needed_lines(buggy.text, fields["reference"]),
-        program=(after, before),
-    )
+    diagnosis = parse_bug_report(responses[0], len(buggy.lines)) if diagnoses else None
+    diff, needed = diff_lines(buggy.text, new.text), _needed_lines(buggy.text, fields["reference"])
+    return RepairAttempt(tuple(responses), buggy, diagnosis, patches, new.starts, diff, needed, (after, before))
 
 
 @lru_cache(maxsize=1024)
@@ -145,7 +125,3 @@ def _needed_lines(buggy: str, reference: str) -> int:
 def _patch(response: str, names: tuple[str, ...]) -> Patch:
     parts = (extract_function(response, name) for name in names)
     return Patch(names, tuple(part for part in parts if part.code))
-
-
-def _as_text(report: BugReport) -> str:
-    return f"line: {report.line}\nwhy: {report.why}" if report.in_form else ""

@@ -11,8 +11,8 @@ from typing import Any
 
 from marl_ray.core.episode import Outcome
 from marl_ray.core.text import pluralize
-from marl_ray.environments.bug_fix.attempt import BugReport, RepairAttempt
-from marl_ray.environments.bug_fix.program import Hunk, LineDiff
+from marl_ray.environments.bug_fix.attempt import RepairAttempt
+from marl_ray.environments.bug_fix.patching import Hunk
 from marl_ray.environments.execution import (
     ExecutionEvidence,
     SandboxSlice,
@@ -37,7 +37,6 @@ class RepairEvidence:
     passed_before: frozenset[int]
 
     def data(self) -> dict[str, Any]:
-        """Return both as plain data."""
         return {"report": self.report.to_dict(), "passed_before": sorted(self.passed_before)}
 
     def lines(self) -> list[str]:
@@ -48,21 +47,16 @@ class RepairEvidence:
 
 @dataclass(frozen=True, slots=True)
 class RepairDiagnosis:
-    """The facts for one agent. `diagnoses`: whether the agent writes the diagnosis.
+    """The facts about a joint action for one agent. `diagnoses`: whether the agent writes the diagnosis.
 
-    `diagnosis` is None if no agent diagnoses; `diagnosed_line` is the text of the line that it names, and `named`
-    whether the patch changes that line. `missing` are the roles whose answer contains no function, `others` the changes
-    of other agents. `tests` are the verdicts in `sandbox_slice` on the patched program, each with whether the test
-    passed before; no other fact depends on other tests.
+    `missing` are the roles whose answer contains no function, `others` the changes of other agents. `tests` are the
+    verdicts in `sandbox_slice` on the patched program, each with whether the test passed before; no other fact depends
+    on other tests.
     """
 
+    attempt: RepairAttempt
     diagnoses: bool
-    diagnosis: BugReport | None
-    diagnosed_line: str
-    named: bool
     missing: tuple[str, ...]
-    diff: LineDiff
-    needed: int
     others: tuple[Hunk, ...]
     syntax: SyntaxErrorLocation | None
     tests: tuple[tuple[TestResult, bool], ...]
@@ -70,45 +64,33 @@ class RepairDiagnosis:
     @property
     def small(self) -> bool:
         """Whether the patch changes something, and no more lines than needed if that number is known."""
-        return 0 < self.diff.size <= (self.needed or self.diff.size)
+        size = self.attempt.diff.size
+        return 0 < size <= (self.attempt.needed or size)
 
-    @property
-    def kept(self) -> list[bool]:
-        """For each test that passed before, whether it still passes."""
-        return [test.status == "pass" for test, before in self.tests if before]
-
-    @property
-    def fixed(self) -> list[bool]:
-        """For each test that did not pass before, whether it passes now."""
-        return [test.status == "pass" for test, before in self.tests if not before]
+    def results(self, passed_before: bool) -> list[bool]:
+        """Return for each test that passed before, or that did not, whether the test passes now."""
+        return [test.status == "pass" for test, before in self.tests if before is passed_before]
 
     @property
     def all_passed(self) -> bool:
         """Whether all levels passed, as far as the visible tests, at least one, show."""
         patched = not self.missing and self.syntax is None and self.small
-        tests = bool(self.tests) and all(self.kept) and all(self.fixed)
-        return patched and tests and (self.diagnosis is None or self.named)
+        tests = bool(self.tests) and all(test.status == "pass" for test, _ in self.tests)
+        return patched and tests and (self.attempt.diagnosis is None or self.attempt.diagnosed)
 
 
 def diagnose_repair(
-    attempt: RepairAttempt, outcome: Outcome, roles: Sequence[str], agent: int, sandbox_slice: SandboxSlice
+    attempt: RepairAttempt, outcome: Outcome, patching: Sequence[str], agent: int, sandbox_slice: SandboxSlice
 ) -> RepairDiagnosis:
-    """Return the facts for an agent. `roles` are the names of all agents."""
+    """Return the facts for an agent. `patching` are the roles of the patchers."""
     assert isinstance(outcome.evidence, RepairEvidence), "an outcome of this environment"
     report, before = outcome.evidence.report, outcome.evidence.passed_before
-    patching = roles[len(roles) - len(attempt.patches) :]
-    own = agent - (len(roles) - len(patching))
-    names = attempt.patches[own].names if own >= 0 else ()
-    spans = [attempt.buggy.functions[name] for name in names]
-    diagnosis = attempt.diagnosis
+    own = agent - (attempt.diagnosis is not None)
+    spans = [attempt.buggy.functions[name] for name in (attempt.patches[own].names if own >= 0 else ())]
     return RepairDiagnosis(
+        attempt,
         diagnoses=own < 0,
-        diagnosis=diagnosis,
-        diagnosed_line=attempt.buggy.lines[diagnosis.line - 1] if diagnosis is not None and diagnosis.in_form else "",
-        named=attempt.diagnosed,
-        missing=tuple(role for role, patch in zip(patching, attempt.patches, strict=True) if not patch.given),
-        diff=attempt.diff,
-        needed=attempt.needed,
+        missing=tuple(role for role, patch in zip(patching, attempt.patches, strict=True) if not patch.parts),
         others=tuple(hunk for hunk in attempt.diff.hunks if not any(hunk.first in span for span in spans)),
         syntax=locate_syntax_error(report, attempt.starts.items()),
         tests=sliced([(test, number in before) for number, test in enumerate(report.tests)], sandbox_slice),
@@ -132,18 +114,16 @@ def level_feedback(facts: RepairDiagnosis) -> list[str]:
 
 def level_passed(facts: RepairDiagnosis) -> list[str]:
     """Return for every level whether it passed."""
+    attempt = facts.attempt
     lines = [f"patch: missing {', '.join(facts.missing)}" if facts.missing else "patch: OK"]
     lines.append(f"syntax: {'correct' if facts.syntax is None else 'incorrect'}")
-    if facts.syntax is not None:
-        lines.append("tests: not run")
-    else:
-        lines += _tests(facts, _part)
-    if not facts.diff.size:
+    lines += _tests(facts, _part) if facts.syntax is None else ["tests: not run"]
+    if not attempt.diff.size:
         lines.append("edit: nothing changed")
-    elif facts.needed:
+    elif attempt.needed:
         lines.append(f"edit: {'as small as needed' if facts.small else 'larger than needed'}")
-    if facts.diagnosis is not None:
-        lines.append(f"diagnosis: {_named(facts) if facts.diagnosis.in_form else 'missing'}")
+    if attempt.diagnosis is not None:
+        lines.append(f"diagnosis: {'missing' if attempt.diagnosis.problem else _named(facts)}")
     return lines
 
 
@@ -154,29 +134,29 @@ def passed(facts: RepairDiagnosis) -> list[str]:
 
 def _diagnosis(facts: RepairDiagnosis) -> list[str]:
     """Return the diagnosis for a patcher, and its success for its author."""
-    report = facts.diagnosis
+    report = facts.attempt.diagnosis
     if report is None:
         return []
-    if not report.in_form:
+    if report.problem:
         return [f"diagnosis: missing ({report.problem})"]
     if facts.diagnoses:
         return [f"diagnosis: {_named(facts)}"]
-    return [f"diagnosis: line {report.line} `{shorten(facts.diagnosed_line.strip())}`: {shorten(report.why)}"]
+    line = facts.attempt.buggy.lines[report.line - 1].strip()
+    return [f"diagnosis: line {report.line} `{shorten(line)}`: {shorten(report.why)}"]
 
 
 def _named(facts: RepairDiagnosis) -> str:
-    return "names a line that the patch changes" if facts.named else "names no line that the patch changes"
+    return f"names {'a' if facts.attempt.diagnosed else 'no'} line that the patch changes"
 
 
 def _size(facts: RepairDiagnosis) -> str:
-    if not facts.diff.size:
+    size, needed = facts.attempt.diff.size, facts.attempt.needed
+    if not size:
         return "nothing changed"
-    known = f", {facts.needed} needed" if facts.needed else ""
-    return f"{pluralize(facts.diff.size, 'line')} changed{known}"
+    return f"{pluralize(size, 'line')} changed" + (f", {needed} needed" if needed else "")
 
 
 def _hunk(hunk: Hunk) -> str:
-    """Return the place of a change, and its first old and new lines with the number of further lines."""
     one = hunk.first == hunk.last
     if not hunk.old:
         place = f"beside line {hunk.first}" if one else f"between lines {hunk.first} and {hunk.last}"
@@ -192,8 +172,9 @@ def _lines(lines: Sequence[str]) -> str:
 
 def _tests(facts: RepairDiagnosis, summarise: Callable[[Sequence[bool]], str]) -> list[str]:
     """Return the shares of tests that still pass and that pass now."""
-    kept = [f"tests that passed before: {summarise(facts.kept)} still pass"] if facts.kept else []
-    return kept + ([f"tests that failed before: {summarise(facts.fixed)} pass now"] if facts.fixed else [])
+    kept, fixed = facts.results(passed_before=True), facts.results(passed_before=False)
+    lines = [f"tests that passed before: {summarise(kept)} still pass"] if kept else []
+    return lines + ([f"tests that failed before: {summarise(fixed)} pass now"] if fixed else [])
 
 
 def _share(results: Sequence[bool]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from marl_ray.environments.base import labelled_answers
-from marl_ray.environments.bug_fix.program import BuggyProgram
+from marl_ray.environments.bug_fix.patching import BuggyProgram
 from marl_ray.environments.code_generation.prompts import listed
 
 BUG = "This program should do that, but it has a bug:"

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from marl_ray.environments.code_completion.skeleton import FunctionNode, first_line, is_stub, methods_of
+from marl_ray.environments.code_completion.skeleton import FunctionNode, is_stub, methods_of
 from marl_ray.environments.code_generation.extraction import (
     FENCE,
     LIST_MARK,
@@ -22,6 +22,7 @@ from marl_ray.environments.code_generation.extraction import (
     PARSE_COST,
     binds,
     block_end,
+    first_line,
     import_lines,
     indentation,
     is_future,

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from marl_ray.environments.code_generation.extraction import parse, without_docstring
+from marl_ray.environments.code_generation.extraction import first_line, parse, without_docstring
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -123,11 +123,6 @@ def is_stub(method: FunctionNode) -> bool:
         return method.name != "__init__" or not any(isinstance(node, ast.Pass) for node in method.body)
     names = [node.id for node in ast.walk(body[0]) if isinstance(node, ast.Name)]
     return isinstance(body[0], ast.Raise) and names == ["NotImplementedError"]
-
-
-def first_line(node: FunctionNode | ast.ClassDef) -> int:
-    """Return the first line of a definition, including decorators."""
-    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def _slot(method: FunctionNode, lines: Sequence[str], length: int) -> MethodSlot:

@@ -166,8 +166,12 @@ def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 def source_of(node: ast.FunctionDef | ast.ClassDef, text: str) -> str:
     """Return the node's lines in `text`, including decorators."""
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    return "\n".join(text.split("\n")[first - 1 : node.end_lineno])
+    return "\n".join(text.split("\n")[first_line(node) - 1 : node.end_lineno])
+
+
+def first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
+    """Return the first line of a definition, including decorators."""
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def normalise_text(response: str) -> str:

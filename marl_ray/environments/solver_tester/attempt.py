@@ -50,8 +50,7 @@ class SolutionAttempt:
 
 
 def solution_attempt(task: Task, responses: Sequence[str], visible: int | None) -> SolutionAttempt:
-    """Parse a joint action, in which the last response is the solver's. `visible`: as in `Program`, for the problem's
-    tests."""
+    """Parse a joint action, the solver's response last. `visible`: as in `Program`, for the problem's tests."""
     function, reference = task.fields["entry_point"], task.fields["reference"]
     solution = code_attempt(task, responses[-1:], (), visible)
     written = tuple(written_tests(text, function) for text in responses[:-1])
@@ -93,30 +92,18 @@ def _asserts(text: str) -> Iterator[ast.Assert]:
 
 
 def _canonical_test(test: ast.expr, function: str) -> str:
-    """Return the test in canonical form, or an empty string for any other form."""
+    """Return the test in canonical form, or an empty string for any other form and for a test that does not compile: a
+    repeated keyword parses but does not compile, and the decimal form of a long hexadecimal integer exceeds a limit."""
     match test:
-        case ast.Compare(left=ast.Call(func=ast.Name(id=name)) as call, ops=[ast.Eq()], comparators=[expected]):
-            values = [*call.args, *(keyword.value for keyword in call.keywords), expected]
-            named = all(keyword.arg for keyword in call.keywords)
-            return _canonical(test) if name == function and named and all(map(_is_literal, values)) else ""
+        case ast.Compare(left=ast.Call(func=ast.Name(id=name)) as call, ops=[ast.Eq()], comparators=[expected]) if (
+            name == function and all(keyword.arg for keyword in call.keywords)
+        ):
+            try:
+                for value in (*call.args, *(keyword.value for keyword in call.keywords), expected):
+                    ast.literal_eval(value)  # raises unless the value is a literal
+                text = f"assert {ast.unparse(test)}"
+                compile(text, "<test>", "exec")
+            except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # for example {[]: 1}
+                return ""
+            return text
     return ""
-
-
-def _canonical(test: ast.expr) -> str:
-    """Return the canonical source of a test, or an empty string if it does not compile: a repeated keyword parses but
-    does not compile, and the decimal form of a long hexadecimal integer exceeds a limit."""
-    try:
-        text = f"assert {ast.unparse(test)}"
-        compile(text, "<test>", "exec")
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return ""
-    return text
-
-
-def _is_literal(node: ast.expr) -> bool:
-    """Return whether an expression is a literal value."""
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # for example {[]: 1}
-        return False
-    return True

@@ -1,7 +1,6 @@
 """The feedback of solver and testers: verdicts on the written tests, and their wording in each external mode.
 
-The solution is described as in code generation, limited to `external.sandbox_slice`. Written tests appear in
-full, but of invalid tests only the source: their expected value from the reference would leak answers.
+Feedback contains only the source of an invalid test: the value from the reference would leak answers.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marl_ray.core.episode import Outcome
 from marl_ray.environments.code_generation.feedback import FEEDBACK_BY_MODE, Diagnosis
 from marl_ray.environments.execution import ExecutionEvidence, describe_failure, shorten
 from marl_ray.sandbox import ExecutionReport, TestResult
@@ -45,7 +43,6 @@ class SolverEvidence:
     written: tuple[tuple[WrittenTest, ...], ...]
 
     def data(self) -> dict[str, Any]:
-        """Return both as plain data."""
         tests = [[{"test": t.source, "valid": t.valid, "solution": t.solution.status} for t in w] for w in self.written]
         return {"report": self.report.to_dict(), "written": tests}
 
@@ -61,16 +58,10 @@ def evidence_from(written: Sequence[tuple[str, ...]], reports: Sequence[Executio
     """Return the evidence from the reports on the programs of a `SolutionAttempt`."""
     own, *rest = reports
     pairs = iter(zip(rest[1::2], rest[0::2], strict=True))
-    return SolverEvidence(own, tuple(_tests(*next(pairs)) if tests else () for tests in written))
+    return SolverEvidence(own, tuple(_written_tests(*next(pairs)) if tests else () for tests in written))
 
 
-def evidence_of(outcome: Outcome) -> SolverEvidence:
-    """Return the evidence that an outcome was computed from."""
-    assert isinstance(outcome.evidence, SolverEvidence), "an outcome of this environment"
-    return outcome.evidence
-
-
-def _tests(reference: ExecutionReport, solution: ExecutionReport) -> tuple[WrittenTest, ...]:
+def _written_tests(reference: ExecutionReport, solution: ExecutionReport) -> tuple[WrittenTest, ...]:
     return tuple(WrittenTest(*both) for both in zip(reference.tests, solution.tests, strict=True))
 
 
@@ -99,7 +90,3 @@ def _brief(tests: Sequence[WrittenTest]) -> list[str]:
 def _detailed(tests: Sequence[WrittenTest]) -> list[str]:
     failed = [f"failed: {describe_failure(test.solution)}" for test in tests if test.exposes_bug]
     return [*_brief(tests), *failed, *(f"not valid: {shorten(test.source)}" for test in tests if not test.valid)]
-
-
-MODES = tuple(FEEDBACK_BY_MODE)
-"""The external modes that there are words for."""

@@ -39,8 +39,8 @@ def role_names(testers: int) -> list[str]:
 
 def first_prompts(problem: str, function: str, testers: int) -> list[str]:
     """Return the first prompts, the solver's last."""
-    instructions = [*[WRITE.format(function=function, form=FORM.format(function=function))] * testers]
-    instructions.append(f"Write the function `{function}`. {CODE_ONLY}")
+    write = WRITE.format(function=function, form=FORM.format(function=function))
+    instructions = [*[write] * testers, f"Write the function `{function}`. {CODE_ONLY}"]
     return [f"{problem.strip(chr(10))}\n\n{instruction}\n" for instruction in instructions]
 
 

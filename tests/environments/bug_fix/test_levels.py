@@ -170,10 +170,7 @@ def test_evidence_of_an_outcome() -> None:
     assert found.evidence is not None
     data = found.evidence.data()
     assert (data["report"]["passed"], data["passed_before"]) == (3, [0, 1])
-    assert found.evidence.lines() == [
-        "[sandbox] 3 of 4 tests passed, 2 before the patch",
-        "    fail: assert f(3) == 2",
-    ]
+    assert found.evidence.lines() == ["[sandbox] 3 of 4 tests passed, 2 before the patch", "    fail: assert f(3) == 2"]
 
 
 def test_unsupported_tasks_are_rejected() -> None:

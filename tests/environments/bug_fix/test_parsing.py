@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from marl_ray.environments.bug_fix.attempt import BugReport, parse_bug_report
-from marl_ray.environments.bug_fix.program import Hunk, apply_patches, assign_functions, diff_lines, parse_buggy_program
+from marl_ray.environments.bug_fix.patching import (
+    Hunk,
+    apply_patches,
+    assign_functions,
+    diff_lines,
+    parse_buggy_program,
+)
 from marl_ray.environments.code_generation.extraction import extract_function
 
 TEXT = """\

@@ -1,10 +1,7 @@
 """The buggy program, the program after patches, and the line diff between two programs.
 
-Patches replace functions at the top level of the program; everything else stays unchanged. A patch's imports go above its
-function unless the program has them already.
-
-A diff compares lines exactly, except for blank lines and white space at the ends of lines. Like in a review, a patch that
-reformats code or removes comments is larger than one that does not.
+Patches replace functions at the top level of the program. A patch's imports go above its function unless the program has
+them already. A diff ignores blank lines and white space at the ends of lines.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-from marl_ray.environments.code_generation.extraction import ExtractedFunction, parse, source_of
+from marl_ray.environments.code_generation.extraction import ExtractedFunction, first_line, parse, source_of
 
 Import = ast.Import | ast.ImportFrom
 
@@ -76,7 +73,6 @@ class LineDiff:
 
     @property
     def size(self) -> int:
-        """Number of changed lines."""
         return sum(hunk.size for hunk in self.hunks)
 
     def changes(self, line: int) -> bool:
@@ -94,8 +90,7 @@ def parse_buggy_program(text: str) -> BuggyProgram:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             functions.pop(node.name, None)  # a later definition replaces an earlier one
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            functions[node.name] = range(first, (node.end_lineno or first) + 1)
+            functions[node.name] = range(first_line(node), (node.end_lineno or node.lineno) + 1)
     imported = (name for node in tree.body if isinstance(node, Import) for name in _imported_names(node))
     return BuggyProgram(text, functions, frozenset(imported))
 
@@ -109,21 +104,17 @@ def assign_functions(program: BuggyProgram, patchers: int) -> list[tuple[str, ..
 def apply_patches(program: BuggyProgram, parts: Sequence[ExtractedFunction]) -> PatchedProgram:
     """Return the program with these functions in place of its own functions of the same names."""
     new = {part.name: part for part in parts}
-    future = [
-        line for line in dict.fromkeys(f for part in parts for f in part.future) if not _is_imported(line, program)
-    ]
-    old, text, starts, done = program.lines, list(future), {}, 0
+    future = dict.fromkeys(line for part in parts for line in part.future)
+    text = [line for line in future if not _is_imported(line, program)]
+    old, starts, done = program.lines, {}, 0
     for name, place in program.functions.items():
         text += old[done : place.start - 1]
-        imports, function = (
-            _split_imports(new[name], program) if name in new else ([], old[place.start - 1 : place.stop - 1])
-        )
+        done = place.stop - 1
+        imports, function = _split_imports(new[name], program) if name in new else ([], old[place.start - 1 : done])
         text += imports
         starts[name] = len(text) + 1
         text += function
-        done = place.stop - 1
-    text += old[done:]
-    return PatchedProgram("\n".join(text), starts)
+    return PatchedProgram("\n".join([*text, *old[done:]]), starts)
 
 
 def _split_imports(part: ExtractedFunction, program: BuggyProgram) -> tuple[list[str], list[str]]:
@@ -149,9 +140,8 @@ def _imported_names(node: Import) -> set[str]:
 
 def diff_lines(old: str, new: str) -> LineDiff:
     """Return the diff from `old` to `new`."""
-    before = [(number, line.rstrip()) for number, line in enumerate(old.split("\n"), 1) if line.strip()]
-    numbers, lines = [number for number, _ in before], [line for _, line in before]
-    after = [line.rstrip() for line in new.split("\n") if line.strip()]
+    numbers = [number for number, line in enumerate(old.split("\n"), 1) if line.strip()]
+    lines, after = ([line.rstrip() for line in text.split("\n") if line.strip()] for text in (old, new))
     hunks = []
     for kind, i, end, j, stop in SequenceMatcher(None, lines, after, autojunk=False).get_opcodes():
         if kind == "equal":
