@@ -1,7 +1,6 @@
 """A parsed joint action of code completion: the methods in the responses, and the merged class.
 
-Of each response the class contains the agent's own methods, with the helper methods and imports that they need (see
-`extraction`). Methods that the skeleton defines, and methods assigned to other agents, are ignored.
+Of each response the class contains the agent's own methods, with the helper methods and imports that they need.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from functools import lru_cache
 
 from marl_ray.core.episode import Task
 from marl_ray.environments.code_completion.extraction import ClassAnswer, extract_methods
-from marl_ray.environments.code_completion.skeleton import Skeleton, merge_methods, parse_skeleton
-from marl_ray.environments.code_completion.strategies import assign_methods
+from marl_ray.environments.code_completion.skeleton import Skeleton, assign_methods, merge_methods, parse_skeleton
 from marl_ray.sandbox import Program
 
 
@@ -56,7 +54,6 @@ class ClassAttempt:
 
 
 def shares_of(task: Task, strategy: str, num_agents: int) -> tuple[tuple[str, ...], ...]:
-    """Return the names of each agent's methods."""
     return assign_methods(strategy, _skeleton(task).slots, num_agents)
 
 

@@ -48,20 +48,20 @@ def question(skeleton: str, program: str, roles: Sequence[str], shares: Sequence
 
 
 def _instructions(task: str, class_name: str, shares: Sequence[Sequence[str]]) -> list[str]:
-    return [_instruction(task, class_name, agent, shares) for agent in range(len(shares))]
-
-
-def _instruction(task: str, class_name: str, agent: int, shares: Sequence[Sequence[str]]) -> str:
-    if not shares[agent]:
-        return NOTHING.format(name=class_name)
-    text = task.format(name=class_name, methods=_named(shares[agent]))
-    writers = [own for other, own in enumerate(shares) if other != agent and own]
-    if writers:
-        writes = "Another agent writes" if len(writers) == 1 else "Other agents write"
-        others = [name for own in writers for name in own]
-        pronoun = "it" if len(others) == 1 else "them"
-        text += f" {writes} {_named(others)}: you may call {pronoun} but must not define {pronoun}."
-    return f"{text} {METHODS_ONLY}"
+    instructions = []
+    for agent, own in enumerate(shares):
+        if not own:
+            instructions.append(NOTHING.format(name=class_name))
+            continue
+        text = task.format(name=class_name, methods=_named(own))
+        writers = [methods for other, methods in enumerate(shares) if other != agent and methods]
+        if writers:
+            writes = "Another agent writes" if len(writers) == 1 else "Other agents write"
+            others = [name for methods in writers for name in methods]
+            pronoun = "it" if len(others) == 1 else "them"
+            text += f" {writes} {_named(others)}: you may call {pronoun} but must not define {pronoun}."
+        instructions.append(f"{text} {METHODS_ONLY}")
+    return instructions
 
 
 def _named(methods: Sequence[str]) -> str:

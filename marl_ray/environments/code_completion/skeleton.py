@@ -1,13 +1,15 @@
-"""The class to complete: the places of its methods, and the program with methods inserted.
+"""The class to complete: the places of its methods, the program with methods inserted, and strategies that assign methods
+to agents.
 
-Methods are found by `ast` and moved as text, which keeps comments, decorators and line breaks.
+Methods are found by `ast` and moved as text, which keeps comments, decorators and line breaks. A strategy depends only on
+the class, so the assignment of a task is the same in every episode.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from marl_ray.environments.code_generation.extraction import first_line, parse, without_docstring
@@ -56,10 +58,9 @@ def parse_skeleton(source: str, class_name: str, methods: tuple[str, ...], lengt
     members = methods_of(node)
     expected = dict(zip(methods, lengths, strict=True))
     slots = [_slot(member, lines, expected[member.name]) for member in members if member.name in expected]
-    names = [slot.name for slot in slots]
     for name in methods:
-        if names.count(name) != 1:
-            raise ValueError(f"the skeleton has the method {name} {names.count(name)} times")
+        if (count := sum(slot.name == name for slot in slots)) != 1:
+            raise ValueError(f"the skeleton has the method {name} {count} times")
     if not slots:
         raise ValueError("the skeleton has no method to write")
     return Skeleton(
@@ -130,17 +131,58 @@ def _slot(method: FunctionNode, lines: Sequence[str], length: int) -> MethodSlot
     stub = ast.parse(f"def {method.name}(self):\n raise NotImplementedError({method.name!r})").body[0]
     assert isinstance(stub, ast.FunctionDef)
     stub.args, stub.decorator_list = method.args, method.decorator_list
+    arguments = method.args
+    named = len([*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs])
+    parameters = named + sum(rest is not None for rest in (arguments.vararg, arguments.kwarg))
     return MethodSlot(
         method.name,
         first_line(method),
         method.end_lineno or method.lineno,
-        _count(method.args),
+        parameters,
         length,
         tuple(f"@{ast.unparse(decorator)}" for decorator in method.decorator_list),
         "\n".join(indent + line for line in ast.unparse(stub).split("\n")),
     )
 
 
-def _count(arguments: ast.arguments) -> int:
-    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    return len(named) + sum(rest is not None for rest in (arguments.vararg, arguments.kwarg))
+def param_count(slots: Sequence[MethodSlot], num_agents: int) -> list[int]:
+    """Assign methods by number of parameters, including `self` or `cls`: one parameter to the first agent, two to the
+    second, and so on, with all larger numbers to the last agent.
+
+    This is CoMLRL's strategy for two agents.
+    """
+    return [min(max(1, slot.parameters), num_agents) - 1 for slot in slots]
+
+
+def round_robin(slots: Sequence[MethodSlot], num_agents: int) -> list[int]:
+    return [number % num_agents for number in range(len(slots))]
+
+
+def balanced(slots: Sequence[MethodSlot], num_agents: int) -> list[int]:
+    """Assign methods by expected length, longest first, each to the agent with the least to write so far.
+
+    Graham's LPT rule (SIAM J. Appl. Math. 17, 1969): the longest share is at most 4/3 of the optimum.
+    """
+    load = [0] * num_agents
+    agents = [0] * len(slots)
+    for number in sorted(range(len(slots)), key=lambda number: (-slots[number].length, number)):
+        agents[number] = load.index(min(load))
+        load[agents[number]] += slots[number].length
+    return agents
+
+
+STRATEGIES: dict[str, Callable[[Sequence[MethodSlot], int], list[int]]] = {
+    "param_count": param_count,
+    "round_robin": round_robin,
+    "balanced": balanced,
+}
+"""The strategies by their name in `code_completion.strategy`. Each returns one agent (from 0) per method."""
+
+
+def assign_methods(strategy: str, slots: Sequence[MethodSlot], num_agents: int) -> tuple[tuple[str, ...], ...]:
+    """Return the names of each agent's methods, in source order."""
+    agents = STRATEGIES[strategy](slots, num_agents)
+    return tuple(
+        tuple(slot.name for slot, owner in zip(slots, agents, strict=True) if owner == agent)
+        for agent in range(num_agents)
+    )

@@ -92,7 +92,7 @@ def test_a_missing_or_broken_method_costs_its_level_and_is_named(
         assert environment.feedback(attempt, outcome, "level_feedback", 0)[0].startswith(f"{first}: missing"), task.id
         assert f"missing from others: {first}" in environment.feedback(attempt, outcome, "level_feedback", 1), task.id
         failures = diagnose(attempt, report_of(outcome), "all").failures_for(0)
-        about = [not failure.text.mentions.isdisjoint(attempt.shares[0]) for failure in failures]
+        about = [not text.mentions.isdisjoint(attempt.shares[0]) for _, text in failures]
         assert about[0], task.id
         assert about == sorted(about, reverse=True), task.id
 

@@ -6,8 +6,13 @@ from itertools import product
 
 import pytest
 
-from marl_ray.environments.code_completion.skeleton import MethodSlot, parse_skeleton
-from marl_ray.environments.code_completion.strategies import STRATEGIES, assign_methods, balanced
+from marl_ray.environments.code_completion.skeleton import (
+    STRATEGIES,
+    MethodSlot,
+    assign_methods,
+    balanced,
+    parse_skeleton,
+)
 from tests.environments.code_completion.helpers import METHODS, SHARES, SKELETON, TASK
 
 

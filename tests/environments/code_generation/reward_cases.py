@@ -20,10 +20,7 @@ from marl_ray.core.episode import Task
 TASK = Task(
     "hand/1",
     'def f(x: int) -> int:\n    """Twice x, and one more."""\n',
-    {
-        "entry_point": "f",
-        "tests": ("assert f(0) == 1", "assert f(1) == 3", "assert f(2) == 5", "assert f(10) == 21"),
-    },
+    {"entry_point": "f", "tests": ("assert f(0) == 1", "assert f(1) == 3", "assert f(2) == 5", "assert f(10) == 21")},
 )
 
 
@@ -188,10 +185,7 @@ BROKEN_HELPER = RewardCase(
     ("aux: missing", "f: found", "syntax: error in aux line", "tests: not run"),
     "implementation: missing aux",
     False,
-    (
-        ("def aux(x:\n    return 2 * x", ALONE),
-        ("def aux(x:\n    return 2 * x", MAIN),
-    ),
+    (("def aux(x:\n    return 2 * x", ALONE), ("def aux(x:\n    return 2 * x", MAIN)),
 )
 
 HELPER_WITHOUT_VALUE = RewardCase(

@@ -127,10 +127,7 @@ def test_level_passed() -> None:
         "aux use: aux not called",
     ]
     error = SyntaxErrorLocation(None, None, None, "too deep")
-    assert feedback.level_passed(Diagnosis(FOUND, error, (WRONG,)), 1)[1:3] == [
-        "syntax: incorrect",
-        "tests: not run",
-    ]
+    assert feedback.level_passed(Diagnosis(FOUND, error, (WRONG,)), 1)[1:3] == ["syntax: incorrect", "tests: not run"]
     assert feedback.level_passed(Diagnosis(FOUND, None, (WRONG,)), 1)[2] == "tests: passed none"
 
 

@@ -14,9 +14,7 @@ from marl_ray.sandbox import ExecutionReport, Limits, Sandbox, SandboxSettings, 
 
 CASES = [StdioCase("2\n1 2\n", "3\n"), StdioCase("1\n5\n", "5\n"), StdioCase("3\n1 1 1\n", "3\n")]
 TASK = Task(
-    "s",
-    "Read n and n numbers. Print their sum.",
-    {"entry_point": "main", "tests": stdio_tests(CASES), "script": True},
+    "s", "Read n and n numbers. Print their sum.", {"entry_point": "main", "tests": stdio_tests(CASES), "script": True}
 )
 AUX = "def aux(line):\n    return sum(map(int, line.split()))"
 MAIN = "def main():\n    input()\n    total = aux(input())\n    print(f'{total + 0.0:.1f}')"
