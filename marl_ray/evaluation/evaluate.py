@@ -57,8 +57,7 @@ from marl_ray.telemetry.metrics import episode_record
 
 logger = logging.getLogger(__name__)
 
-MAX_CONCURRENT_EPISODES = 256
-"""Enough for engines to batch, and few enough that no request waits for long."""
+MAX_CONCURRENT_EPISODES = 256  # enough for engines to batch, and few enough that no request waits for long
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +94,9 @@ OnModelDone = Callable[[EvaluatedModel, list[list[Episode]]], None]
 
 
 def run_evaluation(config: Config, request: EvaluationRequest) -> Iterator[str]:
-    """Check the request, sample the episodes, write the results, and yield the lines to print.
+    """Check the request, sample the episodes, write the results of each model, and yield the lines to print.
 
-    Raises UserError, and KeyboardInterrupt when it is stopped; models that are done keep their results.
+    Raises UserError, and KeyboardInterrupt when it is stopped.
     """
     plan = plan_evaluation(config, request)
     folder = _new_folder(request.folder)

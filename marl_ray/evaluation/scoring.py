@@ -34,7 +34,7 @@ from marl_ray.sandbox import ExecutionReport, Program, Sandbox, SandboxSettings,
 KEYS = ("task_id", "completions", "turn")
 FILE = "completions file"
 LINES_PER_SANDBOX = 16
-"""Lines in progress per sandbox, so that no sandbox waits while a slow line delays the output."""
+"""Lines in progress per sandbox. Further lines run while a slow line delays the output."""
 
 
 @dataclass(frozen=True, slots=True)

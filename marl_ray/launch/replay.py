@@ -21,7 +21,7 @@ from marl_ray.core.ids import PolicyId
 from marl_ray.data.loading import load_tasks
 from marl_ray.learning.arguments import local_learner_arguments
 from marl_ray.learning.learner import Learner
-from marl_ray.storage.checkpoints import Checkpoints, checkpoint_step, read_state
+from marl_ray.storage.checkpoints import checkpoint_step, read_state
 from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder, StoredHistory
 from marl_ray.telemetry.sinks import is_evaluation, read_rows
@@ -130,7 +130,7 @@ def _make_learner(config: Config, policy: PolicyId, span: ReplayRange, previous:
             learner.load(folder, previous.step)
     elif span.checkpoint is not None:
         read_state(span.checkpoint)
-        learner.load(str(Checkpoints.policy_folder(span.checkpoint, policy)), span.start)
+        learner.load(str(span.checkpoint / policy.key), span.start)
     return learner
 
 

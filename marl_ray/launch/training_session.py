@@ -68,8 +68,8 @@ class TrainingSession:
             await check_actors(self.config, actors, self.inputs, self.folder.path)
         with self.startup.part("weights"):
             if (checkpoint := self.resume_state.checkpoint) is not None:
-                step, policy_folder = self.resume_state.state.step, self.folder.checkpoints.policy_folder
-                await gather(*(x.load(str(policy_folder(checkpoint, x.policy)), step) for x in actors.learners))
+                step = self.resume_state.state.step
+                await gather(*(x.load(str(checkpoint / x.policy.key), step) for x in actors.learners))
             histories = {x.policy: StoredHistory(self.folder, x.policy) for x in actors.learners}
             await gather(*(x.connect(actors.generators[x.policy.number], histories[x.policy]) for x in actors.learners))
             await gather(*(x.update_weights(changed=True) for x in actors.learners))

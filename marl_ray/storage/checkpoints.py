@@ -32,8 +32,8 @@ class Checkpoints:
         self.folder = folder
 
     def begin(self, step: int, policy: PolicyId) -> Path:
-        """Create and return the empty folder of one policy's part in the hidden checkpoint."""
-        part = self.policy_folder(self._hidden(step), policy)
+        """Create and return the empty folder of one policy's part, `policy.key` in the hidden checkpoint."""
+        part = self._hidden(step) / policy.key
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         return part
@@ -75,10 +75,6 @@ class Checkpoints:
 
     def _hidden(self, step: int) -> Path:
         return self.folder / f".step_{step:06d}"
-
-    @staticmethod
-    def policy_folder(path: Path, policy: PolicyId) -> Path:
-        return path / policy.key
 
 
 def checkpoint_step(path: Path) -> int:

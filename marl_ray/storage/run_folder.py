@@ -136,7 +136,7 @@ class StoredHistory:
         if (latest := self.folder.checkpoints.latest()) is None:
             return None
         path, state = latest
-        return state.step, str(Checkpoints.policy_folder(path, self.policy))
+        return state.step, str(path / self.policy.key)
 
     def batch(self, step: int) -> Batch:
         return merge_batches([self.folder.log.batch(step, agent) for agent in self.policy.agents])

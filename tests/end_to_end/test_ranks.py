@@ -35,7 +35,7 @@ def test_a_learner_of_two_ranks_trains_and_one_rank_replays_the_same(tmp_path: P
     assert max(row["agent_0/logprob_gap"] for row in trained) < 1e-3, "the engine has the gathered weights"
 
     folder, policy = RunFolder(tmp_path / "r"), PolicyId((0,))
-    assert (folder.checkpoints.policy_folder(folder.checkpoints.all()[0], policy) / "shards").is_dir()
+    assert (folder.checkpoints.all()[0] / policy.key / "shards").is_dir()
     for first in (0, 2):  # from the base model, and from the checkpoint of two ranks
         replayed = list(replay(folder, SavedRun.read(folder.path), policy, ReplayRange.find(folder, first, 3)))
         assert [step.step for step in replayed] == list(range(first + 1, 4))

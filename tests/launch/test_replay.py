@@ -77,7 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     found.write_config(to_yaml(after), CHANGED)
     resumed = [Learner(*local_learner_arguments(after, PolicyId((agent,)), SCHEDULE)) for agent in (0, 1)]
     for agent, learner in enumerate(resumed):
-        learner.load(str(found.checkpoints.policy_folder(found.checkpoints.all()[-1], PolicyId((agent,)))), CHANGED)
+        learner.load(str(found.checkpoints.all()[-1] / PolicyId((agent,)).key), CHANGED)
     learn(found, after, resumed, CHANGED, STEPS)
     return found
 
