@@ -48,16 +48,10 @@ class Program:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for `from_dict` and the command line."""
-        return {
-            "program": self.source,
-            "tests": self.tests if isinstance(self.tests, str) else list(self.tests),
-            "entry_point": self.entry_point,
-            "prompt": self.prompt,
-            "form": self.form,
-            "stdin": self.stdin,
-            "limits": None if self.limits is None else to_dict(self.limits),
-            "visible": self.visible,
-        }
+        data = {"program": self.source, **to_dict(self)}
+        del data["source"]
+        tests = self.tests if isinstance(self.tests, str) else list(self.tests)
+        return data | {"tests": tests, "limits": None if self.limits is None else to_dict(self.limits)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Program:

@@ -160,6 +160,6 @@ class SyntaxDiagnosis:
     column: int | None
 
 
-def to_dict(record: Limits | TestResult | SyntaxDiagnosis) -> dict[str, Any]:
-    """Return the fields by name."""
+def to_dict(record: Any) -> dict[str, Any]:
+    """Return the fields of a data class with slots by name."""
     return {name: getattr(record, name) for name in record.__slots__}
