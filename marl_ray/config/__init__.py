@@ -1,8 +1,7 @@
 """Typed settings of a run, and their conversion from and to YAML."""
 
 from marl_ray.config.loader import from_tree, load, to_tree, to_yaml
-from marl_ray.config.optimization import CreditConfig, LoraConfig, OptimizerConfig
-from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config
+from marl_ray.config.schema import ALGORITHMS, AgentConfig, Config, CreditConfig, LoraConfig, OptimizerConfig
 from marl_ray.config.sections import (
     CodeCompletionConfig,
     Deadlines,

@@ -11,26 +11,22 @@ from marl_ray.credit.requirements import estimator_requirements
 
 @dataclass(frozen=True, slots=True)
 class TrainingBudget:
-    """Upper bounds; an episode that ends early has fewer turns."""
+    """Upper bounds per agent or policy; an episode that ends early has fewer turns."""
 
     steps_per_epoch: int
     total_steps: int
     groups_per_step: int
-    """Groups per agent and step."""
     joint_samples_per_step: int
-    """Joint actions sampled per step, whether or not a loss uses them."""
     optimizer_steps_per_step: int
 
     @property
     def optimizer_steps(self) -> int:
-        """Optimizer steps of one policy in the whole run."""
         return self.total_steps * self.optimizer_steps_per_step
 
 
 def joint_actions_per_node(config: Config) -> int:
     """Return the number of joint actions per node: every combination of completions with joint_mode cross."""
-    rollout = config.rollout
-    return rollout.num_generations ** (config.num_agents if rollout.joint_mode == "cross" else 1)
+    return config.rollout.num_generations ** (config.num_agents if config.rollout.joint_mode == "cross" else 1)
 
 
 def max_prompts_per_step(config: Config, tasks: int) -> int:
@@ -61,15 +57,10 @@ def training_budget(config: Config, num_tasks: int) -> TrainingBudget:
     if loop.max_steps is not None:
         total = min(total, loop.max_steps)
     nodes = nodes_per_episode(config)
-    samples_per_node = joint_actions_per_node(config) + samples_greedily(config)
+    samples = max_prompts_per_step(config, tasks) * nodes * (joint_actions_per_node(config) + samples_greedily(config))
     groups = tasks * nodes
-    return TrainingBudget(
-        steps_per_epoch=steps_per_epoch,
-        total_steps=total,
-        groups_per_step=groups,
-        joint_samples_per_step=max_prompts_per_step(config, tasks) * nodes * samples_per_node,
-        optimizer_steps_per_step=-(-groups // (config.optimizer.train_batch_size or groups)),
-    )
+    optimizer_steps = -(-groups // (config.optimizer.train_batch_size or groups))
+    return TrainingBudget(steps_per_epoch, total, groups, samples, optimizer_steps)
 
 
 def describe_budget(config: Config, num_tasks: int | None) -> str:
@@ -82,11 +73,10 @@ def describe_budget(config: Config, num_tasks: int | None) -> str:
     nodes = pluralize(nodes_per_episode(config), "node") if tree else pluralize(rollout.num_turns, "turn")
     per_group = pluralize(actions, "joint action") if cross else pluralize(rollout.num_generations, "generation")
     shared = [policy for policy in config.policies if len(policy.agents) > 1]
+    groups, samples = budget.groups_per_step, budget.groups_per_step * actions
     lines = [
-        f"one step: {pluralize(tasks, 'task')} x {nodes} = "
-        f"{pluralize(budget.groups_per_step, 'group')} per agent; x {per_group} = "
-        f"{pluralize(budget.groups_per_step * actions, 'joint sample')} "
-        f"({pluralize(config.num_agents, 'completion')} each); "
+        f"one step: {pluralize(tasks, 'task')} x {nodes} = {pluralize(groups, 'group')} per agent; x {per_group} = "
+        f"{pluralize(samples, 'joint sample')} ({pluralize(config.num_agents, 'completion')} each); "
         f"{pluralize(budget.optimizer_steps_per_step, 'optimizer step')} per {'policy' if shared else 'agent'}",
         *(f"{policy.introduction}: one learner, one update from the groups of all its agents" for policy in shared),
     ]
@@ -100,9 +90,9 @@ def describe_budget(config: Config, num_tasks: int | None) -> str:
     if num_tasks is None:
         lines.append(f"steps: one per {pluralize(tasks, 'task')} of {config.dataset.name}, not counted in a dry run")
     else:
+        samples = budget.total_steps * budget.joint_samples_per_step
         lines.append(
             f"run: {pluralize(num_tasks, 'task')}, {pluralize(budget.steps_per_epoch, 'step')} per epoch, "
-            f"{pluralize(budget.total_steps, 'step')}, at most "
-            f"{pluralize(budget.total_steps * budget.joint_samples_per_step, 'joint sample')}"
+            f"{pluralize(budget.total_steps, 'step')}, at most {pluralize(samples, 'joint sample')}"
         )
     return "\n".join(lines)

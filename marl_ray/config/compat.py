@@ -65,18 +65,13 @@ COMLRL: Mapping[str, Any] = {
 """CoMLRL 1.4.3: the defaults of MAGRPOConfig and the fixed behaviour of its trainer, which always grows complete trees,
 uses torch's weight decay for AdamW, does not clip gradients and has no importance weighting."""
 COMLRL_CRITIC: Mapping[str, Any] = {"model.top_k": None, "{algorithm}.early_termination_threshold": None}
-"""Differences of IACConfig and MAACConfig. Their threshold is omitted because critics here do not compare episodes that
-ended early."""
-COMLRL_REFERENCE_KL = "k3_in_reward"
-"""Form of CoMLRL's KL term, if it is enabled."""
+"""Differences of IACConfig and MAACConfig. Critics here do not compare episodes that ended early."""
 
 
 def canonical_key(key: str, algorithm: str) -> str:
     """Return the canonical spelling of a dotted key."""
-    for alias, canonical in KEY_ALIASES.items():
-        if key == alias.format(algorithm=algorithm):
-            return canonical.format(algorithm=algorithm)
-    return key
+    aliases = {alias.format(algorithm=algorithm): canonical for alias, canonical in KEY_ALIASES.items()}
+    return aliases[key].format(algorithm=algorithm) if key in aliases else key
 
 
 def aliases_in_section(section: str, algorithm: str) -> list[str]:
@@ -89,13 +84,10 @@ def canonical_keys(flat: Mapping[str, Any], algorithm: str, same: Callable[[str,
     """Return values by dotted key with every alias replaced by its canonical key.
 
     `same(key, a, b)` tells whether two values of a canonical key are equal after conversion. Raises UserError if a key
-    and its alias are both given with different values.
-
-    Unknown settings of the KL term that disable it (0, null, false) are dropped: without reference_kl_coef there is no
-    KL term.
+    and its alias are both given with different values. Unknown settings of the KL term that disable it (0, null, false)
+    are dropped.
     """
-    canonical = {}
-    flat = _resolve_kl_switch(flat, algorithm)
+    canonical, flat = {}, _resolve_kl_switch(flat, algorithm)
     for key, value in flat.items():
         place, _, name = key.rpartition(".")
         unknown_kl = place == algorithm and name != "reference_kl_coef" and _REFERENCE_KL.fullmatch(name)
@@ -151,7 +143,6 @@ def compat_settings(
         return {}
     settings = COMLRL if given.get(f"{algorithm}.critic") in (None, "none") else {**COMLRL, **COMLRL_CRITIC}
     defaults = {key.format(algorithm=algorithm): value for key, value in settings.items()}
-    coefficient = f"{algorithm}.reference_kl_coef"
-    if given.get(coefficient) or any(entry.get("reference_kl_coef") for entry in entries or ()):
-        defaults[f"{algorithm}.reference_kl"] = COMLRL_REFERENCE_KL
+    if any((given.get(f"{algorithm}.reference_kl_coef"), *(e.get("reference_kl_coef") for e in entries or ()))):
+        defaults[f"{algorithm}.reference_kl"] = "k3_in_reward"
     return defaults

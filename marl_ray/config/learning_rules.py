@@ -11,8 +11,7 @@ from typing import Any
 
 from marl_ray.config.budget import nodes_per_episode
 from marl_ray.config.keys import AGENT_KEYS, key_of
-from marl_ray.config.optimization import LoraConfig
-from marl_ray.config.schema import Config
+from marl_ray.config.schema import Config, LoraConfig
 from marl_ray.core.text import pluralize
 from marl_ray.credit import requirements
 from marl_ray.credit.requirements import Requirements, estimator_requirements
@@ -23,18 +22,13 @@ DIFFER_WITHIN_POLICY = {"policy", "top_p", "max_new_tokens", "estimator"}
 
 def learning_problems(config: Config) -> Iterator[str]:
     """Yield a message per problem, with the key to change."""
+    yield from _turn_problems(config)
     for number in range(config.num_agents):
         for subject, needs in _subjects(config, number):
             for field in dataclasses.fields(Requirements):
                 value = getattr(needs, field.name)
                 if value != field.default and (problem := _violation(field.name, value, subject, config, number)):
                     yield problem
-    rollout, section = config.rollout, config.algorithm
-    if rollout.handoff == "all" and rollout.early_termination_threshold is not None and rollout.num_turns > 2:
-        # At the root all branches end or none does; below it they end one by one.
-        yield f"""{section}.early_termination_threshold with handoff all and {rollout.num_turns} turns would rank a
-        branch that ended early below its siblings, because its return has fewer turns: set it to null, or num_turns to
-        2"""
     yield from _optimizer_problems(config)
     yield from _lora_problems(config)
     yield from _policy_problems(config)
@@ -127,6 +121,21 @@ def _violation(need: str, value: Any, subject: str, config: Config, number: int)
             return f"""{section}.optimizer adafactor scales steps by the size of the weights, and {key} adds weights
             that start at 0 and would stay near it: set it to adamw or adamw_8bit"""
     return None
+
+
+def _turn_problems(config: Config) -> Iterator[str]:
+    weights, section, rollout = config.credit.turn_gradient_weights, config.algorithm, config.rollout
+    if len(weights) != rollout.num_turns:
+        values, turns = pluralize(len(weights), "value"), pluralize(rollout.num_turns, "turn")
+        yield f"{section}.turn_gradient_weights has {values} for {turns}: give one per turn"
+    if min(weights) < 0 or max(weights) == 0:
+        yield f"""{section}.turn_gradient_weights {list(weights)}: no weight should be negative, and not all 0, or
+        nothing is learned"""
+    if rollout.handoff == "all" and rollout.early_termination_threshold is not None and rollout.num_turns > 2:
+        # At the root all branches end or none does; below it they end one by one.
+        yield f"""{section}.early_termination_threshold with handoff all and {rollout.num_turns} turns would rank a
+        branch that ended early below its siblings, because its return has fewer turns: set it to null, or num_turns to
+        2"""
 
 
 def _optimizer_problems(config: Config) -> Iterator[str]:

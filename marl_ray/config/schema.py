@@ -1,7 +1,7 @@
-"""The resolved settings of a run: typed, frozen and complete.
+"""The resolved settings of a run: typed, frozen and complete; and the sections for agents, credit and optimizers.
 
-`marl_ray.config.loader` builds a `Config` from YAML and overrides, and `marl_ray.config.keys` maps fields to keys of a
-YAML file. `marl-ray explain KEY` and docs/reference/config.md show the docstrings of the fields.
+`marl_ray.config.keys` maps fields to keys of a YAML file. `marl-ray explain KEY` and docs/reference/config.md show the
+docstrings of the fields.
 """
 
 from __future__ import annotations
@@ -10,13 +10,147 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from marl_ray.config import sections
-from marl_ray.config.optimization import CreditConfig, Importance, LoraConfig, OptimizerConfig
 from marl_ray.config.sections import GeneratorResources, LearnerResources
-from marl_ray.config.values import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Section, Temperature
+from marl_ray.config.values import (
+    AtLeastOne,
+    Decay,
+    Discount,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    Temperature,
+)
 from marl_ray.core.ids import PolicyId
 from marl_ray.credit.requirements import LOSS_REQUIREMENTS
 
 ALGORITHMS = ("magrpo", "grpo")
+Importance = Literal["auto", "none", "truncate", "mask"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditConfig(Section):
+    """Credit assignment and the weight of a completion in the loss. The estimator is a setting of the agent."""
+
+    critic: Literal["none", "iac", "maac"] = "none"
+    """Value function that replaces the group baseline. iac: a value head on the policy, which sees the agent's own
+    prompt; maac: a separate model that sees the prompts of all agents and is used only in training; none: estimators
+    compare siblings."""
+    critic_target: Literal["td", "mc"] = "td"
+    """Regression target of the critic. td: the reward of a turn plus the discounted value of the next turn's prompts;
+    mc: the whole return."""
+
+    discount: Discount = 1.0
+    """Discount factor per turn."""
+    turn_gradient_weights: tuple[float, ...] = (1.0,)
+    """Weight of each turn in the loss, not all 0. null: all 1."""
+    normalize_advantages: bool = False
+    """Whiten advantages: subtract the mean of the group and divide by its standard deviation. With a critic, mean and
+    deviation are taken over all completions of an agent in one turn of the batch. `advantage_normalization` is an
+    alias."""
+    counterfactual: Literal["empty", "median"] = "empty"
+    """Replacement for an agent's completion when estimator difference computes the team's reward without the agent.
+    empty: no completion; median: the completion of median return in its group."""
+    loss_aggregation: Literal["sequence_sum", "token_mean", "constant"] = "sequence_sum"
+    """Aggregation of token losses. sequence_sum: sum over the tokens of a completion, then average over siblings and
+    groups; token_mean: average over all tokens of an optimizer step; constant: sequence_sum divided by max_new_tokens
+    (Dr. GRPO)."""
+    overlong: Literal["none", "mask", "penalty"] = "none"
+    """Treatment of completions truncated at max_new_tokens, as in DAPO. mask: exclude them from the loss but keep them
+    in the baseline of their siblings; penalty: subtract overlong_penalty from their return; none: no special
+    treatment."""
+    overlong_penalty: PositiveFloat = 1.0
+    """With overlong penalty, the amount subtracted from the return of a truncated completion, in units of reward."""
+    overlong_buffer: NonNegativeInt = 0
+    """With overlong penalty, the number of tokens before max_new_tokens over which the penalty rises from 0. 0: only
+    truncated completions are penalised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig(Section):
+    """LoRA adapters, trained instead of all weights and merged before weights are sent. Requires the extra `lora`."""
+
+    rank: NonNegativeInt = 0
+    """Rank of the adapters. 0: no adapters, all weights are trained."""
+    alpha: PositiveInt | None = None
+    """Adapter outputs are scaled by alpha / rank. null: 2 * rank."""
+    targets: tuple[str, ...] = ()
+    """Names of the adapted layers, such as [q_proj, v_proj]. []: all linear layers except the output layer."""
+
+    export: Literal["merged", "adapter"] = "merged"
+    """Format of models/ at the end of a run. merged: complete models for transformers and inference engines; adapter:
+    adapters only, which peft loads on top of the base model."""
+
+    share_base: bool = False
+    """Train policies with the same base model and the same learner resources in one process, one after another, each
+    with its own adapter. The base model is in memory once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig(Section):
+    """Optimizer, loss and batches. The learning rate is a setting of the agent."""
+
+    optimizer: Literal["adamw", "adamw_8bit", "adafactor"] = "adamw"
+    """Optimizer. adamw_8bit stores AdamW's two moments in one byte each, 10 bytes per weight instead of 16, and requires
+    the extra `adamw-8bit`. adafactor stores row and column means of squared gradients instead, 8 bytes per weight; its
+    learning_rate is relative to the size of a weight matrix, for example 1e-3."""
+    lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
+    """Decay of the learning rate from its peak over the run."""
+    warmup_steps: NonNegativeInt = 0
+    """Optimizer steps over which the learning rate rises from 0."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Decoupled weight decay."""
+    adam_beta1: Decay = 0.9
+    """AdamW's decay rate of the first moment."""
+    adam_beta2: Decay = 0.999
+    """AdamW's decay rate of the second moment."""
+    critic_learning_rate: PositiveFloat | None = None
+    """Peak learning rate of a critic's value head, which starts at 0. The separate model of maac uses the agent's rate.
+    null: the agent's rate for the head too."""
+    value_loss_coef: PositiveFloat = 0.6
+    """Coefficient of the critic's squared error in the loss. With maac, whose weights are separate, it only scales the
+    gradient that is clipped at max_grad_norm."""
+    max_grad_norm: PositiveFloat | None = 1.0
+    """Maximum gradient norm. null: no clipping."""
+    train_batch_size: PositiveInt | None = None
+    """Groups per optimizer step. null: all groups of the step."""
+    loss: Literal["policy_gradient", "clip", "gspo", "m2po"] = "policy_gradient"
+    """Policy loss. policy_gradient: advantage times log-probability; clip: PPO's clipped ratio per token, relative to
+    the policy before the batch's first optimizer step, clipped at 1 - clip_low and 1 + clip_high (DAPO); gspo: the same
+    with one ratio per completion (both need several optimizer steps per batch); m2po: ratio of learner to sampler per
+    token, without the tokens whose ratio is furthest from 1, for stale tokens."""
+    clip_low: Fraction | None = None
+    """Lower clip range, as distance below 1. null: 0.2 for clip, 3e-4 for gspo."""
+    clip_high: PositiveFloat | None = None
+    """Upper clip range, as distance above 1. null: 0.28 for clip, 4e-4 for gspo."""
+    m2_bound: PositiveFloat = 0.04
+    """With loss m2po, the maximum mean square of the log-ratios of the tokens that are kept."""
+    importance: Importance = "auto"
+    """Importance weighting of tokens by the ratio of the learner's probability to the sampler's. truncate: multiply by
+    the ratio, at most importance_bound; mask: the same, with weight 0 beyond the bound; none: no weighting. auto:
+    truncate if max_staleness is above 0 or if top_p or top_k truncate the sampler, else none; none with loss m2po,
+    whose loss contains these ratios."""
+    importance_bound: AtLeastOne = 2.0
+    """C: upper bound of importance ratios. mask also excludes ratios below 1 / C."""
+    reference_kl: Literal["k1_in_reward", "k3_in_reward", "k3_in_loss"] = "k1_in_reward"
+    """Form of the KL term to the reference policy, if reference_kl_coef is above 0. k1_in_reward: subtract the
+    coefficient times the completion's log-ratio, policy over reference, from its return; k3_in_reward: the same with
+    ratio - 1 - log ratio per token, reference over policy, as in CoMLRL, for comparison only because it hardly
+    constrains the policy (docs/explanation/losses.md); k3_in_loss: add the gradient of that estimate to the loss, as in
+    GRPO."""
+    microbatch_tokens: PositiveInt = 2048
+    """Maximum number of padded tokens per micro-batch."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass, which uses less memory and more time."""
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """Smallest and largest ratio of a clipped loss."""
+        low, high = LOSS_REQUIREMENTS[self.loss].clip_range or (0.0, 0.0)
+        low = low if self.clip_low is None else self.clip_low
+        return 1 - low, 1 + (high if self.clip_high is None else self.clip_high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from marl_ray.config.learning_rules import learning_problems
 from marl_ray.config.schema import Config
 from marl_ray.config.sections import ModelConfig, OutputConfig
 from marl_ray.core.errors import UserError
-from marl_ray.core.text import pluralize
 from marl_ray.credit import ESTIMATORS
 from marl_ray.data import DATASETS, infer_type
 from marl_ray.environments import ENVIRONMENTS
@@ -48,7 +48,7 @@ TOKENIZER_VALUES = {
 
 def count_agents(entries: Sequence[Any] | None, given: int | None, algorithm: str) -> int:
     """Return the number of agents from the settings `agents` and `num_agents`. Raises UserError if they disagree."""
-    number, key = given, f"{algorithm}.num_agents"
+    key, number = f"{algorithm}.num_agents", given
     if number is None:
         number = len(entries) if entries else (2 if algorithm == "magrpo" else 1)
     if entries is not None and len(entries) != number:
@@ -76,33 +76,29 @@ def derive(run: dict[str, Any], algorithm: str) -> None:
         run["dataset.type"] = infer_type(run["dataset.name"])
     if run["environment"] is None and run["dataset.type"]:
         run["environment"] = DATASETS.get(run["dataset.type"]).environment
-    if run[f"{algorithm}.estimator"] is None:
-        run[f"{algorithm}.estimator"] = algorithm
+    run[f"{algorithm}.estimator"] = run[f"{algorithm}.estimator"] or algorithm
     if run[f"{algorithm}.turn_gradient_weights"] is None:
         run[f"{algorithm}.turn_gradient_weights"] = (1.0,) * run[f"{algorithm}.num_turns"]
     arguments, trust_key = "model.tokenizer_kwargs", "model.model_kwargs.trust_remote_code"
     run[arguments] = dict(run[arguments])
     trust = run[arguments].pop("trust_remote_code", run[trust_key])
     if trust != run[trust_key]:
-        raise UserError(
-            f"{arguments}.trust_remote_code is {trust}, and it is one setting for model and tokenizer: set {trust_key}"
-        )
+        raise UserError(f"""{arguments}.trust_remote_code is {trust}, and it is one setting for model and tokenizer: set
+        {trust_key}""")
 
 
 def check(config: Config) -> None:
     """Raise UserError for the first problem of a complete config."""
     agents = range(config.num_agents)
-    problems = chain(
+    for problem in chain(
         _basic_problems(config),
         _tokenizer_problems(config.model),
-        _turn_problems(config),
         learning_problems(config),
         *(_resource_problems(config, number) for number in agents),
         *(_colocation_problems(config, number) for number in agents if config.resources.colocate),
         _size_problems(config),
         _output_problems(config.output),
-    )
-    for problem in problems:
+    ):
         raise UserError(problem)
 
 
@@ -156,28 +152,15 @@ def _is_plain(value: Any, levels: int = 20) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def _turn_problems(config: Config) -> Iterator[str]:
-    weights, turns, section = config.credit.turn_gradient_weights, config.rollout.num_turns, config.algorithm
-    if len(weights) != turns:
-        values = pluralize(len(weights), "value")
-        yield f"{section}.turn_gradient_weights has {values} for {pluralize(turns, 'turn')}: give one per turn"
-    if min(weights) < 0 or max(weights) == 0:
-        yield f"""{section}.turn_gradient_weights {list(weights)}: no weight should be negative, and not all 0, or
-        nothing is learned"""
-
-
 def _size_problems(config: Config) -> Iterator[str]:
-    """Check the size of a step, whose trees stay in memory until the update."""
     rollout, section = config.rollout, config.algorithm
     groups = max_prompts_per_step(config, rollout.rollout_buffer_size) * nodes_per_episode(config)
     completions = groups * rollout.num_generations * config.num_agents
     if max(groups * joint_actions_per_node(config), completions) > MAX_SAMPLES:
-        yield (
-            f"one step would have more than {MAX_SAMPLES:,} joint samples or completions, which all stay in memory "
-            f"until the update: lower {section}.num_generations or {section}.rollout_buffer_size"
-            + (", or set joint_mode to aligned" if rollout.joint_mode == "cross" else "")
-            + (", or set handoff to random" if rollout.handoff == "all" else "")
-        )
+        cross = ", or set joint_mode to aligned" if rollout.joint_mode == "cross" else ""
+        tree = ", or set handoff to random" if rollout.handoff == "all" else ""
+        yield f"""one step would have more than {MAX_SAMPLES:,} joint samples or completions, which all stay in memory
+        until the update: lower {section}.num_generations or {section}.rollout_buffer_size{cross}{tree}"""
 
 
 def _resource_problems(config: Config, number: int) -> Iterator[str]:
@@ -201,22 +184,17 @@ def _resource_problems(config: Config, number: int) -> Iterator[str]:
 
 
 def _colocation_problems(config: Config, number: int) -> Iterator[str]:
-    generator, learner = config.agents[number].generator, config.agents[number].learner
     if config.lora.share_base:
         yield """resources.colocate: a learner alternates with its own engine, and with lora.share_base several learners
         are one process: set one of them to false"""
     if config.rollout.max_staleness > 0:
         yield f"""resources.colocate: engines sleep during updates, so no rollouts can run ahead, and
         {config.algorithm}.max_staleness is {config.rollout.max_staleness}: set it to 0, or colocate to false"""
-    for field, given in (
-        ("generator.replicas", generator.replicas),
-        ("generator.tensor_parallel", generator.tensor_parallel),
-        ("learner.ranks", learner.ranks),
-    ):
-        if given != 1:
+    for field in ("generator.replicas", "generator.tensor_parallel", "learner.ranks"):
+        if (given := attrgetter(field)(config.agents[number])) != 1:
             yield f"""resources.colocate: an engine is on its learner's device, and {key_of(config, number, field)} is
             {given}: set it to 1, or colocate to false"""
-    if learner.gpus is not None:
+    if config.agents[number].learner.gpus is not None:
         yield f"""resources.colocate: a learner uses its engine's device, so {key_of(config, number, "learner.gpus")}
         has no effect: leave it out"""
 

@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from marl_ray.core.errors import UserError
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import TypeAdapter
 
 PositiveInt = Annotated[int, Gt(0)]
 NonNegativeInt = Annotated[int, Ge(0)]
@@ -63,9 +63,11 @@ def convert(value: Any, hint: Any, key: str, or_null: bool = False) -> Any:
     try:
         return _adapter(hint).validate_python(_unambiguous(value, hint))
     except ValidationError as error:
-        expected = _bound(error) or describe(hint | None if or_null else hint)
+        bounds = (detail for detail in error.errors() if detail["type"] in BOUND_ERRORS)
+        expected = next((f"{BOUND_ERRORS[d['type']]} {next(iter(d['ctx'].values())):g}" for d in bounds), "")
     except TypeError:
-        expected = describe(hint | None if or_null else hint)
+        expected = ""
+    expected = expected or describe(hint | None if or_null else hint)
     if isinstance(value, str) and INVALID_TEXT.search(value):
         expected = "text without a NUL character or half of a surrogate pair"
     raise UserError(f"{key} should be {expected}, got {value!r}")
@@ -77,12 +79,7 @@ def accepts_null(hint: Any) -> bool:
 
 
 def describe(hint: Any) -> str:
-    """Return a type and its bounds in words.
-
-    Example:
-        >>> describe(PositiveInt | None)
-        'a whole number above 0, or null'
-    """
+    """Return a type and its bounds in words, such as `a whole number above 0, or null`."""
     return describe_schema(json_schema_of(hint))
 
 
@@ -103,7 +100,6 @@ def describe_schema(schema: Mapping[str, Any]) -> str:
 
 @functools.cache
 def json_schema_of(hint: Any) -> Mapping[str, Any]:
-    """Return the JSON Schema of a type, as pydantic derives it."""
     return _adapter(hint).json_schema()
 
 
@@ -113,12 +109,6 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
     section = hasattr(hint, "__pydantic_config__")
     return TypeAdapter(hint, config=None if section else ConfigDict(allow_inf_nan=False))
-
-
-def _bound(error: ValidationError) -> str:
-    """Return the violated bound in words, or "" if the type is wrong."""
-    bounds = (detail for detail in error.errors() if detail["type"] in BOUND_ERRORS)
-    return next((f"{BOUND_ERRORS[d['type']]} {next(iter(d['ctx'].values())):g}" for d in bounds), "")
 
 
 def _unambiguous(value: Any, hint: Any) -> Any:
@@ -163,7 +153,7 @@ MAX_DEPTH = 50
 
 
 def parse_overrides(items: list[str]) -> dict[str, Any]:
-    """Return a dictionary of `key=value` strings, with values parsed by `parse_value`. Raises UserError."""
+    """Return the values of `key=value` strings by key, parsed by `parse_value`. Raises UserError."""
     result = {}
     for item in items:
         key, equals, text = item.partition("=")
@@ -212,11 +202,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _parse(text: str, failed: str) -> Any:
-    """Parse YAML. Raises UserError that begins with `failed`."""
+    """Parse YAML. Raises UserError that begins with `failed` and names the position of the error."""
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise UserError(f"{failed}: {_problem(error)}") from None
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        if mark is None or not problem:
+            raise UserError(f"{failed}: {' '.join(str(error).split())[:200]}") from None
+        raise UserError(f"{failed}: line {mark.line + 1}, column {mark.column + 1}: {problem}") from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -233,8 +226,7 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent) and event.anchor in self._open:
             raise yaml.MarkedYAMLError(problem=f"'*{event.anchor}' is inside itself", problem_mark=mark)
         if len(self._open) == MAX_DEPTH:
-            problem = f"nested more than {MAX_DEPTH} deep"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+            raise yaml.MarkedYAMLError(problem=f"nested more than {MAX_DEPTH} deep", problem_mark=mark)
         self._open.append(None if isinstance(event, yaml.AliasEvent) else event.anchor)
         node = super().compose_node(parent, index)
         self._open.pop()
@@ -244,10 +236,8 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError):  # an impossible date, or text with a tag such as !!bool
-            kind = node.tag.rpartition(":")[2]
-            raise yaml.MarkedYAMLError(
-                problem=f"{node.value!r} is not a valid {kind}", problem_mark=node.start_mark
-            ) from None
+            problem = f"{node.value!r} is not a valid {node.tag.rpartition(':')[2]}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -257,11 +247,3 @@ class _Loader(yaml.SafeLoader):
                     raise yaml.MarkedYAMLError(problem=f"'{key.value}' is given twice", problem_mark=key.start_mark)
                 seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    """Return the message and position of a YAML error in one line."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    if mark is None or not problem:
-        return " ".join(str(error).split())[:200]
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
