@@ -10,9 +10,10 @@ import builtins
 import copy
 from collections.abc import Sequence
 from types import CodeType
+from typing import TypeGuard
 
-from .instrumentation import AssertInstrumenter, InstanceAnalysis
-from .statements import bound_names, compile_statements, imported_name, names_in, parse, variable_flows
+from .instrumentation import NAMING_NODES, AssertInstrumenter, InstanceAnalysis
+from .statements import SCOPES, bound_names, compile_statements, imported_name, names_in, parse, variable_flows
 from .suite import Case, Suite
 from .trust_analysis import TrustAnalysis, last_name, patches_modules, stdlib_names
 
@@ -29,11 +30,10 @@ def parse_source(source: str, what: str = "tests") -> ast.Module:
         raise ValueError(f"{what} cannot be parsed: {getattr(error, 'msg', None) or error}{where}") from None
 
 
-def is_check(node: ast.stmt) -> bool:
-    if not isinstance(node, ast.FunctionDef) or node.name != "check":
+def is_check(node: ast.stmt) -> TypeGuard[ast.FunctionDef]:
+    if not isinstance(node, ast.FunctionDef) or node.name != "check" or len(node.args.args) != 1:
         return False
-    arguments = node.args
-    return len(arguments.args) == 1 and not (arguments.vararg or arguments.kwonlyargs or arguments.posonlyargs)
+    return not (node.args.vararg or node.args.kwonlyargs or node.args.posonlyargs)
 
 
 def flat_check(tree: ast.Module, entry_point: str) -> list[ast.stmt]:
@@ -44,13 +44,12 @@ def flat_check(tree: ast.Module, entry_point: str) -> list[ast.stmt]:
     statements: list[ast.stmt] = []
     has_check = False
     for node in tree.body:
-        if is_check(node) and isinstance(node, ast.FunctionDef):
+        if is_check(node):
             has_check = True
-            alias = parse_source(f"{node.args.args[0].arg} = {entry_point}").body
             if _contains(node.body, (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global)):
                 statements += [node, *parse_source(f"check({entry_point})").body]
             else:
-                statements += [*alias, *node.body]
+                statements += [*parse_source(f"{node.args.args[0].arg} = {entry_point}").body, *node.body]
         elif not (isinstance(node, ast.Expr) and _called_name(node.value) == "check"):
             statements.append(node)
     if not has_check:
@@ -61,13 +60,10 @@ def flat_check(tree: ast.Module, entry_point: str) -> list[ast.stmt]:
 def _contains(body: Sequence[ast.AST], kinds: tuple[type[ast.AST], ...]) -> bool:
     """Return whether the body contains a node of these kinds, outside of nested functions and classes."""
     todo = list(body)
-    while todo:
-        node = todo.pop()
-        if isinstance(node, kinds):
-            return True
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+    for node in todo:
+        if not isinstance(node, (*SCOPES, ast.Lambda)):
             todo += ast.iter_child_nodes(node)
-    return False
+    return any(isinstance(node, kinds) for node in todo)
 
 
 def _called_name(node: ast.AST) -> str:
@@ -76,9 +72,7 @@ def _called_name(node: ast.AST) -> str:
 
 
 def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, whole_items: bool) -> Suite:
-    """Return the suite of some statements. With `whole_items` each item that asserts is one case, however many asserts
-    it has; else each asserting statement is a case.
-    """
+    """Return the suite of some statements, with a case per asserting item (`whole_items`) or asserting statement."""
     statements = [node for item in items for node in item]
     parts = {node: list(ast.walk(node)) for node in statements}
     checkers = {
@@ -100,26 +94,22 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
         body = [node for node in item if not _is_trivial(node)]
         setup += body
         if any(_is_test(node, parts[node], checkers) for node in body):
-            shown.append("\n".join(ast.unparse(node) for node in body))
+            shown.append("\n".join(map(ast.unparse, body)))
             blocks.append(setup)
             setup = []
     reasons, definitions = _assign_processes(blocks, analysis)
-    plain = ["\n".join(ast.unparse(node) for node in block) for block in blocks]
-    preamble = tuple(ast.unparse(node) for node in (*helpers, *definitions))
+    plain = ["\n".join(map(ast.unparse, block)) for block in blocks]
+    preamble = tuple(map(ast.unparse, (*helpers, *definitions)))
     patches = patches_modules(everything)
     flows = variable_flows([helpers, *blocks], patches)[1:]
     compares = [analysis.compares(block) for block in blocks]
     instrument = AssertInstrumenter(analysis, InstanceAnalysis([*statements, *helpers], remote))  # changes the blocks
+    codes = [_compile_test([*map(instrument.visit, block)], number) for number, block in enumerate(blocks, 1)]
     cases = [
-        Case(
-            source=shown[number],
-            code=_compile_test([instrument.visit(node) for node in block], number + 1),
-            plain=plain[number],
-            in_guest=reasons[number],
-            compares=compares[number],
-            variables=flows[number],
+        Case(source, code, text, in_guest=reason, compares=comparing, variables=flow)
+        for source, code, text, reason, comparing, flow in zip(
+            shown, codes, plain, reasons, compares, flows, strict=True
         )
-        for number, block in enumerate(blocks)
     ]
     return Suite(
         form="asserts" if whole_items else "check",
@@ -193,13 +183,12 @@ def _is_trivial(node: ast.stmt) -> bool:
 
 def _is_test(node: ast.stmt, parts: Sequence[ast.AST], checkers: set[str]) -> bool:
     """Return whether a statement asserts, or calls something that does."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    if isinstance(node, SCOPES):
         return False
-    for part in parts:
-        name = _called_name(part)
-        if isinstance(part, ast.Assert) or name in checkers or name.startswith("assert"):
-            return True
-    return False
+    called = set(map(_called_name, parts))
+    return any(isinstance(part, ast.Assert) for part in parts) or any(
+        name in checkers or name.startswith("assert") for name in called
+    )
 
 
 def _free_names(parts: Sequence[ast.AST]) -> set[str]:
@@ -211,11 +200,9 @@ def _free_names(parts: Sequence[ast.AST]) -> set[str]:
             (used if isinstance(part.ctx, ast.Load) else defined).add(part.id)
         elif isinstance(part, ast.alias):
             defined.add(imported_name(part))
-        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            defined.add(part.name)
         elif isinstance(part, ast.arg):
             defined.add(part.arg)
-        elif isinstance(part, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and part.name:
+        elif isinstance(part, NAMING_NODES) and part.name:
             defined.add(part.name)
     return used - defined - _BUILTINS
 
@@ -233,14 +220,12 @@ def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[
             compile_statements([node], "<prompt>")
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # e.g. `nonlocal` at the top level
             continue
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names |= bound_names(node)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if node.name == entry_point or _is_stub(node):
-                continue
-            names.add(node.name)
-        elif isinstance(node, ast.Assign):
+        if isinstance(node, ast.Assign):
             names |= names_in(*node.targets)
+        elif isinstance(node, ast.Import | ast.ImportFrom) or (
+            isinstance(node, SCOPES) and node.name != entry_point and not _is_stub(node)
+        ):
+            names |= bound_names(node)
         else:
             continue
         helpers.append(node)
@@ -249,7 +234,5 @@ def _prompt_helpers(prompt: str, entry_point: str) -> tuple[list[ast.stmt], set[
 
 def _is_stub(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
     """Return whether a definition consists of a docstring, `pass` or `...`: the part that the model writes."""
-    return all(
-        isinstance(part, ast.Pass) or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
-        for part in node.body
-    )
+    others = [part for part in node.body if not isinstance(part, ast.Pass)]
+    return all(isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) for part in others)

@@ -1,10 +1,8 @@
-"""Instrumentation of asserts for the judge.
+"""Instrumentation of asserts, which reports the compared values to the judge and lets it decide identity checks.
 
-The rewritten asserts report the compared values, and the judge decides Python's identity checks:
-`assert f(x) == y` becomes `assert COMPARE("==", f(x), y, False)`; the last argument is true if the value under test is
-on the right, so that messages show it first. `a is b` becomes `SAME(a, b)` anywhere, and `list(x)` becomes
-`list(ALL(x))`. Operators of instances that the test makes become `OPERATE("mul", v, 3)`, which may ask the program.
-Everything is still evaluated once and in order.
+`assert f(x) == y` becomes `assert COMPARE("==", f(x), y, swapped, made)`, `a is b` becomes `SAME(a, b)`, and `list(x)`
+becomes `list(ALL(x))`. Operators of instances that the test makes become `OPERATE("mul", v, 3)`, which may ask the
+program. Everything is still evaluated once and in order.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ _CONSUMERS = ("list", "tuple", "set", "frozenset", "sorted")
 
 
 class AssertInstrumenter(ast.NodeTransformer):
-    """Transformer that rewrites the statements of a test (see the module)."""
+    """Transformer of a test's statements. New nodes have no location."""
 
     def __init__(self, analysis: TrustAnalysis, instances: InstanceAnalysis) -> None:
         self._analysis = analysis
@@ -60,25 +58,23 @@ class AssertInstrumenter(ast.NodeTransformer):
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             left, right = test.left, test.comparators[0]
             swapped = self._analysis.from_program(right) and not self._analysis.from_program(left)
-            flags = [_constant(swapped, node), _constant(self._tests_membership(test), node)]
-            name, sides = _OPERATORS[type(test.ops[0])], [self.visit(left), self.visit(right)]
-            call = _call(COMPARE, [_constant(name, node), *sides, *flags], node)
+            made = self._tests_membership(test)
+            call = _call(COMPARE, _OPERATORS[type(test.ops[0])], self.visit(left), self.visit(right), swapped, made)
         elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            call = _call(TRUTH, [self.visit(test.operand), _constant(False, node)], node)
+            call = _call(TRUTH, self.visit(test.operand), False)
         else:
-            call = _call(TRUTH, [self.visit(test), _constant(True, node)], node)
-        message = self.visit(node.msg) if node.msg is not None else None
-        return ast.copy_location(ast.Assert(call, message), node)
+            call = _call(TRUTH, self.visit(test), True)
+        return ast.Assert(call, self.visit(node.msg) if node.msg is not None else None)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         membership = self._tests_membership(node)
         self.generic_visit(node)
         if membership:
-            return _call(OPERATE, [_constant(_OPERATORS[type(node.ops[0])], node), node.left, *node.comparators], node)
+            return _call(OPERATE, _OPERATORS[type(node.ops[0])], node.left, *node.comparators)
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Is | ast.IsNot):
             return node
-        same = _call(SAME, [node.left, node.comparators[0]], node)
-        return same if isinstance(node.ops[0], ast.Is) else ast.copy_location(ast.UnaryOp(ast.Not(), same), node)
+        same = _call(SAME, node.left, node.comparators[0])
+        return same if isinstance(node.ops[0], ast.Is) else ast.UnaryOp(ast.Not(), same)
 
     def _tests_membership(self, node: ast.Compare) -> bool:
         """Return whether this is `x in v` for an instance `v` that the test makes."""
@@ -88,52 +84,41 @@ class AssertInstrumenter(ast.NodeTransformer):
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         made = self._instances.is_instance(node)
         self.generic_visit(node)
-        if not made:
-            return node
-        return _call(OPERATE, [_constant(_ARITHMETIC[type(node.op)], node), node.left, node.right], node)
+        return _call(OPERATE, _ARITHMETIC[type(node.op)], node.left, node.right) if made else node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         made = self._instances.is_instance(node.target) or self._instances.is_instance(node.value)
         self.generic_visit(node)
         if not made or not isinstance(node.target, ast.Name):
             return node
-        old = ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
-        name = _constant(f"i{_ARITHMETIC[type(node.op)].rstrip('_')}", node)
-        return ast.copy_location(ast.Assign([node.target], _call(OPERATE, [name, old, node.value], node)), node)
+        name, old = f"i{_ARITHMETIC[type(node.op)].rstrip('_')}", ast.Name(node.target.id, ast.Load())
+        return ast.Assign([node.target], _call(OPERATE, name, old, node.value))
 
     def visit_Call(self, node: ast.Call) -> Any:
         is_sum = self._instances.is_sum(node)
         self.generic_visit(node)
         if is_sum:
-            start = node.args[1] if len(node.args) > 1 else ast.copy_location(ast.Constant(0), node)
-            return _call(OPERATE, [_constant("sum", node), node.args[0], start], node)
+            return _call(OPERATE, "sum", node.args[0], node.args[1] if len(node.args) > 1 else 0)
         takes_all = isinstance(node.func, ast.Name) and node.func.id in _CONSUMERS
         if takes_all and len(node.args) == 1 and not isinstance(node.args[0], ast.Starred):
-            node.args = [_call(ALL, node.args, node)]
+            node.args = [_call(ALL, node.args[0])]
         return node
 
 
-def _constant(value: str | bool, where: ast.AST) -> ast.expr:
-    return ast.copy_location(ast.Constant(value), where)
+def _call(function: str, *arguments: ast.expr | str | int) -> ast.Call:
+    nodes = [argument if isinstance(argument, ast.expr) else ast.Constant(argument) for argument in arguments]
+    return ast.Call(ast.Name(function, ast.Load()), nodes, [])
 
 
-def _call(function: str, arguments: list[ast.expr], where: ast.AST) -> ast.Call:
-    name = ast.copy_location(ast.Name(function, ast.Load()), where)
-    return ast.copy_location(ast.Call(name, arguments, []), where)
-
-
-_NAMING_NODES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
-_Binding = tuple[str, ast.AST | None]
-"""A name and the expression it is bound to; None if that is not an expression."""
+NAMING_NODES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 
 
 class InstanceAnalysis:
-    """Operands that are instances which the tests make of the program's classes, decided by the tests' text.
+    """Analysis of which operands are instances that the tests make of the program's classes, from the tests' text.
 
     `Vec(1, 2) * 3` and `x in Grid(2)` are visibly tests of a class's operators, so the program is asked there. An
-    instance is a call of a capitalised name of the program, or a variable that is bound to nothing else; the result of
-    an operator with such an operand counts too (`Vec(1) + Vec(2)`). Results of functions and methods never count,
-    whatever the program returns there. `remote` are the names that the program defines.
+    instance is a call of a capitalised name of the program, a variable that is bound to nothing else, or the result of
+    an operator with such an operand. Results of functions and methods never count, whatever the program returns there.
     """
 
     def __init__(self, statements: Sequence[ast.stmt], remote: Iterable[str]) -> None:
@@ -159,9 +144,8 @@ class InstanceAnalysis:
 
     def is_sum(self, node: ast.Call) -> bool:
         """Return whether this is `sum([Money(1), Money(2)])`, which applies operators too."""
-        if not (isinstance(node.func, ast.Name) and node.func.id == "sum" and self._sum_is_builtin):
-            return False
-        if len(node.args) not in (1, 2) or node.keywords:
+        is_builtin_sum = isinstance(node.func, ast.Name) and node.func.id == "sum" and self._sum_is_builtin
+        if not is_builtin_sum or len(node.args) not in (1, 2) or node.keywords:
             return False
         items = node.args[0]
         if isinstance(items, ast.ListComp | ast.GeneratorExp):
@@ -172,8 +156,11 @@ class InstanceAnalysis:
         return isinstance(node, ast.Name) and node.id in self._classes
 
 
-def _bindings(part: ast.AST) -> Iterator[_Binding]:
-    """Yield the bindings of a node itself, without its child nodes. `v += 1` is no binding: `v` is its operand."""
+def _bindings(part: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
+    """Yield the names that a node itself binds, without its child nodes, and the expression (or None) of each.
+
+    `v += 1` is no binding: `v` is its operand.
+    """
     if isinstance(part, ast.Assign):
         for target in part.targets:
             yield from _assigned(target, part.value)
@@ -191,18 +178,19 @@ def _bindings(part: ast.AST) -> Iterator[_Binding]:
         yield part.arg, None
     elif isinstance(part, ast.alias):
         yield imported_name(part), None
-    elif isinstance(part, _NAMING_NODES):
+    elif isinstance(part, NAMING_NODES):
         yield part.name or "", None
     elif isinstance(part, ast.MatchMapping):
         yield part.rest or "", None
 
 
-def _assigned(target: ast.AST, value: ast.AST | None) -> Iterator[_Binding]:
+def _assigned(target: ast.AST, value: ast.AST | None) -> Iterator[tuple[str, ast.AST | None]]:
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Tuple | ast.List):
-        same = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
-        values = value.elts if same and isinstance(value, ast.Tuple | ast.List) else [None] * len(target.elts)
+        values: Sequence[ast.AST | None] = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+        if len(values) != len(target.elts):
+            values = [None] * len(target.elts)
         for inner, item in zip(target.elts, values, strict=True):
             yield from _assigned(inner, item)
     elif isinstance(target, ast.Starred):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from types import CodeType
 
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _AST_LOCK = threading.RLock()
 """Until Python 3.13 all threads share one recursion counter, and concurrent conversions of syntax trees may raise
 `SystemError: AST constructor recursion depth mismatch`."""
@@ -22,9 +22,10 @@ def parse(source: str) -> ast.Module:
 
 
 def compile_statements(statements: list[ast.stmt], filename: str) -> CodeType:
-    """Compile statements, from any thread."""
+    """Compile statements, from any thread. Nodes without a location get their parent's."""
+    module = ast.fix_missing_locations(ast.Module(statements, []))
     with _AST_LOCK:
-        return compile(ast.Module(statements, []), filename, "exec", dont_inherit=True)
+        return compile(module, filename, "exec", dont_inherit=True)
 
 
 def walk_all(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -36,8 +37,8 @@ def walk_all(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 class Statement:
     """A top-level statement of the tests, and the number of its case.
 
-    - `binds`: names that it binds, certainly or possibly
-    - `uses`: names whose earlier value it depends on
+    - `binds`: names that the statement binds, certainly or possibly
+    - `uses`: names whose earlier value the statement depends on
     - `kills`: names whose earlier value no later statement depends on
     """
 
@@ -49,21 +50,21 @@ class Statement:
         self.kills: Set[str] = set()
         if isinstance(node, ast.Assign):
             self.kills = stored_names(*node.targets) - self.uses
-        elif isinstance(node, (*_SCOPES, ast.Import, ast.ImportFrom)):
+        elif isinstance(node, (*SCOPES, ast.Import, ast.ImportFrom)):
             self.kills = self.binds - self.uses
 
     def live_before(self, live: Set[str]) -> set[str]:
-        """Return the live names before this statement, from those after it."""
+        """Return the live names before this statement, given the live names after it."""
         return {*(live - self.kills), *self.uses}
 
     def is_definition(self) -> bool:
-        """Return whether it binds names to values that are never mutated."""
+        """Return whether the statement binds names to values that are never mutated."""
         if isinstance(self.node, ast.Assign):
             return isinstance(self.node.value, ast.Name | ast.Attribute | ast.Constant | ast.Lambda)
-        return isinstance(self.node, (*_SCOPES, ast.Import, ast.ImportFrom))
+        return isinstance(self.node, (*SCOPES, ast.Import, ast.ImportFrom))
 
     def source(self) -> str:
-        """Return the source for another part's test that needs this statement: its own failure does not count there."""
+        """Return the source for a test of another part that needs this statement, whose own failure does not count."""
         if self.is_definition():
             return ast.unparse(self.node)
         node = _WithoutAsserts().visit(parse(ast.unparse(self.node)).body[0])
@@ -72,15 +73,13 @@ class Statement:
 
 
 class _WithoutAsserts(ast.NodeTransformer):
-    """Evaluates asserted expressions without a verdict."""
-
     def visit_Assert(self, node: ast.Assert) -> ast.Expr:
         return ast.Expr(node.test)
 
 
 def bound_names(node: ast.stmt) -> set[str]:
     """Return the names that a statement binds at the top level."""
-    if isinstance(node, _SCOPES):
+    if isinstance(node, SCOPES):
         return {node.name}
     if isinstance(node, ast.Import | ast.ImportFrom):
         return {imported_name(item) for item in node.names}
@@ -93,12 +92,10 @@ def stored_names(*nodes: ast.AST) -> set[str]:
 
 
 def names_in(*nodes: ast.AST) -> set[str]:
-    """Return all names in some nodes."""
     return {part.id for part in walk_all(nodes) if isinstance(part, ast.Name)}
 
 
 def imported_name(item: ast.alias) -> str:
-    """Return the name that an import binds."""
     return (item.asname or item.name).partition(".")[0]
 
 
@@ -109,16 +106,14 @@ def _loaded_names(node: ast.AST) -> set[str]:
 def _inner_bindings(statement: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement binds before it uses them: loop targets, arguments and the like."""
     for node in ast.walk(statement):
-        targets: Iterable[ast.AST] = ()
         if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
-            targets = [node.target]
+            yield from names_in(node.target)
         elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-            targets = [node.optional_vars]
+            yield from names_in(node.optional_vars)
         elif isinstance(node, ast.ExceptHandler) and node.name:
             yield node.name
         elif isinstance(node, ast.arg):
             yield node.arg
-        yield from (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +122,12 @@ class VariableFlow:
 
     The text decides, conservatively: variables in one statement may be aliases of each other or hold each other.
     Imports, constants, the program's functions and plain functions of the tests carry nothing.
-
-    - `reads`: variables whose earlier value matters to the test
-    - `touches`: variables that the test may change or assign
     """
 
     reads: frozenset[str] = frozenset()
+    """Variables whose earlier value matters to the test."""
     touches: frozenset[str] = frozenset()
+    """Variables that the test may change or assign."""
 
 
 def variable_flows(blocks: Sequence[Sequence[ast.stmt]], patches: bool) -> list[VariableFlow]:
@@ -143,13 +137,8 @@ def variable_flows(blocks: Sequence[Sequence[ast.stmt]], patches: bool) -> list[
     bound = set().union(*(each.binds | stored_names(each.node) for each in everything))
     times = Counter(name for name, _ in {(name, ast.unparse(each.node)) for each in everything for name in each.binds})
     times.update(name for each in everything for name in _declared_global(each.node))
-    constant = {
-        name
-        for each in everything
-        if _is_constant(each.node, bound, patches)
-        for name in each.binds
-        if times[name] == 1
-    }
+    constants = [each for each in everything if _is_constant(each.node, bound, patches)]
+    constant = {name for each in constants for name in each.binds if times[name] == 1}
     functions = {
         each.node.name: _free_names(each.node)
         for each in everything
@@ -165,7 +154,7 @@ def variable_flows(blocks: Sequence[Sequence[ast.stmt]], patches: bool) -> list[
             if name not in seen:
                 seen.add(name)
                 todo += functions.get(name, ())
-        return {name for name in seen & bound if name not in constant and name not in functions}
+        return (seen & bound) - constant - functions.keys()
 
     groups: dict[str, set[str]] = {}
     for each in everything:

@@ -24,13 +24,11 @@ class Case:
     """One test.
 
     - `source`: the text shown in reports
-    - `code`: instrumented code for the judge (asserts only)
-    - `plain`: uninstrumented source for the guest (asserts only)
+    - `code`, `plain`: instrumented code for the judge, and plain source for the guest (asserts only)
     - `stdin`, `stdout`: input and expected output (form "stdio" only)
     - `unit`: class and method (form "unittest" only)
     - `in_guest`: why the judge cannot evaluate this test; empty if it can
     - `compares`: the test compares objects of the program with each other, so the program must be asked
-    - `variables`: variables that the test shares with other tests
     """
 
     source: str
@@ -50,10 +48,9 @@ class Suite:
 
     - `remote`: names that the tests take from the program
     - `helpers`: code of the prompt's definitions, which the judge runs before the tests
-    - `preamble`: the same as source, and the tests' own definitions that tests in the guest need
+    - `preamble`: sources of these definitions, and of the tests' own definitions that tests in the guest need
     - `standard`: names of the standard library that the tests use without an import (see `stdlib_names`)
-    - `uses_random`: the tests may draw random numbers
-    - `patches`: the tests may change modules, which are restored afterwards
+    - `uses_random`, `patches`: the tests may draw random numbers, or change modules (restored afterwards)
     - `source`: the whole test source (form "unittest" only)
     """
 

@@ -1,14 +1,11 @@
 """Parsing of test sources into single cases, and separation of visible tests from hidden tests.
 
 Four forms: a source with `check(candidate)` (HumanEval), assert lines (MBPP), stdin/stdout pairs, and unittest classes
-(ClassEval). Of the first two every assert statement gets a verdict of its own. Tests are trusted, programs are not: the
-parser never reads a program.
+(ClassEval). Of the first two every assert statement gets a verdict of its own. The parser never reads a program.
 
 Visible tests, whose results feedback shows, run first, in a guest of their own. Otherwise a program could remember the
 inputs of earlier tests and reveal them in an error that the feedback quotes, and earlier tests could use up the
-program's budget. Each part receives, of the other part, only the statements that its own tests depend on: statements
-that bind a name they use, and statements that mention a variable that could have been changed there. (Tests that share
-a variable therefore bring each other along; tests that share only imports, functions and constants do not.)
+program's budget.
 """
 
 from __future__ import annotations
@@ -96,15 +93,12 @@ def _stdio_suite(tests: tuple[str, ...]) -> Suite:
 
 # --- visible and hidden tests ---
 
-SuitePart = tuple[tuple[int, ...], Suite]
-"""Numbers of the cases in the whole suite, and a suite of these cases alone."""
-
 
 @functools.lru_cache(maxsize=256)
 def split_suite(
     tests: str | tuple[str, ...], entry_point: str, form: Form, prompt: str, visible: int | None
-) -> tuple[SuitePart, ...]:
-    """Return the parts of a suite in the order in which they run.
+) -> tuple[tuple[tuple[int, ...], Suite], ...]:
+    """Return the parts of a suite in the order in which they run: numbers of cases, and a suite of these cases alone.
 
     `visible` n: the first n tests are visible; -n: the last n; 0 or None: all. Raises ValueError like `parse_tests`.
     """
@@ -133,7 +127,9 @@ def _part(suite: Suite, chosen: Sequence[int], entry_point: str, prompt: str) ->
 
 
 def _needed_sources(statements: Sequence[Statement], chosen: Set[int]) -> dict[int, list[str]]:
-    """Return for each chosen case the sources, in order, that it needs of cases that are not chosen."""
+    """Return for each chosen case the sources that it depends on of cases that are not chosen, in order: statements that
+    bind a name it uses, and statements that mention a variable that could have been changed there.
+    """
     times = Counter(name for statement in statements for name in statement.binds)
     definitions = [statement for statement in statements if statement.is_definition()]
     fixed = {name for statement in definitions for name in statement.binds if times[name] == 1}
@@ -220,8 +216,7 @@ def _remove_tests(source: str, classes: set[str], selected: set[tuple[str, str]]
     """Return the tree without these classes, and without tests that are not selected."""
     tree = parse(source)
     tree.body = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name in classes)]
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            left = [item for item in node.body if not _is_test_method(item) or (node.name, item.name) in selected]
-            node.body = left or [ast.Pass()]
+    for name, node in _classes_in(tree).items():
+        left = [item for item in node.body if not _is_test_method(item) or (name, item.name) in selected]
+        node.body = left or [ast.Pass()]
     return tree

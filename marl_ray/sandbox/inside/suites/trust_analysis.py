@@ -1,8 +1,8 @@
 """Analysis of which tests the judge can evaluate, and which must run in the guest, from the tests' text alone.
 
 A test must run in the guest if it needs a class of the program as a class, or passes the program a function, a class,
-an instance of its own class or an iterator. The judge evaluates all other tests; if the program then answers with
-something that the judge cannot handle, that is an error of the program.
+an instance of its own class or an iterator. In all other tests, a value that the judge cannot handle is an error of the
+program.
 """
 
 from __future__ import annotations
@@ -12,22 +12,18 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from .statements import names_in, walk_all
 
-_LAZY_MODULES = frozenset(("itertools", "functools", "operator", "io", "mock", "builtins"))
-_MAKES_LAZY = frozenset(
-    (
-        *("iter", "map", "filter", "zip", "enumerate", "reversed", "open", "partial", "itemgetter", "attrgetter"),
-        *("methodcaller", "islice", "chain", "count", "cycle", "repeat", "takewhile", "dropwhile", "accumulate"),
-        *("StringIO", "BytesIO", "Mock", "MagicMock", "memoryview"),
-    )
-)
+_LAZY_MODULES = {"itertools", "functools", "operator", "io", "mock", "builtins"}
+_MAKES_LAZY = {
+    *("iter", "map", "filter", "zip", "enumerate", "reversed", "open", "partial", "itemgetter", "attrgetter"),
+    *("methodcaller", "islice", "chain", "count", "cycle", "repeat", "takewhile", "dropwhile", "accumulate"),
+    *("StringIO", "BytesIO", "Mock", "MagicMock", "memoryview"),
+}
 """Callables whose results are not plain data."""
-_MODULES = frozenset(
-    (
-        *("math", "cmath", "sys", "os", "re", "json", "random", "time", "datetime", "itertools", "functools", "copy"),
-        *("collections", "operator", "string", "heapq", "bisect", "decimal", "fractions", "statistics", "typing", "io"),
-        *("types", "inspect", "numbers", "enum", "dataclasses", "warnings", "textwrap", "hashlib", "struct"),
-    )
-)
+_MODULES = {
+    *("math", "cmath", "sys", "os", "re", "json", "random", "time", "datetime", "itertools", "functools", "copy"),
+    *("collections", "operator", "string", "heapq", "bisect", "decimal", "fractions", "statistics", "typing", "io"),
+    *("types", "inspect", "numbers", "enum", "dataclasses", "warnings", "textwrap", "hashlib", "struct"),
+}
 _MEMBERS = {
     **dict.fromkeys(("Counter", "OrderedDict", "defaultdict", "deque", "namedtuple"), "collections"),
     **dict.fromkeys(("isclose", "isnan", "isinf", "sqrt", "floor", "ceil", "inf", "nan", "pi"), "math"),
@@ -36,14 +32,13 @@ _MEMBERS = {
     "deepcopy": "copy",
 }
 """Members of the standard library that tests use without an import."""
-_COMPARING = frozenset(("max", "min", "sorted", "sort", "set", "frozenset", "index", "count", "remove", "Counter"))
+_COMPARING = {"max", "min", "sorted", "sort", "set", "frozenset", "index", "count", "remove", "Counter"}
 _OF_LISTS = ("sort", "append", "extend", "join")
-_PATCHERS = frozenset(
-    (
-        *("setattr", "delattr", "patch", "vars", "globals", "__dict__", "exec", "eval", "__import__", "reload"),
-        *("modules", "__setattr__", "putenv", "unsetenv", "environ", "setitem", "path", "argv", "filters", "register"),
-    )
-)
+_PATCHERS = {
+    *("setattr", "delattr", "patch", "vars", "globals", "__dict__", "exec", "eval", "__import__", "reload"),
+    *("modules", "__setattr__", "putenv", "unsetenv", "environ", "setitem", "path", "argv", "filters", "register"),
+}
+_CONTAINERS = {"list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict", "Counter"}
 
 
 def stdlib_names(parts: Sequence[ast.AST], free: Iterable[str], entry_point: str) -> dict[str, str]:
@@ -83,17 +78,15 @@ class TrustAnalysis:
         return node is not None and not self.tainted.isdisjoint(names_in(node))
 
     def compares(self, statements: Sequence[ast.stmt]) -> bool:
-        """Return whether values of the program are compared with each other, by a comparison with the program on both
-        sides, by sorting or by building sets or dicts.
+        """Return whether values of the program are compared with each other: by a comparison with the program on both
+        sides, by sorting, or by building sets or dicts.
         """
         for part in walk_all(statements):
-            if isinstance(part, ast.Compare):
-                if sum(map(self.from_program, [part.left, *part.comparators])) > 1:
-                    return True
-            elif (
-                isinstance(part, ast.Set | ast.SetComp | ast.Dict | ast.DictComp)
-                or (isinstance(part, ast.Call) and last_name(part.func) in _COMPARING)
-            ) and self.from_program(part):
+            if isinstance(part, ast.Compare) and sum(map(self.from_program, [part.left, *part.comparators])) > 1:
+                return True
+            builds = isinstance(part, ast.Set | ast.SetComp | ast.Dict | ast.DictComp)
+            sorts = isinstance(part, ast.Call) and last_name(part.func) in _COMPARING
+            if (builds or sorts) and self.from_program(part):
                 return True
         return False
 
@@ -101,13 +94,11 @@ class TrustAnalysis:
         """Return why these statements must run in the guest; empty if the judge can evaluate them."""
         for part in walk_all(statements):
             for expression, use in _class_uses(part):
-                names = names_in(expression) & self._remote
-                if names:
+                if names := names_in(expression) & self._remote:
                     return f"a test {use} the program's class {min(names)}"
             if self._awaits(part):
                 return "a test runs a coroutine of the program"
-            passed = self._passed_object(part)
-            if passed:
+            if passed := self._passed_object(part):
                 return f"a test passes the program {passed}"
         return ""
 
@@ -124,9 +115,8 @@ class TrustAnalysis:
         """Describe a value that a node passes to the program and that is not plain data; empty if there is none."""
         values: list[ast.AST] = []
         if isinstance(part, ast.Call) and self.from_program(part.func):
-            if isinstance(part.func, ast.Attribute) and part.func.attr in _OF_LISTS:
-                return ""
-            values = [*part.args, *(keyword.value for keyword in part.keywords)]
+            if not (isinstance(part.func, ast.Attribute) and part.func.attr in _OF_LISTS):
+                values = [*part.args, *(keyword.value for keyword in part.keywords)]
         elif isinstance(part, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             if any(self.from_program(decorator) for decorator in part.decorator_list):
                 return f"{part.name} to decorate"
@@ -134,44 +124,36 @@ class TrustAnalysis:
             targets = part.targets if isinstance(part, ast.Assign) else [part.target]
             if any(self.from_program(getattr(target, "value", None)) for target in targets):
                 values = [part.value]
-        for value in values:
-            for inner in self._parts_of_value(value):
-                if isinstance(inner, ast.Lambda | ast.GeneratorExp):
-                    return "a function" if isinstance(inner, ast.Lambda) else "a generator"
-                if isinstance(inner, ast.Name) and inner.id in self._own:
-                    return inner.id
-                if isinstance(inner, ast.Call) and _is_lazy(inner, self._own):
-                    return f"what {last_name(inner.func)} makes"
+        for inner in (inner for value in values for inner in self._parts_of_value(value)):
+            if isinstance(inner, ast.Lambda | ast.GeneratorExp):
+                return "a function" if isinstance(inner, ast.Lambda) else "a generator"
+            if isinstance(inner, ast.Name) and inner.id in self._own:
+                return inner.id
+            if isinstance(inner, ast.Call) and _is_lazy(inner, self._own):
+                return f"what {last_name(inner.func)} makes"
         return ""
 
     def _parts_of_value(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes whose values can be the value or a part of it, so not the arguments of other calls:
-        `sorted(xs, key=lambda ...)` returns a list.
+        """Yield the nodes whose values can be the value or a part of it, so not the arguments of calls, except of a
+        container's constructor: `sorted(xs, key=lambda ...)` returns a list.
         """
         todo: list[ast.AST] = [node]
         while todo:
             part = todo.pop()
             yield part
             if isinstance(part, ast.Call):
-                todo += [] if self._own.get(last_name(part.func)) == "function" else _container_arguments(part)
+                name = last_name(part.func)
+                if name in _CONTAINERS and self._own.get(name) != "function":
+                    todo += [value for value in part.args if not isinstance(value, ast.GeneratorExp | ast.Call)]
+                    todo += [keyword.value for keyword in part.keywords]
             elif isinstance(part, ast.Subscript):
                 todo.append(part.value)
-            elif isinstance(part, ast.Compare | ast.Lambda | ast.GeneratorExp):
-                continue
             elif isinstance(part, ast.ListComp | ast.SetComp):
                 todo.append(part.elt)
             elif isinstance(part, ast.DictComp):
                 todo += [part.key, part.value]
-            elif not isinstance(part, ast.Attribute):
+            elif not isinstance(part, ast.Attribute | ast.Compare | ast.Lambda | ast.GeneratorExp):
                 todo += ast.iter_child_nodes(part)
-
-
-def _container_arguments(call: ast.Call) -> list[ast.AST]:
-    """Return the arguments of a container's constructor, which become parts of the value."""
-    if last_name(call.func) in ("list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict", "Counter"):
-        first = [argument for argument in call.args if not isinstance(argument, ast.GeneratorExp | ast.Call)]
-        return [*first, *(keyword.value for keyword in call.keywords)]
-    return []
 
 
 def last_name(function: ast.AST) -> str:
@@ -184,24 +166,19 @@ def _class_uses(part: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     if isinstance(part, ast.ExceptHandler) and part.type is not None:
         yield part.type, "catches"
     elif isinstance(part, ast.ClassDef):
-        for base in part.bases:
-            yield base, "derives from"
+        yield from ((base, "derives from") for base in part.bases)
     elif isinstance(part, ast.MatchClass):
         yield part.cls, "matches"
     elif isinstance(part, ast.Call):
         name = last_name(part.func)
         if name in ("isinstance", "issubclass"):
-            for argument in part.args[1:]:
-                yield argument, "asks for"
+            yield from ((argument, "asks for") for argument in part.args[1:])
         elif name in ("assertRaises", "assertIsInstance", "raises", "suppress"):
-            for argument in part.args[:2]:
-                yield argument, "asks for"
+            yield from ((argument, "asks for") for argument in part.args[:2])
     elif isinstance(part, ast.Compare):
         sides = [part.left, *part.comparators]
-        if any(_is_type_of(side) for side in sides):
-            for side in sides:
-                if isinstance(side, ast.Name | ast.Tuple | ast.List):
-                    yield side, "asks for"
+        if any(map(_is_type_of, sides)):
+            yield from ((side, "asks for") for side in sides if isinstance(side, ast.Name | ast.Tuple | ast.List))
 
 
 def _is_type_of(node: ast.AST) -> bool:
@@ -232,9 +209,8 @@ def _test_objects(statements: Sequence[ast.stmt]) -> dict[str, str]:
             kinds[part.name] = "maker"
     for part in parts:
         if isinstance(part, ast.Assign) and _is_lazy(part.value, kinds):
-            for target in part.targets:
-                if isinstance(target, ast.Name):
-                    kinds.setdefault(target.id, "value")
+            names = {target.id for target in part.targets if isinstance(target, ast.Name)}
+            kinds = dict.fromkeys(names, "value") | kinds
     kinds.pop("check", None)
     return kinds
 
