@@ -150,7 +150,7 @@ def verdicts(timer: DeadlineTimer, script: list[Reply], tests: Any, form: Any, l
     request = SuiteRequest("source", None, suite, LIMITS, None)
     started = time.monotonic()
     with timer.running():
-        result = SuiteRunner(zygote, timer, request, started).run()  # type: ignore[arg-type]
+        result = SuiteRunner(zygote, timer, request).run()  # type: ignore[arg-type]
     for connection in zygote.open:
         connection.close()
     assert time.monotonic() - started < LIMITS.program_wall_s + 4.0, "the judge waited past its deadline"

@@ -1,27 +1,7 @@
-"""The guest: one process per program, and the only process that runs a program's code.
+"""The guest: answers the judge's requests over descriptor 3, one at a time (docs/explanation/sandbox.md).
 
-The guest answers the judge's requests, one at a time, over descriptor 3. No property of this code is relied on: the
-program shares the interpreter with this module and may rewrite it. All it can reach that way is its own death or a
-wrong answer. Requests are [nonce, operation, ...], answers [nonce, kind, ...]:
-
-| request | answer |
-|---|---|
-| `compile` source | `ok` marshalled code in hexadecimal, or null · `syntax` message, line, column |
-| `load` program, marshalled?, names | `ok` {name: reference} for callables · `syntax` message, line, column |
-| `script` program, marshalled? | `ok` null, `raise` or `syntax`; then the process exits like a script |
-| `test` source | `ok` null, or `raise` |
-| `define` source, override | `ok` null: code whose names the following tests share |
-| `unit` class, method | `ok` [status, type, message, line] |
-| `name` name | a value |
-| `call` target, attribute or null, names of keywords; values | a value |
-| `get` target, attribute · `set` target, attribute; value · `delete` target, attribute | a value |
-| `operate` function of `operator` or builtin; values | a value |
-| `next` target, limit | a tuple: items, whether the iterator ended, the generator's return value |
-
-The last five are sent as operation, news, JSON, values. News are the numbers of shared objects that the judge drops and
-the content of those objects that its tests changed (see `shared_objects`), or null. A value is `ok` value, changes.
-`raise` carries type name, message, line, the names of the builtin base classes, details (see `remote_errors`) and
-changes. A target is a name of the program or the number of an object that it returned.
+No property of this code is relied on: the program shares the interpreter with this module and may rewrite it. All it
+can reach that way is its own death or a wrong answer.
 """
 
 from __future__ import annotations
@@ -71,14 +51,12 @@ def _code_of(program: str, is_code: bool) -> types.CodeType | list[Wire]:
     """Return the code of a program that is source or marshalled code, or the `syntax` answer."""
     try:
         if is_code:
-            code: types.CodeType = marshal.loads(bytes.fromhex(program))
-        else:
-            code = compile(program, SOLUTION, "exec", dont_inherit=True)
+            return marshal.loads(bytes.fromhex(program))  # type: ignore[no-any-return]
+        return compile(program, SOLUTION, "exec", dont_inherit=True)
     except SyntaxError as error:
         return _syntax_answer(error)
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:  # null bytes, deep nesting
         return ["syntax", str(error) or "too deeply nested", None, None]
-    return code
 
 
 def _syntax_answer(error: SyntaxError) -> list[Wire]:
@@ -107,7 +85,7 @@ def describe_error(error: BaseException) -> list[Wire]:
 
 
 class Guest:
-    """Server of one judge, over an open descriptor."""
+    """Server of one judge, over an open descriptor. A target is a name of the program or the number of an object."""
 
     def __init__(self, descriptor: int = 3) -> None:
         self._descriptor = descriptor
@@ -132,7 +110,7 @@ class Guest:
             "get": (2, lambda target, attribute: getattr(self._shared.target(target), attribute)),
             "set": (2, lambda target, attribute, value: setattr(self._shared.target(target), attribute, value)),
             "delete": (2, lambda target, attribute: delattr(self._shared.target(target), attribute)),
-            "operate": (1, self._operate),
+            "operate": (1, lambda name, *values: (getattr(operator, name, None) or getattr(builtins, name))(*values)),
             "next": (2, self._next),
         }
 
@@ -249,14 +227,8 @@ class Guest:
         function = self._shared.target(target)
         if attribute is not None:
             function = getattr(function, attribute)
-        if not keywords:
-            return function(*values)
         count = len(values) - len(keywords)
         return function(*values[:count], **dict(zip(keywords, values[count:], strict=True)))
-
-    def _operate(self, function: str, *values: Any) -> Any:
-        perform = getattr(operator, function, None) or getattr(builtins, function)
-        return perform(*values)
 
     def _next(self, target: str | int, limit: int) -> tuple[tuple[Any, ...], bool, Any]:
         iterator = self._shared.target(target)
@@ -327,8 +299,7 @@ def f(x, y=None):
 def warm_up() -> None:
     """Answer typical requests in the zygote, before there is any program.
 
-    Python's work on first use (inline caches, free lists, lazy objects) is then done once, in pages that all guests
-    share, and not by every guest in pages of its own.
+    Python's work on first use (inline caches, free lists, lazy objects) is then done once, in pages that guests share.
     """
     ours, theirs = socket.socketpair()
     with ours, theirs:

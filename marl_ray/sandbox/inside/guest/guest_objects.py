@@ -22,7 +22,7 @@ class GuestObjects(SharedObjects):
         self._objects: list[Any] = []
         self._references: dict[int, int] = {}
 
-    def reference(self, value: Any) -> list[Wire]:
+    def origin_reference(self, value: Any) -> list[Wire]:
         """Return [number, type name, abilities, hash] of an object."""
         number = self._references.get(id(value))
         if number is None:
@@ -36,19 +36,21 @@ class GuestObjects(SharedObjects):
         name = getattr(value, "__name__", None) if type(value) in (type, types.BuiltinFunctionType) else None
         if type(name) is str and vars(builtins).get(name) is value and f"builtins:{name}" in FROM_GUEST:
             return {"n": f"builtins:{name}"}
-        return {"h": self.reference(value)}
+        return {"h": self.origin_reference(value)}
 
-    def overridden_methods(self, kind: type, base: type) -> int:
-        return _overridden(kind, base)
+    @staticmethod
+    @functools.lru_cache(maxsize=1024)
+    def overridden_methods(kind: type, base: type) -> int:
+        names = set().union(*(vars(each) for each in kind.__mro__[: kind.__mro__.index(base)]))
+        if hasattr(kind, "_fields"):
+            names.discard("__repr__")  # every namedtuple has one
+        return sum(1 << bit for bit, name in enumerate(OVERRIDABLE) if f"__{name}__" in names)
 
     def build_exception(self, name: Wire, arguments: list[Any]) -> Any:
         kind = getattr(builtins, name)
         made = kind.__new__(kind, *arguments)
         made.args = tuple(arguments)
         return made
-
-    def origin_reference(self, value: Any) -> Wire:
-        return self.reference(value)
 
     def resolve_reference(self, payload: Wire) -> Any:
         return self.target(payload[0])
@@ -72,8 +74,8 @@ class GuestObjects(SharedObjects):
 
 def describe_object(value: Any) -> tuple[str, int, int | None]:
     """Return type name, abilities and, if its class defines one, hash."""
-    kind = type(value)
-    mask = abilities_of(kind)
+    kind: Any = type(value)
+    mask = _abilities_of(kind)
     try:
         own_hash = hash(value) if mask & METHOD_BITS["hash"] else None
     except BaseException:  # __hash__ may raise anything
@@ -81,29 +83,15 @@ def describe_object(value: Any) -> tuple[str, int, int | None]:
     return kind.__name__, mask, own_hash
 
 
-_abilities: dict[type, int] = {}
-
-
-def abilities_of(kind: type) -> int:
+@functools.cache
+def _abilities_of(kind: type) -> int:
     """Return the abilities of a type's instances."""
-    mask = _abilities.get(kind)
-    if mask is None:
-        methods: dict[str, Any] = {}
-        for base in reversed(kind.__mro__[:-1]):
-            methods.update(vars(base))
-        mask = sum(bit for name, bit in METHOD_BITS.items() if methods.get(f"__{name}__") is not None)
-        if "__hash__" in methods:
-            mask |= METHOD_BITS["hash"]
-        if kind is types.GeneratorType or (kind.__module__ in ("builtins", "itertools") and "__next__" in methods):
-            mask |= METHOD_BITS["self"]
-        _abilities[kind] = mask
+    methods: dict[str, Any] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        methods.update(vars(base))
+    mask = sum(bit for name, bit in METHOD_BITS.items() if methods.get(f"__{name}__") is not None)
+    if "__hash__" in methods:
+        mask |= METHOD_BITS["hash"]
+    if kind is types.GeneratorType or (kind.__module__ in ("builtins", "itertools") and "__next__" in methods):
+        mask |= METHOD_BITS["self"]
     return mask
-
-
-@functools.lru_cache(maxsize=1024)
-def _overridden(kind: type, base: type) -> int:
-    """Return the bits of the methods that a subclass overrides."""
-    names = set().union(*(vars(each) for each in kind.__mro__[: kind.__mro__.index(base)]))
-    if hasattr(kind, "_fields"):
-        names.discard("__repr__")  # every namedtuple has one
-    return sum(1 << bit for bit, name in enumerate(OVERRIDABLE) if f"__{name}__" in names)

@@ -15,10 +15,7 @@ ARGV = ("solution.py",)
 
 
 class _BoundedOutput(io.RawIOBase):
-    """Output stream that accepts any amount of text and drops everything beyond its limit.
-
-    With a file size limit instead, `print` would fail in a verbose but correct program.
-    """
+    """Output stream that drops all text beyond its limit: a file size limit would make `print` fail in a program."""
 
     def __init__(self, descriptor: int, remaining: list[int]) -> None:
         self._descriptor = descriptor
@@ -77,9 +74,9 @@ def exit_status(error: BaseException) -> int:
 def exit_like_script(names: dict[str, Any], status: int) -> NoReturn:
     """Exit like a script whose module has these names.
 
-    As in CPython's `Py_RunMain` and `Py_FinalizeEx`: threads are joined, `atexit` functions run, the module's names are
-    cleared (which flushes open files and calls `__del__`), and the standard streams are flushed. Only then is the
-    output compared. The interpreter itself is not finalised: that is invisible and costs more than most programs.
+    As in CPython's `Py_RunMain` and `Py_FinalizeEx`, threads are joined, `atexit` functions run, the module's names are
+    cleared (which flushes open files and calls `__del__`), and the standard streams are flushed. The interpreter itself
+    is not finalised: that is invisible and costs more than most programs.
     """
     try:
         threading._shutdown()  # type: ignore[attr-defined]

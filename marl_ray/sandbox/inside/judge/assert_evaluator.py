@@ -35,6 +35,7 @@ class _ShortRepr(reprlib.Repr):
 
     def __init__(self) -> None:
         super().__init__()
+        # Bounded, since nested references to one list are small but endless.
         self._remaining = _MAX_VALUES
         self.maxlevel = 6
         self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdeque = self.maxdict = 20
@@ -45,13 +46,8 @@ class _ShortRepr(reprlib.Repr):
         if self._remaining < 0:
             return "..."
         if isinstance(x, ProxyObject):
-            return f"<{describe(x)}>"
+            return f"<{describe(type(x))}>"
         return super().repr1(x if origin_of(x) is None else base_value(x), level)
-
-    def shorten(self, value: Any) -> str:
-        """Return the repr of at most _MAX_VALUES parts, since nested references to one list are small but endless."""
-        self._remaining = _MAX_VALUES
-        return self.repr(value)
 
     def repr_int(self, number: int, level: int) -> str:
         if number.bit_length() > 4000:
@@ -59,13 +55,10 @@ class _ShortRepr(reprlib.Repr):
         return super().repr_int(number, level)
 
 
-_short_repr = _ShortRepr()
-
-
 def shorten(value: Any) -> str:
     """Return the repr of a value, at most _VALUE_LENGTH characters."""
     try:
-        text = _short_repr.shorten(value)
+        text = _ShortRepr().repr(value)
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _VALUE_LENGTH else text[: _VALUE_LENGTH - 3] + "..."
@@ -75,18 +68,15 @@ class AssertEvaluator:
     """Functions that instrumented asserts call; records the message of the last comparison that did not hold."""
 
     def __init__(self) -> None:
-        self._last = ""
-
-    def reset(self) -> None:
-        self._last = ""
+        self.last_message = ""
 
     def names(self) -> dict[str, Any]:
         """Return the globals that instrumented tests need, including builtins that must know about proxies."""
-        own = {COMPARE: self.compare, TRUTH: self.truth, SAME: self.same, OPERATE: self.operate, ALL: fetch_items}
-        return own | {"isinstance": self.is_instance}
+        instrumented = {COMPARE: self.compare, TRUTH: self.truth, SAME: self.same, OPERATE: self.operate}
+        return instrumented | {ALL: fetch_items, "isinstance": self.is_instance}
 
     def operate(self, name: str, left: Any, right: Any) -> Any:
-        """Evaluate an operator of an instance that the test made; the program may be asked about both operands."""
+        """Evaluate an operator of an instance that the test made, and let the program be asked about both operands."""
         if name == "sum":
             return functools.reduce(functools.partial(self.operate, "add"), fetch_items(left), right)
         CONTEXT.operands = (left, right)
@@ -103,13 +93,12 @@ class AssertEvaluator:
             result = self.same(left, right) is (name == "is")
         else:
             result = bool(_COMPARE[name](left, right))
-        if not result:
+        if not result and swapped and name in ("in", "not in", "<", "<=", ">", ">="):
+            self.last_message = f"{shorten(left)} {name} {shorten(right)} does not hold"
+        elif not result:
             got, expected = (right, left) if swapped else (left, right)
             relation = "" if name == "==" else f"{name} "
-            if swapped and name in ("in", "not in", "<", "<=", ">", ">="):
-                self._last = f"{shorten(left)} {name} {shorten(right)} does not hold"
-            else:
-                self._last = f"got {shorten(got)}, expected {relation}{shorten(expected)}"
+            self.last_message = f"got {shorten(got)}, expected {relation}{shorten(expected)}"
         return result
 
     def same(self, left: Any, right: Any) -> bool:
@@ -134,17 +123,16 @@ class AssertEvaluator:
             return isinstance(value, kinds)
         answer = session_of(value).fetch("operate", "isinstance", values=[value, kinds])
         if type(answer) is not bool:
-            raise CONTEXT.refuse(f"the type of {describe(value)} cannot be told")
+            raise CONTEXT.refuse(f"the type of {describe(type(value))} cannot be told")
         return answer
 
     def truth(self, value: Any, expected: bool) -> bool:
-        """Return whether `bool(value)` is as expected."""
         outcome = bool(value) is expected
         if not outcome:
-            self._last = f"got {shorten(value)}, expected a {'true' if expected else 'false'} value"
+            self.last_message = f"got {shorten(value)}, expected a {'true' if expected else 'false'} value"
         return outcome
 
     def explain(self, error: AssertionError) -> str:
         """Return the message of a failed assertion: the test's own message, then the comparison."""
         own = clean_text(exception_text(error), 120)
-        return ": ".join(part for part in (own, self._last) if part) or "assertion failed"
+        return ": ".join(filter(None, (own, self.last_message))) or "assertion failed"

@@ -48,8 +48,7 @@ class DeadlineTimer:
         """Raise GuestFault in the body after `cpu_s` more CPU seconds of the guest or `wall_s` seconds."""
         self._wall_end = time.monotonic() + wall_s
         self._cpu_end = session.cpu_s() + cpu_s
-        self._quiet_until = 0.0
-        self._session = session
+        self._quiet_until, self._session = 0.0, session
         try:
             yield
         finally:
@@ -63,24 +62,18 @@ class DeadlineTimer:
         now = time.monotonic()
         if now < self._quiet_until:
             return
-        if session.cpu_s() >= self._cpu_end:
-            fault = session.fail("timeout", "Timeout", "CPU time limit of the test")
-        elif now >= self._wall_end:
-            fault = session.fail("timeout", "Timeout", "wall time limit of the test")
-        else:
-            return
-        # Raised again a second later, in case the interrupted code swallows it.
-        self._quiet_until = now + 1.0
-        raise fault
+        cpu_used_up = session.cpu_s() >= self._cpu_end
+        if cpu_used_up or now >= self._wall_end:
+            # Raised again a second later, in case the interrupted code swallows it.
+            self._quiet_until = now + 1.0
+            raise session.fail("timeout", "Timeout", f"{'CPU' if cpu_used_up else 'wall'} time limit of the test")
 
 
 class CpuAffinity:
     """Placement of a judge and its current guest on one CPU, while they have that CPU to themselves.
 
     Judge and guest alternate, so a second CPU gains nothing, and every switch between CPUs costs an interrupt and the
-    wake-up of an idle CPU. Left to the scheduler, one program takes 14 to 23 % longer, eight in a row 48 to 54 %, and
-    eight on each of two sandboxes 26 to 31 % (HumanEval, MBPP and the benchmark's programs; medians of 150 to 450
-    pairs, in turns, on two busy cores).
+    wake-up of an idle CPU: left to the scheduler, a program takes 14 to 54 % longer (medians on two busy cores).
 
     They must not stay on a contended CPU while other CPUs idle. So `release` returns them to the scheduler as soon as a
     program takes longer than most, and the next program starts unpinned if this one had to wait for its CPU.
@@ -123,9 +116,8 @@ class CpuAffinity:
 
 
 def _set_affinity(process: int, cpus: set[int]) -> bool:
-    """Return False for a guest that has exited, and where CPUs were taken away."""
     try:
         os.sched_setaffinity(process, cpus)
-    except (OSError, ValueError):
+        return True
+    except (OSError, ValueError):  # the guest has exited, or CPUs were taken away
         return False
-    return True

@@ -10,8 +10,7 @@ from ..protocol.messages import Status
 class GuestFault(BaseException):
     """Failure of the guest process; `status` is "timeout" or "crash".
 
-    A test cannot catch this error with `except Exception`. The judge also checks `GuestSession.fault`, in case a bare
-    `except` caught it.
+    `except Exception` in a test does not catch it, and after a bare `except` the judge still finds `GuestSession.fault`.
     """
 
     def __init__(self, status: Status, error_type: str, message: str) -> None:
@@ -35,9 +34,9 @@ class EvaluationContext:
     """
 
     def __init__(self) -> None:
-        self.reset()
+        self.reset(compares=False)
 
-    def reset(self, compares: bool = False) -> None:
+    def reset(self, compares: bool) -> None:
         """Clear all flags for the next test."""
         self.refusal: str | None = None
         self.compares = compares
@@ -46,8 +45,7 @@ class EvaluationContext:
 
     def refuse(self, message: str) -> Refused:
         """Record a refusal and return the exception to raise."""
-        if self.refusal is None:
-            self.refusal = message
+        self.refusal = self.refusal or message
         return Refused(message)
 
 

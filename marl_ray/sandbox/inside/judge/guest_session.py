@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -23,7 +24,7 @@ _ANSWER_SIZES = {"ok": (1, 2), "raise": (6,), "syntax": (3,)}
 class GuestSession:
     """Session with one guest: strictly one request, then one answer.
 
-    The session has no deadlines. The judge's `DeadlineTimer` interrupts any of these calls with a `GuestFault`.
+    The session has no deadlines: the judge's `DeadlineTimer` interrupts any of its calls with a `GuestFault`.
     """
 
     def __init__(self, guest: GuestProcess, max_reply: int) -> None:
@@ -50,17 +51,18 @@ class GuestSession:
 
     def fail(self, status: Status, error_type: str, message: str) -> GuestFault:
         """Mark this guest as failed and return the fault, which every later request raises too."""
-        if self.fault is None:
-            self.fault = GuestFault(status, error_type, message)
+        self.fault = self.fault or GuestFault(status, error_type, message)
         return self.fault
+
+    def violation(self, message: str) -> GuestFault:
+        """Mark this guest as failed by a violation of the protocol."""
+        return self.fail("crash", "ProtocolError", message)
 
     def current_session(self) -> GuestSession:
         """Return this session, for its proxies. Raises Refused if the session is closed."""
         if self.closed:
             raise CONTEXT.refuse("an object of the program was lost when its process ended")
         return self
-
-    # --- messages ---
 
     def request(self, operation: str, *plain: Wire, values: Sequence[Any] = ()) -> list[Wire]:
         """Send JSON arguments, then encoded values; return the answer, its kind first.
@@ -81,16 +83,16 @@ class GuestSession:
         except (OSError, messages.ConnectionClosed):
             raise self.fail("crash", "ProcessExit", "") from None
         except messages.FrameTooLong as error:
-            raise self.fail("crash", "ProtocolError", f"answer of {error} bytes") from None
+            raise self.violation(f"answer of {error} bytes") from None
         except ProtocolError as error:
-            raise self.fail("crash", "ProtocolError", str(error)) from None
+            raise self.violation(str(error)) from None
         except Exception as error:  # e.g. MemoryError: the unread rest would be parsed as the next answer
-            raise self.fail("crash", "ProtocolError", f"answer is not JSON ({type(error).__name__})") from None
+            raise self.violation(f"answer is not JSON ({type(error).__name__})") from None
         if type(answer) is not list or len(answer) < 2 or answer[0] != nonce:
-            raise self.fail("crash", "ProtocolError", "answer to another question")
+            raise self.violation("answer to another question")
         kind = answer[1]
         if type(kind) is not str or len(answer) - 2 not in _ANSWER_SIZES.get(kind, ()):
-            raise self.fail("crash", "ProtocolError", "answer of an unknown kind")
+            raise self.violation("answer of an unknown kind")
         return answer[1:]
 
     def _frame(self, nonce: str, operation: str, plain: Sequence[Wire], values: Sequence[Any]) -> bytes:
@@ -113,19 +115,14 @@ class GuestSession:
         try:
             objects.take_snapshot()
         except Exception as error:  # the snapshot counts as sent, but the frame is not
-            raise self.fail("crash", "ProtocolError", f"request cannot be sent ({type(error).__name__})") from None
+            raise self.violation(f"request cannot be sent ({type(error).__name__})") from None
         return frame
 
     def wait_for_exit(self) -> None:
         """Wait until the guest's process is gone, and ignore everything it still sends."""
-        while self.fault is None:
-            try:
-                if not self._connection.recv(messages.CHUNK):
-                    return
-            except OSError:
-                return
-
-    # --- values ---
+        with contextlib.suppress(OSError):
+            while self.fault is None and self._connection.recv(messages.CHUNK):
+                pass
 
     def fetch(self, operation: str, *plain: Wire, values: Sequence[Any] = ()) -> Any:
         """Return the value that a request gives. Raises the program's exception if the guest reports one."""
@@ -143,9 +140,9 @@ class GuestSession:
                 raise ProtocolError("answer of the wrong kind")
             objects.take_snapshot()
         except ProtocolError as error:
-            raise self.fail("crash", "ProtocolError", str(error)) from None
+            raise self.violation(str(error)) from None
         except Exception as error:  # e.g. too large or too deep: no part of the answer may reach the test
-            raise self.fail("crash", "ProtocolError", f"malformed answer ({type(error).__name__})") from None
+            raise self.violation(f"malformed answer ({type(error).__name__})") from None
         finally:
             self.decoding = False
         if answer[0] == "raise":

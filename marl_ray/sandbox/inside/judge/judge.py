@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from ..protocol import messages
@@ -73,9 +74,14 @@ class Judge:
             with self._timer.running():
                 code, total.syntax_error = self._compiler.compile(message["program"])
                 for numbers, suite in suites:
-                    request = SuiteRequest(message["program"], code, suite, limits, message["stdin"])
                     error = total.syntax_error
-                    part = self._run(request) if error is None else SuiteResult.not_compiled(error, suite)
+                    if error is None:
+                        request = SuiteRequest(message["program"], code, suite, limits, message["stdin"])
+                        with preserved_state(suite):
+                            part = SuiteRunner(self._zygote, self._timer, request).run()
+                    else:
+                        verdict = TestResult("error", "SyntaxError", error.message, error.line)
+                        part = SuiteResult([replace(verdict, source=case.source) for case in suite.cases], error)
                     total.add(part)
                     verdicts |= zip(numbers, part.verdicts, strict=True)
         except ZygoteError as error:
@@ -94,19 +100,14 @@ class Judge:
             "infra_error": infra_error,
         }
 
-    def _run(self, request: SuiteRequest) -> SuiteResult:
-        started = time.monotonic()
-        with preserved_state(request.suite):
-            return SuiteRunner(self._zygote, self._timer, request, started).run()
-
 
 class ProgramCompiler:
     """Compiler of one judge, in a guest process that runs no program. The timer must be running.
 
-    A program is compiled once, here, and its guests receive the code object; a program that does not compile needs no
-    guest of its own. Compilation can cost much time and memory (nested `finally` blocks, alternatives in patterns,
-    constant folding), so the compiling process has the limits of a guest and is discarded when it reaches them. Its
-    answers are only passed on to guests or report a syntax error; no answer can produce a pass.
+    A program is compiled once, and its guests receive the code object. Compilation can cost much time and memory
+    (nested `finally` blocks, alternatives in patterns, constant folding), so the compiling process has the limits of a
+    guest and is discarded when it reaches them. Its answers are passed on to guests or report a syntax error; no answer
+    can produce a pass.
     """
 
     _CPU_S, _WALL_S = 0.5, 2.0
@@ -148,22 +149,27 @@ class ProgramCompiler:
 def preserved_state(suite: Suite) -> Iterator[None]:
     """Restore the interpreter state after the body, which runs the tests of one problem.
 
-    The random seed depends on the tests alone, which no program knows; a program would know the numbers of a seed that
-    it shares. Modules are restored only if the tests' text says that they may be changed, since that takes 1 ms.
+    The random seed depends on the tests alone: a program would know the numbers of a seed that it shares. Modules are
+    restored only if the tests' text says that they may be changed, since that takes 1 ms.
     """
     depth, digits, hook = sys.getrecursionlimit(), sys.get_int_max_str_digits(), sys.excepthook
     filters, alarm = warnings.filters[:], signal.getsignal(signal.SIGALRM)
     collecting = gc.isenabled()
     context = decimal.getcontext().copy()
     category = locale.setlocale(locale.LC_ALL)
-    folder = os.getcwd() if suite.patches else ""
-    modules = _copy_modules() if suite.patches else []
+    folder, modules = (os.getcwd(), _copy_modules()) if suite.patches else ("", [])
     if suite.uses_random:
         random.seed(hashlib.sha256("\0".join(case.source for case in suite.cases).encode("utf-8", "replace")).digest())
     try:
         yield
     finally:
-        _restore(modules)
+        for names, before in modules:
+            if isinstance(before, list):
+                names[:] = before
+            elif names is os.environ or dict(names) != before:
+                names.update(before)  # never empty in between: the timer's signal handler uses these names
+                for name in names.keys() - before.keys():
+                    del names[name]
         if folder:
             os.chdir(folder)
         if signal.getsignal(signal.SIGALRM) is not alarm:  # the judge's own timer
@@ -181,22 +187,11 @@ def preserved_state(suite: Suite) -> Iterator[None]:
             locale.setlocale(locale.LC_ALL, category)
 
 
-def _copy_modules() -> list[tuple[Any, dict[str, Any]]]:
+def _copy_modules() -> list[tuple[Any, Any]]:
     """Return copies of what tests can patch: names in modules, the environment, two lists. (No class attributes.)"""
-    copies: list[tuple[Any, dict[str, Any]]] = [(sys.modules, dict(sys.modules)), (os.environ, dict(os.environ))]
+    copies: list[tuple[Any, Any]] = [(sys.modules, dict(sys.modules)), (os.environ, dict(os.environ))]
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", None)
         if type(names) is dict:
             copies.append((names, dict(names)))
-    copies += [(values, list(values)) for values in (sys.path, sys.argv)]  # type: ignore[misc]
-    return copies
-
-
-def _restore(modules: list[tuple[Any, Any]]) -> None:
-    for names, before in modules:
-        if isinstance(before, list):
-            names[:] = before
-        elif names is os.environ or dict(names) != before:
-            names.update(before)  # never empty in between: the timer's signal handler uses these names
-            for name in names.keys() - before.keys():
-                del names[name]
+    return copies + [(values, list(values)) for values in (sys.path, sys.argv)]

@@ -1,9 +1,8 @@
 """Standard input of a guest, and comparison of its standard output with the expected output.
 
-Output is compared as by APPS (Hendrycks et al., 2021) and LiveCodeBench (Jain et al., 2024): line by line, without
-blanks at the ends of lines and of the whole output, and word by word. Numbers are compared by value (0.50 equals 0.5);
-numbers expected with a fraction or an exponent may differ by a relative 1e-5. APPS also accepts lines and words in any
-order; this comparison does not, since output with merely the right words would pass.
+Output is compared as by APPS (Hendrycks et al., 2021) and LiveCodeBench (Jain et al., 2024), line by line and word by
+word (docs/explanation/sandbox.md). APPS also accepts lines and words in any order; this comparison does not, since
+output with merely the right words would pass.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ def input_file(text: str) -> int:
 
 
 def read_output(descriptor: int, limit: int) -> str:
-    text = os.pread(descriptor, limit, 0).decode("utf-8", "replace")
-    return text.replace("\0", "?")
+    return os.pread(descriptor, limit, 0).decode("utf-8", "replace").replace("\0", "?")
 
 
 def is_full(descriptor: int, limit: int) -> bool:

@@ -1,18 +1,10 @@
 """Proxies in the judge for objects and functions that live in the guest.
 
-A `ProxyObject` can be called, iterated and measured, and its attributes can be used, as far as the object supports it
-(see `abilities`). The program never decides whether its own answer is right: a proxy is neither equal to nor ordered
-with plain data, and arithmetic is allowed between two proxies only, since `proxy - expected` would send the expected
-value to the program. Two exceptions ask the program and mark the verdict as not trusted:
-
-- operators of an instance that the test's text makes of the program's class (see `instrumentation`): `Vec(1, 2) * 3` is
-  a test of the class's operators;
-- comparisons of the program's objects with each other.
-
-A refused operation is recorded in the evaluation context, and a test with a refusal cannot pass.
-
-Each question (`len`, `str`, `float`, ...) is sent once per state of the program: until the test calls or sets
-something, the answer is cached.
+The program never decides whether its own answer is right: a proxy is neither equal to nor ordered with plain data, and
+arithmetic is allowed between two proxies only, since `proxy - expected` would send the expected value to the program.
+Two exceptions ask the program and mark the verdict as not trusted: operators of an instance that the test's text makes
+of the program's class (see `instrumentation`), and comparisons of the program's objects with each other. A refused
+operation is recorded in the evaluation context, and a test with a refusal cannot pass.
 """
 
 from __future__ import annotations
@@ -20,11 +12,11 @@ from __future__ import annotations
 import builtins
 import functools
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ..protocol.encoding import ProtocolError, UnsupportedValue, Wire, encode
-from ..protocol.messages import Status
 from ..protocol.references import (
     ALL_METHODS,
     BINARY,
@@ -39,6 +31,9 @@ from ..protocol.shared_objects import SharedObjects
 from .evaluation_context import CONTEXT
 from .remote_errors import clean_text
 
+if TYPE_CHECKING:
+    from .guest_session import GuestSession
+
 _MAX_TYPES = 256
 _FUNCTION_ATTRIBUTES = frozenset(
     f"__{name}__"
@@ -47,44 +42,38 @@ _FUNCTION_ATTRIBUTES = frozenset(
 """Special attributes that are data, and are requested like ordinary attributes."""
 
 
-class ProxySession(Protocol):
-    """Requests that a proxy sends to its guest (see `GuestSession`)."""
-
-    mutations: int
-    decoding: bool
-
-    def fetch(self, operation: str, *plain: Wire, values: Sequence[Any] = ()) -> Any: ...
-    def mutate(self, operation: str, *plain: Wire, values: Sequence[Any] = ()) -> Any: ...
-    def call(
-        self, target: str | int, attribute: str | None, arguments: Sequence[Any], keywords: dict[str, Any]
-    ) -> Any: ...
-    def fail(self, status: Status, error_type: str, message: str) -> BaseException: ...
-
-
-class SessionProvider(Protocol):
-    """Source of the session that an object lives in: one session, or the current session of a suite runner."""
-
-    def current_session(self) -> ProxySession: ...
+@dataclass(slots=True)
+class _ProxyState:
+    current_session: Callable[[], GuestSession]
+    """Returns the session that the object lives in. Raises Refused if its guest is gone."""
+    target: str | int
+    """Name in the program, or number of the object."""
+    abilities: int
+    hash: int | None
+    answers: dict[str, tuple[Any, Exception | None]] = field(default_factory=dict)
+    """Results and exceptions of questions (`len`, `str`, ...), cached until the test calls or sets something."""
+    mutations: int = -1
+    """The session's `mutations` at the time of these answers."""
 
 
 class ProxyObject:
     """Proxy of one object. Each proxy class has the name of the object's class and the methods the object supports."""
 
-    __slots__ = ("__abilities", "__answers", "__hash", "__mutations", "__provider", "__target", "__weakref__")
+    __slots__ = ("__sandbox_proxy__", "__weakref__")
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> ProxyObject:
-        raise CONTEXT.refuse(f"the class of {_describe_class(cls)} is not here to be called")
+        raise CONTEXT.refuse(f"the class of {describe(cls)} is not here to be called")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__") and name not in _FUNCTION_ATTRIBUTES:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return session_of(self).fetch("get", self.__target, name)
+        return session_of(self).fetch("get", _state(self).target, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        session_of(self).mutate("set", self.__target, name, values=[value])
+        session_of(self).mutate("set", _state(self).target, name, values=[value])
 
     def __delattr__(self, name: str) -> None:
-        session_of(self).mutate("delete", self.__target, name)
+        session_of(self).mutate("delete", _state(self).target, name)
 
     def __str__(self) -> Any:
         return _ask(self, "operate", "str")
@@ -96,30 +85,31 @@ class ProxyObject:
         return session_of(self).fetch("operate", "format", values=[self, form])
 
     def __bool__(self) -> Any:
-        return _ask(self, "operate", "truth") if self.__abilities & (METHOD_BITS["bool"] | METHOD_BITS["len"]) else True
+        return _ask(self, "operate", "truth") if _has(self, "bool") or _has(self, "len") else True
 
     def __hash__(self) -> int:
-        if not self.__abilities & METHOD_BITS["hash"]:
+        if not _has(self, "hash"):
             return object.__hash__(self)
-        if self.__hash is None:
+        value = _state(self).hash
+        if value is None:
             raise TypeError(f"unhashable type: {type(self).__name__!r}")
-        return self.__hash
+        return value
 
 
 class _OptionalMethods:
     """Special methods of a proxy class, by ability: each class has only the methods of its object."""
 
     def call(self, *arguments: Any, **keywords: Any) -> Any:
-        return session_of(self).call(target_of(self), None, arguments, keywords)
+        return session_of(self).call(_state(self).target, None, arguments, keywords)
 
     def iter(self) -> Any:
-        if abilities_of(self) & METHOD_BITS["self"]:
-            return self
-        return session_of(self).fetch("operate", "iter", values=[self])
+        return self if _has(self, "self") else session_of(self).fetch("operate", "iter", values=[self])
 
     def next(self) -> Any:
-        (item,) = next_items(self, 1) or _stop(self)
-        return item
+        items, returned = _next_items(self, 1)
+        if not items:
+            raise StopIteration(returned)
+        return items[0]
 
     def getitem(self, key: Any) -> Any:
         return session_of(self).fetch("operate", "getitem", values=[self, key])
@@ -133,15 +123,15 @@ class _OptionalMethods:
     def contains(self, item: Any) -> bool:
         if _is_operand(self):
             return bool(session_of(self).fetch("operate", "contains", values=[self, item]))
-        if not abilities_of(self) & METHOD_BITS["iter"]:
-            raise CONTEXT.refuse(f"whether something is in {describe(self)} cannot be left to the program")
+        if not _has(self, "iter"):
+            raise CONTEXT.refuse(f"whether something is in {describe(type(self))} cannot be left to the program")
         return any(element is item or element == item for element in iter(self))  # type: ignore[call-overload]
 
     def enter(self) -> Any:
-        return session_of(self).call(target_of(self), "__enter__", (), {})
+        return session_of(self).call(_state(self).target, "__enter__", (), {})
 
     def exit(self, *error: object) -> None:
-        session_of(self).call(target_of(self), "__exit__", (None, None, None), {})
+        session_of(self).call(_state(self).target, "__exit__", (None, None, None), {})
 
     def reversed(self) -> Any:
         return session_of(self).fetch("operate", "reversed", values=[self])
@@ -150,21 +140,16 @@ class _OptionalMethods:
         return session_of(self).fetch("operate", "round", values=[self, *digits])
 
 
-def _stop(proxy: Any) -> Any:
-    raise StopIteration(object.__getattribute__(proxy, "_ProxyObject__answers").pop("returned", None))
-
-
-def next_items(proxy: Any, limit: int) -> tuple[Any, ...]:
-    """Return the next `limit` items of an iterator; fewer, or none, at its end."""
+def _next_items(proxy: Any, limit: int) -> tuple[tuple[Any, ...], Any]:
+    """Return the next `limit` items of an iterator (fewer, or none, at its end), and a generator's return value."""
     session = session_of(proxy)
-    answer = session.mutate("next", target_of(proxy), limit)
+    answer = session.mutate("next", _state(proxy).target, limit)
     if type(answer) is not tuple or [type(part) for part in answer[:2]] != [tuple, bool] or len(answer) != 3:
-        raise session.fail("crash", "ProtocolError", "malformed items")
+        raise session.violation("malformed items")
     items, ended, returned = answer
     if len(items) > limit or (len(items) < limit) is not ended:
-        raise session.fail("crash", "ProtocolError", "malformed items")
-    object.__getattribute__(proxy, "_ProxyObject__answers")["returned"] = returned
-    return items  # type: ignore[no-any-return]
+        raise session.violation("malformed items")
+    return items, returned
 
 
 def fetch_items(value: Any) -> Any:
@@ -176,7 +161,7 @@ def fetch_items(value: Any) -> Any:
         return iterator
     items: list[Any] = []
     limit = 16
-    while len(batch := next_items(iterator, limit)) == limit:
+    while len(batch := _next_items(iterator, limit)[0]) == limit:
         items += batch
         limit = min(2 * limit, 4096)
     return [*items, *batch]
@@ -185,46 +170,26 @@ def fetch_items(value: Any) -> Any:
 @functools.lru_cache(maxsize=512)
 def proxy_class(name: str, abilities: int) -> type[ProxyObject]:
     """Return the proxy class for objects of one type."""
-    methods = {
-        f"__{ability}__": _METHODS[ability]
-        for ability, bit in METHOD_BITS.items()
-        if abilities & bit and ability in _METHODS
+    names: dict[str, Any] = {
+        f"__{ability}__": method for ability, method in _METHODS.items() if abilities & METHOD_BITS[ability]
     }
-    own: dict[str, Any] = {"__slots__": (), "__module__": "solution"}
-    # Every class has these two attributes, so the class's would hide the object's.
-    own |= {name: property(functools.partial(_ask_attribute, question=name)) for name in ("__doc__", "__annotations__")}
-    return type(clean_text(name, 80) or "?", (ProxyObject,), {**methods, **own})
+    names |= {"__slots__": (), "__module__": "solution"}
+    for name_of_class in ("__doc__", "__annotations__"):  # every class has these: they would hide the object's
+        names[name_of_class] = property(functools.partial(_ask, operation="get", question=name_of_class))
+    return type(clean_text(name, 80) or "?", (ProxyObject,), names)
 
 
-def _ask_attribute(proxy: Any, question: str) -> Any:
-    return _ask(proxy, "get", question)
+def _state(proxy: Any) -> _ProxyState:
+    return proxy.__sandbox_proxy__  # type: ignore[no-any-return]
 
 
-def _make_proxy(
-    kind: type[ProxyObject], provider: SessionProvider, target: str | int, abilities: int, hash_value: int | None
-) -> ProxyObject:
-    proxy = object.__new__(kind)
-    set_field = object.__setattr__
-    set_field(proxy, "_ProxyObject__provider", provider)
-    set_field(proxy, "_ProxyObject__target", target)
-    set_field(proxy, "_ProxyObject__abilities", abilities)
-    set_field(proxy, "_ProxyObject__hash", hash_value)
-    set_field(proxy, "_ProxyObject__answers", {})
-    set_field(proxy, "_ProxyObject__mutations", -1)
-    return proxy
+def _has(proxy: Any, ability: str) -> bool:
+    return bool(_state(proxy).abilities & METHOD_BITS[ability])
 
 
-def session_of(proxy: Any) -> ProxySession:
+def session_of(proxy: Any) -> GuestSession:
     """Return the session of a proxy. Raises Refused if its guest is gone."""
-    return object.__getattribute__(proxy, "_ProxyObject__provider").current_session()  # type: ignore[no-any-return]
-
-
-def target_of(proxy: Any) -> str | int:
-    return object.__getattribute__(proxy, "_ProxyObject__target")  # type: ignore[no-any-return]
-
-
-def abilities_of(proxy: Any) -> int:
-    return object.__getattribute__(proxy, "_ProxyObject__abilities")  # type: ignore[no-any-return]
+    return _state(proxy).current_session()
 
 
 def _is_operand(proxy: Any) -> bool:
@@ -234,51 +199,45 @@ def _is_operand(proxy: Any) -> bool:
     return is_operand
 
 
-def _describe_class(kind: type) -> str:
+def describe(kind: type) -> str:
     return f"an object of the program's type {kind.__name__}"
-
-
-def describe(proxy: Any) -> str:
-    return _describe_class(type(proxy))
 
 
 def _ask(proxy: Any, operation: str, question: str) -> Any:
     """Return the cached answer for this state of the program, or send the question."""
-    session = session_of(proxy)
-    answers = object.__getattribute__(proxy, "_ProxyObject__answers")
-    if object.__getattribute__(proxy, "_ProxyObject__mutations") != session.mutations:
-        answers.clear()
-        object.__setattr__(proxy, "_ProxyObject__mutations", session.mutations)
-    if question not in answers:
+    session, state = session_of(proxy), _state(proxy)
+    if state.mutations != session.mutations:
+        state.answers.clear()
+        state.mutations = session.mutations
+    if question not in state.answers:
         try:
             if operation == "get":
-                answers[question] = session.fetch("get", target_of(proxy), question), None
+                state.answers[question] = session.fetch("get", state.target, question), None
             else:
-                answers[question] = session.fetch("operate", question, values=[proxy]), None
+                state.answers[question] = session.fetch("operate", question, values=[proxy]), None
         except Exception as error:
-            answers[question] = None, error
-    answer, raised = answers[question]
+            state.answers[question] = None, error
+    answer, raised = state.answers[question]
     if raised is not None:
         raise raised
     return answer
 
 
-def _compare(left: Any, right: Any, operator: str) -> Any:
-    if isinstance(right, ProxyObject):
-        session = session_of(left)
-        if session.decoding:
-            return (left is right) is (operator == "eq")  # two keys of one dict
-        if not CONTEXT.compares:
-            raise CONTEXT.refuse(f"{describe(left)} is not plain data, so it cannot be compared here")
-        CONTEXT.untrusted = True
-        return session.fetch("operate", operator, values=[left, right])
-    if not abilities_of(left) & METHOD_BITS["eq" if operator == "ne" else operator]:
-        return NotImplemented  # like the object, which has no such method
-    raise CONTEXT.refuse(f"{describe(left)} is not plain data, so it cannot be compared")
-
-
 def _comparison(operator: str) -> Callable[[Any, Any], Any]:
-    return lambda proxy, other: _compare(proxy, other, operator)
+    def method(left: Any, right: Any) -> Any:
+        if isinstance(right, ProxyObject):
+            session = session_of(left)
+            if session.decoding:
+                return (left is right) is (operator == "eq")  # two keys of one dict
+            if not CONTEXT.compares:
+                raise CONTEXT.refuse(f"{describe(type(left))} is not plain data, so it cannot be compared here")
+            CONTEXT.untrusted = True
+            return session.fetch("operate", operator, values=[left, right])
+        if not _has(left, "eq" if operator == "ne" else operator):
+            return NotImplemented  # like the object, which has no such method
+        raise CONTEXT.refuse(f"{describe(type(left))} is not plain data, so it cannot be compared")
+
+    return method
 
 
 def _unary(question: str) -> Callable[[Any], Any]:
@@ -288,9 +247,8 @@ def _unary(question: str) -> Callable[[Any], Any]:
 def _binary(operator: str, mirrored: bool = False) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
         if not _is_operand(self) and not isinstance(other, ProxyObject):
-            raise CONTEXT.refuse(f"{describe(self)} cannot be combined with plain data here")
-        values = [other, self] if mirrored else [self, other]
-        return session_of(self).mutate("operate", operator, values=values)
+            raise CONTEXT.refuse(f"{describe(type(self))} cannot be combined with plain data here")
+        return session_of(self).mutate("operate", operator, values=[other, self] if mirrored else [self, other])
 
     return method
 
@@ -312,17 +270,14 @@ del _name, _function
 class JudgeObjects(SharedObjects):
     """The judge's table of shared objects, and the proxies of one session."""
 
-    def __init__(self, provider: SessionProvider) -> None:
+    def __init__(self, session: GuestSession) -> None:
         super().__init__()
-        self._provider = provider
+        self._session = session
         self._proxies: weakref.WeakValueDictionary[int, ProxyObject] = weakref.WeakValueDictionary()
         self._classes: dict[tuple[str, int], type[ProxyObject]] = {}
 
-    def proxy(self, payload: Wire, provider: SessionProvider | None = None) -> ProxyObject:
-        """Return the proxy for a reference [name or number, type name, abilities, hash]. Raises ProtocolError.
-
-        `provider` (default: the table's own) supplies the session of a new proxy.
-        """
+    def proxy(self, payload: Wire, current_session: Callable[[], GuestSession]) -> ProxyObject:
+        """Return the proxy for a reference [name or number, type name, abilities, hash]. Raises ProtocolError."""
         kinds = [type(part) for part in payload]
         if kinds[:3] not in ([int, str, int], [str, str, int]) or len(kinds) != 4:
             raise ProtocolError("malformed reference")
@@ -338,13 +293,16 @@ class JudgeObjects(SharedObjects):
                 if len(self._classes) >= _MAX_TYPES:
                     raise ProtocolError("objects of too many types")
                 kind = self._classes[name, abilities] = proxy_class(name, abilities)
-            proxy = self._proxies[target] = _make_proxy(kind, provider or self._provider, target, abilities, hash_value)
+            proxy = object.__new__(kind)
+            state = _ProxyState(current_session, target, abilities, hash_value)
+            object.__setattr__(proxy, "__sandbox_proxy__", state)
+            self._proxies[target] = proxy
         return proxy
 
     def resolve_reference(self, payload: Wire) -> ProxyObject:
         if type(payload[0]) is not int:
             raise ProtocolError("malformed reference")
-        return self.proxy(payload)
+        return self.proxy(payload, self._session.current_session)
 
     def attach_origin(self, value: Any, home: Wire) -> None:
         if home is not None:
@@ -361,9 +319,9 @@ class JudgeObjects(SharedObjects):
 
     def encode_reference(self, value: Any) -> Wire:
         if isinstance(value, ProxyObject):
-            if session_of(value) is not self._provider:
+            if session_of(value) is not self._session:
                 raise UnsupportedValue("an object of the program was lost when its process ended")
-            return {"h": [target_of(value)]}
+            return {"h": [_state(value).target]}
         if value is Ellipsis or value is NotImplemented:
             return {"n": f"builtins:{value!r}"}
         if isinstance(value, Exception) and vars(builtins).get(type(value).__name__) is type(value):

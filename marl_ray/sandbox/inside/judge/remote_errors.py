@@ -13,8 +13,6 @@ from ..protocol.encoding import ProtocolError, Wire
 from ..protocol.messages import SyntaxDiagnosis, TestResult
 from .evaluation_context import GuestFault
 
-_MAX_MESSAGE = 500
-
 
 def clean_text(text: Any, limit: int = 500) -> str:
     """Return at most `limit` characters without surrogates, control or escape characters; "" if not a string."""
@@ -39,19 +37,13 @@ def exception_text(error: BaseException) -> str:
         return ""
 
 
-def describe_local_error(error: BaseException) -> tuple[str, str, None]:
-    """Return type, message and line of an exception that the test raised in the judge."""
-    return type(error).__name__, clean_text(exception_text(error), _MAX_MESSAGE), None
-
-
 def parse_error(answer: list[Any]) -> tuple[str, str, int | None]:
     """Return type, message and line of a guest's `raise` answer."""
     name, message, line = answer[1:4]
-    return clean_text(name, 80) or "Exception", clean_text(message, _MAX_MESSAGE), clean_line(line)
+    return clean_text(name, 80) or "Exception", clean_text(message), clean_line(line)
 
 
 def parse_syntax_error(answer: list[Any]) -> SyntaxDiagnosis:
-    """Return the diagnosis of a guest's `syntax` answer."""
     return SyntaxDiagnosis(clean_text(answer[1]), clean_line(answer[2]), clean_line(answer[3]))
 
 
@@ -65,7 +57,7 @@ def parse_unittest_verdict(wire: Any) -> TestResult:
         return TestResult("pass")
     if status not in ("fail", "error", "skipped"):
         return TestResult("crash", "ProtocolError", "malformed verdict")
-    return TestResult(status, clean_text(error_type, 80), clean_text(message, _MAX_MESSAGE))
+    return TestResult(status, clean_text(error_type, 80), clean_text(message))
 
 
 _NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit)
@@ -78,12 +70,11 @@ class RemoteError(Exception):
 
 
 def decode_exception(description: list[Wire], decode: Callable[[Wire], Any]) -> BaseException:
-    """Return the exception of a description [type name, message, line, builtin bases, details].
+    """Return the exception of a description [type name, message, line, builtin bases, details]. Raises ProtocolError.
 
     The exception is of the nearest builtin class, so that a test's `except ValueError` works, or of a subclass with
     the program's class name. Its attribute `remote` holds type, message and line for the report. `details` are null or
-    [whether the class is that builtin class itself, arguments, attributes, cause]; a cause is another description, or
-    null. Raises ProtocolError.
+    [whether the class is that builtin class itself, arguments, attributes, description of the cause or null].
     """
     name, message, line, bases, details = description
     message = message if type(message) is str else ""
@@ -96,8 +87,9 @@ def decode_exception(description: list[Wire], decode: Callable[[Wire], Any]) -> 
             break
     if issubclass(kind, _NEVER_RAISED):
         kind = RemoteError
-    parts: _Details = (False, (message,), {}, None) if details is None else _decode_details(details, decode)
-    exact, arguments, attributes, cause = parts
+    exact, arguments, attributes, cause = False, (message,), {}, None
+    if details is not None:
+        exact, arguments, attributes, cause = _decode_details(details, decode)
     if issubclass(kind, _UNICODE) and not _range_is_valid(arguments):
         kind = UnicodeError
     if not (exact and kind.__name__ == name):
@@ -129,30 +121,24 @@ def _range_is_valid(arguments: tuple[Any, ...]) -> bool:
 
 def _may_set(error: BaseException, key: str, value: Any) -> bool:
     """Return whether an attribute may be set: any of the program's own class; of attributes that builtin exceptions
-    have in C plain values only, and none of Unicode errors (see `_range_is_valid`).
+    have in C, only plain values, and none of Unicode errors (see `_range_is_valid`).
     """
     if not hasattr(type(error), key):
         return True
-    if hasattr(BaseException, key) or isinstance(error, UnicodeError):
-        return False
-    return type(value) in (str, int, bool, type(None))
+    is_plain = type(value) in (str, int, bool, type(None))
+    return is_plain and not hasattr(BaseException, key) and not isinstance(error, UnicodeError)
 
 
-_Details = tuple[bool, tuple[Any, ...], dict[Any, Any], BaseException | None]
-
-
-def _decode_details(details: Wire, decode: Callable[[Wire], Any]) -> _Details:
+def _decode_details(details: Wire, decode: Callable[[Wire], Any]) -> tuple[Any, ...]:
     if type(details) is not list or len(details) != 4 or type(details[0]) is not bool:
         raise ProtocolError("malformed exception")
+    exact, cause = details[0], details[3]
     arguments, attributes = decode(details[1]), decode(details[2])
     if type(arguments) is not tuple or type(attributes) is not dict:
         raise ProtocolError("malformed exception")
-    cause = details[3]
-    if cause is None:
-        return details[0], arguments, attributes, None
-    if type(cause) is not list or len(cause) != 5:
+    if cause is not None and (type(cause) is not list or len(cause) != 5):
         raise ProtocolError("malformed exception")
-    return details[0], arguments, attributes, decode_exception(cause, decode)
+    return exact, arguments, attributes, None if cause is None else decode_exception(cause, decode)
 
 
 def _make(kind: type[BaseException], arguments: tuple[Any, ...], name: str) -> BaseException:
@@ -169,8 +155,5 @@ def _make(kind: type[BaseException], arguments: tuple[Any, ...], name: str) -> B
 
 @functools.lru_cache(maxsize=256)
 def _subclass(name: str, base: Any) -> type[BaseException]:
-    return type(name, (base,), {"__module__": "solution", "program_text": "", "__str__": _program_text})
-
-
-def _program_text(error: Any) -> str:
-    return str(error.program_text)
+    own = {"__module__": "solution", "program_text": "", "__str__": lambda error: str(error.program_text)}
+    return type(name, (base,), own)

@@ -20,7 +20,7 @@ from .deadlines import DeadlineTimer
 from .evaluation_context import CONTEXT, GuestFault
 from .guest_session import GuestSession
 from .output_comparison import first_difference, input_file, is_full, outputs_match, read_output, split_lines
-from .remote_errors import describe_local_error, parse_error, parse_syntax_error, parse_unittest_verdict
+from .remote_errors import clean_text, exception_text, parse_error, parse_syntax_error, parse_unittest_verdict
 from .zygote_client import ZygoteClient, ZygoteError, describe_exit
 
 _PASS = TestResult("pass")
@@ -29,26 +29,13 @@ _UNFINISHED = TestResult("error", "Unfinished", "the test was not evaluated to i
 
 @dataclass(slots=True)
 class SuiteRequest:
-    """One program as sent by the host, its code (see `CompiledProgram`) and one suite."""
+    """One program as sent by the host, its code (see `ProgramCompiler`) and one suite."""
 
     source: str
     code: str | None
     suite: Suite
     limits: Limits
     stdin: str | None
-
-    def program(self) -> tuple[str, bool]:
-        """Return the program for a guest, and whether it is marshalled code."""
-        return (self.source, False) if self.code is None else (self.code, True)
-
-    def guest_limits(self) -> GuestLimits:
-        """Return the limits of this program's guests."""
-        limits = self.limits
-        output = limits.max_output_bytes
-        if self.suite.form == "stdio":
-            output += 2 * max(len(case.stdout.encode("utf-8", "replace")) for case in self.suite.cases)
-        cpu_s = int(2 * limits.program_wall_s) + 2
-        return GuestLimits(limits.memory_mb, cpu_s, output, limits.max_reply_bytes)
 
 
 @dataclass(slots=True)
@@ -68,12 +55,6 @@ class SuiteResult:
         self.output += part.output
         self.cpu_s += part.cpu_s
 
-    @classmethod
-    def not_compiled(cls, error: SyntaxDiagnosis, suite: Suite) -> SuiteResult:
-        """Return the same verdict for every test of a program that does not compile."""
-        message, line = error.message, error.line
-        return cls([TestResult("error", "SyntaxError", message, line, case.source) for case in suite.cases], error)
-
 
 class _TestGlobals(dict[str, Any]):
     """Globals of the tests. A name that they do not define is looked up when it is read, in functions too."""
@@ -89,14 +70,20 @@ class _TestGlobals(dict[str, Any]):
 class SuiteRunner:
     """Runner of one program against one suite, with a new guest after every fault."""
 
-    def __init__(self, zygote: ZygoteClient, timer: DeadlineTimer, request: SuiteRequest, started: float) -> None:
+    def __init__(self, zygote: ZygoteClient, timer: DeadlineTimer, request: SuiteRequest) -> None:
         self._zygote = zygote
         self._timer = timer
         self._request = request
         self._suite = request.suite
         self._limits = request.limits
-        self._guest_limits = request.guest_limits()
-        self._started = started
+        self._program = (request.source, False) if request.code is None else (request.code, True)
+        """The program for a guest, and whether it is marshalled code."""
+        limits, output = request.limits, request.limits.max_output_bytes
+        if self._suite.form == "stdio":
+            output += 2 * max(len(case.stdout.encode("utf-8", "replace")) for case in self._suite.cases)
+        cpu_s = int(2 * limits.program_wall_s) + 2
+        self._guest_limits = GuestLimits(limits.memory_mb, cpu_s, output, limits.max_reply_bytes)
+        self._started = time.monotonic()
         self._result = SuiteResult()
         self._session: GuestSession | None = None
         self._verdicts: dict[int, TestResult] = {}
@@ -120,7 +107,9 @@ class SuiteRunner:
                 in_judge = [(number, case) for number, case in numbered if not case.in_guest]
                 if in_judge:
                     self._globals |= {"__name__": "tests", **self._evaluator.names()}
-                    self._define_helpers()
+                    for code in self._suite.helpers:
+                        with contextlib.suppress(Exception):  # e.g. a missing import: tests that need it will fail
+                            exec(code, self._globals)
                     self._run_cases(in_judge, self._evaluate_in_judge)
                     self._end_session()
                 # These run in a process of their own, since that process knows the tests that run in it.
@@ -128,7 +117,9 @@ class SuiteRunner:
                 self._run_cases(in_guest, self._run_in_guest)
         finally:
             self._end_session()
-            self._restore_objects()
+            for value, before in reversed(self._changed):  # some may be the standard library's
+                with contextlib.suppress(Exception):  # fails for objects that the tests made: exported, unhashable keys
+                    restore(value, before)
         for number, case in numbered:
             verdict = self._verdicts[number]
             trusted = verdict.trusted and not case.in_guest
@@ -137,90 +128,74 @@ class SuiteRunner:
 
     def _run_cases(self, cases: list[tuple[int, Case]], run_case: Callable[[Case], TestResult]) -> None:
         """Record a verdict for every case; cases after the budget is used up are skipped."""
-        result, limits, verdicts = self._result, self._limits, self._verdicts
+        result, limits = self._result, self._limits
         for number, case in cases:
-            if self._final is not None:
-                verdicts[number] = self._final
-                continue
             exhausted = result.timeouts >= limits.max_timeouts or result.crashes >= limits.max_crashes
-            if exhausted or self._wall_left() <= 0:
-                verdicts[number] = TestResult("skipped", "Skipped", "the program's budget was used up")
-                continue
-            verdict = verdicts[number] = self._last = run_case(case)
-            result.timeouts += verdict.status == "timeout"
-            result.crashes += verdict.status == "crash"
+            if self._final is not None:
+                verdict = self._final
+            elif exhausted or self._wall_left() <= 0:
+                verdict = TestResult("skipped", "Skipped", "the program's budget was used up")
+            else:
+                verdict = self._last = run_case(case)
+                result.timeouts += verdict.status == "timeout"
+                result.crashes += verdict.status == "crash"
+            self._verdicts[number] = verdict
 
     def _wall_left(self) -> float:
         return self._limits.program_wall_s - (time.monotonic() - self._started)
 
-    def _restore_objects(self) -> None:
-        """Undo the program's changes to objects of the tests: some may be the standard library's."""
-        for value, before in reversed(self._changed):
-            with contextlib.suppress(Exception):  # fails for objects that the tests made: exported, unhashable keys
-                restore(value, before)
-
     # --- the guest ---
 
-    def _new_session(self, stdin: str | None, *, discard_stderr: bool = False) -> GuestSession:
-        """Start a session with a guest that has not loaded the program yet."""
-        limits = self._guest_limits
-        if stdin is None:
-            guest = self._zygote.fork(limits)
-            self._zygote.prepare_spare(limits)
-        else:
-            streams = [input_file(stdin), *([anonymous_file("errors")] if discard_stderr else [])]
-            try:
-                guest = self._zygote.fork(limits, *streams)
-            finally:
-                for stream in streams:
-                    os.close(stream)
+    def _new_session(self, *streams: int) -> GuestSession:
+        """Start a session with a guest that has not loaded the program yet (see `ZygoteClient.fork`); close `streams`."""
+        try:
+            guest = self._zygote.fork(self._guest_limits, *streams)
+        finally:
+            for stream in streams:
+                os.close(stream)
+        if not streams:
+            self._zygote.prepare_spare(self._guest_limits)
         self._timer.cpu.pin_guest(guest.pid)
-        self._session = GuestSession(guest, limits.reply)
+        self._session = GuestSession(guest, self._guest_limits.reply)
         return self._session
 
-    def _loaded_session(self) -> GuestSession | None:
-        """Return the session of the tests, restarted after a fault; None if the program cannot be loaded."""
+    def _loaded_session(self) -> GuestSession | TestResult:
+        """Return the session of the tests, restarted after a fault, or the verdict if the program cannot be loaded."""
         if self._session is not None and self._session.fault is None:
             return self._session
         self._end_session()
-        session = self._new_session(self._request.stdin)
-        names = sorted(self._suite.remote)
+        stdin = self._request.stdin
+        session = self._new_session(*([] if stdin is None else [input_file(stdin)]))
         answer: list[Any] = []
 
         def load() -> None:
-            answer.extend(session.request("load", *self._request.program(), names))
+            answer.extend(session.request("load", *self._program, sorted(self._suite.remote)))
             if answer[0] == "ok" and type(answer[1]) is dict:
                 self._make_proxies(session, answer[1])
 
-        fault = self._guarded(load)
-        if fault is not None:
-            self._final = fault
-        elif answer[0] == "syntax":
-            self._final = self._syntax_error(answer)
-        elif answer[0] == "raise":
-            self._final = TestResult("error", *parse_error(answer))
-        elif type(answer[1]) is dict:
+        verdict = self._guarded(session, load)
+        if verdict is None and answer[0] == "syntax":
+            verdict = self._syntax_error(answer)
+        elif verdict is None and answer[0] == "raise":
+            verdict = TestResult("error", *parse_error(answer))
+        elif verdict is None and type(answer[1]) is dict:
             return session
-        if self._final is None:
-            self._final = TestResult("crash", "ProtocolError", "malformed answer to load")
-        return None
+        self._final = verdict or TestResult("crash", "ProtocolError", "malformed answer to load")
+        return self._final
 
     def _make_proxies(self, session: GuestSession, callables: dict[str, Any]) -> None:
         """Make proxies of the program's callables; its other names are requested when they are read."""
+        known = [name for name in self._suite.remote if type(callables.get(name)) is list]
+        make = session.objects.proxy
         try:
-            self._functions = {
-                name: session.objects.proxy([name, *callables[name][1:]], self)
-                for name in self._suite.remote
-                if type(callables.get(name)) is list
-            }
+            self._functions = {name: make([name, *callables[name][1:]], self.current_session) for name in known}
         except ProtocolError as error:
-            raise session.fail("crash", "ProtocolError", str(error)) from None
+            raise session.violation(str(error)) from None
 
     def _lookup(self, name: str) -> Any:
         """Return the value of a name that the tests do not define. Raises KeyError for builtins and unknown names."""
-        standard = self._suite.standard.get(name)
-        if standard is not None:
-            module, _, member = standard.partition(":")
+        if name in self._suite.standard:
+            module, _, member = self._suite.standard[name].partition(":")
             imported = importlib.import_module(module)
             return getattr(imported, member) if member else imported
         if name not in self._suite.remote:
@@ -228,7 +203,7 @@ class SuiteRunner:
         return self._functions[name] if name in self._functions else self.current_session().fetch("name", name)
 
     def current_session(self) -> GuestSession:
-        """Return the current session, in which the program's functions exist again, by name, after a fault."""
+        """Return the current session, in which the program's functions exist again after a fault."""
         assert self._session is not None
         return self._session
 
@@ -254,18 +229,12 @@ class SuiteRunner:
         ending = describe_exit(self._zygote.kill_and_wait(session.guest))
         for verdict in filter(None, (self._last, self._final)):
             if verdict.error_type == "ProcessExit" and not verdict.message:
-                self._replace(verdict, replace(verdict, message=ending))
+                described = replace(verdict, message=ending)
+                self._verdicts |= {number: described for number, old in self._verdicts.items() if old is verdict}
+                self._final = described if self._final is verdict else self._final
 
-    def _replace(self, old: TestResult, new: TestResult) -> None:
-        for number, verdict in self._verdicts.items():
-            if verdict is old:
-                self._verdicts[number] = new
-        self._final = new if self._final is old else self._final
-
-    def _guarded(self, action: Callable[[], object]) -> TestResult | None:
+    def _guarded(self, session: GuestSession, action: Callable[[], object]) -> TestResult | None:
         """Run an action under the limits of one test; return a verdict if the guest failed, else None."""
-        session = self._session
-        assert session is not None
         wall = min(self._limits.test_wall_s, self._wall_left())
         try:
             with self._timer.limit(session, self._limits.test_cpu_s, wall):
@@ -277,21 +246,12 @@ class SuiteRunner:
 
     # --- asserts ---
 
-    def _define_helpers(self) -> None:
-        """Run the prompt's own definitions."""
-        for code in self._suite.helpers:
-            try:
-                exec(code, self._globals)
-            except Exception:  # e.g. a missing import: tests that need it will fail
-                continue
-
     def _evaluate_in_judge(self, case: Case) -> TestResult:
         """Evaluate a test. Its verdict is an error until it has run to its end against the live, current guest."""
         session = self._loaded_session()
-        if session is None:
-            assert self._final is not None
-            return self._final
-        self._evaluator.reset()
+        if isinstance(session, TestResult):
+            return session
+        self._evaluator.last_message = ""
         CONTEXT.reset(case.compares)
         verdict = _UNFINISHED
 
@@ -303,17 +263,16 @@ class SuiteRunner:
                 verdict = _PASS
             except (GuestFault, ZygoteError):
                 raise
-            except AssertionError as error:
-                remote = getattr(error, "remote", None)
-                if remote is None:
+            except BaseException as error:
+                remote = getattr(error, "remote", None)  # type, message and line of an error of the program
+                if remote is not None:
+                    verdict = TestResult("error", *remote)
+                elif isinstance(error, AssertionError):
                     verdict = TestResult("fail", "AssertionError", self._evaluator.explain(error))
                 else:
-                    verdict = TestResult("error", *remote)
-            except BaseException as error:
-                remote = getattr(error, "remote", None)
-                verdict = TestResult("error", *(remote or describe_local_error(error)))
+                    verdict = TestResult("error", type(error).__name__, clean_text(exception_text(error)))
 
-        fault = self._guarded(evaluate)
+        fault = self._guarded(session, evaluate)
         untrusted = CONTEXT.untrusted or bool(case.variables.reads & self._tainted)
         if untrusted:
             self._tainted |= case.variables.touches
@@ -330,9 +289,8 @@ class SuiteRunner:
     def _run_in_guest(self, case: Case) -> TestResult:
         fresh = self._session is None or self._session.fault is not None
         session = self._loaded_session()
-        if session is None:
-            assert self._final is not None
-            return self._final
+        if isinstance(session, TestResult):
+            return session
         answer: list[Any] = []
 
         def ask() -> None:
@@ -342,22 +300,19 @@ class SuiteRunner:
                     answer[:] = session.request("define", source, unittest)
                     if answer[0] != "ok" and unittest:
                         return
-            if case.unit is None:
-                answer[:] = session.request("test", case.plain)
-            else:
-                answer[:] = session.request("unit", *case.unit)
+            answer[:] = (
+                session.request("test", case.plain) if case.unit is None else session.request("unit", *case.unit)
+            )
 
-        return self._guarded(ask) or self._guest_verdict(case, answer)
-
-    def _guest_verdict(self, case: Case, answer: list[Any]) -> TestResult:
+        fault = self._guarded(session, ask)
+        if fault is not None:
+            return fault
         if answer[0] not in ("ok", "raise"):
             return TestResult("crash", "ProtocolError", "answer of the wrong kind")
         if answer[0] == "raise":
             error_type, message, line = parse_error(answer)
             return TestResult("fail" if error_type == "AssertionError" else "error", error_type, message, line)
-        if case.unit is None:
-            return _PASS
-        return parse_unittest_verdict(answer[1])
+        return _PASS if case.unit is None else parse_unittest_verdict(answer[1])
 
     # --- stdin and stdout ---
 
@@ -366,15 +321,15 @@ class SuiteRunner:
 
         The judge compares the output and the zygote reports the exit status, so no answer of the guest can make a pass.
         """
-        session = self._new_session(case.stdin, discard_stderr=True)
+        session = self._new_session(input_file(case.stdin), anonymous_file("errors"))
         answer: list[Any] = ["ok", None]
 
         def run() -> None:
-            answer[:] = session.request("script", *self._request.program())
+            answer[:] = session.request("script", *self._program)
             if answer[0] != "syntax":
                 session.wait_for_exit()
 
-        fault = self._guarded(run)
+        fault = self._guarded(session, run)
         self._session = None
         self._result.cpu_s += session.cpu_s()
         limit = self._guest_limits.output

@@ -1,4 +1,4 @@
-"""The judge's connection to the zygote: forks guests, prepares the next guest ahead, and kills guests."""
+"""The judge's connection to the zygote, which forks and kills guests."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ def describe_exit(status: int) -> str:
     return f"the process ended with exit status {os.WEXITSTATUS(status)}"
 
 
-_OnReply = Callable[[int, int, float], None]
-
-
 class ZygoteError(BaseException):
     """Failure of the zygote (it cannot fork, or is gone), which is not the program's fault."""
 
@@ -47,13 +44,14 @@ class GuestProcess:
 class ZygoteClient:
     """Client that pipelines requests to the zygote: replies come in order and are awaited only when needed.
 
-    With `wait_for_kills` a guest may leave files behind, so no other guest starts before a kill is complete.
+    With `wait_for_kills` no guest starts before a kill is complete, since a guest may leave files behind.
     """
 
     def __init__(self, link: socket.socket, wait_for_kills: bool = False) -> None:
         self._link = link
         self._wait_for_kills = wait_for_kills
-        self._pending: deque[_OnReply] = deque()
+        self._pending: deque[Callable[[int, int], None]] = deque()
+        """Called with the process id (or minus errno) and the wait status of each reply."""
         self._spare: GuestProcess | None = None
 
     def fork(self, limits: GuestLimits, *streams: int) -> GuestProcess:
@@ -86,15 +84,14 @@ class ZygoteClient:
             self.kill_and_wait(guest)
         elif guest.pid > 0:
             # The connection is closed after the kill: closing would wake the guest up.
-            self._send(FORK_REQUEST.pack(b"K", guest.pid, 0, 0, 0), (), lambda pid, status, cpu_s: guest.release())
+            self._send(FORK_REQUEST.pack(b"K", guest.pid, 0, 0, 0), (), lambda pid, status: guest.release())
         else:
             guest.release()
 
     def kill_and_wait(self, guest: GuestProcess) -> int:
         """Kill and reap a guest; return its wait status (which tells if it had ended before)."""
         ended: list[int] = []
-        request = FORK_REQUEST.pack(b"K", guest.pid, 0, 0, 0)
-        self._send(request, (), lambda pid, status, cpu_s: ended.append(status))
+        self._send(FORK_REQUEST.pack(b"K", guest.pid, 0, 0, 0), (), lambda pid, status: ended.append(status))
         while not ended:
             self._receive()
         guest.release()
@@ -104,15 +101,14 @@ class ZygoteClient:
         ours, theirs = socket.socketpair()
         guest = GuestProcess(0, ours, anonymous_file("output"), limits)
 
-        def started(pid: int, status: int, cpu_s: float) -> None:
+        def started(pid: int, status: int) -> None:
             guest.pid = pid
 
-        descriptors = [theirs.fileno(), guest.output, *streams]
-        self._send(FORK_REQUEST.pack(b"F", *limits), descriptors, started)
+        self._send(FORK_REQUEST.pack(b"F", *limits), [theirs.fileno(), guest.output, *streams], started)
         theirs.close()
         return guest
 
-    def _send(self, request: bytes, descriptors: Sequence[int], on_reply: _OnReply) -> None:
+    def _send(self, request: bytes, descriptors: Sequence[int], on_reply: Callable[[int, int], None]) -> None:
         numbers = struct.pack(f"{len(descriptors)}i", *descriptors)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)] if descriptors else []
         try:

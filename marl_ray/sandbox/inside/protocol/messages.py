@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 FORK_REQUEST = struct.Struct("<cIIII")
 """`F` and the fields of GuestLimits, with descriptors [connection, output, input?, errors?]; or `K`, process, 0, 0, 0."""
-FORK_REPLY = struct.Struct("<iid")
-"""To `F`: process or minus errno, 0, 0. To `K`: process, wait status, CPU seconds."""
+FORK_REPLY = struct.Struct("<ii")
+"""To `F`: process or minus errno, 0. To `K`: process, wait status."""
 
 
 class GuestLimits(NamedTuple):

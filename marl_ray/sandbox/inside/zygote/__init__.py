@@ -1,5 +1,4 @@
 """The process that the host process starts and that forks all others. It never sees a program, a test or a report.
 
-Everything is imported here, once, so judge and guests start with all modules loaded and none of each other's data. Imports
-`judge` and `guest`; no other module imports this package.
+It imports everything, once, so judge and guests start with all modules loaded and none of each other's data.
 """

@@ -1,9 +1,8 @@
 """Modules imported before the first fork, which guests find loaded.
 
-COMMON: modules that programs for code tasks use most. Every module makes each fork dearer (above all shared libraries:
-`hashlib` alone costs a fifth of a fork), so the list is short; guests import other modules themselves. RARE: other modules
-that a program might use, loaded only where guests cannot read the library: no file may be opened (no path rule), or Python
-lies in a folder that only its owner may enter.
+Every module makes each fork dearer (above all shared libraries: `hashlib` alone costs a fifth of a fork), so COMMON has
+only the modules that programs use most. RARE has other modules that a program might use, for guests that cannot read
+the library: no file may be opened (no path rule), or Python lies in a folder that only its owner may enter.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ def load(names: str) -> None:
 
 
 def load_packages(names: Sequence[str], roots: Sequence[str]) -> None:
-    """Import packages from these folders, which are not searched afterwards: other packages there stay unavailable.
-
-    Raises OSError that names a package whose import fails.
-    """
+    """Import packages from these folders, which are not searched afterwards. Raises OSError that names the package."""
     path = sys.path[:]
     sys.path += roots
     for name in names:

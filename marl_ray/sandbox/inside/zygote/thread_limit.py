@@ -1,9 +1,9 @@
 """Limit on the threads of a guest: the kernel asks the zygote before a thread starts, and notifies it when one ends.
 
-Nothing else counts the threads of a single unprivileged process: RLIMIT_NPROC counts the user on the whole node, a cgroup
-must be writable, and memory limits miss threads with small stacks of their own. A seccomp filter can delegate the decision
-on a system call to another process (`SECCOMP_RET_USER_NOTIF`, Linux 5.5; see seccomp_unotify(2)). The guest's main filter
-has checked the flags of the call by then; they are in registers, which cannot change any more.
+Nothing else counts the threads of one unprivileged process: RLIMIT_NPROC counts the user on the whole node, a cgroup
+must be writable, and memory limits miss threads with small stacks. The seccomp filter delegates the decision to the
+zygote (`SECCOMP_RET_USER_NOTIF`, Linux 5.5; see seccomp_unotify(2)). The guest's main filter has checked the flags of
+the call by then; they are in registers, which cannot change any more.
 """
 
 from __future__ import annotations

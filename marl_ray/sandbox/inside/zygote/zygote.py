@@ -3,9 +3,8 @@
     host process --stream--> judge --seqpacket--> zygote --fork--> guest
                              judge <-----------stream-----------> guest
 
-The zygote never sees a program, a test or an expected value, so a guest, being its copy, cannot find any. The lifeline is a
-pipe that carries no data: the host process's end closes when the host process dies, in any way; then the zygote ends, and
-with it judge and guests.
+The zygote never sees a program, a test or an expected value, so a guest, being its copy, cannot find any. The lifeline
+is a pipe that carries no data: when the host process dies, in any way, its end closes, and zygote, judge and guests end.
 """
 
 from __future__ import annotations
@@ -37,18 +36,19 @@ RECURSION = 3000
 """Recursion limit of judge and guests; the deepest value that crosses needs half of it (`encoding.MAX_DEPTH`)."""
 _OPEN_FILES = 64
 _MIN_STACK, _STACKS_PER_MEMORY = 1 << 20, 128
-"""A thread's stack is 1/128 of the memory limit and at least 1 MiB. The limit counts whole stacks: 512 MiB would not hold 64
-threads with the default stacks of 8 MiB."""
+"""A thread's stack is 1/128 of the memory limit and at least 1 MiB. The limit counts whole stacks: 512 MiB would not
+hold 64 threads with the default stacks of 8 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
-class GuestIsolation:
-    """The restrictions that each guest puts on itself after its fork."""
+class Isolation:
+    """The restrictions that the judge and each guest put on themselves after the fork."""
 
     ruleset: int | None
     """Landlock ruleset of guests without a scratch folder; None without Landlock."""
     guest_filter: seccomp.Filter | None
-    """None at level `none`."""
+    judge_filter: seccomp.Filter | None
+    """Seccomp filters; None at level `none`."""
     counts_threads: bool
     base_memory: int
     """Bytes of address space of the zygote, to which a guest's memory limit is added."""
@@ -61,21 +61,20 @@ class Zygote:
     """The fork server of one judge."""
 
     def __init__(
-        self, link: socket.socket, lifeline: int, isolation: GuestIsolation, streams: script_process.StandardStreams
+        self, link: socket.socket, lifeline: int, isolation: Isolation, streams: script_process.StandardStreams
     ) -> None:
         self._link = link
         self._lifeline = lifeline
         self._isolation = isolation
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._children: set[int] = set()
-        self._folders: dict[int, str] = {}
-        """Scratch folders of guests."""
+        self._scratch_folders: dict[int, str] = {}
         self._pid = os.getpid()
         self._streams = streams
         self._guest = guest.Guest()
         self._poller = select.poll()
-        self._poller.register(self._link, select.POLLIN)
-        self._poller.register(self._lifeline, select.POLLIN)
+        self._poller.register(link, select.POLLIN)
+        self._poller.register(lifeline, select.POLLIN)
         self._threads = thread_limit.ThreadCounter(self._poller) if isolation.counts_threads else None
 
     def serve(self) -> None:
@@ -97,27 +96,24 @@ class Zygote:
         if not data:
             return False
         operation, *numbers = FORK_REQUEST.unpack(data)
-        if operation == b"F":
-            answer = (self._fork(descriptors, *numbers), 0, 0.0)
-        else:
-            answer = (numbers[0], *self._reap(numbers[0]))
+        answer = (self._fork(descriptors, *numbers), 0) if operation == b"F" else (numbers[0], self._reap(numbers[0]))
         for descriptor in descriptors:
             os.close(descriptor)
         self._link.send(FORK_REPLY.pack(*answer))
         return True
 
-    def _reap(self, pid: int) -> tuple[int, float]:
-        """Kill and reap a guest; return its wait status and CPU seconds."""
+    def _reap(self, pid: int) -> int:
+        """Kill and reap a guest; return its wait status."""
         if pid not in self._children:
-            return 0, 0.0
+            return 0
         self._children.discard(pid)
         if self._threads is not None:
             self._threads.remove_guest(pid)
         os.kill(pid, signal.SIGKILL)
-        _, status, usage = os.wait4(pid, 0)
+        _, status = os.waitpid(pid, 0)
         if self._isolation.scratch is not None:
-            self._isolation.scratch.give_back(self._folders.pop(pid))
-        return status, usage.ru_utime + usage.ru_stime
+            self._isolation.scratch.give_back(self._scratch_folders.pop(pid))
+        return status
 
     def _fork(self, descriptors: list[int], memory_mb: int, cpu_s: int, output: int, reply: int) -> int:
         """Fork a guest with these `GuestLimits`; return its process id, or minus errno."""
@@ -132,7 +128,7 @@ class Zygote:
         if pid:
             self._children.add(pid)
             if folder is not None:
-                self._folders[pid] = folder
+                self._scratch_folders[pid] = folder
             return pid
         try:
             self._become_guest(descriptors, memory_mb << 20, cpu_s, output, folder)
@@ -147,7 +143,7 @@ class Zygote:
     def _become_guest(self, descriptors: list[int], memory: int, cpu_s: int, output: int, folder: str | None) -> None:
         if process.LINUX:
             process.die_with_parent(self._pid)
-        connection, out = descriptors[:2]
+        connection, out, *rest = descriptors  # `rest`: standard input, standard error
         if folder is not None:
             os.chdir(folder)
             file_access.enforce(file_access.make_ruleset(self._isolation.readable, folder))
@@ -156,9 +152,9 @@ class Zygote:
         if self._threads is not None:
             self._threads.install_filter()
         # Any of these descriptors may have number 3 itself, so the connection, which gets number 3, comes last.
-        os.dup2(descriptors[2] if len(descriptors) > 2 else self._null, 0)
+        os.dup2(rest[0] if rest else self._null, 0)
         os.dup2(out, 1)
-        os.dup2(descriptors[3] if len(descriptors) > 3 else out, 2)
+        os.dup2(rest[1] if len(rest) > 1 else out, 2)
         os.dup2(connection, 3)
         process.close_from(4)
         threading.stack_size(max(_MIN_STACK, memory // _STACKS_PER_MEMORY))
@@ -182,18 +178,17 @@ def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
 
 def _drop_rights(user: int | None) -> bool:
     """Change to `user` if given, or drop all capabilities if that is not permitted; return whether the user changed."""
-    if user is None:
-        return False
-    try:
-        process.drop_user(user)
-    except OSError:
-        process.drop_capabilities()
-        return False
-    return True
+    if user is not None:
+        try:
+            process.drop_user(user)
+            return True
+        except OSError:
+            process.drop_capabilities()
+    return False
 
 
 def _mount_scratch(config: dict[str, Any]) -> file_access.Scratch | None:
-    """Mount scratch folders if configured and drop the capabilities needed for it. Raises OSError if not available."""
+    """Mount scratch folders if configured, and drop the capabilities needed for it. Raises OSError if unavailable."""
     if not config["scratch_mb"]:
         return None
     folders = file_access.Scratch(config["scratch_mb"], config["user"], own_namespace=config["level"] == "bwrap")
@@ -202,23 +197,18 @@ def _mount_scratch(config: dict[str, Any]) -> file_access.Scratch | None:
     return folders
 
 
-def _build_isolation(
-    config: dict[str, Any], folders: file_access.Scratch | None
-) -> tuple[GuestIsolation, seccomp.Filter | None]:
-    """Return the configured restrictions of guests, and the judge's filter. Raises OSError if one is not available."""
+def _build_isolation(config: dict[str, Any], folders: file_access.Scratch | None) -> Isolation:
+    """Return the configured restrictions. Raises OSError if one is unavailable."""
     ruleset = guest_filter = judge_filter = None
-    counts = False
+    may_open, counts = config["may_open"], False
     if config["landlock"] == "required" or (config["landlock"] == "optional" and file_access.landlock_abi()):
         ruleset = file_access.make_ruleset(config["readable"])
     if config["seccomp"]:
         counts = thread_limit.available()
-        writes = folders is not None
-        guest_filter = seccomp.Filter(seccomp.build_filter(may_open=config["may_open"], may_write=writes))
-        judge_filter = seccomp.Filter(
-            seccomp.build_filter(may_open=config["may_open"], extra=syscalls.JUDGE_ONLY, may_seal=True)
-        )
+        guest_filter = seccomp.Filter(seccomp.build_filter(may_open=may_open, may_write=folders is not None))
+        judge_filter = seccomp.Filter(seccomp.build_filter(may_open=may_open, extra=syscalls.JUDGE_ONLY, may_seal=True))
     readable = tuple(config["readable"])
-    return GuestIsolation(ruleset, guest_filter, counts, process.address_space(), readable, folders), judge_filter
+    return Isolation(ruleset, guest_filter, judge_filter, counts, process.address_space(), readable, folders)
 
 
 def _start(host: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote:
@@ -244,7 +234,7 @@ def _start(host: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote
     if process.LINUX:
         process.disable_dumps()
         process.no_new_privs()
-    isolation, judge_filter = _build_isolation(config, folders)
+    isolation = _build_isolation(config, folders)
     kind = socket.SOCK_SEQPACKET if process.LINUX else socket.SOCK_STREAM
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
     streams = script_process.StandardStreams()
@@ -262,7 +252,7 @@ def _start(host: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote
     if process.fork() == 0:
         ours.close()
         os.close(lifeline)
-        _run_judge(zygote, host, theirs, isolation, judge_filter, facts)
+        _run_judge(zygote, host, theirs, isolation, facts)
     theirs.close()
     host.close()
     process.limit(CORE=0, MEMLOCK=0, MSGQUEUE=0)
@@ -270,12 +260,7 @@ def _start(host: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote
 
 
 def _run_judge(
-    zygote: int,
-    host: socket.socket,
-    link: socket.socket,
-    isolation: GuestIsolation,
-    judge_filter: seccomp.Filter | None,
-    facts: dict[str, Any],
+    zygote: int, host: socket.socket, link: socket.socket, isolation: Isolation, facts: dict[str, Any]
 ) -> None:
     try:
         if process.LINUX:
@@ -285,8 +270,8 @@ def _run_judge(
             os.close(isolation.ruleset)
         if isolation.base_memory:
             process.limit(AS=isolation.base_memory + judge.MEMORY, CORE=0)
-        if judge_filter is not None:
-            judge_filter.install()
+        if isolation.judge_filter is not None:
+            isolation.judge_filter.install()
     except OSError as error:
         host.sendall(messages.pack({"failed": str(error)}))
         os._exit(1)
