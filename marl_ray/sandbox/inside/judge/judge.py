@@ -37,9 +37,7 @@ from .zygote_client import ZygoteClient, ZygoteError
 
 MEMORY = 1 << 30
 """Bytes of address space that a judge may add to the zygote's, for results and what tests make of them."""
-
-_limits = functools.lru_cache(maxsize=64)(Limits)
-"""Cached, since most programs have equal limits, which need not be validated again."""
+_limits = functools.lru_cache(maxsize=64)(Limits)  # most programs have equal limits, validated once
 
 
 class Judge:
@@ -88,11 +86,10 @@ class Judge:
             infra_error = str(error)
         finally:
             self._timer.cpu.finish(total.cpu_s)
-        syntax_error = total.syntax_error
         return {
             "number": message["number"],
             "trusted": all(verdict.trusted for verdict in verdicts.values()),
-            "syntax_error": None if syntax_error is None else messages.to_dict(syntax_error),
+            "syntax_error": None if total.syntax_error is None else messages.to_dict(total.syntax_error),
             "tests": [messages.to_dict(verdicts[number]) for number in sorted(verdicts)],
             "stdout": "".join(total.output)[: limits.max_output_bytes],
             "cpu_s": round(total.cpu_s, 4),

@@ -111,9 +111,6 @@ class _OptionalMethods:
             raise StopIteration(returned)
         return items[0]
 
-    def getitem(self, key: Any) -> Any:
-        return session_of(self).fetch("operate", "getitem", values=[self, key])
-
     def setitem(self, key: Any, value: Any) -> None:
         session_of(self).mutate("operate", "setitem", values=[self, key, value])
 
@@ -132,12 +129,6 @@ class _OptionalMethods:
 
     def exit(self, *error: object) -> None:
         session_of(self).call(_state(self).target, "__exit__", (None, None, None), {})
-
-    def reversed(self) -> Any:
-        return session_of(self).fetch("operate", "reversed", values=[self])
-
-    def round(self, *digits: Any) -> Any:
-        return session_of(self).fetch("operate", "round", values=[self, *digits])
 
 
 def _next_items(proxy: Any, limit: int) -> tuple[tuple[Any, ...], Any]:
@@ -240,6 +231,10 @@ def _comparison(operator: str) -> Callable[[Any, Any], Any]:
     return method
 
 
+def _fetched(operation: str) -> Callable[..., Any]:
+    return lambda proxy, *values: session_of(proxy).fetch("operate", operation, values=[proxy, *values])
+
+
 def _unary(question: str) -> Callable[[Any], Any]:
     return lambda proxy: _ask(proxy, "operate", question)
 
@@ -255,6 +250,7 @@ def _binary(operator: str, mirrored: bool = False) -> Callable[[Any, Any], Any]:
 
 _METHODS: dict[str, Any] = {
     **{name: method for name, method in vars(_OptionalMethods).items() if name in METHOD_BITS},
+    **{name: _fetched(name) for name in ("getitem", "reversed", "round")},
     **{name: _unary(name) for name in ("len", "int", "float", "complex", "index", "abs", "neg", "pos", "invert")},
 }
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):

@@ -47,7 +47,7 @@ class ZygoteClient:
     With `wait_for_kills` no guest starts before a kill is complete, since a guest may leave files behind.
     """
 
-    def __init__(self, link: socket.socket, wait_for_kills: bool = False) -> None:
+    def __init__(self, link: socket.socket, wait_for_kills: bool) -> None:
         self._link = link
         self._wait_for_kills = wait_for_kills
         self._pending: deque[Callable[[int, int], None]] = deque()

@@ -187,16 +187,6 @@ def _drop_rights(user: int | None) -> bool:
     return False
 
 
-def _mount_scratch(config: dict[str, Any]) -> file_access.Scratch | None:
-    """Mount scratch folders if configured, and drop the capabilities needed for it. Raises OSError if unavailable."""
-    if not config["scratch_mb"]:
-        return None
-    folders = file_access.Scratch(config["scratch_mb"], config["user"], own_namespace=config["level"] == "bwrap")
-    if config["user"] is None:
-        process.drop_capabilities()
-    return folders
-
-
 def _build_isolation(config: dict[str, Any], folders: file_access.Scratch | None) -> Isolation:
     """Return the configured restrictions. Raises OSError if one is unavailable."""
     ruleset = guest_filter = judge_filter = None
@@ -227,8 +217,12 @@ def _start(host: socket.socket, lifeline: int, config: dict[str, Any]) -> Zygote
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     process.offer_to_oom_killer()
     process.share_malloc_arena()
-    folders = _mount_scratch(config)
-    dropped = _drop_rights(config["user"])
+    folders, user = None, config["user"]
+    if config["scratch_mb"]:
+        folders = file_access.Scratch(config["scratch_mb"], user, own_namespace=config["level"] == "bwrap")
+        if user is None:
+            process.drop_capabilities()
+    dropped = _drop_rights(user)
     if folders is not None:
         folders.make_folders()
     if process.LINUX:
