@@ -19,7 +19,7 @@ from marl_ray.config import ExternalConfig, from_tree, parse_overrides
 from marl_ray.config.budget import training_budget
 from marl_ray.environments.code_generation import CodeGeneration
 from marl_ray.external.endpoints import endpoint_of
-from marl_ray.external.expert import Expert
+from marl_ray.external.modes import Expert
 from marl_ray.toy import HARD_TASKS_PATH
 from tests.factories import row_task
 

@@ -33,26 +33,30 @@ def qualified_method_name(plugin: object, method: str) -> str:
 
 def check_texts(method: str, value: Any, count: int | None = None) -> None:
     """Check for a list of strings, with `count` entries if given. Raises TypeError or ValueError."""
-    if not isinstance(value, list | tuple):
-        raise TypeError(f"{method} must return a list of strings, not {type(value).__name__}")
+    _check_list(method, value, "strings")
     for text in value:
         if not isinstance(text, str):
             raise TypeError(f"{method} must return a list of strings, but an entry is {type(text).__name__}")
-    check_count(method, value, count)
+    if count is not None:
+        check_count(method, value, count)
 
 
-def check_count(method: str, value: Sequence[Any], count: int | None) -> None:
+def check_count(method: str, value: Sequence[Any], count: int) -> None:
     """Check for one entry per agent. Raises ValueError."""
-    if count is not None and len(value) != count:
+    if len(value) != count:
         raise ValueError(f"{method} must return one entry per agent, {count}, not {len(value)}")
 
 
 def check_reports(method: str, value: Any, count: int) -> None:
     """Check for one report per program. Raises TypeError or ValueError."""
-    if not isinstance(value, list | tuple):
-        raise TypeError(f"{method} must return a list of reports, not {type(value).__name__}")
+    _check_list(method, value, "reports")
     if len(value) != count:
         raise ValueError(f"{method} must return one report per program, {count}, not {len(value)}")
+
+
+def _check_list(method: str, value: Any, kind: str) -> None:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{method} must return a list of {kind}, not {type(value).__name__}")
 
 
 def check_order(method: str, order: Any, num_agents: int) -> None:
@@ -60,9 +64,8 @@ def check_order(method: str, order: Any, num_agents: int) -> None:
     stages = order if isinstance(order, list | tuple) else ()
     agents = [agent for stage in stages for agent in (stage if isinstance(stage, list | tuple) else ())]
     if not all(stages) or sorted(agents, key=repr) != sorted(range(num_agents), key=repr):
-        raise ValueError(
-            f"{method} must return lists that contain each agent from 0 to {num_agents - 1} once, not {order!r:.80}"
-        )
+        expected = f"lists that contain each agent from 0 to {num_agents - 1} once"
+        raise ValueError(f"{method} must return {expected}, not {order!r:.80}")
 
 
 def check_outcome(method: str, outcome: Any, num_agents: int) -> None:
@@ -106,5 +109,4 @@ def _check_name(method: str, kind: str, name: Any) -> None:
 
 
 def _finite(number: Any) -> bool:
-    real = isinstance(number, Real)  # includes NumPy scalars
-    return real and bool(abs(number) <= sys.float_info.max)
+    return isinstance(number, Real) and bool(abs(number) <= sys.float_info.max)  # Real includes NumPy scalars

@@ -1,7 +1,7 @@
-"""What agents read from the second turn on: external modes, and the composition of later prompts.
+"""The prompts of all turns but the first: `transition` composes them from the messages of a mode in `modes`.
 
-`transition` composes prompts from the messages of a mode in `modes`. `expert` (edits) and `llm_judge` (rewards) ask other
-models through `client` at one of `endpoints`. The wording of feedback is part of each environment.
+The expert model of `modes` and the judge model of `llm_judge` are asked through `client` at one of `endpoints`. The
+wording of feedback is part of each environment.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 (see `marl_ray.external.endpoints`).
 
 API keys and the bodies of error replies, which may quote keys, appear in no message and no log. Redirects are not
-followed. Each request has one deadline, and each reply a maximum size. The process that sends the request, which is the
-process of the command, reads the key from its environment variable. The caller decides about retries.
+followed. Each request has one deadline, and each reply a maximum size. The caller decides about retries.
 """
 
 from __future__ import annotations
@@ -45,23 +44,20 @@ class ModelReply:
 class EndpointError(Exception):
     """A request without a usable reply. The message contains no secret.
 
-    `retry`: a retry may succeed. `refused`: the server rejects the key. `status`: the HTTP status of an error reply.
-    `wait_s`: the wait that the server requests, in seconds.
+    `retry`: a retry may succeed. `status`: the HTTP status of an error reply. `wait_s`: the wait that the server
+    requests, in seconds.
     """
 
     def __init__(
-        self,
-        message: str,
-        retry: bool = True,
-        refused: bool = False,
-        status: int | None = None,
-        wait_s: float | None = None,
+        self, message: str, retry: bool = True, status: int | None = None, wait_s: float | None = None
     ) -> None:
         super().__init__(message)
-        self.retry = retry
-        self.refused = refused
-        self.status = status
-        self.wait_s = wait_s
+        self.retry, self.status, self.wait_s = retry, status, wait_s
+
+    @property
+    def refused(self) -> bool:
+        """Whether the server rejects the key."""
+        return self.status in (401, 403)
 
 
 class Client:
@@ -78,16 +74,12 @@ class Client:
 
     async def ask(self, question: str) -> ModelReply:
         """Send one request and return the reply. Raises EndpointError."""
-        async with self._slots:
-            return await self._ask(question)
-
-    async def _ask(self, question: str) -> ModelReply:
         anthropic = self.endpoint.vendor is ANTHROPIC
         sdk: Any = importlib.import_module("anthropic" if anthropic else "openai")
         self._client = self._client or self._connect(sdk)
         request = {"model": self.endpoint.model, "messages": [{"role": "user", "content": question}]}
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with self._slots, asyncio.timeout(self._timeout_s):
                 if anthropic:
                     reply = await self._client.messages.create(**request, max_tokens=MAX_REPLY_TOKENS)
                     text = "".join(part.text for part in reply.content if part.type == "text")
@@ -100,7 +92,7 @@ class Client:
             status = error.status_code
             retry = status in RETRIED_STATUS or status >= 500
             wait_s = _seconds(error.response.headers.get("retry-after"))
-            raise EndpointError(f"HTTP {status}", retry, status in (401, 403), status, wait_s) from None
+            raise EndpointError(f"HTTP {status}", retry, status, wait_s) from None
         except sdk.APIConnectionError as error:
             cause = error.__cause__
             if isinstance(cause, EndpointError):
@@ -110,10 +102,8 @@ class Client:
             raise EndpointError("reply not understood") from None
         if not isinstance(text, str):
             raise EndpointError("reply without text")
-        prompt_field, completion_field = (
-            ("input_tokens", "output_tokens") if anthropic else ("prompt_tokens", "completion_tokens")
-        )
-        return ModelReply(text, _tokens(reply, prompt_field), _tokens(reply, completion_field))
+        fields = ("input_tokens", "output_tokens") if anthropic else ("prompt_tokens", "completion_tokens")
+        return ModelReply(text, *(_tokens(reply, field) for field in fields))
 
     def _connect(self, sdk: Any) -> Any:
         """Return the vendor's client without its own retries, which the caller counts together with unusable replies."""
@@ -155,9 +145,7 @@ def first_object(text: str, names: Sequence[str]) -> dict[str, Any]:
 
 def _seconds(header: str | None) -> float | None:
     """Return the seconds in `Retry-After`; dates are ignored."""
-    if header is None or not header.strip().isdecimal():
-        return None
-    return min(float(header), LONGEST_WAIT_S)
+    return min(float(header), LONGEST_WAIT_S) if header is not None and header.strip().isdecimal() else None
 
 
 def _tokens(reply: Any, name: str) -> int:

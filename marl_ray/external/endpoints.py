@@ -1,20 +1,13 @@
-"""The endpoint, address and key variable of an expert model, by the model's name.
+"""The endpoint, address and key variable of an expert model, by the model's case-insensitive name.
 
-    name                          protocol   address                                    key
-    claude*                       Anthropic  ANTHROPIC_BASE_URL, else Anthropic's       ANTHROPIC_API_KEY
-    deepseek*                     OpenAI     DEEPSEEK_BASE_URL, else DeepSeek's         DEEPSEEK_API_KEY
-    qwen*                         OpenAI     DASHSCOPE_BASE_URL, else DashScope's       DASHSCOPE_API_KEY
-    any other, and hub ids (a/b)  OpenAI     OPENAI_BASE_URL, else OpenAI's             OPENAI_API_KEY
-
-Names are case-insensitive. The row is chosen by the first of these rules that applies:
+The table is in docs/how-to/configure.md. The row is chosen by the first of these rules that applies:
 
 1. A prefix `anthropic:`, `deepseek:`, `dashscope:` or `openai:` in the name.
-2. An address of one's own: with `external.expert_base_url`, or with OPENAI_BASE_URL (unless the vendor's own address is
-   set too), a name like qwen2.5 means a model on that server, with OPENAI_API_KEY. Only claude* stays Anthropic's.
+2. An own server: with `external.expert_base_url`, or with OPENAI_BASE_URL (unless the vendor's own address variable is
+   set too), every name except claude* is a model on that server, with OPENAI_API_KEY. Hub ids (a/b) are OpenAI's too.
 3. The name.
 
-`external.expert_base_url` replaces the address of the chosen row. A key is always required, so that a missing key is an
-error at the start; for a server without keys any word works.
+A key is always required, so that a missing key is an error at the start; for a server without keys any word works.
 """
 
 from __future__ import annotations
@@ -38,7 +31,6 @@ class Vendor:
 
     @property
     def key_variable(self) -> str:
-        """Environment variable of the key."""
         return f"{self.name.upper()}_API_KEY"
 
     @property
@@ -98,16 +90,13 @@ def endpoint_of(config: ExternalConfig, environment: Mapping[str, str] = os.envi
 
 
 def _vendor(name: str, base_url: str, environment: Mapping[str, str]) -> Vendor:
-    lower = name.lower()
     for vendor in VENDORS:
-        if lower.startswith(f"{vendor.name}:"):
+        if name.lower().startswith(f"{vendor.name}:"):
             return vendor
-    named = next(vendor for vendor in VENDORS if lower.startswith(vendor.models))
-    if named is ANTHROPIC:
-        return ANTHROPIC
+    named = next(vendor for vendor in VENDORS if name.lower().startswith(vendor.models))
     general = environment.get(OPENAI.address_variable, "").strip()
     own_server = general and not _same(general, OPENAI.address) and not environment.get(named.address_variable)
-    return OPENAI if "/" in name or base_url or own_server else named
+    return OPENAI if named is not ANTHROPIC and ("/" in name or base_url or own_server) else named
 
 
 def is_http(address: str) -> bool:

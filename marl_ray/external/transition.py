@@ -50,16 +50,9 @@ class Transition:
         check_texts(qualified_method_name(self._environment, "previous_answers"), previous, agents)
         instructions = self._environment.revisions(task)
         check_texts(qualified_method_name(self._environment, "revisions"), instructions, agents)
-        prompts = [
-            next_prompt(
-                first if self._config.original_prompt else None,
-                answer if self._config.previous_response else None,
-                message,
-                instruction,
-            )
-            for first, answer, message, instruction in zip(first_prompts, previous, messages, instructions, strict=True)
-        ]
-        return Observations(prompts, metrics)
+        firsts: Sequence[str | None] = first_prompts if self._config.original_prompt else [None] * agents
+        answers: Sequence[str | None] = previous if self._config.previous_response else [None] * agents
+        return Observations(list(map(next_prompt, firsts, answers, messages, instructions)), metrics)
 
 
 def _check_messages(method: str, result: Any, agents: int) -> None:

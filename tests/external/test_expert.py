@@ -15,10 +15,10 @@ from marl_ray.config import ExternalConfig
 from marl_ray.core.episode import Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.code_generation import CodeGeneration
-from marl_ray.external import client, expert
+from marl_ray.external import client, modes
 from marl_ray.external.client import EndpointError
 from marl_ray.external.endpoints import endpoint_of
-from marl_ray.external.expert import Expert, parse_edits
+from marl_ray.external.modes import Expert, parse_edits
 from marl_ray.external.transition import Observations, Transition
 from marl_ray.sandbox import ExecutionReport
 from tests.external.fake_endpoint import Server, fails, says
@@ -231,7 +231,7 @@ def test_parse_edits_is_tolerant() -> None:
     assert parse_edits('{"aux": null, "grow": " x "}', NAMES) == {"grow": "x"}
     assert parse_edits('For {this}: {"note": 1} {"aux": {"code": "y"}} end', NAMES) == {"aux": '{"code": "y"}'}
     assert parse_edits('{"aux": "\\ud800"}', NAMES) == {"aux": "?"}
-    assert len(parse_edits(json.dumps({"aux": "x" * 9000}), NAMES)["aux"]) == expert.MAX_EDIT_CHARS
+    assert len(parse_edits(json.dumps({"aux": "x" * 9000}), NAMES)["aux"]) == modes.MAX_EDIT_CHARS
     for text in ("", "{", "[]", '{"other": 1}', "{" * 3000, '{"a":' * 3000):
         with pytest.raises(EndpointError):
             parse_edits(text, NAMES)

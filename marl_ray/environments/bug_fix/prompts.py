@@ -1,7 +1,4 @@
-"""The prompts of bug fixing: first turn, instructions to revise, and the question to an expert.
-
-The diagnosing agent reads the program with numbered lines, the patchers without numbers.
-"""
+"""The prompts of bug fixing: first turn, instructions to revise, and the question to an expert."""
 
 from __future__ import annotations
 
@@ -55,12 +52,8 @@ def revisions(diagnoses: bool, shares: Sequence[tuple[str, ...]]) -> list[str]:
 
 def question(problem: str, program: BuggyProgram, roles: Sequence[str], answers: Sequence[str]) -> str:
     """Return the question to an expert about a joint action."""
-    return EXPERT.format(
-        problem=problem.strip(),
-        program=numbered(program),
-        answers=labelled_answers(roles, answers),
-        names=", ".join(roles),
-    )
+    texts = {"program": numbered(program), "answers": labelled_answers(roles, answers), "names": ", ".join(roles)}
+    return EXPERT.format(problem=problem.strip(), **texts)
 
 
 def numbered(program: BuggyProgram) -> str:

@@ -1,9 +1,6 @@
 """Extraction of methods from a response: functions, class members, fenced code and truncated text.
 
-Of each method of the class the last complete definition counts. A stub (a docstring, `pass`) repeats the skeleton and does
-not count. Other definitions in the response, such as helper methods, are used if a used method mentions them as an
-attribute, and imports if a used method mentions a name that they bind. Everything else is left out.
-
+The last complete definition of a method counts. A stub (a docstring, `pass`) repeats the skeleton and does not count.
 Responses are untrusted text. They are parsed by `ast`, never executed, and raise nothing.
 """
 
@@ -131,8 +128,9 @@ def _of_lines(lines: list[str]) -> ClassAnswer:
     decorated: int | None = None
     while index < len(lines) and cost <= MAX_PARSED:
         line = lines[index]
-        opening = OPENING.match(line.lstrip(" \t"))
-        if line.lstrip(" \t").startswith("@"):
+        code = line.lstrip(" \t")
+        opening = OPENING.match(code)
+        if code.startswith("@"):
             decorated = index if decorated is None else decorated
         elif opening:
             start = index if decorated is None else decorated

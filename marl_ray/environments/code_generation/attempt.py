@@ -1,9 +1,7 @@
 """A parsed joint action of code generation: the functions in the responses, the joint program, the use of helpers.
 
-The joint program consists of the problem's imports and complete definitions, each helper, and main. Of each response it
-contains only the requested function and the imports that the function mentions (see `extraction`). `math` is always
-available, as in CoMLRL's programs. A task with `script` reads standard input and prints; its program ends with a call of
-main.
+The joint program consists of the problem's imports and complete definitions, each helper, and main. `math` is always
+available, as in CoMLRL's programs. The program of a script ends with a call of main.
 """
 
 from __future__ import annotations
@@ -52,7 +50,6 @@ class CodeAttempt:
 
     @property
     def use(self) -> HelperUse:
-        """How main uses the helpers."""
         return self.answers[-1].use
 
     def with_statement(self, statement: str) -> Program:
@@ -78,9 +75,7 @@ def is_script(task: Task) -> bool:
     return bool(task.fields.get("script"))
 
 
-@lru_cache(CACHED_RESPONSES)
-def _preamble(prompt: str, leave_out: frozenset[str]) -> ExtractedFunction:
-    return extract_preamble(prompt, leave_out)
+_preamble = lru_cache(CACHED_RESPONSES)(extract_preamble)
 
 
 @lru_cache(CACHED_RESPONSES)
@@ -91,15 +86,15 @@ def _helper_answer(response: str, name: str) -> Answer:
 @lru_cache(CACHED_RESPONSES)
 def _main_answer(response: str, name: str, helpers: tuple[str, ...], script: bool) -> Answer:
     part = extract_function(response, name)
-    if script and part.exists:
-        part = replace(part, problem="")
-    return Answer(part, helper_use(_with_return(part) if script else part, helpers) if helpers else HelperUse())
+    if not script or not part.exists:
+        return Answer(part, helper_use(part, helpers))
+    part = replace(part, problem="")
+    return Answer(part, helper_use(_with_return(part), helpers))
 
 
 def _with_return(part: ExtractedFunction) -> ExtractedFunction:
     """Return the function with a final `print(x)` replaced by `return x`, for the analysis of helper use."""
-    if part.function is None:
-        return part
+    assert part.function is not None
     *before, last = part.function.body
     match last:
         case ast.Expr(value=ast.Call(func=ast.Name(id="print"), args=[ast.expr() as value], keywords=[])):

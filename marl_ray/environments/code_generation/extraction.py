@@ -1,18 +1,15 @@
 """Extraction of the requested function, with its imports, from a response.
 
-Only that function enters the joint program: other functions, classes, constants and calls in the response are left out,
-and a function that needs them fails its tests. The response's imports are kept if the function mentions a name that they
-bind. Surrounding text, markdown fences, list items and indentation are ignored.
-
-If a response defines the function more than once, the best definition is used, the last one among equals:
+Only that function and the imports that it mentions enter the joint program: other functions, classes, constants and calls
+are left out, and a function that needs them fails its tests. Surrounding text, fences and indentation are ignored. If a
+response defines the function more than once, the best definition is used, the last one among equals:
 
 1. complete, and returns a value;
 2. truncated by the token limit, but its beginning parses and returns a value: that beginning;
 3. complete, without returning a value;
 4. broken: its lines enter the program unchanged, so the syntax error counts for its author.
 
-Responses are untrusted text. They are parsed by `ast`, never executed, and raise nothing: long responses are cut, and text
-that is nested too deeply counts as not parsing.
+Responses are untrusted text. They are parsed by `ast`, never executed, and raise nothing.
 """
 
 from __future__ import annotations
@@ -66,7 +63,6 @@ class ExtractedFunction:
 
     @property
     def exists(self) -> bool:
-        """Whether the function is there."""
         return self.function is not None
 
     def mentions(self, name: str) -> bool:
@@ -141,18 +137,15 @@ def parse(text: str) -> ast.Module | None:
 
 
 def returns_value(function: ast.FunctionDef) -> bool:
-    """Return whether the function's body, without nested functions, has a `return` with an expression."""
-    return any(isinstance(node, ast.Return) and node.value is not None for node in own_nodes(function.body))
-
-
-def own_nodes(nodes: list[ast.stmt] | list[ast.AST]) -> Iterator[ast.AST]:
-    """Yield all nodes below `nodes`. Nested scopes (functions, classes, lambdas) are yielded but not entered."""
-    stack: list[ast.AST] = list(nodes)
+    """Return whether the function has a `return` with an expression, outside of nested scopes."""
+    stack: list[ast.AST] = [*function.body]
     while stack:
         node = stack.pop()
-        yield node
+        if isinstance(node, ast.Return) and node.value is not None:
+            return True
         if not isinstance(node, SCOPES):
-            stack.extend(ast.iter_child_nodes(node))
+            stack += ast.iter_child_nodes(node)
+    return False
 
 
 def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -226,9 +219,8 @@ def _of_program(tree: ast.Module, text: str, name: str) -> _Definition | None:
         return None
     function = max(reversed(functions), key=returns_value)
     imports = tuple(node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
-    return _Definition(
-        COMPLETE if returns_value(function) else WITHOUT_VALUE, source_of(function, text), function, imports
-    )
+    grade = COMPLETE if returns_value(function) else WITHOUT_VALUE
+    return _Definition(grade, source_of(function, text), function, imports)
 
 
 def _of_lines(lines: list[str], name: str) -> _Definition | None:
@@ -258,16 +250,13 @@ def _starts(lines: list[str], name: str) -> Iterator[tuple[int, str]]:
         code = line.lstrip(" \t")
         if not code:
             continue
-        indent = line[: len(line) - len(code)]
+        indent = line[: indentation(line)]
         while above and above[-1][0] >= len(indent):
             above.pop()
         inner = bool(above) and above[-1][1].startswith(("class ", "def ", "async def "))
         if opening.match(code) and not inner:
             yield (index if decorated is None else decorated), indent
-        if not code.startswith("@"):
-            decorated = None
-        elif decorated is None:
-            decorated = index
+        decorated = (index if decorated is None else decorated) if code.startswith("@") else None
         above.append((len(indent), code))
 
 
@@ -287,10 +276,8 @@ def _definition(lines: list[str], start: int, indent: str, name: str) -> tuple[_
             text = "\n".join(rest)
             cost += len(text) + PARSE_COST
             tree_or_line = parse_or_line(text)
-            if isinstance(tree_or_line, ast.Module):
+            if not isinstance(tree_or_line, int):
                 tree = tree_or_line
-                break
-            if tree_or_line is None:
                 break
             cut = min(len(rest), max(1, tree_or_line)) - 1
             inside = indentation(rest[cut]) > 0

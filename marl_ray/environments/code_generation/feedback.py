@@ -27,18 +27,13 @@ class FunctionStatus:
     name: str
     problem: str = ""
 
-    @property
-    def found(self) -> bool:
-        return not self.problem
-
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The facts that feedback may contain about one joint action.
 
     `functions` has one status per agent, main's last. `tests` are the verdicts in `sandbox_slice`. The last three
-    fields describe main: helpers that it does not call, whether it only wraps a helper, and whether it discards a
-    helper's result.
+    fields describe how main uses the helpers (see `usage`).
     """
 
     functions: tuple[FunctionStatus, ...]
@@ -49,14 +44,6 @@ class Diagnosis:
     aux_misused: bool = False
 
     @property
-    def main(self) -> FunctionStatus:
-        return self.functions[-1]
-
-    @property
-    def helpers(self) -> tuple[FunctionStatus, ...]:
-        return self.functions[:-1]
-
-    @property
     def passed(self) -> int:
         """Number of visible tests that passed."""
         return sum(test.status == "pass" for test in self.tests)
@@ -64,7 +51,7 @@ class Diagnosis:
     @property
     def all_passed(self) -> bool:
         """The program compiles, main counts, and all visible tests, at least one, passed."""
-        return self.syntax is None and self.main.found and 0 < len(self.tests) == self.passed
+        return self.syntax is None and not self.functions[-1].problem and 0 < len(self.tests) == self.passed
 
 
 def diagnose(attempt: CodeAttempt, report: ExecutionReport, sandbox_slice: SandboxSlice) -> Diagnosis:
@@ -83,7 +70,8 @@ def diagnose(attempt: CodeAttempt, report: ExecutionReport, sandbox_slice: Sandb
 
 def level_feedback(diagnosis: Diagnosis, agent: int) -> list[str]:
     """Return every level in detail; for main (the last agent) also its use of the helpers."""
-    lines = [f"{status.name}: {_status(status.problem)}" for status in diagnosis.functions]
+    found = [(status.name, status.problem) for status in diagnosis.functions]
+    lines = [f"{name}: missing ({problem})" if problem else f"{name}: found" for name, problem in found]
     lines.append(f"syntax: {describe_syntax(diagnosis.syntax)}")
     if diagnosis.syntax is not None:
         lines.append("tests: not run")
@@ -97,7 +85,7 @@ def level_feedback(diagnosis: Diagnosis, agent: int) -> list[str]:
 
 def level_passed(diagnosis: Diagnosis, agent: int) -> list[str]:
     """Return for every level whether it passed, the same for all agents."""
-    missing = [status.name for status in diagnosis.functions if not status.found]
+    missing = [status.name for status in diagnosis.functions if status.problem]
     lines = [f"implementation: {'missing ' + ', '.join(missing) if missing else 'OK'}"]
     lines.append(f"syntax: {'correct' if diagnosis.syntax is None else 'incorrect'}")
     total, passed = len(diagnosis.tests), diagnosis.passed
@@ -115,19 +103,13 @@ def passed(diagnosis: Diagnosis, agent: int) -> list[str]:
     return ["All levels passed" if diagnosis.all_passed else "Not all levels passed"]
 
 
-def _status(problem: str) -> str:
-    return f"missing ({problem})" if problem else "found"
-
-
 def _helper_use(diagnosis: Diagnosis) -> list[str]:
     """Return how main uses the helpers; nothing without helpers or without main."""
-    if not diagnosis.helpers or not diagnosis.main.found:
+    *helpers, main = diagnosis.functions
+    if not helpers or main.problem:
         return []
     faults = [f"{name} not called" for name in diagnosis.not_called]
-    if diagnosis.thin_wrapper:
-        faults.append("thin wrapper")
-    if diagnosis.aux_misused:
-        faults.append("result thrown away")
+    faults += ["thin wrapper"] * diagnosis.thin_wrapper + ["result thrown away"] * diagnosis.aux_misused
     return [f"aux use: {', '.join(faults) if faults else 'OK'}"]
 
 

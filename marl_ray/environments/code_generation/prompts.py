@@ -1,7 +1,7 @@
 """The prompts of code generation: first turn, instructions to revise, and the question to an expert.
 
-The prompts are short and regular, because tiny policies read them too: first the problem, then the instruction. The
-bundled policies were trained on these exact texts, which a golden test fixes.
+The prompts are short and regular, because tiny policies read them too. The bundled policies were trained on these exact
+texts, which a golden test fixes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 CODE_ONLY = "Answer with the function only: no markdown, no explanation, no tests."
 PRINTING = "`{name}` has no parameters: it reads the input from standard input and prints the answer."
-
 
 SEVERAL = """\
 Several programmers each write one function of a Python program, without seeing each other's work.
@@ -48,16 +47,15 @@ def helper_names(num_agents: int) -> tuple[str, ...]:
 
 def first_prompts(problem: str, entry_point: str, helpers: Sequence[str], script: bool = False) -> list[str]:
     """Return the first prompts, main's last. `script`: main reads standard input and prints."""
-    problem = problem.strip("\n")
-    printing = f" {PRINTING.format(name=entry_point)}" if script else ""
-    instructions = [f"{_first_helper(helper, entry_point, helpers)}{printing}" for helper in helpers]
-    instructions.append(f"{_first_main(entry_point, helpers)}{printing}")
-    return [f"{problem}\n\n{instruction} {CODE_ONLY}\n" for instruction in instructions]
+    instructions = [_first_helper(helper, entry_point, helpers) for helper in helpers]
+    instructions.append(_first_main(entry_point, helpers))
+    rest = f" {PRINTING.format(name=entry_point)}" * script + f" {CODE_ONLY}\n"
+    return [problem.strip("\n") + f"\n\n{instruction}{rest}" for instruction in instructions]
 
 
 def revisions(entry_point: str, helpers: Sequence[str], script: bool = False) -> list[str]:
     """Return the closing instructions of later turns, one per agent."""
-    printing = f" {PRINTING.format(name=entry_point)}" if script else ""
+    printing = f" {PRINTING.format(name=entry_point)}" * script
     lines = [f"Revise your helper function `{helper}`, which `{entry_point}` may call." for helper in helpers]
     lines.append(f"Revise your function `{entry_point}`.{_permission(helpers)}{printing}")
     return [f"{line} {CODE_ONLY}" for line in lines]

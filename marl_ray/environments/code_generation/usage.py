@@ -53,8 +53,7 @@ class HelperUse:
 
 
 def helper_use(main: ExtractedFunction, helpers: Collection[str]) -> HelperUse:
-    """Return how main uses the helpers; no use if main is missing."""
-    if main.function is None:
+    if main.function is None or not helpers:
         return HelperUse()
     inside = (node for child in ast.iter_child_nodes(main.function) for node in ast.walk(child))
     bound = {name for node in inside for name in _bound_names(node)}
@@ -97,7 +96,7 @@ class _Flow:
         return any((function, True) in values for values in self._values.values())
 
     def _block(self, block: Sequence[ast.stmt], names: Names) -> Names | None:
-        """Follow statements. Return the bindings in force after them; None if their end is not reachable."""
+        """Return the bindings in force after statements; None if their end is not reachable."""
         after: Names | None = names
         for statement in block:
             after = None if after is None else self._statement(statement, after)
@@ -138,9 +137,8 @@ class _Flow:
 
     def _read(self, parts: Sequence[ast.AST], names: Names) -> None:
         """Record the values, helper calls, conditions and effects of one statement."""
-        own = {
-            name for part in parts if isinstance(part, ast.comprehension) for name, _, _ in _unpacked(part.target, part)
-        }
+        comprehensions = (part for part in parts if isinstance(part, ast.comprehension))
+        own = {name for part in comprehensions for name, _, _ in _unpacked(part.target, part)}
         for part in parts:
             if isinstance(part, ast.Name) and part.id not in own:
                 self._values[part] |= names.get(part.id, frozenset())
@@ -206,9 +204,9 @@ class _Flow:
                 return [value]
             case ast.FormattedValue(value=value, format_spec=None):
                 return [value]
-            case (
-                ast.List(elts=[ast.Starred() as value]) | ast.Subscript(value=value, slice=ast.Slice(None, None, None))
-            ):
+            case ast.List(elts=[ast.Starred() as value]):
+                return [value]
+            case ast.Subscript(value=value, slice=ast.Slice(None, None, None)):
                 return [value]
             case ast.BoolOp(values=values) | ast.Subscript(value=ast.List(elts=values) | ast.Tuple(elts=values)):
                 return values
@@ -244,16 +242,13 @@ def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
     """Yield the nodes of a statement, except for the nodes of nested statements."""
     stack: list[ast.AST] = [statement]
     while stack:
-        node = stack.pop()
-        yield node
+        yield (node := stack.pop())
         stack += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
 
 
 def _bindings_within(node: ast.AST) -> Names:
-    names: Names = defaultdict(frozenset)
-    for name, value, exact in (binding for part in ast.walk(node) for binding in _bindings(part)):
-        names[name] |= {(value, exact)}
-    return dict(names)
+    bindings = (binding for part in ast.walk(node) for binding in _bindings(part))
+    return _merged(*({name: frozenset([(value, exact)])} for name, value, exact in bindings))
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.AST, bool]]:
