@@ -109,4 +109,5 @@ def _check_name(method: str, kind: str, name: Any) -> None:
 
 
 def _finite(number: Any) -> bool:
-    return isinstance(number, Real) and bool(abs(number) <= sys.float_info.max)  # Real includes NumPy scalars
+    real = isinstance(number, Real)  # includes NumPy scalars
+    return real and bool(abs(number) <= sys.float_info.max)
