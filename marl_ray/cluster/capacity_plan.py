@@ -47,11 +47,10 @@ class CapacityPlan:
 
     def host_memory(self, node: int) -> float:
         """Return the bytes used on a node. Weights in the object store count once per policy."""
-        actors = [actor for actor in self.placed or () if actor.node == node]
         stored: dict[PolicyId | None, float] = {}
         total = RAY_PROCESSES + DRIVER_PROCESS if node == 0 else 0.0
-        for actor in actors:
-            if actor.memory is not None:
+        for actor in self.placed or ():
+            if actor.node == node and actor.memory is not None:
                 weights = actor.memory.host.get("object store", 0.0)
                 stored[actor.id.policy] = max(stored.get(actor.id.policy, 0.0), weights)
                 total += actor.memory.host_total - weights
@@ -85,9 +84,8 @@ class CapacityPlan:
         for actor in self.placed or ():
             cache = actor.memory.device.get("KV cache", 1.0) if actor.memory else 1.0
             if cache <= 0:
-                shortages.append(
-                    (f"{actor.id} has no memory left for its KV cache: {_gib(-cache)} more are needed", -cache)
-                )
+                line = f"{actor.id} has no memory left for its KV cache: {_gib(-cache)} more are needed"
+                shortages.append((line, -cache))
         return shortages
 
     @property
@@ -150,7 +148,7 @@ def estimate_actor_memory(
     gpu_memory = node.device.memory if on_gpu and node.device else 0.0
     if on_gpu and not gpu_memory:
         return None
-    return estimate_generator_memory(model.engine(), agent, config.model.max_length, gpu_memory, wire, nccl)
+    return estimate_generator_memory(model, agent, config.model.max_length, gpu_memory, wire, nccl)
 
 
 Change = tuple[str, str, Callable[[Config], Config]]
@@ -217,12 +215,9 @@ def suggest_settings(config: Config, models: ModelInfos, nodes: Sequence[NodeSpe
     taken: dict[str, str] = {}
     missing = plan_capacity(config, models, nodes).missing_bytes
     for setting, value, change in memory_savings(config, any(node.gpus for node in nodes)):
-        changed = change(config)
-        plan = plan_capacity(changed, models, nodes)
-        if plan.missing_bytes > 0.99 * missing or plan.placed is None:
-            continue
-        config, missing = changed, plan.missing_bytes
-        taken[setting] = value
-        if not plan.shortages:
-            break
+        plan = plan_capacity(change(config), models, nodes)
+        if plan.placed is not None and plan.missing_bytes <= 0.99 * missing:
+            config, missing, taken[setting] = change(config), plan.missing_bytes, value
+            if not plan.shortages:
+                break
     return [f"{setting}: {value}" for setting, value in taken.items()], not missing

@@ -1,7 +1,6 @@
 """Detection of lost Ray processes: the head's GCS and the raylets.
 
-Ray itself ends the driver with several paragraphs of output when the head has not answered for 60 s. The watch below
-ends the run earlier, with one line.
+Ray itself ends the driver 60 s after the head's last answer, with several paragraphs of output.
 """
 
 from __future__ import annotations
@@ -33,13 +32,12 @@ class ClusterLost(UserError):
 
 @contextmanager
 def watch_head(on_lost: Callable[[str], None]) -> Iterator[None]:
-    """Call `on_lost` with one line if the head does not answer for HEAD_TIMEOUT_S, or if the raylet of this node has
-    ended, without which no actor answers and none can start.
+    """Call `on_lost` with one line if the head does not answer for HEAD_TIMEOUT_S or this node's raylet has ended.
 
     The call is made in a thread: any other thread that uses Ray may block forever.
     """
-    address, stop = ray.get_runtime_context().gcs_address, threading.Event()
-    node_id = ray.get_runtime_context().get_node_id()
+    context, stop = ray.get_runtime_context(), threading.Event()
+    address, node_id = context.gcs_address, context.get_node_id()
     local = next(node for node in ray.nodes() if node["NodeID"] == node_id)
 
     def watch() -> None:
@@ -51,8 +49,8 @@ def watch_head(on_lost: Callable[[str], None]) -> Iterator[None]:
             if _head_answers(address):
                 last_answer = time.monotonic()
             elif time.monotonic() - last_answer > HEAD_TIMEOUT_S:
-                limit = f"{HEAD_TIMEOUT_S:g} s"
-                on_lost(f"the head of the Ray cluster at {address} (gcs_server) has not answered for {limit}")
+                head = f"the head of the Ray cluster at {address} (gcs_server)"
+                on_lost(f"{head} has not answered for {HEAD_TIMEOUT_S:g} s")
                 return
 
     thread = threading.Thread(target=watch, name="watch of Ray's head", daemon=True)
@@ -88,10 +86,8 @@ def _refuses_connections(node: dict[str, Any]) -> bool:
     """Return whether the node's raylet no longer listens. A slow raylet still listens."""
     try:
         _connect_to_raylet(node)
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
     return False
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +49,7 @@ CPU_CORE = DeviceSpec("core", math.inf, 50e9, 10e9)
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node. `memory` is in bytes; unknown amounts are infinite. `device` is the type of its `gpus`; None without
-    GPUs and for GPUs of unknown type."""
+    """One node. `memory` is in bytes; unknown amounts are infinite. `device` is None without GPUs or if unknown."""
 
     name: str
     cpus: float = math.inf
@@ -81,10 +82,8 @@ def find_device(name: str) -> DeviceSpec:
         return matches[0]
     if matches:
         raise UserError(f"device {name} is ambiguous: choose one of {', '.join(device.name for device in matches)}")
-    known = ", ".join(DEVICES)
-    raise UserError(
-        f"unknown device {name}{did_you_mean(wanted, DEVICES)}; known: {known}; describe others in a YAML file"
-    )
+    known = f"{did_you_mean(wanted, DEVICES)}; known: {', '.join(DEVICES)}"
+    raise UserError(f"unknown device {name}{known}; describe others in a YAML file")
 
 
 def parse_cluster(text: str) -> list[NodeSpec]:
@@ -96,12 +95,11 @@ def parse_cluster(text: str) -> list[NodeSpec]:
     """
     if text.endswith((".yaml", ".yml")):
         return _read_nodes(Path(text))
-    nodes, _, rest = text.partition("x")
-    gpus, _, kind = rest.partition("x")
-    if not (nodes.isdecimal() and gpus.isdecimal() and kind and int(nodes) and int(gpus)):
+    match = re.fullmatch(r"0*([1-9]\d*)x0*([1-9]\d*)x(.+)", text)
+    if match is None:
         raise UserError(f"--cluster {text} is neither NODESxDEVICESxTYPE, as 2x8xH100-80GB, nor a .yaml file")
-    device = find_device(kind)
-    return [NodeSpec(f"node {number}", gpus=int(gpus), device=device) for number in range(int(nodes))]
+    device = find_device(match[3])
+    return [NodeSpec(f"node {number}", gpus=int(match[2]), device=device) for number in range(int(match[1]))]
 
 
 def _read_nodes(path: Path) -> list[NodeSpec]:
@@ -159,14 +157,11 @@ def cluster_nodes() -> list[NodeSpec]:
     import ray
 
     nodes = []
-    for node in ray.nodes():
-        if not node["Alive"]:
-            continue
-        total = node["Resources"]
+    for node in filter(itemgetter("Alive"), ray.nodes()):
+        name, total = f"node {node['NodeManagerAddress']}", node["Resources"]
         gpus = int(total.get("GPU", 0))
         types = [key.partition(":")[2] for key in total if key.startswith("accelerator_type:")]
         device = _match_ray_type(types) if gpus else None
-        name = f"node {node['NodeManagerAddress']}"
         nodes.append(NodeSpec(name, total.get("CPU", 0.0), total.get("memory", math.inf), gpus, device))
     return nodes
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,17 +47,6 @@ TYPICAL_PROMPT = 128
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSize:
-    """Sizes of an engine's model as counts: all parameters, keys and values per token, and layer widths."""
-
-    parameters: int
-    kv: int
-    hidden: int
-    intermediate: int
-    vocabulary: int
-
-
-@dataclass(frozen=True, slots=True)
 class LearnerSize:
     """Sizes of a learner's model, from `marl_ray.learning.memory_profile.MemoryProfile`. `parameters` excludes adapters;
     `activations` and `logits` are in bytes."""
@@ -85,19 +74,20 @@ class ModelInfo:
     trust_remote_code: bool
     prompt: int = TYPICAL_PROMPT
 
-    def engine(self) -> ModelSize:
-        """Return the sizes for an engine."""
+    @cached_property
+    def parameters(self) -> int:
+        """Number of all parameters."""
+        from marl_ray.learning.memory_profile import count_parameters
+
+        return count_parameters(self.config, self.trust_remote_code)
+
+    @property
+    def kv(self) -> int:
+        """Number of values in the keys and values of one token."""
         text = self.config.get_text_config()
         heads = getattr(text, "num_attention_heads", 1)
         width = getattr(text, "head_dim", None) or text.hidden_size // heads
-        kv_heads = getattr(text, "num_key_value_heads", None) or heads
-        return ModelSize(
-            parameters=_count_parameters(self),
-            kv=2 * text.num_hidden_layers * kv_heads * width,
-            hidden=text.hidden_size,
-            intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
-            vocabulary=text.vocab_size,
-        )
+        return 2 * text.num_hidden_layers * (getattr(text, "num_key_value_heads", None) or heads) * width
 
     def learner(self, config: Config, agent: AgentConfig, on_gpu: bool) -> LearnerSize:
         """Return the sizes for a learner. Raises ProfilingFailed."""
@@ -148,13 +138,6 @@ def _profile(
     except Exception as error:  # a model's own code may raise anything
         reason = " ".join(str(error).split())[:160]
         raise ProfilingFailed(f"the model cannot be run on tensors without data: {reason}") from None
-
-
-@cache
-def _count_parameters(model: ModelInfo) -> int:
-    from marl_ray.learning.memory_profile import count_parameters
-
-    return count_parameters(model.config, model.trust_remote_code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,25 +219,26 @@ def optimizer_state_bytes(name: str, trained: int, rows: int) -> float:
 
 
 def estimate_generator_memory(
-    size: ModelSize, agent: AgentConfig, max_length: int, gpu_memory: float, wire: str, nccl: bool
+    model: ModelInfo, agent: AgentConfig, max_length: int, gpu_memory: float, wire: str, nccl: bool
 ) -> MemoryEstimate:
     """Return the memory of one engine, or of each GPU of a tensor-parallel engine.
 
     `gpu_memory` is the memory of one GPU in bytes, 0 on a CPU. On a GPU the engine uses `gpu_memory_utilization` of the
     device; the memory beside weights and batches becomes the KV cache.
     """
-    settings, item = agent.generator, DTYPE_BYTES[wire]
-    weights = item * float(size.parameters)
+    settings, item, text = agent.generator, DTYPE_BYTES[wire], model.config.get_text_config()
+    weights = item * float(model.parameters)
     cpu_cache = settings.kv_cache_mb * float(MIB)
     batched = max(8192, max_length)
     if not gpu_memory:  # the KV cache limits the batch
-        batched = min(batched, int(cpu_cache / (item * size.kv)))
-    activations = float(batched * (3 * size.intermediate + 6 * size.hidden) * item)
-    logits = SAMPLER_COPIES * FLOAT_BYTES * float(settings.max_num_seqs * size.vocabulary)
+        batched = min(batched, int(cpu_cache / (item * model.kv)))
+    intermediate = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    activations = float(batched * (3 * intermediate + 6 * text.hidden_size) * item)
+    logits = SAMPLER_COPIES * FLOAT_BYTES * float(settings.max_num_seqs * text.vocab_size)
     if not gpu_memory:
         parts = {"process": GENERATOR_PROCESS, "weights": weights, "reload": RELOAD_SHARE * weights}
         parts |= {"KV cache": cpu_cache, "activations": activations, "logits": logits, "object store": weights}
-        return MemoryEstimate({**parts, **_snapshot(agent, wire, size.parameters)}, {})
+        return MemoryEstimate({**parts, **_snapshot(agent, wire, model.parameters)}, {})
     used = {"weights": weights / settings.tensor_parallel, "activations": activations, "logits": logits}
     cache = settings.gpu_memory_utilization * gpu_memory - CUDA_CONTEXT - sum(used.values())
     device = {"CUDA": CUDA_CONTEXT, **used, "KV cache": cache} | ({"buffers": NCCL_BUFFERS} if nccl else {})

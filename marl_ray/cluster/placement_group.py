@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 
 import ray
@@ -26,8 +27,7 @@ class PlacementGroups:
     """The reserved bundles of a plan, and one placement group per actor that was added later."""
 
     def __init__(self, plan: PlacementPlan, group: PlacementGroup) -> None:
-        self.plan = plan
-        self._group = group
+        self.plan, self._group = plan, group
         self._added: dict[ActorId, PlacementGroup] = {}
 
     def strategy(self, actor: ActorId) -> PlacementGroupSchedulingStrategy:
@@ -37,8 +37,10 @@ class PlacementGroups:
         return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=self.plan.index(actor))
 
     async def add(self, actor: ActorId, deadline_s: float) -> None:
-        """Reserve a bundle for one more replica, of the size of the first replica's. An actor of the plan keeps its
-        bundle. Raises UserError if the cluster cannot provide the resources within `deadline_s` seconds."""
+        """Reserve a bundle for one more replica, like the first replica's. An actor of the plan keeps its bundle.
+
+        Raises UserError if the cluster cannot provide the resources within `deadline_s` seconds.
+        """
         if actor in self._added or any(actor in bundle.actors for bundle in self.plan.bundles):
             return
         bundle = self.plan.bundles[self.plan.index(ActorId(actor.kind, actor.policy))]
@@ -56,9 +58,8 @@ class PlacementGroups:
 
     def remove(self, actor: ActorId) -> None:
         """Release an added bundle. Bundles of the plan stay reserved, so that the actor can be added again."""
-        group = self._added.pop(actor, None)
-        if group is not None:
-            remove_placement_group(group)
+        if actor in self._added:
+            remove_placement_group(self._added.pop(actor))
 
     def release(self) -> None:
         """Release all bundles, which ends the actors in them."""
@@ -76,21 +77,15 @@ async def reserve(plan: PlacementPlan, deadline_s: float) -> PlacementGroups:
 
 
 def _can_ever_fit(bundles: Sequence[Bundle]) -> bool:
-    """Return False if waiting is pointless: a local Ray instance cannot grow."""
-    return bool(cluster_address()) or pack(bundles, [_unreserved_resources()]) is not None
-
-
-def _unreserved_resources() -> dict[str, float]:
-    """Return the resources of the one local node outside of placement groups. Ray's own count of free resources lags
-    behind the removal of a placement group."""
-    (node,) = ray.nodes()
-    unreserved = dict(node["Resources"])
+    """Return False if waiting is pointless: a local Ray instance, which cannot grow, is too small."""
+    if cluster_address():
+        return True
+    # Resources outside of placement groups. Ray's own count lags behind the removal of a placement group.
+    unreserved = Counter(ray.nodes()[0]["Resources"])
     for group in placement_group_table().values():
-        if group["state"] != "REMOVED":
-            for bundle in group["bundles"].values():
-                for kind, amount in bundle.items():
-                    unreserved[kind] = unreserved.get(kind, 0.0) - amount
-    return unreserved
+        for bundle in group["bundles"].values() if group["state"] != "REMOVED" else ():
+            unreserved.subtract(bundle)
+    return pack(bundles, [unreserved]) is not None
 
 
 async def _wait_ready(group: PlacementGroup, deadline_s: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -62,7 +62,7 @@ class PlacementError(UserError):
 def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
     """Return the bundles of all actors.
 
-    Raises PlacementError for GPUs without a weight transport, and for engines that request more than their device's memory.
+    Raises PlacementError for GPUs without a weight transport, and for engines that need more than their device's memory.
     """
     if config.resources.colocate:
         return _make_colocated_plan(config, cluster_has_gpus)
@@ -89,14 +89,8 @@ def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
             bundles += [Bundle((id,), agent.generator.cpus, placement.generator_gpus) for id in generators]
             bundles += [Bundle((id,), agent.learner.cpus, placement.learner_gpus) for id in ranks]
         placements |= dict.fromkeys(policy.agents, placement)
-    return _with_sandboxes(config, bundles, placements)
-
-
-def _with_sandboxes(
-    config: Config, bundles: Sequence[Bundle], placements: Mapping[int, AgentPlacement]
-) -> PlacementPlan:
-    agents = tuple(placement for _, placement in sorted(placements.items()))
-    return PlacementPlan((*bundles, *sandbox_plan(config).bundles), agents)
+    by_agent = tuple(placements[agent] for agent in range(config.num_agents))
+    return PlacementPlan((*bundles, *sandbox_plan(config).bundles), by_agent)
 
 
 def sandbox_plan(config: Config) -> PlacementPlan:
@@ -126,10 +120,7 @@ def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> Place
 
 
 def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
-    """Return one bundle per device, shared by all actors on it.
-
-    Policies fill one GPU after another. All policies without a GPU share the memory of one node.
-    """
+    """Return one bundle per GPU, filled by one policy after another, and one bundle for all policies without a GPU."""
     shares = {policy: _gpu_share(config, policy.number, cluster_has_gpus) for policy in config.policies}
     devices: list[tuple[float, list[PolicyId]]] = []
     allocated = 1.0
@@ -157,7 +148,8 @@ def _make_colocated_plan(config: Config, cluster_has_gpus: bool) -> PlacementPla
         gpus_per_actor = int(gpus / len(actors) * 1e4) / 1e4  # Ray's resolution is 1/10000
         placement = AgentPlacement(gpus_per_actor, gpus_per_actor, "ipc" if gpus else "store", number)
         placements |= {agent: placement for policy in policies for agent in policy.agents}
-    return _with_sandboxes(config, bundles, placements)
+    by_agent = tuple(placements[agent] for agent in range(config.num_agents))
+    return PlacementPlan((*bundles, *sandbox_plan(config).bundles), by_agent)
 
 
 def _gpu_share(config: Config, agent: int, cluster_has_gpus: bool) -> float:
@@ -167,13 +159,13 @@ def _gpu_share(config: Config, agent: int, cluster_has_gpus: bool) -> float:
 
 
 def _place_agent(agent: AgentConfig, cluster_has_gpus: bool, prefix: str) -> AgentPlacement:
-    """Return GPUs and transport of an agent. `prefix` precedes setting names in errors."""
+    """Return GPUs and transport of an agent. `prefix` precedes the names of settings in errors."""
     generator, learner = agent.generator, agent.learner
     generator_gpus, learner_gpus = generator.gpus, learner.gpus
     if generator_gpus is None:
-        generator_gpus = float(generator.tensor_parallel) if cluster_has_gpus else 0.0
+        generator_gpus = float(cluster_has_gpus * generator.tensor_parallel)
     if learner_gpus is None:
-        learner_gpus = 1.0 if cluster_has_gpus else 0.0
+        learner_gpus = float(cluster_has_gpus)
     if (generator_gpus > 0) != (learner_gpus > 0):
         raise PlacementError(
             f"{prefix}resources.generator.gpus is {generator_gpus:g} and {prefix}resources.learner.gpus "
@@ -196,7 +188,7 @@ def _place_agent(agent: AgentConfig, cluster_has_gpus: bool, prefix: str) -> Age
 
 
 def pack(bundles: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> list[int] | None:
-    """Return the node of each bundle by first fit, largest first, like Ray's strategy PACK; None if a bundle does not fit.
+    """Return the node of each bundle by first fit, largest first, like Ray's PACK; None if a bundle does not fit.
 
     Example:
         >>> pack([Bundle((), 1, 0), Bundle((), 4, 0)], [{"CPU": 4}, {"CPU": 2}])
@@ -227,27 +219,24 @@ def describe_shortage(plan: PlacementPlan, nodes: Sequence[Mapping[str, float]])
 
 def describe_demand(plan: PlacementPlan) -> str:
     """Return the requested resources of a plan, in total and by kind of bundle."""
-    total: defaultdict[str, float] = defaultdict(float)
-    kinds: Counter[tuple[str, str]] = Counter()
+    total, kinds = Counter[str](), Counter[str]()
     for bundle in plan.bundles:
-        for kind, amount in bundle.resources().items():
-            total[kind] += amount
-        kinds[" + ".join(actor.kind for actor in bundle.actors), _format(bundle.resources())] += 1
-    detail = ", ".join(f"{count} x {actors} with {need}" for (actors, need), count in kinds.items())
-    return f"{_format(total)} ({detail})"
+        total.update(bundle.resources())  # type: ignore[arg-type]
+        kinds[f"{' + '.join(actor.kind for actor in bundle.actors)} with {_format(bundle.resources())}"] += 1
+    return f"{_format(total)} ({', '.join(f'{count} x {kind}' for kind, count in kinds.items())})"
 
 
 def describe_demands(config: Config) -> str:
     """Return the requested resources on clusters without and with GPUs. Raises PlacementError if both are impossible."""
-    parts, error = [], None
+    parts, errors = [], []
     for has_gpus, cluster in ((False, "without GPUs"), (True, "with GPUs")):
         try:
             parts.append(f"{cluster} {describe_demand(make_plan(config, has_gpus))}")
-        except PlacementError as impossible:
-            parts.append(f"{cluster} impossible ({impossible})")
-            if error is not None:
-                raise
-            error = impossible
+        except PlacementError as error:
+            parts.append(f"{cluster} impossible ({error})")
+            errors.append(error)
+    if len(errors) == len(parts):
+        raise errors[-1]
     return f"requested resources: {'; '.join(parts)}"
 
 

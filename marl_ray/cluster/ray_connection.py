@@ -40,7 +40,7 @@ HEAD_ERRORS = {
 TEMPORARY = "tmp"
 """Name of the temporary folder in Ray's session folder."""
 SOCKET_NAME, SOCKET_PATH = 40, 107
-"""Bytes of the longest socket name that a library uses, and of the longest socket path that Linux accepts."""
+"""Maximum length in bytes of the socket names that libraries use, and of a socket path on Linux."""
 
 
 def cluster_address() -> str | None:
@@ -61,9 +61,8 @@ def connect(verbose: bool) -> str:
     if address:
         try:
             _check_reachable(address)
-            with ray_private.defer_signals(), warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # Ray Client also warns of the errors that it raises
-                ray.init(address=address, **options)
+            with ray_private.defer_signals(), warnings.catch_warnings(action="ignore", category=UserWarning):
+                ray.init(address=address, **options)  # Ray Client also warns of the errors that it raises
         except (OSError, RuntimeError, ValueError, RayError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise UserError(f"no Ray cluster can be joined at RAY_ADDRESS {address}: {reason}") from None
@@ -96,7 +95,7 @@ def _check_reachable(address: str) -> None:
 
 
 def disconnect(keep_logs: bool = False) -> None:
-    """Leave the cluster. A local Ray instance ends with its processes and files, except for its logs with `keep_logs`."""
+    """Leave the cluster. A local Ray instance ends and its files are removed, with `keep_logs` except for logs."""
     session = _session_folder() if ray.is_initialized() and not cluster_address() else None
     ray.shutdown()
     if session is not None:
@@ -119,11 +118,8 @@ def use_session_folder() -> None:
 
 
 def remove_session(folder: Path, keep_logs: bool) -> None:
-    """Remove the session folder of a local Ray instance that has ended, or only its temporary files with `keep_logs`."""
-    if keep_logs:
-        shutil.rmtree(folder / TEMPORARY, ignore_errors=True)
-        return
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove the session folder of a local Ray instance that has ended; with `keep_logs` only its temporary files."""
+    shutil.rmtree(folder / TEMPORARY if keep_logs else folder, ignore_errors=True)
     latest = folder.with_name("session_latest")
     if latest.is_symlink() and not latest.exists():
         latest.unlink(missing_ok=True)

@@ -30,12 +30,10 @@ def init_on_localhost(**options: Any) -> None:
     """Call `ray.init` for a local Ray instance whose servers listen on 127.0.0.1 only.
 
     Ray binds to every interface unless it believes that clusters are disabled, as on macOS. Its helper processes read
-    the environment variable; this process has read it already. Raises TimeoutError if Ray does not start within its own
-    limit of 30 s.
+    the environment variable; this process has read it already. Unused helper processes are not started: the autoscaler,
+    the dashboard server (which runs even without a dashboard) and, without `log_to_driver`, the log monitor.
 
-    Unused helper processes are not started: the autoscaler, the dashboard server (which runs and is waited for even
-    without a dashboard) and, without `log_to_driver`, the log monitor. Together they took 3.5 of the 58 core seconds of
-    the quickstart's start-up.
+    Raises TimeoutError if Ray does not start within its own limit of 30 s.
     """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -107,10 +105,7 @@ def defer_signals() -> Iterator[None]:
 
 
 def silence_crash_logs() -> None:
-    """Stop drivers from printing the log lines of crashed raylets and actors, and the head's guesses about the cause.
-
-    marl_ray's own messages name the lost actors or node.
-    """
+    """Stop drivers from printing log lines about crashes. marl_ray's own messages name the lost actors or node."""
     print_original = worker.print_to_stdstream
     if print_original.__module__ != worker.__name__:
         return  # already replaced
@@ -126,8 +121,8 @@ def silence_crash_logs() -> None:
 def ask_head(address: str, deadline_s: float) -> None:
     """Return if a cluster's head (its GCS) answers at `host:port` or `auto`, and accepts our token.
 
-    `ray.init` would retry for minutes, print each attempt and ignore interrupts. Raises grpc.RpcError with a code,
-    AuthenticationError for a missing token, ConnectionError and ValueError.
+    `ray.init` would retry for minutes and ignore interrupts. Raises grpc.RpcError with a code, AuthenticationError for
+    a missing token, ConnectionError and ValueError.
     """
     host_and_port = services.canonicalize_bootstrap_address_or_die(address)
     with init_grpc_channel(host_and_port) as channel:
@@ -142,18 +137,13 @@ def free_resources() -> list[dict[str, float]]:
 
 def visible_gpu_count() -> int:
     """Return the number of GPUs that Ray would offer on this machine, without starting Ray."""
-    manager = _gpu_manager()
+    manager: Any = accelerators.get_accelerator_manager_for_resource("GPU")
     visible = manager.get_current_process_visible_accelerator_ids()
     count = int(manager.get_current_node_num_accelerators())
     return count if visible is None else min(count, len(visible))
 
 
 def visible_gpu_type() -> str:
-    """Return Ray's name of this machine's first GPU; empty if unknown."""
-    return _gpu_manager().get_current_node_accelerator_type() or ""
-
-
-def _gpu_manager() -> Any:
-    manager = accelerators.get_accelerator_manager_for_resource("GPU")
-    assert manager is not None, "Ray supports the resource GPU"
-    return manager
+    """Return Ray's name of this machine's first GPU (`H100`); empty if unknown."""
+    manager: Any = accelerators.get_accelerator_manager_for_resource("GPU")
+    return manager.get_current_node_accelerator_type() or ""

@@ -8,10 +8,9 @@ import pytest
 from transformers import Qwen2Config
 
 from marl_ray.cluster.capacity_plan import ModelInfos, estimate_actor_memory, plan_capacity, suggest_settings
-from marl_ray.cluster.capacity_report import report_lines, shortage_message
+from marl_ray.cluster.capacity_report import estimate_throughputs, report_lines, shortage_message
 from marl_ray.cluster.hardware import GIB, NodeSpec, parse_cluster
 from marl_ray.cluster.memory_estimate import LEARNER_PROCESS, LearnerSize, ModelInfo, estimate_learner_memory
-from marl_ray.cluster.throughput import estimate_throughputs
 from marl_ray.config import Config
 from marl_ray.core.ids import ActorId, PolicyId
 from tests.factories import make_config
