@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 
 from marl_ray.cli.parser import Parser
@@ -29,8 +30,6 @@ def _explain(options: argparse.Namespace) -> None:
     from marl_ray.config.descriptions import explain, json_schema
 
     if options.schema:
-        import json
-
         print(json.dumps(json_schema(), indent=2))
         return
     section = options.key.partition(".")[0]

@@ -13,8 +13,7 @@ from marl_ray.core.errors import Terminated, UserError
 from marl_ray.core.text import did_you_mean
 
 FAILED, MISUSED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
-MIN_PYTHON = (3, 11)
-"""As in setup.py."""
+MIN_PYTHON = (3, 11)  # as in setup.py
 REQUIRED_MODULES = (
     *("torch", "transformers", "numpy", "ray", "datasets", "yaml", "pydantic", "jinja2", "safetensors", "matplotlib"),
     *("openai", "anthropic", "httpx2", "tqdm"),

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from marl_ray.storage.resume import SavedRun
     from marl_ray.trainer.context import RunInputs
 
-PROMPT_SAMPLES = 32
-"""Number of tasks for the typical length of a prompt."""
+PROMPT_SAMPLES = 32  # number of tasks for the typical length of a prompt
 
 
 def main(argv: Sequence[str]) -> int:

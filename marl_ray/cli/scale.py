@@ -8,8 +8,7 @@ from pathlib import Path
 
 from marl_ray.cli.parser import Parser
 
-SLACK_S = 120.0
-"""Time in seconds for the run to read the request and to send weights to new generators."""
+SLACK_S = 120.0  # time in seconds for the run to read the request and to send weights to new generators
 
 
 def main(argv: Sequence[str]) -> int:

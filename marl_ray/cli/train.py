@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from marl_ray.storage.resume import SavedRun
 
 logger = logging.getLogger(__name__)
-
 ALGORITHMS = ("magrpo", "grpo")
 EXAMPLES = """examples:
   {prog} --config configs/quickstart.yaml

@@ -56,7 +56,6 @@ from marl_ray.telemetry.logs import progress_bar_disabled
 from marl_ray.telemetry.metrics import episode_record
 
 logger = logging.getLogger(__name__)
-
 MAX_CONCURRENT_EPISODES = 256  # enough for engines to batch, and few enough that no request waits for long
 
 
@@ -89,8 +88,7 @@ class EvaluationPlan:
     adapters: Mapping[str, str]
 
 
-OnModelDone = Callable[[EvaluatedModel, list[list[Episode]]], None]
-"""Called with a model and its episodes by task."""
+OnModelDone = Callable[[EvaluatedModel, list[list[Episode]]], None]  # called with a model and its episodes by task
 
 
 def run_evaluation(config: Config, request: EvaluationRequest) -> Iterator[str]:

@@ -27,7 +27,6 @@ from marl_ray.storage.resume import SavedRun
 from marl_ray.storage.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
-
 BASE = "base"
 
 

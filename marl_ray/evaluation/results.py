@@ -24,8 +24,7 @@ from marl_ray.telemetry.metrics import count_stops, episode_metrics, expected_re
 GROUP_METRICS = ("reward_std", "reward_max_mean", "group_std_mean", "expected_return", "ended_early")
 """Turn metrics that need sibling joint actions or training; an evaluated episode has one joint action per turn."""
 COLUMN_WIDTH = 25
-MAX_MODELS_COMPARED = 3
-"""With more models the table has no differences; evaluation.json has all of them."""
+MAX_MODELS_COMPARED = 3  # with more models the table has no differences; evaluation.json has all of them
 COLUMNS_PER_BLOCK = 5
 
 

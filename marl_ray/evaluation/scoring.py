@@ -1,7 +1,7 @@
 """Scoring of given completions without a model and without Ray (`marl-ray score`).
 
-A line of the completions file is a JSON object: `task_id`, `completions` (one text per agent, in the order of roles) and
-optionally `turn`. Each line is parsed, executed and rewarded like a joint action of a rollout, but without
+A line of the completions file is a JSON object: `task_id`, `completions` (one text per agent, in the order of roles)
+and optionally `turn`. Each line is parsed, executed and rewarded like a joint action of a rollout, but without
 `reward_processor`; with a feedback mode it gets the prompts of the next turn.
 """
 

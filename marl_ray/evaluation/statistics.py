@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 RESAMPLES = 10_000
 LEVEL = 0.95
-RESAMPLES_PER_CHUNK = 500
-"""Resamples in memory at a time, each with one count per task."""
+RESAMPLES_PER_CHUNK = 500  # resamples in memory at a time, each with one count per task
 
 
 @dataclass(frozen=True, slots=True)

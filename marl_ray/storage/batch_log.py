@@ -30,8 +30,7 @@ from marl_ray.core.text import pluralize
 from marl_ray.telemetry.metrics import EpisodeRecord, MetricRow
 
 FORMAT = 2
-DIGEST_BYTES = 64
-"""SHA-256 in hexadecimal."""
+DIGEST_BYTES = 64  # SHA-256 in hexadecimal
 NAME = re.compile(r"step_(\d{6,})\.npz")
 
 

@@ -19,11 +19,8 @@ from pathlib import Path
 from marl_ray.core.errors import UserError
 
 logger = logging.getLogger(__name__)
-
-NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)
-"""Errors of file systems without locks."""
-_held: set[int] = set()
-"""File descriptors of the locks that this process holds."""
+NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)  # errors of file systems without locks
+_held: set[int] = set()  # file descriptors of the locks that this process holds
 
 
 @contextmanager

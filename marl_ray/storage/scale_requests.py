@@ -27,8 +27,7 @@ from marl_ray.core.files import write_atomically
 from marl_ray.storage.run_lock import lock_holder
 
 POLL_INTERVAL_S = 1.0
-MAX_BYTES = 4096
-"""Maximum size of a request."""
+MAX_BYTES = 4096  # maximum size of a request
 MAX_REPLICAS = 10_000
 NAME = re.compile(r"[0-9a-f]{16}\.json")
 

@@ -46,7 +46,7 @@ def test_version_names_the_packages_that_affect_results(
     line = capsys.readouterr().out
     assert line.startswith(f"marl-ray {marl_ray.__version__} (python {platform.python_version()}, torch ")
     assert f"ray {version('ray')}" in line
-    monkeypatch.setattr(versions, "PACKAGES", ("ray", "not-there"))
+    monkeypatch.setattr(versions, "PACKAGES", {"ray": ("ray",), "not-there": ("not-there",)})
     assert versions.version_line().endswith(", not-there missing)")
 
 
