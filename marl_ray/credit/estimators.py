@@ -21,8 +21,7 @@ EPSILON = 1e-6
 
 
 def relative(estimator: Estimator) -> Estimator:
-    """Wrap an estimator that compares siblings, so that equal returns give exact zeros whatever the rounding of the
-    mean."""
+    """Wrap an estimator that compares siblings: equal returns give exact zeros, however the mean is rounded."""
 
     @functools.wraps(estimator)
     def exact(returns: Tensor) -> Tensor:
@@ -59,11 +58,8 @@ def mareinforce(returns: Tensor) -> Tensor:
 
 
 def remax(returns: Tensor, greedy: Tensor) -> Tensor:
-    """Return R - R(greedy), where the baseline is the reward of the greedy joint action.
-
-    ReMax (Li et al., 2024, "ReMax: a simple, effective, and efficient reinforcement learning method for aligning large
-    language models"), with a joint action in place of the response.
-    """
+    """Return R - R(greedy), where the baseline is the reward of the greedy joint action: ReMax (Li et al., 2024, "ReMax: a
+    simple, effective, and efficient reinforcement learning method for aligning large language models")."""
     return returns - greedy
 
 

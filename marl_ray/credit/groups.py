@@ -1,11 +1,8 @@
 """Groups of one agent built from tree nodes, and batches built from groups.
 
-A batch has a fixed order of groups that does not depend on completion times: by turn, then by episode, so that the
-learner can accumulate gradients of the first turn while the second turn is sampled. The order is by episode alone,
-parents before children, with several mini-batches per batch, handoff `all` or dynamic sampling.
-
-A critic's state is the agent's own prompt (critic iac) or the prompts of all agents (maac), as in CoMLRL 1.4, whose
-actor-critics value a turn by its prompts.
+The order of a batch's groups does not depend on completion times: by turn, then by episode, so that the learner can
+accumulate gradients of the first turn while the second turn is sampled. The order is by episode alone, parents before
+children, with several mini-batches per batch, handoff `all` or dynamic sampling.
 """
 
 from __future__ import annotations
@@ -40,8 +37,8 @@ def ordered_by_turn(config: Config) -> bool:
 def trainable_nodes(episode: Episode, config: Config) -> list[Node]:
     """Return the nodes of an episode that are trained on, parents before children.
 
-    A lost branch is left out of the returns of all siblings above it. Their ranking stays fair, but their returns are
-    not comparable with other groups, so critics and whole-batch estimators skip the nodes above a lost branch.
+    A lost branch is left out of the returns of all siblings above it, which are then not comparable with other groups:
+    critics and whole-batch estimators skip the nodes above a lost branch.
     """
     nodes = [node for _, node in episode.nodes()]
     compares = config.credit.critic != "none" or any(map(needs_whole_batch, config.agents))
@@ -57,23 +54,16 @@ def in_order(episodes: Sequence[Episode], config: Config) -> list[Node]:
 
 
 def build_group(node: Node, agent: int, config: Config) -> Group:
-    """Return the agent's group at a node, with returns and weights. The mini-batch's normalizer is applied later.
+    """Return the agent's group at a node, with returns and weights, before the mini-batch's normalizer.
 
     With handoff `all` the whole tree below the node must be complete. For an estimator that needs the whole batch,
     weights stay empty until `weight_batch`; with a critic they are the factors of its advantages.
     """
     credit, settings = config.credit, config.agents[agent]
     returns = action_returns(node, agent, credit.discount, config.rollout.handoff == "all")
-    completions = tuple(node.group(agent))
+    completions, own = tuple(node.group(agent)), tuple(baselines(node, agent, settings.estimator))
     credited = penalize_overlong(completion_returns(node, agent, returns), completions, settings.max_new_tokens, credit)
-    group = Group(
-        node.turn,
-        node.prompt_ids[agent],
-        completions,
-        tuple(credited),
-        weights=(),
-        baselines=tuple(baselines(node, agent, settings.estimator)),
-    )
+    group = Group(node.turn, node.prompt_ids[agent], completions, tuple(credited), weights=(), baselines=own)
     if credit.critic != "none":
         shares = loss_shares(node.turn, completions, settings.max_new_tokens, credit)
         return replace(group, weights=shares, critic_sample=build_critic_sample(node, agent, config))
@@ -105,12 +95,9 @@ def weight_group(group: Group, agent: AgentConfig, credit: CreditConfig) -> Grou
 
 
 def weight_batch(groups: Sequence[Group], agent: AgentConfig, credit: CreditConfig) -> list[Group]:
-    """Return all groups of one agent's batch, weighted by an estimator that sees all returns of the same turn.
-
-    Turns are kept apart because, on a full tree, returns of earlier turns contain more rewards.
-    """
+    """Return all groups of one agent's batch, weighted by an estimator that sees all returns of the same turn."""
     turns, returns = [group.turn for group in groups], [group.returns for group in groups]
-    values_of_group = _by_turn(turns, returns, ESTIMATORS.get(agent.estimator))
+    values_of_group = advantages_by_turn(turns, returns, ESTIMATORS.get(agent.estimator))
     return [_with_weights(*pair, agent, credit) for pair in zip(groups, values_of_group, strict=True)]
 
 
@@ -119,13 +106,13 @@ def _with_weights(group: Group, advantages: Sequence[float], agent: AgentConfig,
     return replace(group, weights=tuple(share * value for share, value in zip(shares, advantages, strict=True)))
 
 
-def whiten_by_turn(turns: Sequence[int], given: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return the advantages of groups, each [G], whitened over all groups of the same turn."""
-    return _by_turn(turns, given, whitened)
+def advantages_by_turn(
+    turns: Sequence[int], given: Sequence[Sequence[float]], estimator: Estimator = whitened
+) -> list[list[float]]:
+    """Apply an estimator to the values of all groups of a turn together, and return the result [G] per group.
 
-
-def _by_turn(turns: Sequence[int], given: Sequence[Sequence[float]], estimator: Estimator) -> list[list[float]]:
-    """Apply an estimator to the values of all groups of a turn together, and return the result per group."""
+    Turns are kept apart because, on a full tree, returns of earlier turns contain more rewards.
+    """
     values_of_turn: defaultdict[int, list[float]] = defaultdict(list)
     for turn, numbers in zip(turns, given, strict=True):
         values_of_turn[turn] += numbers
@@ -189,41 +176,29 @@ def build_critic_sample(node: Node, agent: int, config: Config) -> CriticSample:
     """
     rewards = completion_returns(node, agent, [action.rewards[agent] for action in node.joint_actions])
     group = node.group(agent)
-    follows = config.rollout.handoff == "all"
+    successors: list[list[tuple[int, ...]]] = [[] for _ in group]
+    for index, action in enumerate(node.joint_actions):
+        if config.rollout.handoff == "all" and index in node.children and action.indices[agent] < len(group):
+            successors[action.indices[agent]].append(state_of(node.children[index], agent, config))
     return CriticSample(
         state_of(node, agent, config),
         tuple(penalize_overlong(rewards, group, config.agents[agent].max_new_tokens, config.credit)),
-        tuple(
-            tuple(state_of(child, agent, config) for child in _children(node, agent, completion)) if follows else ()
-            for completion in range(len(group))
-        ),
+        tuple(map(tuple, successors)),
     )
 
 
 def state_of(node: Node, agent: int, config: Config) -> tuple[int, ...]:
-    """Return the token ids that the agent's critic reads at a node."""
-    if config.credit.critic == "maac":
-        return joint_state(node.prompt_ids, config.model.max_length)
-    return node.prompt_ids[agent]
+    """Return the token ids that the critic reads: the agent's prompt (iac) or all prompts (maac), as in CoMLRL 1.4."""
+    joint = config.credit.critic == "maac"
+    return joint_state(node.prompt_ids, config.model.max_length) if joint else node.prompt_ids[agent]
 
 
 def joint_state(prompts: Sequence[tuple[int, ...]], max_length: int) -> tuple[int, ...]:
-    """Return the concatenated prompts of all agents, each cut to its last tokens if the total exceeds `max_length`.
-
-    Example:
-        >>> joint_state([(1, 2, 3), (4,)], 4), joint_state([(1, 2, 3), (4,)], 3)
-        ((1, 2, 3, 4), (3, 4))
-    """
+    """Return the concatenated prompts of all agents, each cut to its last tokens if the total exceeds `max_length`."""
     if sum(map(len, prompts)) > max_length:
         length = max(1, max_length // len(prompts))
         prompts = [prompt[-length:] for prompt in prompts]
     return tuple(token for prompt in prompts for token in prompt)
-
-
-def _children(node: Node, agent: int, completion: int) -> list[Node]:
-    """Return the child nodes of joint actions that contain this completion."""
-    holding = (index for index, action in enumerate(node.joint_actions) if action.indices[agent] == completion)
-    return [node.children[index] for index in holding if index in node.children]
 
 
 def _mini_batch(groups: Sequence[Group], config: Config) -> MiniBatch:
@@ -247,18 +222,13 @@ def advantages(
 
     arguments = [returns, baselines] if baselines else [returns]
     result = estimator(*(torch.tensor(values, dtype=torch.float64) for values in arguments))
+    named = estimator if hasattr(estimator, "__qualname__") else type(estimator)  # a function, or a callable object
+    name = f"estimator {named.__module__}:{named.__qualname__}"
     if not isinstance(result, torch.Tensor):
-        raise TypeError(f"estimator {_name(estimator)} must give a tensor, not {type(result).__name__}")
+        raise TypeError(f"{name} must give a tensor, not {type(result).__name__}")
     if result.shape != (len(returns),):
         shapes = f"{(len(returns),)}, not {tuple(result.shape)}"
-        raise ValueError(f"estimator {_name(estimator)} must give advantages of the returns' shape {shapes}")
+        raise ValueError(f"{name} must give advantages of the returns' shape {shapes}")
     if not bool(result.isfinite().all()) and all(map(math.isfinite, returns)):
-        given = f"{result.tolist()} for the returns {list(returns)}"
-        raise ValueError(f"estimator {_name(estimator)} must give finite advantages, not {given}")
+        raise ValueError(f"{name} must give finite advantages, not {result.tolist()} for the returns {list(returns)}")
     return (whitened(result) if whiten else result).tolist()
-
-
-def _name(estimator: Estimator) -> str:
-    """Return `module:qualname` of a function, or of the class of a callable object."""
-    named = estimator if hasattr(estimator, "__qualname__") else type(estimator)
-    return f"{named.__module__}:{named.__qualname__}"

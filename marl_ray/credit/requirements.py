@@ -91,10 +91,5 @@ LORA = Requirements(trains_from_zero=True)
 
 
 def estimator_requirements(name: str) -> Requirements:
-    """Return the requirements of estimator `name`; a plug-in (`module:Attr`) has none.
-
-    Example:
-        >>> estimator_requirements("remax").greedy_sample, estimator_requirements("mine:estimate") == Requirements()
-        (True, True)
-    """
+    """Return the requirements of estimator `name`; a plug-in (`module:Attr`) has none."""
     return ESTIMATOR_REQUIREMENTS.get(name, Requirements())

@@ -1,11 +1,8 @@
 """Returns credited to completions, their overlong penalty, and the baselines of estimators that sample extra actions.
 
 R_t = r_t + discount * mean(returns of the children); the return of a leaf is its reward. Continuations count only where
-they are known for every sibling: with handoff `all`, at nodes below which no branch was lost. With `random` or `best`
-one joint action per node is expanded. Its continuation says nothing about its siblings, so returns are rewards.
-
-Both treatments of completions that were cut off at max_new_tokens are DAPO's (Yu et al., 2025): overlong filtering
-(`is_masked`) and soft overlong punishment (`penalize_overlong`).
+they are known for every sibling: with handoff `all`, at nodes below which no branch was lost. Otherwise returns are
+rewards. Overlong filtering (`is_masked`) and soft overlong punishment (`penalize_overlong`) are DAPO's (Yu et al., 2025).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ import torch
 
 from marl_ray.config import AgentConfig, CreditConfig, OptimizerConfig
 from marl_ray.core.batch import CriticSample, CriticStats, Group
-from marl_ray.credit.groups import critic_needs_whole_batch, whiten_by_turn
+from marl_ray.credit.groups import advantages_by_turn, critic_needs_whole_batch
 from marl_ray.learning.attention import PackedGroup
 from marl_ray.learning.micro_batches import PADDING
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
@@ -88,7 +88,7 @@ class Critic:
         estimates = [self._estimate(group) for group in groups]
         advantages = [[target - one.value for target in one.targets] for one in estimates]
         if self.needs_whole_batch:
-            advantages = whiten_by_turn([group.turn for group in groups], advantages)
+            advantages = advantages_by_turn([group.turn for group in groups], advantages)
         return [_with_weights(*pair) for pair in zip(groups, advantages, strict=True)], estimates
 
     def backward(self, estimates: Sequence[ValueEstimate]) -> float:
