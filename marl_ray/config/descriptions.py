@@ -26,10 +26,6 @@ def explain(key: str, algorithm: str) -> list[str]:
 
     For a section, return one line per setting; for "", one line per section. Settings of an agent are `agents.KEY` or,
     as in overrides, `agents.0.KEY`. Raises UserError that names the nearest known setting.
-
-    Example:
-        >>> explain("magrpo.discount", "magrpo")[0]
-        'magrpo.discount: a number of at least 0 and at most 1; default 1.0'
     """
     known = settings(algorithm)
     if not key:
@@ -41,9 +37,7 @@ def explain(key: str, algorithm: str) -> list[str]:
         return _explain_agents(canonical, algorithm)
     if canonical in known:
         setting = known[canonical]
-        own = [
-            f"agents.N.{own} sets it for one agent." for own, run in agent_keys(algorithm).items() if run == canonical
-        ]
+        own = [f"agents.N.{k} sets it for one agent." for k, run in agent_keys(algorithm).items() if run == canonical]
         if canonical == "compat":
             comlrl = compat_settings("comlrl", {f"{algorithm}.reference_kl_coef": 1.0}, None, algorithm)
             own = [f"comlrl: {name} {as_yaml(value)}" for name, value in comlrl.items()]
@@ -76,10 +70,16 @@ def _explain_agents(key: str, algorithm: str) -> list[str]:
 
 def describe_type(key: str, setting: Setting, algorithm: str) -> str:
     """Return the type and bounds of a setting, or the names of the plug-ins to choose from."""
-    names = next((registry.entries for k, registry in PLUGINS.items() if k.format(algorithm=algorithm) == key), None)
-    if names is None:
-        return describe(setting.hint | None if setting.null_is_default else setting.hint)
-    return f"{', '.join(names)}, or module:Attr of a plug-in" + (", or null" if setting.null_is_default else "")
+    if names := _plugins(key, algorithm):
+        return f"{', '.join(names)}, or module:Attr of a plug-in" + (", or null" if setting.null_is_default else "")
+    return describe(setting.hint | None if setting.null_is_default else setting.hint)
+
+
+def _plugins(key: str, algorithm: str) -> list[str]:
+    """Return the names of the plug-ins that a setting chooses from; none for other settings."""
+    return [
+        name for k, registry in PLUGINS.items() if k.format(algorithm=algorithm) == key for name in registry.entries
+    ]
 
 
 def describe_setting(setting: Setting) -> str:
@@ -114,22 +114,18 @@ def _summary(key: str, known: Mapping[str, Setting]) -> str:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a config file, with types, bounds, defaults and descriptions of all keys."""
-    schema = "https://json-schema.org/draft/2020-12/schema"
-    root: dict[str, Any] = {"$schema": schema, "title": "marl_ray config"} | _object(inspect.getdoc(Config) or "")
+    root: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "marl_ray config"}
+    root |= _object(inspect.getdoc(Config) or "")
     for algorithm in ALGORITHMS:
         for key, setting in settings(algorithm).items():
             _insert(root, key, _schema_of(key, setting, algorithm))
         for alias, target in KEY_ALIASES.items():
             key = target.format(algorithm=algorithm)
-            target_schema = _schema_of(key, settings(algorithm)[key], algorithm)
-            deprecated = {**target_schema, "description": f"Alias of {key}.", "deprecated": True}
-            _insert(root, alias.format(algorithm=algorithm), deprecated)
-        switch = {
-            "type": ["boolean", "null"],
-            "description": "Alias of reference_kl_coef 0.1 or 0.",
-            "deprecated": True,
-        }
-        _insert(root, KL_SWITCH.format(algorithm=algorithm), switch)
+            deprecated = {"description": f"Alias of {key}.", "deprecated": True}
+            schema = _schema_of(key, settings(algorithm)[key], algorithm) | deprecated
+            _insert(root, alias.format(algorithm=algorithm), schema)
+        switch = {"type": ["boolean", "null"], "description": "Alias of reference_kl_coef 0.1 or 0."}
+        _insert(root, KL_SWITCH.format(algorithm=algorithm), switch | {"deprecated": True})
     agent = _object("Settings of one agent. Omitted settings have the run's values.")
     for own, key in agent_keys("magrpo").items():
         _insert(agent, own, _schema_of(key, settings("magrpo")[key], "magrpo"))
@@ -145,19 +141,16 @@ def _object(description: str) -> dict[str, Any]:
 def _insert(root: dict[str, Any], key: str, schema: Mapping[str, Any]) -> None:
     """Add the schema of a dotted key below `root`."""
     *parents, name = key.split(".")
-    for number, parent in enumerate(parents):
-        known = parents[: number + 1]
-        description = describe_section(".".join(known))
-        root = root["properties"].setdefault(parent, _object(description))
+    for number, parent in enumerate(parents, 1):
+        root = root["properties"].setdefault(parent, _object(describe_section(".".join(parents[:number]))))
     root["properties"][name] = dict(schema)
 
 
 def _schema_of(key: str, setting: Setting, algorithm: str) -> dict[str, Any]:
     """Return the schema of one setting, including aliases of its values."""
     options: list[Any] = [{}] if key == "agents" else [json_schema_of(setting.hint)]
-    names = next((registry.entries for k, registry in PLUGINS.items() if k.format(algorithm=algorithm) == key), None)
-    if names is not None:
-        options = [{"enum": list(names)}, {"type": "string", "pattern": f"^{MODULE_ATTRIBUTE.pattern}$"}]
+    if names := _plugins(key, algorithm):
+        options = [{"enum": names}, {"type": "string", "pattern": f"^{MODULE_ATTRIBUTE.pattern}$"}]
     aliases = next((values for k, values in VALUE_ALIASES.items() if k.format(algorithm=algorithm) == key), {})
     if aliases:
         options.append({"enum": list(aliases)})

@@ -49,15 +49,14 @@ MAX_LISTED = 15
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: the type and default of its key in a file, and the field of `Config` that stores its value."""
+    """One setting: the type and default of its key in a file, and the field of `Config`, by its path, that stores its
+    value. With `null_is_default`, null is accepted although the type excludes it, and means the default."""
 
     hint: Any
     default: Any
     owner: type
     place: tuple[str, ...]
-    """Path of the field from `Config`."""
     null_is_default: bool
-    """null is accepted although the type excludes it, and means the default."""
 
 
 @functools.cache
@@ -123,10 +122,8 @@ def mapping_of(key: str, algorithm: str) -> str | None:
 
 
 def refuse(key: str, value: Any, known: Iterable[str], algorithm: str, prefix: str = "") -> NoReturn:
-    """Raise UserError for a dotted key that is not in `known`. The message names the nearest known setting.
-
-    `prefix` is prepended to keys in the message: `agents.0.` for a setting of an agent.
-    """
+    """Raise UserError for a dotted key that is not in `known`, with the nearest known setting. `prefix` is prepended to
+    keys in the message: `agents.0.` for a setting of an agent."""
     places = sections(known)
     if key in places:
         raise UserError(f"'{prefix}{key}' should be a section with settings, got {value!r}")
@@ -147,21 +144,17 @@ def _unknown(key: str, known: Iterable[str], algorithm: str, prefix: str) -> Use
     siblings = list(dict.fromkeys(k[len(path) :].split(".")[0] for k in known if k.startswith(path)))
     names = siblings if prefix else [*siblings, *aliases_in_section(section, algorithm)]
     every = [*(f"{prefix}{k}" for k in known if prefix), *settings(algorithm)]
-    hint = _nearest(name, [prefix + path + sibling for sibling in names], every)
-    if hint is not None:
-        return UserError(f"unknown setting '{prefix}{key}': did you mean '{hint}'?")
-    if len(siblings) > MAX_LISTED:
-        command = f"marl-ray explain {section}".strip()
-        return UserError(f"unknown setting '{prefix}{key}': `{command}` lists the known settings")
-    return UserError(f"unknown setting '{prefix}{key}': known here: {', '.join(siblings)}")
+    hint = f"known here: {', '.join(siblings)}"
+    if nearest := _nearest(name, [prefix + path + sibling for sibling in names], every):
+        hint = f"did you mean '{nearest}'?"
+    elif len(siblings) > MAX_LISTED:
+        hint = f"`{f'marl-ray explain {section}'.strip()}` lists the known settings"
+    return UserError(f"unknown setting '{prefix}{key}': {hint}")
 
 
 def _nearest(name: str, siblings: list[str], every: list[str]) -> str | None:
-    """Return the most similar dotted key, or None.
-
-    In this order: the same name in any section, a name with these initials, similar spelling (in the same section
-    first), a name that contains the word.
-    """
+    """Return the most similar dotted key, or None: the same name in any section, a name with these initials, similar
+    spelling (in the same section first), or a name that contains the word."""
     last = {key: key.rpartition(".")[2] for key in [*every, *siblings]}
 
     def similar(keys: list[str], cutoff: float) -> list[str]:

@@ -1,7 +1,7 @@
 """Conversion of YAML files and overrides to a validated `Config`, and back.
 
-Sources in order of precedence, later wins: defaults, the file, overrides. Command-line flags are passed as overrides.
-Settings are processed as a flat mapping from dotted key to value, so that an override is one assignment.
+Overrides (and command-line flags) win over the file, and the file over defaults. Settings are processed as a flat
+mapping from dotted key to value, so that an override is one assignment.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ from marl_ray.core.text import pluralize
 
 Flat = dict[str, Any]
 """Values by dotted key. `agents` is a list of such mappings, one per agent, or None."""
+Note = Callable[[str], None]
 
 
 def load(
-    path: str | Path,
-    algorithm: str,
-    overrides: Mapping[str, Any] | None = None,
-    note: Callable[[str], None] = lambda line: None,
+    path: str | Path, algorithm: str, overrides: Mapping[str, Any] | None = None, note: Note = lambda line: None
 ) -> Config:
     """Read the file at `path`, apply `overrides` (value by dotted key) and return the validated config.
 
@@ -45,10 +43,7 @@ def load(
 
 
 def from_tree(
-    tree: Mapping[str, Any],
-    algorithm: str,
-    overrides: Mapping[str, Any] | None = None,
-    note: Callable[[str], None] = lambda line: None,
+    tree: Mapping[str, Any], algorithm: str, overrides: Mapping[str, Any] | None = None, note: Note = lambda line: None
 ) -> Config:
     """Return the validated config of nested dictionaries with the section names of a file. Raises UserError."""
     flat = _canonical(_flatten(tree, sections(settings(algorithm))), algorithm)
@@ -63,10 +58,8 @@ def from_tree(
 
 
 def to_tree(config: Config) -> dict[str, Any]:
-    """Return the config as nested dictionaries with the section names of a file. `from_tree` is the inverse.
-
-    Entries of `agents` contain only the settings that an agent sets itself.
-    """
+    """Return the config as nested dictionaries, the inverse of `from_tree`. Entries of `agents` contain only the settings
+    that an agent sets itself."""
     flat = {key: _plain(attrgetter(".".join(s.place))(config)) for key, s in settings(config.algorithm).items()}
     agents = []
     for agent in config.agents:
@@ -84,15 +77,13 @@ def to_yaml(config: Config) -> str:
 def _canonical(flat: Flat, algorithm: str) -> Flat:
     """Replace aliases of keys. A key and its alias may both be given if their values are equal after conversion."""
 
-    def converted(key: str, value: Any) -> Any:
+    def same(key: str, one: Any, other: Any) -> bool:
         try:
-            return _convert_all({key: value}, algorithm).get(key)
+            return one == other or _convert_all({key: one}, algorithm) == _convert_all({key: other}, algorithm)
         except UserError:  # reported later, under the canonical key
-            return value
+            return False
 
-    return canonical_keys(
-        flat, algorithm, lambda key, one, other: one == other or converted(key, one) == converted(key, other)
-    )
+    return canonical_keys(flat, algorithm, same)
 
 
 def _flatten(value: Any, places: Collection[str], key: str = "") -> Flat:
@@ -156,9 +147,8 @@ def _override_agent(flat: Flat, key: str, value: Any, algorithm: str) -> None:
     _, index, *rest = key.split(".", 2)
     if flat["agents"] is None:
         number = f"{algorithm}.num_agents"
-        flat["agents"] = [
-            {} for _ in range(count_agents(None, convert(flat.get(number), int | None, number), algorithm))
-        ]
+        count = count_agents(None, convert(flat.get(number), int | None, number), algorithm)
+        flat["agents"] = [{} for _ in range(count)]
     agents = flat["agents"]
     if not index.isdecimal() or int(index) >= len(agents):
         raise UserError(f"{key}: there {'is' if len(agents) == 1 else 'are'} {pluralize(len(agents), 'agent')}, from 0")
@@ -184,11 +174,10 @@ def _truncate_weights(flat: Flat, algorithm: str, note: Callable[[str], None]) -
 
 def _resolve(flat: Flat, algorithm: str) -> Config:
     """Convert all values, fill in defaults and check the config as a whole."""
-    known = settings(algorithm)
+    known, entries = settings(algorithm), flat["agents"]
     for key, value in flat.items():
         if key not in known:
             refuse(key, value, known, algorithm)
-    entries = flat["agents"]
     given = _convert_all({key: value for key, value in flat.items() if key != "agents"}, algorithm)
     compat = compat_settings(given.get("compat", known["compat"].default), given, entries, algorithm)
     run = {key: setting.default for key, setting in known.items()} | compat | given
@@ -197,7 +186,7 @@ def _resolve(flat: Flat, algorithm: str) -> Config:
     own = [_convert_agent(entry, number, algorithm) for number, entry in enumerate(entries or [{}] * count)]
     run["agents"] = tuple(_agent(run, own, number, algorithm) for number in range(count))
     places = {setting.place: run[key] for key, setting in known.items()}
-    config = _assemble(Config, (), {**places, ("algorithm",): algorithm})
+    config: Config = _assemble(Config, (), {**places, ("algorithm",): algorithm})
     check(config)
     return config
 
@@ -225,16 +214,15 @@ def _convert_agent(entry: Flat, number: int, algorithm: str) -> Flat:
 def _agent(run: Flat, own: Sequence[Flat], number: int, algorithm: str) -> AgentConfig:
     """Return one agent. Precedence: its own settings, settings of its policy's first agent, the run's settings."""
     keys, known = agent_keys(algorithm), settings(algorithm)
-    given = tuple(own[number])
     policy = shared_policy(own[number].get("policy", run[keys["policy"]]), number)
-    first = {} if policy is None else own[policy]
-    values = run | {keys[key]: value for key, value in (first | own[number]).items()} | {keys["policy"]: policy}
+    inherited = {} if policy is None else own[policy]
+    values = run | {keys[key]: value for key, value in (inherited | own[number]).items()} | {keys["policy"]: policy}
     places = {known[key].place: value for key, value in values.items()}
     return AgentConfig(
         **{field: values[key.format(algorithm=algorithm)] for field, key in AGENT_KEYS.items()},
         generator=_assemble(GeneratorResources, ("resources", "generator"), places),
         learner=_assemble(LearnerResources, ("resources", "learner"), places),
-        given=given,
+        given=tuple(own[number]),
     )
 
 

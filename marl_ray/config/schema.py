@@ -47,9 +47,8 @@ class CreditConfig(Section):
     turn_gradient_weights: tuple[float, ...] = (1.0,)
     """Weight of each turn in the loss, not all 0. null: all 1."""
     normalize_advantages: bool = False
-    """Whiten advantages: subtract the mean of the group and divide by its standard deviation. With a critic, mean and
-    deviation are taken over all completions of an agent in one turn of the batch. `advantage_normalization` is an
-    alias."""
+    """Whiten advantages: subtract the mean of the group (with a critic, of all completions of an agent in one turn of the
+    batch) and divide by its standard deviation. `advantage_normalization` is an alias."""
     counterfactual: Literal["empty", "median"] = "empty"
     """Replacement for an agent's completion when estimator difference computes the team's reward without the agent.
     empty: no completion; median: the completion of median return in its group."""
@@ -58,14 +57,12 @@ class CreditConfig(Section):
     groups; token_mean: average over all tokens of an optimizer step; constant: sequence_sum divided by max_new_tokens
     (Dr. GRPO)."""
     overlong: Literal["none", "mask", "penalty"] = "none"
-    """Treatment of completions truncated at max_new_tokens, as in DAPO. mask: exclude them from the loss but keep them
-    in the baseline of their siblings; penalty: subtract overlong_penalty from their return; none: no special
-    treatment."""
+    """Treatment of completions truncated at max_new_tokens, as in DAPO. none: as others; mask: exclude them from the loss
+    but keep them in the baseline of their siblings; penalty: subtract overlong_penalty from their return."""
     overlong_penalty: PositiveFloat = 1.0
     """With overlong penalty, the amount subtracted from the return of a truncated completion, in units of reward."""
     overlong_buffer: NonNegativeInt = 0
-    """With overlong penalty, the number of tokens before max_new_tokens over which the penalty rises from 0. 0: only
-    truncated completions are penalised."""
+    """With overlong penalty, the tokens before max_new_tokens over which it rises from 0. 0: only if truncated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +104,7 @@ class OptimizerConfig(Section):
     adam_beta2: Decay = 0.999
     """AdamW's decay rate of the second moment."""
     critic_learning_rate: PositiveFloat | None = None
-    """Peak learning rate of a critic's value head, which starts at 0. The separate model of maac uses the agent's rate.
-    null: the agent's rate for the head too."""
+    """Peak learning rate of a critic's value head, which starts at 0. null: the agent's rate, as for maac's model."""
     value_loss_coef: PositiveFloat = 0.6
     """Coefficient of the critic's squared error in the loss. With maac, whose weights are separate, it only scales the
     gradient that is clipped at max_grad_norm."""
@@ -163,8 +159,7 @@ class AgentDefaults(Section):
     temperature: Temperature = 0.8
     """Sampling temperature, at most 2, the engine's limit. All log-probabilities are computed at this temperature."""
     top_p: Fraction = 1.0
-    """Probability mass of nucleus sampling. Below 1, the sampling distribution differs from the learner's, which
-    `importance` corrects."""
+    """Probability mass of nucleus sampling. Below 1, sampling differs from the learner, which `importance` corrects."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32 master
     copy and computes in this type on a GPU, and in bfloat16 on a CPU with matrix units for it (AMX)."""
@@ -176,13 +171,11 @@ class AgentDefaults(Section):
     """Coefficient of the KL divergence to the reference policy, in units of reward per nat. The reference is the agent's
     model before training. 0: no reference policy."""
     estimator: str = "magrpo"
-    """Advantage estimator. null: the one named like the section. `advantage_mode` mean, rloo, max or raw is an
-    alias."""
+    """Advantage estimator. null: the one named like the section. `advantage_mode` (mean, rloo, max, raw) is an alias."""
     policy: NonNegativeInt | None = None
     """Number of an earlier agent whose policy (weights) this agent shares. null, or the agent's own number: a policy of
-    its own. Agents with one policy share one learner, one group of generators and one update from all their groups.
-    Settings that such an agent omits are taken from the first agent of the policy. 0 for the run: all agents share one
-    policy."""
+    its own. Agents with one policy share one learner, one group of generators and one update from all their groups, and
+    inherit omitted settings from the policy's first agent. 0 for the run: all agents share one policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,12 +183,9 @@ class AgentConfig(AgentDefaults):
     """Complete settings of one agent: its policy, sampling, learning and resources."""
 
     generator: GeneratorResources = field(default_factory=GeneratorResources)
-    """Resources of its generators."""
     learner: LearnerResources = field(default_factory=LearnerResources)
-    """Resources of its learner."""
     given: tuple[str, ...] = ()
-    """Keys that this agent sets itself. They keep their values when a default of the run changes. Only the config
-    package reads them."""
+    """Keys that this agent sets itself, which keep their values when a default of the run changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,8 +199,7 @@ class Config(Section):
     environment: str = "code_generation"
     """Environment, which defines roles, prompts, rewards and feedback texts. null: the environment of dataset.type."""
     agents: tuple[AgentConfig, ...] = ()
-    """One entry per agent: the name of its model or a mapping of its settings. Omitted settings have the run's values.
-    null: all agents are alike."""
+    """One entry per agent: the name of its model or a mapping of its own settings. null: all agents are alike."""
     compat: Literal["none", "comlrl"] = "none"
     """Defaults that reproduce another program, for settings of sampling and credit that the file omits. comlrl: CoMLRL
     1.4.3; docs/explanation/estimators.md lists the remaining differences. none: marl_ray's own defaults."""
@@ -235,10 +224,7 @@ class Config(Section):
 
     @property
     def importance(self) -> Importance:
-        """Resolved value of `optimizer.importance`.
-
-        auto is truncate if tokens come from older weights or if sampling is truncated for any agent, else none.
-        """
+        """Resolved value of `optimizer.importance`."""
         if self.optimizer.importance != "auto":
             return self.optimizer.importance
         if LOSS_REQUIREMENTS[self.optimizer.loss].own_importance_ratio:
@@ -254,19 +240,15 @@ class Config(Section):
     @property
     def policies(self) -> tuple[PolicyId, ...]:
         """Policies of the run, ordered by their first agents."""
-        firsts = [number if agent.policy is None else agent.policy for number, agent in enumerate(self.agents)]
-        return tuple(
-            PolicyId(tuple(number for number, first in enumerate(firsts) if first == policy))
-            for policy in sorted(set(firsts))
-        )
+        members: dict[int, tuple[int, ...]] = {}
+        for number, agent in enumerate(self.agents):
+            first = number if agent.policy is None else agent.policy
+            members[first] = (*members.get(first, ()), number)
+        return tuple(PolicyId(members[first]) for first in sorted(members))
 
     @property
     def learner_groups(self) -> tuple[tuple[PolicyId, ...], ...]:
-        """Policies grouped by learner process.
-
-        Each policy has its own process, except with `lora.share_base`: then policies with the same base model and the
-        same learner resources share one.
-        """
+        """Policies grouped by learner process: one per policy, unless `lora.share_base` joins them."""
         if not self.lora.share_base:
             return tuple((policy,) for policy in self.policies)
         groups: dict[tuple[str, LearnerResources], list[PolicyId]] = {}

@@ -44,7 +44,6 @@ class ModelConfig(Section):
     special_tokens: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     """Arguments for `tokenizer.add_special_tokens`, such as a list `additional_special_tokens`, all in the vocabulary."""
     model_kwargs: ModelKwargs = field(default_factory=ModelKwargs)
-    """Options for loading the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +96,8 @@ class RolloutConfig(Section):
     dynamic_sampling: bool = False
     """Skip tasks in which every group of every agent has equal returns, and sample further tasks instead (DAPO)."""
     max_extra_draws: NonNegativeInt | None = None
-    """With dynamic_sampling, the maximum number of further tasks per step (null: 3 times rollout_buffer_size). A step
-    that reaches this limit learns from the tasks found so far."""
+    """Maximum number of further tasks per step with dynamic_sampling. A step that reaches it learns from the tasks found
+    so far. null: 3 times rollout_buffer_size."""
     joint_mode: Literal["aligned", "cross"] = "aligned"
     """Pairing of completions into joint actions. aligned: joint action g is the g-th completion of every agent; cross:
     every combination of completions."""
@@ -107,11 +106,10 @@ class RolloutConfig(Section):
     early_termination_threshold: float | None = None
     """End a training episode at a node whose mean reward exceeds this value. null: never. Evaluation runs all turns."""
     max_staleness: NonNegativeInt = 0
-    """k: maximum number of versions by which the weights of any agent may lag behind a step when its episodes start, and
-    so the maximum staleness of a token. 0: the synchronous loop."""
+    """Maximum number of versions by which weights may lag behind a step when its episodes start. 0: synchronous."""
     inflight: Literal["continue", "drain"] = "continue"
-    """Handling of unfinished completions when new weights arrive. continue: sampling continues with the new weights;
-    drain: unfinished completions are finished first and no others are started."""
+    """Treatment of unfinished completions when new weights arrive. continue: continue with the new weights; drain: finish
+    them first and start no others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +119,7 @@ class EvaluationConfig(Section):
     eval_interval: NonNegativeInt = 0
     """Steps between evaluations, in addition to those before and after training. 0: only before and after."""
     eval_num_samples: PositiveInt | None = None
-    """Number of tasks to evaluate on, taken from the start of the eval split. null: all tasks."""
+    """Number of tasks to evaluate on, from the start of the eval split. null: all tasks."""
     eval_num_generations: PositiveInt = 1
     """Joint samples per evaluation task."""
     eval_temperature: TemperatureOrGreedy | None = None
@@ -172,8 +170,8 @@ class SandboxConfig(Section):
     test_timeout_s: PositiveFloat = 10.0
     """CPU time limit of a test in seconds."""
     program_timeout_s: PositiveFloat | None = None
-    """Wall-clock limit for all tests of a program in seconds (null: 6 * test_timeout_s). Remaining tests are skipped and
-    count as failed. Raise this limit for many or slow tests."""
+    """Wall-clock limit for all tests of a program in seconds, after which tests count as failed; raise it for many or
+    slow tests. null: 6 * test_timeout_s."""
     max_timeouts: PositiveInt = 3
     """Number of timeouts after which the remaining tests of a program are skipped."""
     memory_mb: PositiveInt = 512
@@ -346,10 +344,6 @@ class ResourcesConfig(Section):
     share of a GPU for both (null: 1); agents whose shares add up to one are placed on one GPU. Without GPUs, all actors
     share the memory of one node."""
     generator: GeneratorResources = field(default_factory=GeneratorResources)
-    """Default generator resources of the agents."""
     learner: LearnerResources = field(default_factory=LearnerResources)
-    """Default learner resources of the agents."""
     sandbox: SandboxResources = field(default_factory=SandboxResources)
-    """Pool of sandbox workers."""
     deadlines: Deadlines = field(default_factory=Deadlines)
-    """Timeouts of remote operations."""

@@ -12,11 +12,8 @@ from marl_ray.core.episode import Completion
 
 @dataclass(frozen=True, slots=True)
 class CriticSample:
-    """The critic's training data at one node, with states as token ids.
-
-    `rewards` [G] are the node's own rewards. `successors` [G] are the states that follow each completion: one per joint
-    action that contains the completion, none at the end of the episode.
-    """
+    """The critic's training data at one node, with states as token ids. `rewards` [G] are the node's own rewards.
+    `successors` [G] are the states after each completion: one per joint action that contains it, none at the end."""
 
     state: tuple[int, ...]
     rewards: tuple[float, ...]
@@ -28,10 +25,9 @@ class Group:
     """One agent's G completions of one prompt at one node, with the returns credited to them.
 
     `returns` [G] are the values that the estimator compares. `weights` [G] multiply the summed log-probabilities in the
-    loss, before the mini-batch's normalizer; 0 means no gradient. A group can therefore be learned from before the
-    number of groups is known. `baselines` [G] are subtracted from the returns by estimators that look beyond siblings
-    (`marl_ray.credit.returns`), else empty. With a critic, `critic_sample` is its training data, and `weights` are the
-    factors of advantages that the critic provides.
+    loss, before the mini-batch's normalizer, so that the number of groups may still be unknown. `baselines` [G] are
+    subtracted from the returns by some estimators (`marl_ray.credit.returns`), else empty. With a critic,
+    `critic_sample` is its training data, and `weights` are the factors of its advantages.
     """
 
     turn: int

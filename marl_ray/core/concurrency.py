@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class DeadlineExceeded(UserError):
-    """A wait that took longer than its deadline. The text names the peer and the setting, if there is one."""
+    """A wait that took longer than its deadline."""
 
     @classmethod
     def after(cls, deadline_s: float, waited_for: str, setting: str) -> DeadlineExceeded:

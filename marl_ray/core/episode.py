@@ -30,10 +30,6 @@ class Completion:
     `token_ids` are the sampled ids up to and including a final EOS. `logprobs`, of the same length, are the behaviour
     log-probabilities under the sampled distribution (temperature, top-p and top-k applied). `spans` are pairs (weight
     version, number of tokens) in the tokens' order; there are several if weights changed during generation.
-
-    Example:
-        >>> Completion((5, 6, 0), "ab", (-0.1, -0.2, -0.3), "stop", ((7, 2), (8, 1))).weight_version
-        7
     """
 
     token_ids: tuple[int, ...]
@@ -82,9 +78,9 @@ class Evidence(Protocol):
 class Outcome:
     """The environment's verdict on one joint action.
 
-    `reward` is the sum of `levels`. `metrics` are logged as means (0 or 1 for flags) and `counts` as sums, under their
-    own names (`sandbox/timeouts`). `rewards` holds one reward per agent, or is empty if all agents get `reward`.
-    `failure` is set if the execution gave no verdict; all other fields are meaningless then.
+    `reward` is the sum of `levels`. `metrics` are logged as means (0 or 1 for flags) and `counts` as sums. `rewards` has
+    one reward per agent, or is empty if all agents get `reward`. `failure` is set if the execution gave no verdict; all
+    other fields are meaningless then.
     """
 
     reward: float
@@ -122,9 +118,8 @@ class Node:
     """One turn: each agent's prompt, its group of completions, and the joint actions.
 
     Lists have one entry per agent. `children` and `transitions` (metrics of the transition to the child) are keyed by
-    the index of the joint action that leads to the child. `greedy` and `counterfactuals` are present if an estimator
-    needs them; `counterfactuals` holds, by agent, the reward of each joint action [J] with a counterfactual action in
-    place of the agent's completion.
+    the index of the joint action. `greedy` and `counterfactuals` are present if an estimator needs them: the latter are,
+    by agent, the rewards of the joint actions [J] with a counterfactual action in place of the agent's completion.
 
     If roles answer one after another, the prompt of a later role contains an earlier completion. `prompts` are then the
     prompts of the followed conversation branch, and the groups are the completions to these prompts. Every other branch

@@ -10,12 +10,7 @@ Kind = Literal["generator", "learner", "sandbox"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class PolicyId:
-    """A set of weights, identified by the agents that use it, in order.
-
-    Example:
-        >>> str(PolicyId((1,))), str(PolicyId((0, 2))), PolicyId((0, 2)).key, PolicyId((0, 2)).number
-        ('agent 1', 'policy 0', 'policy_0', 0)
-    """
+    """A set of weights, identified by the agents that use it, in order: `agent 1`, or `policy 0` if it is shared."""
 
     agents: tuple[int, ...]
 
@@ -45,13 +40,8 @@ class ActorId:
 
     `policy` is the policy that the actor samples from or trains; None for sandbox workers and for a learner process
     that several policies share. `replica` counts a policy's generators, the ranks of its learner, or the sandbox
-    workers, from 0; for a shared learner process it is the number of the first policy.
-
-    Example:
-        >>> str(ActorId("generator", PolicyId((1,)), 0)), str(ActorId("sandbox", None, 3))
-        ('agent 1 generator 0', 'sandbox 3')
-        >>> str(ActorId("learner", PolicyId((1,)))), str(ActorId("learner", PolicyId((1,)), 2))  # rank 0 has no number
-        ('agent 1 learner', 'agent 1 learner rank 2')
+    workers, from 0; for a shared learner process it is the number of the first policy. The text is `agent 1 generator 0`,
+    `agent 1 learner` (rank 0), `agent 1 learner rank 2` or `sandbox 3`.
     """
 
     kind: Kind

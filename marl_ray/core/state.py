@@ -26,12 +26,8 @@ class TrainerState:
 
     def after(self, joint_samples: int, optimizer_steps: int, prompt_samples: int = 0) -> TrainerState:
         """Return the state one step later."""
-        return TrainerState(
-            self.step + 1,
-            self.env_steps + joint_samples,
-            self.optimizer_steps + optimizer_steps,
-            self.prompt_samples + prompt_samples,
-        )
+        samples, steps = self.env_steps + joint_samples, self.optimizer_steps + optimizer_steps
+        return TrainerState(self.step + 1, samples, steps, self.prompt_samples + prompt_samples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,8 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
             [
                 "magrpo.advantage_normalization is an alias of magrpo.normalize_advantages",
                 "magrpo.normalize_advantages: true or false; default false",
-                "Whiten advantages: subtract the mean of the group and divide by its standard deviation. With a critic, "
-                "mean and deviation are taken over all completions of an agent in one turn of the batch. "
-                "`advantage_normalization` is an alias.",
+                "Whiten advantages: subtract the mean of the group (with a critic, of all completions of an agent in "
+                "one turn of the batch) and divide by its standard deviation. `advantage_normalization` is an alias.",
             ],
         ),
         (
@@ -60,8 +59,8 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
             [
                 "magrpo.top_p is an alias of model.top_p",
                 "model.top_p: a number above 0 and at most 1; default 1.0",
-                "Probability mass of nucleus sampling. Below 1, the sampling distribution differs from the learner's, "
-                "which `importance` corrects.",
+                "Probability mass of nucleus sampling. Below 1, sampling differs from the learner, which `importance` "
+                "corrects.",
                 "agents.N.top_p sets it for one agent.",
             ],
         ),
@@ -85,7 +84,7 @@ def test_settings_are_the_keys_of_a_saved_config() -> None:
             [
                 "magrpo.estimator: magrpo, grpo, marloo, maremax, mareinforce, remax, difference, reinforce_pp, or "
                 "module:Attr of a plug-in, or null; default null",
-                "Advantage estimator. null: the one named like the section. `advantage_mode` mean, rloo, max or raw is "
+                "Advantage estimator. null: the one named like the section. `advantage_mode` (mean, rloo, max, raw) is "
                 "an alias.",
                 "agents.N.estimator sets it for one agent.",
             ],
