@@ -1,7 +1,7 @@
 """The text of a capacity plan: memory tables, totals per node, time estimates and shortages.
 
-The time estimates follow a roofline model (Williams, Waterman and Patterson, 2009) of device data sheets. Decoding reads
-all weights and the KV cache per token of each running sequence, so it is bound by memory bandwidth until there are
+The time estimates follow a roofline model (Williams, Waterman and Patterson, 2009) of device data sheets. Each decoding
+step reads all weights and the KV cache of the running sequences, so it is bound by memory bandwidth until there are
 enough sequences to be bound by FLOP/s. Prefill and training are bound by FLOP/s.
 """
 

@@ -1,7 +1,7 @@
 """Memory estimates of a run's actors, by part, from model configurations. No weights are read or created.
 
-A learner's peak is its permanent state (process, weights, gradients, optimizer state, reference policy, critic) plus its
-largest micro-batch. An engine's peak is its process, weights, KV cache and largest batch.
+A learner's peak is its permanent state (process, weights, gradients, optimizer state, reference policy, critic) plus
+its largest micro-batch. An engine's peak is its process, weights, KV cache and largest batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLOAT_BYTES = 4
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes per parameter of an engine."""
 LEARNER_PROCESS, GENERATOR_PROCESS, SANDBOX_PROCESS = 535e6, 980e6, 150e6
-"""Memory of processes without a model; of learners and generators as measured by `python -m benchmarks.memory_accuracy`."""
+"""Memory of processes without a model. The first two are measured by `python -m benchmarks.memory_accuracy`."""
 ALLOCATOR_SHARE, ALLOCATOR_LIMIT = 0.5, 500e6
 """CPU memory that the C allocator retains beside a learner's activations, as a share of the activations and in bytes.
 Gradients occupy freed activation memory, so the next micro-batch needs new memory. Measured with `benchmarks.memory_accuracy`:
@@ -48,8 +48,7 @@ TYPICAL_PROMPT = 128
 
 @dataclass(frozen=True, slots=True)
 class LearnerSize:
-    """Sizes of a learner's model, from `marl_ray.learning.memory_profile.MemoryProfile`. `parameters` excludes adapters;
-    `activations` and `logits` are in bytes."""
+    """Sizes of a learner's model, as in `MemoryProfile`, but `parameters` excludes adapters."""
 
     parameters: int
     trained: int
@@ -68,7 +67,7 @@ class ProfilingFailed(UserError):
 
 @dataclass(frozen=True, eq=False)
 class ModelInfo:
-    """One model of a run. `config` is the result of `read_model_config`; `prompt` is a typical prompt length in tokens."""
+    """One model of a run, with its transformers configuration and a typical prompt length in tokens."""
 
     config: Any
     trust_remote_code: bool

@@ -68,7 +68,7 @@ class PlacementGroups:
 
 
 async def reserve(plan: PlacementPlan, deadline_s: float) -> PlacementGroups:
-    """Reserve the bundles of a plan. Raises UserError if the cluster cannot provide them within `deadline_s` seconds."""
+    """Reserve the bundles of a plan. Raises UserError if the cluster lacks the resources for `deadline_s` seconds."""
     if _can_ever_fit(plan.bundles):
         group = placement_group([bundle.resources() for bundle in plan.bundles], strategy="PACK")
         if await _wait_ready(group, deadline_s):

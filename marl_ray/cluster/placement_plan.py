@@ -62,7 +62,7 @@ class PlacementError(UserError):
 def make_plan(config: Config, cluster_has_gpus: bool) -> PlacementPlan:
     """Return the bundles of all actors.
 
-    Raises PlacementError for GPUs without a weight transport, and for engines that need more than their device's memory.
+    Raises PlacementError for GPUs without a weight transport and for engines that need more than their GPU's memory.
     """
     if config.resources.colocate:
         return _make_colocated_plan(config, cluster_has_gpus)
@@ -227,7 +227,7 @@ def describe_demand(plan: PlacementPlan) -> str:
 
 
 def describe_demands(config: Config) -> str:
-    """Return the requested resources on clusters without and with GPUs. Raises PlacementError if both are impossible."""
+    """Return the resources needed on a cluster without and with GPUs. Raises PlacementError if both are impossible."""
     parts, errors = [], []
     for has_gpus, cluster in ((False, "without GPUs"), (True, "with GPUs")):
         try:

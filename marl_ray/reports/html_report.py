@@ -57,7 +57,7 @@ class RunView:
 
 
 def render_report(folders: Sequence[RunFolder], episodes: int) -> str:
-    """Return the HTML page, with the `episodes` best, worst and last episodes each; several runs get a comparison first.
+    """Return the HTML page, with the `episodes` best, worst and last episodes each, and a comparison of several runs.
 
     A run may still be training. Raises UserError for a folder without a run and for damaged files.
     """

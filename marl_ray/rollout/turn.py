@@ -9,10 +9,10 @@ completions of different prompts are not siblings. Therefore one branch is follo
 - Every other branch is continued by one completion per later agent, whose prompt contains that branch. This gives the
   earlier completions a reward; nothing is learned from the continuation.
 
-Every agent then has one group per node, G completions of one prompt, and every joint action was sampled as a whole:
-each later agent has read the completions that its own completion is combined with. With k rounds and joint mode aligned
-there are k (G - 1) + 1 joint actions, where a group per earlier completion would need G^k. The followed completion is
-credited with the mean over its G continuations, its siblings with their single continuation; both are unbiased.
+Every agent then has one group per node, and every joint action was sampled as a whole. With k rounds and joint mode
+aligned there are k (G - 1) + 1 joint actions, where a group per earlier completion would need G^k. The followed
+completion is credited with the mean over its G continuations, its siblings with their single continuation; both are
+unbiased.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Generate = Callable[[int, str, int], Awaitable[Generation]]
 PromptAfter = Callable[[int, str, Mapping[int, str]], str]
 """Returns an agent's prompt from its initial prompt and the earlier completions' texts by agent."""
 JointMode = Callable[[Sequence[int]], list[tuple[int, ...]]]
-"""Returns joint actions from each agent's group size. Entry i of a joint action is the index of agent i's completion."""
+"""Returns joint actions from each agent's group size. Entry i of a joint action indexes agent i's completions."""
 Handoff = Callable[[Sequence[float], random.Random], list[int]]
 """Returns the joint actions to expand, from their rewards and the node's random stream."""
 

@@ -1,8 +1,8 @@
 """Building a batch from episodes that finish in any order.
 
-Groups leave in the order of the batch (`marl_ray.credit.groups`), so the order in which episodes finish changes nothing.
-A group is put on its policy's queue once all groups before it are known; if an estimator or a critic compares the whole
-batch, once all groups are known, so that the learner starts after the rollout.
+Groups leave in the order of the batch (`marl_ray.credit.groups`), whatever the order in which episodes finish. A group
+is put on its policy's queue once all groups before it are known; if an estimator or a critic compares the whole batch,
+once all groups are known, so that the learner starts after the rollout.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class BatchBuilder:
         self._put_groups()
 
     def _put_groups(self) -> None:
-        """Put the groups of nodes at which all agents of a policy have theirs, up to the end of the first mini-batch."""
+        """Put the groups of nodes that are complete for all agents of a policy, within the first mini-batch."""
         if critic_needs_whole_batch(self.config.credit):
             return
         size = self.config.optimizer.train_batch_size

@@ -45,8 +45,7 @@ class BatchProducer:
         self._unassigned: dict[int, Episode] = {}
         """With dynamic sampling: finished episodes whose batch is not known yet, by sample."""
         self._sampled: dict[int, dict[int, tuple[Episode, bool]]] = {}
-        """With dynamic sampling: episodes of batches that are not in the log yet, and whether each is informative, by step
-        and sample."""
+        """With dynamic sampling: episodes that are not in the log yet and their informativeness, by step and sample."""
 
     def queue(self, step: int, policy: PolicyId) -> GroupQueue:
         """Return the queue of one policy's batch, which may be empty so far."""

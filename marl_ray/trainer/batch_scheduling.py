@@ -1,8 +1,8 @@
 """Decisions about which batch and which sample may start. Pure: no actor, no clock, no waiting.
 
 A run is a sequence of batches b = 0, 1, ... Every agent makes one update per batch, in order; version v of an agent is
-its weights after v updates. With staleness bound k, batch b may start when every agent has version b - k or a newer one.
-Weights only become newer, so no token of batch b has a version below b - k; and because version b + 1 needs batch b, no
+its weights after v updates. With staleness bound k, batch b may start when every agent has version b - k or a newer
+version. Weights only become newer, so no token of batch b has a version below b - k; and because version b + 1 needs batch b, no
 token of batch b has a version above b. With k = 0 all agents are in step.
 
 The evaluation "at step e" uses version e of every agent. No agent moves on to version e + 1 before the evaluation is

@@ -38,7 +38,7 @@ class RunInputs:
 
 @dataclass(frozen=True, slots=True)
 class LoopContext:
-    """State shared by the rollout and learner tasks. `condition` is notified whenever `gate` or a recorded step changes."""
+    """State shared by the rollout and learner tasks. `condition` is notified when `gate` or a recorded step changes."""
 
     config: Config
     folder: RunFolder
