@@ -105,15 +105,9 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
     compares = [analysis.compares(block) for block in blocks]
     instrument = AssertInstrumenter(analysis, InstanceAnalysis([*statements, *helpers], remote))  # changes the blocks
     codes = [_compile_test([*map(instrument.visit, block)], number) for number, block in enumerate(blocks, 1)]
-    cases = [
-        Case(source, code, text, in_guest=reason, compares=comparing, variables=flow)
-        for source, code, text, reason, comparing, flow in zip(
-            shown, codes, plain, reasons, compares, flows, strict=True
-        )
-    ]
     return Suite(
         form="asserts" if whole_items else "check",
-        cases=tuple(cases),
+        cases=tuple(map(Case, shown, codes, plain, reasons, compares, flows)),
         remote=frozenset(remote),
         helpers=tuple(compile_statements([node], "<prompt>") for node in helpers),
         preamble=preamble,
@@ -125,7 +119,7 @@ def assert_suite(items: list[list[ast.stmt]], entry_point: str, prompt: str, who
 
 def _compile_test(body: list[ast.stmt], number: int) -> CodeType:
     try:
-        return compile_statements(body, "<test>")
+        return compile_statements([*map(ast.fix_missing_locations, body)], "<test>")
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"test {number} cannot be compiled: {error}") from None
 

@@ -22,10 +22,9 @@ def parse(source: str) -> ast.Module:
 
 
 def compile_statements(statements: list[ast.stmt], filename: str) -> CodeType:
-    """Compile statements, from any thread. Nodes without a location get their parent's."""
-    module = ast.fix_missing_locations(ast.Module(statements, []))
+    """Compile statements, from any thread."""
     with _AST_LOCK:
-        return compile(module, filename, "exec", dont_inherit=True)
+        return compile(ast.Module(statements, []), filename, "exec", dont_inherit=True)
 
 
 def walk_all(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -46,7 +45,8 @@ class Statement:
         self.case = case
         self.node = node
         self.binds = bound_names(node)
-        self.uses = _loaded_names(node) - set(_inner_bindings(node))
+        names = {part for part in ast.walk(node) if isinstance(part, ast.Name)}
+        self.uses = {part.id for part in names if isinstance(part.ctx, ast.Load)} - set(_inner_bindings(node))
         self.kills: Set[str] = set()
         if isinstance(node, ast.Assign):
             self.kills = stored_names(*node.targets) - self.uses
@@ -97,10 +97,6 @@ def names_in(*nodes: ast.AST) -> set[str]:
 
 def imported_name(item: ast.alias) -> str:
     return (item.asname or item.name).partition(".")[0]
-
-
-def _loaded_names(node: ast.AST) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
 
 
 def _inner_bindings(statement: ast.stmt) -> Iterator[str]:

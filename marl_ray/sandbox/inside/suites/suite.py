@@ -25,21 +25,21 @@ class Case:
 
     - `source`: the text shown in reports
     - `code`, `plain`: instrumented code for the judge, and plain source for the guest (asserts only)
-    - `stdin`, `stdout`: input and expected output (form "stdio" only)
-    - `unit`: class and method (form "unittest" only)
     - `in_guest`: why the judge cannot evaluate this test; empty if it can
     - `compares`: the test compares objects of the program with each other, so the program must be asked
+    - `stdin`, `stdout`: input and expected output (form "stdio" only)
+    - `unit`: class and method (form "unittest" only)
     """
 
     source: str
     code: CodeType | None = None
     plain: str = ""
-    stdin: str = ""
-    stdout: str = ""
-    unit: tuple[str, str] | None = None
     in_guest: str = ""
     compares: bool = False
     variables: VariableFlow = field(default_factory=VariableFlow)
+    stdin: str = ""
+    stdout: str = ""
+    unit: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
