@@ -38,8 +38,7 @@ def check_environment(
     responses: Sequence[Sequence[str]],
     execute: Execute | None = None,
 ) -> None:
-    """Check an environment on every task with the joint actions in `responses`, one text per agent each, and with
-    unusual responses.
+    """Check an environment on every task with joint actions, one text per agent each, and with unusual responses.
 
     `execute` is required if attempts have programs.
     """
@@ -53,10 +52,9 @@ def check_environment(
         for attempt, report in _attempts(environment, task, joint, execute):
             outcome = environment.outcome(attempt, report)
             _check_outcome(outcome, environment.num_agents)
-            _require(
-                _content(outcome) == _content(environment.outcome(attempt, report)),
-                "outcome is not a function of attempt and report: two calls returned different outcomes",
-            )
+            again = environment.outcome(attempt, report)
+            problem = "outcome is not a function of attempt and report: two calls returned different outcomes"
+            _require(_content(outcome) == _content(again), problem)
             _check_prompt_parts(environment, task, attempt, outcome)
             probe_metrics = _check_probes(environment, attempt, report, execute)
             if not outcome.failure:
@@ -73,10 +71,8 @@ def check_dataset(dataset: DatasetType, rows: Sequence[DataRow]) -> None:
         _require(isinstance(task, Task), f"row {number}: task must return a Task, not {task!r}")
         for name in ("id", "prompt"):
             text = getattr(task, name)
-            _require(
-                isinstance(text, str) and text.strip() != "",
-                f"row {number}: the task's {name} must be a non-empty string",
-            )
+            is_valid = isinstance(text, str) and text.strip() != ""
+            _require(is_valid, f"row {number}: the task's {name} must be a non-empty string")
         _require(isinstance(task.fields, Mapping), f"row {number}: fields must be a mapping")
         for name, value in task.fields.items():
             _require(isinstance(name, str), f"row {number}: the names of fields must be strings, not {name!r}")
@@ -110,10 +106,8 @@ def check_mode(
     for task in tasks:
         for attempt, report in _attempts(environment, task, joint, execute):
             messages, metrics = asyncio.run(mode.messages(task, attempt, environment.outcome(attempt, report)))
-            _require(
-                len(messages) == environment.num_agents,
-                f"messages must have one entry for each of {environment.num_agents} agents, not {len(messages)}",
-            )
+            expected = f"one entry for each of {environment.num_agents} agents"
+            _require(len(messages) == environment.num_agents, f"messages must have {expected}, not {len(messages)}")
             for message in messages:
                 _check_lines("messages", message.lines)
                 _check_text("an edit", message.edit)
@@ -137,21 +131,16 @@ def check_estimator(estimator: Callable[[Tensor], Tensor]) -> None:
         f"advantages must be a {rows.dtype} tensor of the returns' shape {tuple(rows.shape)}",
     )
     _require(bool(torch.isfinite(advantages).all()), "advantages must be finite")
-    _require(
-        torch.equal(advantages, estimator(rows)), "the estimator returns different advantages for the same returns"
-    )
+    again = estimator(rows)
+    _require(torch.equal(advantages, again), "the estimator returns different advantages for the same returns")
     alone = torch.stack([estimator(row) for row in rows])
     _require(torch.allclose(advantages, alone), "a group's advantages must not depend on other groups")
     order = torch.tensor([2, 0, 3, 1])
-    _require(
-        torch.allclose(estimator(rows[:, order]), advantages[:, order]),
-        "advantages must not depend on the siblings' order",
-    )
+    in_order = torch.allclose(estimator(rows[:, order]), advantages[:, order])
+    _require(in_order, "advantages must not depend on the siblings' order")
     higher = rows[:, :, None] > rows[:, None, :]
-    _require(
-        bool((advantages[:, :, None] >= advantages[:, None, :])[higher].all()),
-        "a sibling with a higher return must not have a lower advantage",
-    )
+    is_monotonic = bool((advantages[:, :, None] >= advantages[:, None, :])[higher].all())
+    _require(is_monotonic, "a sibling with a higher return must not have a lower advantage")
 
 
 def _check_texts(environment: Environment[Any], task: Task) -> None:

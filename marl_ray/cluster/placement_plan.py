@@ -111,10 +111,8 @@ def generator_plan(config: Config, number: int, cluster_has_gpus: bool) -> Place
     agents, policy = make_plan(config, cluster_has_gpus).agents, config.policy_of(number)
     generator = config.agents[number].generator
     if config.resources.colocate:
-        agents = tuple(
-            replace(placement, generator_gpus=_gpu_share(config, agent, cluster_has_gpus), device=None)
-            for agent, placement in enumerate(agents)
-        )
+        shares = [_gpu_share(config, agent, cluster_has_gpus) for agent in range(len(agents))]
+        agents = tuple(replace(a, generator_gpus=gpus, device=None) for a, gpus in zip(agents, shares, strict=True))
     ids = [ActorId("generator", policy, replica) for replica in range(generator.replicas)]
     return PlacementPlan(tuple(Bundle((id,), generator.cpus, agents[number].generator_gpus) for id in ids), agents)
 

@@ -166,7 +166,7 @@ class BatchProducer:
     async def _log_sampled(self, sampler: DynamicSampler) -> None:
         """Complete dynamically sampled batches in their order."""
         for step in range(self.resume_state.logged, self.total):
-            await self.context.condition.wait_for(sampler.is_complete, step)
+            await self.context.condition.wait_for(lambda b: b < sampler.batch, step)
             samples = self._sampled.pop(step)
             skipped = tuple(sample for sample, (_, informative) in samples.items() if not informative)
             await self._complete(step, [episode for episode, _ in samples.values()], skipped)

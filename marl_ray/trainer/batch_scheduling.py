@@ -149,10 +149,6 @@ class DynamicSampler:
                 batch, used, informative = batch + 1, 0, 0
         return batch
 
-    def is_complete(self, batch: int) -> bool:
-        """Return whether all samples of a batch are known."""
-        return batch < self.batch
-
     def may_start(self, open_until: int) -> bool:
         """Return whether the next sample may start if batches up to `open_until` are open."""
         return self.latest_batch <= min(open_until, self.total - 1)
