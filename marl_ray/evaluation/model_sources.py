@@ -183,7 +183,7 @@ def merged_adapters(
 
 def _merge(folder: str, base: str, model: ModelConfig, stack: ExitStack) -> str:
     """Return the folder of the merged model. It keeps the adapter's name, on which the prompt format depends."""
-    from marl_ray.learning.export import save_merged_model  # torch
+    from marl_ray.learning.learner_files import save_merged_model  # torch
 
     logger.info(f"merging adapter {folder} into {base}")
     adapter = Path(folder)

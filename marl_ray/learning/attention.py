@@ -4,12 +4,9 @@ A packed sequence is a row of groups without padding, each a prompt followed by 
 
     prompt 1 | completion 1.1 | completion 1.2 | prompt 2 | completion 2.1 ...
 
-A causal mask over the whole sequence would compare every token with every earlier one, most of them unrelated. Here the
-prompt attends to itself, and the completions attend to the prompt and to themselves, stacked as a batch if their
-lengths allow it.
-
-The function is registered with transformers as attention `PACKED`, so it works for every architecture whose attention
-can be replaced there. Groups are passed as keyword arguments of the model.
+The prompt attends to itself, and each completion to the prompt and to itself; completions are stacked as a batch if
+their lengths allow it. The function is registered with transformers as attention `PACKED`, for every architecture whose
+attention can be replaced there. Groups are passed as keyword arguments of the model.
 """
 
 from __future__ import annotations
@@ -25,51 +22,43 @@ PACKED = "marl_ray_packed"
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
-    """Indices that arrange n completions as a batch of n rows of W tokens.
-
-    gather: [n * W], the index of each entry among the S completion tokens; the last token repeats in short rows.
-    scatter: [S], the entry of each token in the batch.
-    """
-
-    gather: torch.Tensor
-    scatter: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class PackedGroup:
-    """Position of a group in the packed sequence: a prompt of `prompt` tokens, then n completions of S tokens in total.
+    """Position of a group in the packed sequence: a prompt of `prompt` tokens, then `count` completions of S tokens.
 
-    owner: [S], the completion of each token. stack: None if stacking costs more than a full mask over all completion
-    tokens. longest: tokens of the longest sequence.
+    - owner: [S], the completion of each token;
+    - longest: tokens of the longest sequence;
+    - gather: [count * W], the indices of the S tokens that arrange completions as a batch of rows of W tokens; the last
+      token repeats in short rows. None if a batch costs more than a full mask over all completion tokens;
+    - scatter: [S], the entry of each token in the batch, or None.
     """
 
     prompt: int
-    lengths: tuple[int, ...]
+    count: int
     owner: torch.Tensor
-    stack: Stack | None
     longest: int
+    gather: torch.Tensor | None = None
+    scatter: torch.Tensor | None = None
 
     @classmethod
     def of(cls, prompt: int, lengths: Sequence[int]) -> PackedGroup:
         """Return the group of a prompt with completions of these `lengths`, which may be empty."""
         if not lengths:
-            return cls(prompt, (), torch.zeros(0, dtype=torch.long), None, prompt)
+            return cls(prompt, 0, torch.zeros(0, dtype=torch.long), prompt)
         count, width, size = len(lengths), max(lengths), sum(lengths)
         sizes = torch.tensor(lengths).unsqueeze(1)
-        stack = None
-        if count * width * (prompt + width) <= size * (prompt + size):
-            columns = torch.arange(width).unsqueeze(0)
-            first = sizes.cumsum(0) - sizes
-            gather = (first + columns.minimum(sizes - 1)).flatten()
-            stack = Stack(gather, (columns < sizes).flatten().nonzero().squeeze(1))
-        owner = torch.arange(count).repeat_interleave(sizes.squeeze(1))
-        return cls(prompt, tuple(lengths), owner, stack, prompt + width)
+        group = cls(prompt, count, torch.arange(count).repeat_interleave(sizes.squeeze(1)), prompt + width)
+        if count * width * (prompt + width) > size * (prompt + size):
+            return group
+        columns = torch.arange(width).unsqueeze(0)
+        gather = (sizes.cumsum(0) - sizes + columns.minimum(sizes - 1)).flatten()
+        return replace(group, gather=gather, scatter=(columns < sizes).flatten().nonzero().squeeze(1))
 
     def to(self, device: torch.device) -> PackedGroup:
         """Return a copy on `device`."""
-        stack = self.stack and Stack(self.stack.gather.to(device), self.stack.scatter.to(device))
-        return replace(self, owner=self.owner.to(device), stack=stack)
+        group = replace(self, owner=self.owner.to(device))
+        if self.gather is None or self.scatter is None:
+            return group
+        return replace(group, gather=self.gather.to(device), scatter=self.scatter.to(device))
 
 
 def packed_attention(
@@ -106,11 +95,10 @@ def packed_attention(
     for number, group in enumerate(groups):
         prompt, completions = 2 * number, 2 * number + 1
         outputs.append(_prompt(queries[prompt], keys[prompt], values[prompt], scaling))
-        if not group.lengths:
-            continue
-        attend = _skewed if group.stack is None else _stacked
-        both = slice(prompt, completions + 1)
-        outputs.append(attend(queries[completions], keys[both], values[both], group, scaling))
+        if group.count:
+            attend = _skewed if group.gather is None else _stacked
+            both = slice(prompt, completions + 1)
+            outputs.append(attend(queries[completions], keys[both], values[both], group, scaling))
     return torch.cat(outputs).unsqueeze(0), None
 
 
@@ -139,12 +127,13 @@ def _stacked(
     `keys` and `values` each hold the prompt's and the completions' states. The H / K queries that share a key are rows of
     one matrix, so keys and values are not copied per head.
     """
-    assert group.stack is not None
-    stack, count, heads = group.stack, len(group.lengths), keys[0].shape[1]
+    gather, scatter, count, heads = group.gather, group.scatter, group.count, keys[0].shape[1]
+    assert gather is not None
+    assert scatter is not None
 
     def stacked(states: torch.Tensor) -> torch.Tensor:
         """Return the states as [n, heads, W, D]."""
-        return states[0].index_select(1, stack.gather).unflatten(1, (count, -1)).transpose(0, 1)
+        return states[0].index_select(1, gather).unflatten(1, (count, -1)).transpose(0, 1)
 
     def behind_prompt(states: Sequence[torch.Tensor]) -> torch.Tensor:
         prompt, completions = states
@@ -161,7 +150,7 @@ def _stacked(
         scale=scaling,
     )
     output = output.unflatten(2, (repeats, width)).flatten(1, 2)
-    return output.transpose(1, 2).flatten(0, 1).index_select(0, stack.scatter)
+    return output.transpose(1, 2).flatten(0, 1).index_select(0, scatter)
 
 
 def _skewed(

@@ -1,8 +1,6 @@
 """CPU offload of a learner's state while other actors use its device.
 
-On a GPU, weights, buffers, critic, reference policy and optimizer state move to host memory and back, and the
-allocator's cache is released, so that only the CUDA context stays on the device. On a CPU, gradients and the
-allocator's free memory are released.
+On a GPU, only the CUDA context stays on the device. On a CPU, gradients and the allocator's free memory are released.
 """
 
 from __future__ import annotations

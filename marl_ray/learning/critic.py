@@ -1,23 +1,12 @@
 """A critic: a value of each state that serves as the baseline of returns, in place of siblings.
 
-V(s) is linear in the model's last hidden state at the state's last token, and 0 before training. With target y of a
-completion its advantage is A = y - V(s):
-
-    td   y = r + discount * mean(V(s') over the successor states), or r at the end of the episode
-    mc   y = r + discount * mean(returns of the children): the return that estimators use
-
-With normalize_advantages, advantages are whitened over all groups of the same turn in the batch.
-
-The critic's loss is value_loss_coef * mean over groups and siblings of (y - V(s))^2. Values in targets and advantages
-are those before the batch's first optimizer step and carry no gradient.
-
-Sutton and Barto, "Reinforcement learning", chapter 13.5; for turns of language agents as in CoMLRL 1.4 ("LLM
-collaboration with multi-agent reinforcement learning", Liu et al., 2025).
+V(s) is linear in the model's last hidden state at the state's last token, and 0 before training. Values in targets and
+advantages are those before the batch's first optimizer step and carry no gradient (docs/explanation/actor_critic.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean
@@ -29,7 +18,7 @@ from marl_ray.config import AgentConfig, CreditConfig, OptimizerConfig
 from marl_ray.core.batch import CriticSample, CriticStats, Group
 from marl_ray.credit.groups import advantages_by_turn, critic_needs_whole_batch
 from marl_ray.learning.attention import PackedGroup
-from marl_ray.learning.micro_batches import PADDING
+from marl_ray.learning.micro_batches import PADDING, split_if_full
 from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_optimizer
 from marl_ray.learning.policy_model import LogprobModel, compute_in
 
@@ -46,10 +35,9 @@ class ValueEstimate:
 
 
 class Critic:
-    """A value head on `body`, and an optimizer of the critic's own parameters.
+    """A value head on `body`, and an optimizer of the head and, with `own_body`, of the body's trainable parameters.
 
-    Its own parameters are the head and, with `own_body`, the trainable parameters of the body. A body that is shared
-    with the policy receives the gradient of the critic's loss in addition to the policy's.
+    A body that is shared with the policy receives the gradient of the critic's loss in addition to the policy's.
     """
 
     def __init__(
@@ -76,7 +64,7 @@ class Critic:
         self.optimizer, self.schedule = make_optimizer(groups, settings, total_steps)
 
     def modules(self) -> list[torch.nn.Module]:
-        """Return the modules of the critic; the body may be shared with the policy."""
+        """Return the head and the body, which may be shared with the policy."""
         return [self.head, self._body.model]
 
     def credit_groups(self, groups: Sequence[Group]) -> tuple[list[Group], list[ValueEstimate]]:
@@ -98,7 +86,8 @@ class Critic:
         """
         self.optimizer.zero_grad()
         total = 0.0
-        for portion in self._portions(estimates):
+        most = self._settings.microbatch_tokens  # padded
+        for portion in split_if_full(estimates, lambda part: max(len(e.state) for e in part) * len(part) > most):
             values = self._values([one.state for one in portion])
             errors = [
                 (torch.tensor(one.targets, device=value.device) - value).square().mean()
@@ -110,11 +99,10 @@ class Critic:
         return total
 
     def clip(self) -> float:
-        """Scale the gradients of its own parameters to at most `max_grad_norm`, and return their norm before."""
+        """Clip the gradients of the critic's own parameters, and return their norm before."""
         return clip_gradients(self.parameters, self._settings)
 
     def step(self) -> None:
-        """Take one optimizer step with its own parameters."""
         self.optimizer.step()
         self.schedule.step()
 
@@ -128,7 +116,6 @@ class Critic:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a state from `state`."""
         self.head.load_state_dict(state["head"])
         with torch.no_grad():
             for name, parameter in self._of_body.items():
@@ -160,18 +147,6 @@ class Critic:
             hidden = last_hidden(self._body, states)
         return self.head(hidden.float()).squeeze(-1)
 
-    def _portions(self, estimates: Sequence[ValueEstimate]) -> Iterator[list[ValueEstimate]]:
-        """Yield the estimates in order, in portions of at most microbatch_tokens padded tokens, or of one estimate."""
-        pending: list[ValueEstimate] = []
-        for one in estimates:
-            longest = max(len(other.state) for other in (*pending, one))
-            if pending and longest * (len(pending) + 1) > self._settings.microbatch_tokens:
-                yield pending
-                pending = []
-            pending.append(one)
-        if pending:
-            yield pending
-
 
 def last_hidden(logprob_model: LogprobModel, states: Sequence[StateIds]) -> torch.Tensor:
     """Return the model's last hidden state at the last token of each state, [S, H]."""
@@ -202,11 +177,10 @@ def make_critic(
 ) -> Critic | None:
     """Return the configured critic, or None.
 
-    - iac (independent actor-critic): a value head on the policy's own layers, as in CoMLRL 1.4 without a separate
-      critic. Shared weights are trained on the sum of both losses; only the head has an optimizer of its own.
-    - maac (multi-agent actor-critic): a value head on a separate copy of the initial model, which reads the prompts of
-      all agents. CoMLRL 1.4 trains one critic with every agent's update; here each learner has its own, so that it
-      remains a function of its own batches. The critics start alike and read the same states.
+    - iac (independent actor-critic): a value head on the policy's own layers, which are trained on the sum of both
+      losses; only the head has an optimizer of its own.
+    - maac (multi-agent actor-critic): a value head on a copy of the initial model, which reads the prompts of all
+      agents. Each learner has its own critic, so that it remains a function of its own batches.
     """
     if credit.critic == "none":
         return None

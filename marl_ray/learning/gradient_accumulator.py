@@ -1,46 +1,111 @@
-"""Accumulation of the gradient of one mini-batch while its groups arrive."""
+"""Gradient and statistics of one mini-batch, accumulated while its groups arrive, and the statistics of an update."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 
 from marl_ray.config import OptimizerConfig
+from marl_ray.core.batch import ClippingStats, ImportanceRatioStats, UpdateStats
 from marl_ray.learning import losses
-from marl_ray.learning.critic import ValueEstimate
+from marl_ray.learning.critic import ValueEstimate, critic_stats
 from marl_ray.learning.logprobs import token_logprobs_and_entropies
 from marl_ray.learning.micro_batches import NO_TOKEN, MicroBatch, MicroBatcher, PromptRow
 from marl_ray.learning.policy_model import LogprobModel, compute_in, token_logits
-from marl_ray.learning.update_stats import ClippingAccumulator, ImportanceRatioAccumulator
 from marl_ray.models.lora import trainable
+
+
+class _TokenSums:
+    """Sums and one maximum over tokens of micro-batches and ranks, in float64, where ratios do not overflow."""
+
+    def __init__(self, size: int) -> None:
+        self.tokens = 0
+        self._sums = [0.0] * size
+        self._max = 0.0
+
+    def _add(self, tokens: int, sums: Sequence[torch.Tensor], maximum: torch.Tensor) -> None:
+        *values, largest = torch.stack([*sums, maximum]).tolist()  # one synchronisation with the device
+        self.tokens += tokens
+        self._sums = [total + value for total, value in zip(self._sums, values, strict=True)]
+        self._max = max(self._max, largest)
+
+    def __iadd__(self, other: Self) -> Self:
+        self.tokens += other.tokens
+        self._sums = [mine + theirs for mine, theirs in zip(self._sums, other._sums, strict=True)]
+        self._max = max(self._max, other._max)
+        return self
+
+
+class ImportanceRatioAccumulator(_TokenSums):
+    """Statistics of the importance ratios pi(token) / behaviour(token) of at least one trained token."""
+
+    def __init__(self, mode: str, bound: float) -> None:
+        super().__init__(4)
+        self._mode, self._bound = mode, bound
+
+    def add(self, logprobs: torch.Tensor, behaviour_logprobs: torch.Tensor) -> None:
+        """Add tokens given by their log-probabilities, both [S] without padding."""
+        if not len(logprobs):
+            return
+        differences = logprobs.detach().double() - behaviour_logprobs.double()
+        ratios = differences.exp()
+        cut = losses.exceeds_bound(ratios, self._mode, self._bound).sum().double()
+        self._add(len(logprobs), [differences.abs().sum(), ratios.sum(), ratios.square().sum(), cut], ratios.max())
+
+    @property
+    def logprob_gap(self) -> float:
+        """Mean absolute difference of log-probabilities in nats per token."""
+        return self._sums[0] / self.tokens
+
+    @property
+    def stats(self) -> ImportanceRatioStats:
+        _, total, squares, cut = self._sums
+        effective = total * total / (self.tokens * squares) if squares else 0.0
+        return ImportanceRatioStats(total / self.tokens, self._max, cut / self.tokens, effective)
+
+
+class ClippingAccumulator(_TokenSums):
+    """Statistics of the ratios in the loss, from the policy at which they are 1: KL and fraction of clipped tokens."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+
+    def add(self, log_ratios: torch.Tensor, ratios: torch.Tensor, clipped: torch.Tensor) -> None:
+        """Add tokens given by log pi - log old, the ratio in the loss, and whether their gradient is zero; all [S]."""
+        if not len(log_ratios):
+            return
+        own = log_ratios.double()
+        sums = [clipped.sum().double(), ratios.double().sum(), (own.exp() - 1 - own).sum()]
+        self._add(len(log_ratios), sums, ratios.double().max())
+
+    @property
+    def stats(self) -> ClippingStats | None:
+        if not self.tokens:
+            return None
+        clipped, ratios, kl = (total / self.tokens for total in self._sums)
+        return ClippingStats(clipped, ratios, self._max, kl)
 
 
 class GradientAccumulator:
     """The gradient of a mini-batch's loss in the policy's parameters, which are cleared first.
 
-    The loss is a sum over all tokens (`marl_ray.learning.losses`) divided by the mini-batch's normalizer. The sum is
-    linear in the groups, so gradients are accumulated as groups arrive, and divided once in `close`. The assignment of
-    groups to micro-batches depends on their order only, so the result is bit-identical for any portions.
+    The loss is a sum over tokens and linear in the groups, so gradients are accumulated as groups arrive, and divided
+    by the mini-batch's normalizer once, in `close`. The assignment of groups to micro-batches depends on their order
+    only, so the result is bit-identical for any portions. The token filter of m2po depends on all groups: they wait
+    for `close`, which runs one more forward pass. With several ranks, each rank receives all groups and computes its
+    share of the tokens; `close` sums over ranks.
 
-    Loss m2po needs all groups before the first gradient, because its token filter depends on all of them. All groups
-    wait for `close`, which runs one more forward pass.
-
-    With several ranks, each rank has an accumulator, receives all groups and computes its share of the tokens; `close`
-    sums over ranks.
-
-    Attributes:
-    - groups: number of groups added;
-    - loss: sum over the groups, divided by the normalizer in `close`;
-    - importance_ratios, clipping: ratio statistics of the trained tokens;
-    - value_estimates: the critic's estimates for the groups; the gradient of the critic's loss is not computed here.
+    `groups` is the number of added groups, and `value_estimates` the critic's estimates for them.
     """
 
     def __init__(self, policy: LogprobModel, settings: OptimizerConfig) -> None:
         for parameter in trainable(policy.model):
             parameter.grad = None
-        self.groups = 0
-        self.loss = 0.0
+        self.groups, self.loss = 0, 0.0
         self.value_estimates: list[ValueEstimate] = []
         self.importance_ratios = ImportanceRatioAccumulator(settings.importance, settings.importance_bound)
         self.clipping = ClippingAccumulator()
@@ -55,7 +120,7 @@ class GradientAccumulator:
 
     @property
     def entropy(self) -> float:
-        """Mean entropy of the policy in nats per token. Needs at least one token."""
+        """Mean entropy of the policy in nats per token."""
         return self._entropy / self.importance_ratios.tokens
 
     @property
@@ -115,7 +180,7 @@ class GradientAccumulator:
     def _policy_loss(
         self, logprobs: torch.Tensor, old: torch.Tensor, weights: torch.Tensor, batch: MicroBatch, real: torch.Tensor
     ) -> torch.Tensor:
-        """Return the loss of a micro-batch; `weights` include importance factors, `real` marks tokens without padding."""
+        """Return the loss; `weights` include importance factors, and `real` is False at padding."""
         settings = self._settings
         if settings.loss == "policy_gradient":
             return losses.policy_gradient(logprobs, weights)
@@ -134,7 +199,6 @@ class GradientAccumulator:
         return losses.clipped(ratios, weights, low, high)
 
     def _second_moment_threshold(self) -> float:
-        """Return m2po's threshold for all waiting tokens."""
         sampled = [completion.behaviour_logprobs for row in self._waiting for completion in row.completions]
         current = self._policy.logprobs(self._waiting, self._settings.microbatch_tokens)
         log_ratios = [own - torch.tensor(logprobs) for own, logprobs in zip(current, sampled, strict=True)]
@@ -152,3 +216,45 @@ class GradientAccumulator:
         for _, _, _, importance_ratios, clipping in parts[1:]:
             self.importance_ratios += importance_ratios
             self.clipping += clipping
+
+
+@dataclass(frozen=True, slots=True)
+class MiniBatchResult:
+    """The result of one mini-batch: an optimizer step was `taken`, or `skipped` because a value is not finite.
+
+    Both are False if the gradient is zero.
+    """
+
+    loss: float
+    grad_norm: float
+    taken: bool
+    skipped: bool
+    gradient: GradientAccumulator
+    critic_loss: float
+
+
+def summarize_update(results: Sequence[MiniBatchResult], learning_rate: float) -> UpdateStats:
+    """Return the statistics of a batch's mini-batches; `learning_rate` is that of the first optimizer step."""
+    finite = [result for result in results if not result.skipped]
+    first = next((result.gradient for result in results if result.gradient.importance_ratios.tokens), None)
+    clipping = ClippingAccumulator()
+    for result in results:
+        clipping += result.gradient.clipping
+    value_estimates = [estimate for result in results for estimate in result.gradient.value_estimates]
+    return UpdateStats(
+        loss=_mean([result.loss for result in finite]) if results else 0.0,
+        grad_norm=_mean([result.grad_norm for result in finite]) if results else 0.0,
+        learning_rate=learning_rate,
+        logprob_gap=None if first is None else first.importance_ratios.logprob_gap,
+        importance_ratios=None if first is None else first.importance_ratios.stats,
+        optimizer_steps=sum(result.taken for result in results),
+        skipped_steps=sum(result.skipped for result in results),
+        entropy=None if first is None else first.entropy,
+        clipping=clipping.stats,
+        reference_kl=None if first is None else first.reference_kl,
+        critic=critic_stats([result.critic_loss for result in results], value_estimates),
+    )
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

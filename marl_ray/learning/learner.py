@@ -5,7 +5,7 @@
            --LogprobModel---------------> log-probabilities at the sampling temperature (policy_model, logprobs)
            --GradientAccumulator--------> loss and gradient of a mini-batch           (losses)
            --Learner._optimizer_step----> new weights                                 (optimizer)
-           --summarize_update-----------> UpdateStats                                 (update_stats)
+           --summarize_update-----------> UpdateStats                                 (gradient_accumulator)
 
 A learner may be one of several ranks that shard the model (`marl_ray.learning.sharding`). All ranks get the same calls
 in the same order, train on their share of the tokens, and return the same results.
@@ -27,17 +27,20 @@ from marl_ray.core.batch import Batch, Group, UpdateStats
 from marl_ray.core.files import fsync_tree
 from marl_ray.credit.requirements import LOSS_REQUIREMENTS
 from marl_ray.learning.critic import Critic, ValueEstimate, make_critic
-from marl_ray.learning.export import write_model
-from marl_ray.learning.gradient_accumulator import GradientAccumulator
-from marl_ray.learning.learner_state import (
+from marl_ray.learning.gradient_accumulator import (
+    GradientAccumulator,
+    ImportanceRatioAccumulator,
+    MiniBatchResult,
+    summarize_update,
+)
+from marl_ray.learning.learner_files import (
     CRITIC_FILE,
     STATE_FILE,
     checkpoint_errors,
-    is_sharded,
     load_optimizer,
     read_shards,
-    read_state,
     trained_parameters,
+    write_model,
     write_shards,
     write_state,
 )
@@ -46,20 +49,10 @@ from marl_ray.learning.optimizer import apply_settings, clip_gradients, make_opt
 from marl_ray.learning.policy_model import LogprobModel, choose_layout, load_policy
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.learning.reference_policy import ReferencePolicy
-from marl_ray.learning.sharding import copy_from_rank_zero, full_tensor, load_to_shard, shard
-from marl_ray.learning.update_stats import ImportanceRatioAccumulator, MiniBatchResult, summarize_update
-from marl_ray.models.lora import (
-    NAME,
-    adapter_weights,
-    add_adapter,
-    has_adapter,
-    load_adapter,
-    named_weights,
-    trainable,
-    use_adapter,
-)
+from marl_ray.learning.sharding import copy_from_rank_zero, full_tensor, shard
+from marl_ray.models.lora import NAME, adapter_weights, add_adapter, has_adapter, load_adapter, named_weights, trainable
 from marl_ray.models.tokenization import load_tokenizer
-from marl_ray.models.weight_files import check_folder
+from marl_ray.models.weight_files import SHARDS, check_folder
 
 NO_ADAPTER = LoraConfig()
 
@@ -73,9 +66,7 @@ class Learner:
     - total_steps: optimizer steps that the learning-rate schedule spans;
     - threads: CPU threads of torch;
     - seed: seed of an adapter's initial weights;
-    - name, beside: this learner's adapter, in the model of another learner that both share. Call `activate` before
-      every use of such a learner;
-    - ranks: the rank group of this learner.
+    - name, beside: this learner's adapter, in the model of another learner. Call `activate` before every use.
 
     `step` is the number of applied batches, and thus the number of the next batch.
     """
@@ -97,31 +88,27 @@ class Learner:
         ranks: RankGroup = SINGLE_RANK,
     ) -> None:
         torch.set_num_threads(threads)
-        self.agent = agent
-        self.model = model
-        self.base = model_path
-        self.lora, self.seed = lora, seed
-        self.name = name
-        self.settings = optimizer
+        self.agent, self.model, self.settings = agent, model, optimizer
+        self.base, self.lora, self.seed, self.name = model_path, lora, seed, name
         self.dtype = getattr(torch, wire_dtype)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tokenizer = load_tokenizer(model_path, model)
         self.ranks = ranks
         trust = model.model_kwargs.trust_remote_code
-        layout: Layout
         if beside is None:
-            self.policy, layout, self.padding_reason = self._build_policy(lora, seed)
+            self.policy, layout, self.padding_reason = self._build_policy(trust)
         else:
-            self.policy, layout, self.padding_reason = beside.policy, beside.logprob_model.layout, beside.padding_reason
-            add_adapter(self.policy, lora, seed, name)
+            add_adapter(beside.policy, lora, seed, name)
+            layout, self.padding_reason = beside.logprob_model.layout, beside.padding_reason
+            self.policy = beside.policy
         self.logprob_model: LogprobModel = LogprobModel(self.policy, layout, agent.temperature, self.dtype, ranks)
         self.reference: ReferencePolicy | None = None
         if agent.reference_kl_coef:
             self.reference = ReferencePolicy(model_path, trust, self.logprob_model, agent, credit, optimizer)
         if optimizer.gradient_checkpointing:
             self.policy.gradient_checkpointing_enable()
-        own = list(trainable(self.policy))
-        self.optimizer, self.schedule = make_optimizer([(own, agent.learning_rate)], optimizer, total_steps)
+        parameters = [(list(trainable(self.policy)), agent.learning_rate)]
+        self.optimizer, self.schedule = make_optimizer(parameters, optimizer, total_steps)
         self.critic: Critic | None = make_critic(
             self.logprob_model, agent, credit, optimizer, total_steps, self._load_critic_body
         )
@@ -129,21 +116,18 @@ class Learner:
         self._accumulated: GradientAccumulator | None = None
         """Gradient of the next batch's first mini-batch, if `accumulate` has started it."""
 
-    def _build_policy(self, lora: LoraConfig, seed: int) -> tuple[Any, Layout, str]:
+    def _build_policy(self, trust_remote_code: bool) -> tuple[Any, Layout, str]:
         """Return the policy and the result of `choose_layout`, which rank 0 runs on the full model."""
-        trust, ranks = self.model.model_kwargs.trust_remote_code, self.ranks
-        if ranks.is_single:
-            policy = load_policy(self.base, trust, self.device)
-        else:
-            policy = load_to_shard(self.base, trust, ranks)
+        ranks = self.ranks
+        policy = load_policy(self.base, trust_remote_code, self.device, ranks)
         chosen: tuple[Layout, str] = ("packed", "")
         if ranks.rank == 0:
             chosen = choose_layout(policy, policy.device, self.model.max_length)
         layout, reason = ranks.broadcast(chosen)
         if not ranks.is_single:
             policy.set_attn_implementation(ranks.broadcast(policy.config._attn_implementation))
-        if lora.rank:
-            add_adapter(policy, lora, seed, self.name)
+        if self.lora.rank:
+            add_adapter(policy, self.lora, self.seed, self.name)
         if not ranks.is_single:
             shard(policy, ranks, self.device, self.dtype, self.agent.learner.cpu_offload)
         return policy, layout, reason
@@ -155,9 +139,9 @@ class Learner:
         return body
 
     def activate(self) -> None:
-        """Make this learner's adapter the active one in a shared model. Others keep their accumulated gradients."""
+        """Make this learner's adapter active in a shared model. Other learners keep their accumulated gradients."""
         if has_adapter(self.policy):
-            use_adapter(self.policy, self.name)
+            self.policy.set_adapter(self.name)
 
     # --- training ---
 
@@ -221,17 +205,16 @@ class Learner:
 
     def _prepare(self, parts: Sequence[Sequence[Group]]) -> list[tuple[list[PromptRow], list[ValueEstimate]]]:
         """Return rows and value estimates for each part, computed with the current policy and critic."""
-        groups = list(chain(*parts))
+        groups: list[Group] = list(chain(*parts))
         estimates: list[ValueEstimate] = []
         if self.critic is not None:
             groups, estimates = self.critic.credit_groups(groups)
         prepared, start = [], 0
         for part in parts:
-            end = start + len(part)
-            own = groups[start:end]
-            rows = trainable_rows(own) if self.reference is None else self.reference.rows(own)
-            prepared.append((rows, estimates[start:end]))
-            start = end
+            own = slice(start, start + len(part))
+            rows = trainable_rows(groups[own]) if self.reference is None else self.reference.rows(groups[own])
+            prepared.append((rows, estimates[own]))
+            start = own.stop
         return prepared
 
     def _add_old_logprobs(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
@@ -260,10 +243,7 @@ class Learner:
         return MiniBatchResult(loss, norm, taken, not finite, gradient, critic_loss)
 
     def logprob_gap(self, groups: Sequence[Group]) -> float:
-        """Return the mean absolute difference to the sampler's log-probabilities in nats per token.
-
-        Changes no state. At least one completion must have a token.
-        """
+        """Return the mean absolute difference to the sampler's log-probabilities in nats per token (at least one)."""
         rows = [unweighted_row(group) for group in groups]
         own = self.logprob_model.logprobs(rows, self.settings.microbatch_tokens)
         sampled = [value for row in rows for c in row.completions for value in c.behaviour_logprobs]
@@ -274,10 +254,7 @@ class Learner:
     # --- checkpoints and export ---
 
     def save(self, folder: str) -> None:
-        """Write the complete state durably (`marl_ray.learning.learner_state`).
-
-        Raises OSError, or safetensors' error with the same number, if the disk refuses.
-        """
+        """Write the complete state durably. Raises OSError, or safetensors' error with its number, if the disk refuses."""
         path = Path(folder)
         state: dict[str, Any] = {"schedule": self.schedule.state_dict(), "torch_rng": torch.get_rng_state()}
         if self.ranks.is_single:
@@ -299,21 +276,22 @@ class Learner:
         another model.
         """
         path = Path(folder)
-        sharded, checkpoint = is_sharded(path), path.parent
+        sharded, checkpoint = (path / SHARDS).is_dir(), path.parent
         with checkpoint_errors(path, checkpoint):
             if sharded:
                 read_shards(path, self.policy, self.optimizer)
             else:
                 self._load_weights(path)
         with checkpoint_errors(path / STATE_FILE, checkpoint):
-            state = read_state(path / STATE_FILE, mapped=not self.ranks.is_single)
+            mapped = not self.ranks.is_single  # each rank reads only its shard of the optimizer state
+            state = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True, mmap=mapped)
             if not sharded:
                 load_optimizer(self.optimizer, state["optimizer"])
             self.schedule.load_state_dict(state["schedule"])
             torch.set_rng_state(state["torch_rng"])
         if self.critic is not None:
             with checkpoint_errors(path / CRITIC_FILE, checkpoint):
-                self.critic.load(read_state(path / CRITIC_FILE))
+                self.critic.load(torch.load(path / CRITIC_FILE, map_location="cpu", weights_only=True))
         apply_settings(self.optimizer, self.schedule, [self.agent.learning_rate], self.settings)
         self.step, self._accumulated = step, None
 
@@ -342,22 +320,19 @@ class Learner:
     def _load_weights(self, folder: Path) -> None:
         """Load the weights that a learner of one rank wrote."""
         check_folder(folder, own_tokenizer=True)
-        if self.ranks.is_single:
-            if has_adapter(self.policy):
-                load_adapter(self.policy, folder)
-            else:
-                self.policy.load_state_dict(self._load_on_cpu(str(folder)).state_dict())
-            return
-        weights = None
-        if self.ranks.rank == 0:
-            if has_adapter(self.policy):
-                weights = adapter_weights(self.policy, folder)
-            else:
-                weights = dict(self._load_on_cpu(str(folder)).named_parameters())
-        copy_from_rank_zero(trained_parameters(self.policy), weights)
+        adapter, weights = has_adapter(self.policy), None
+        if self.ranks.is_single and adapter:
+            load_adapter(self.policy, folder)
+        elif self.ranks.is_single:
+            self.policy.load_state_dict(self._load_on_cpu(str(folder)).state_dict())
+        else:
+            if self.ranks.rank == 0:
+                stored = None if adapter else dict(self._load_on_cpu(str(folder)).named_parameters())
+                weights = adapter_weights(self.policy, folder) if stored is None else stored
+            copy_from_rank_zero(trained_parameters(self.policy), weights)
 
     def _gather_policy(self, merged: bool) -> Any:
-        """Return the full policy on rank 0, with the adapter merged into the weights if `merged`; a collective call."""
+        """Return the full policy on rank 0, with the adapter merged into it if `merged`; a collective call."""
         if self.ranks.is_single and not (merged and has_adapter(self.policy)):
             return self.policy
         model = self._load_on_cpu(self.base) if self.ranks.rank == 0 else None

@@ -1,8 +1,7 @@
 """Log-probabilities and entropies of sampled tokens, computed from logits in memory-efficient chunks.
 
-Logits have the width of the vocabulary: for 2,000 tokens of SmolLM2's 49,152 words one copy is 400 MB. A direct
-implementation (scale, log-softmax, gather; softmax, entropy) makes four such copies. Here logits are read in chunks
-that fit a cache, forward and backward, and only their gradient has the same size.
+Logits have the width of the vocabulary: for 2,000 tokens of SmolLM2's 49,152 words one copy is 400 MB, and a direct
+implementation makes four. Here logits are read in chunks, forward and backward, and only their gradient has their size.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ MIN_CHUNK_ROWS = 32
 def token_logprobs_and_entropies(
     logits: torch.Tensor, tokens: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log pi of each token at the temperature, and the entropy in nats of its distribution; both [S], float32 or
-    wider.
+    """Return log pi of each token at the temperature, and its distribution's entropy in nats; [S], float32 or wider.
 
     `logits` [S, V]; `tokens` [S], or NO_TOKEN, where log-probability and gradient are 0. Entropies have no gradient.
     """

@@ -1,21 +1,8 @@
 """Losses and importance factors: pure functions of the S tokens of one micro-batch.
 
 `logprobs` [S] are the policy's, with a gradient. `weights` [S] are the product of the completion's advantage and loss
-share (`marl_ray.credit.groups`) and the token's importance factor, without a gradient. Each loss is a sum that is
-linear in the groups; the mini-batch's normalizer divides it at the end.
-
-| loss | factor of an advantage | ratio |
-|---|---|---|
-| policy_gradient | log pi | none |
-| clip | clipped ratio per token | pi / old |
-| gspo | clipped ratio per completion | pi / old |
-| m2po | ratio per token, without outliers | pi / behaviour |
-
-`old` is the learner's own policy before the batch's first optimizer step, recomputed by the learner and not taken from
-the sampler. Ratios are therefore exactly 1 in the first step, and bound only the distance of the steps within a batch;
-neither engine rounding nor staleness clips anything. Importance factors of old against the sampler correct the
-expectation ("Batch size-invariance for policy optimization", Hilton et al., 2022; AReaL, Fu et al., 2025). Each
-mini-batch after the first needs one more forward pass.
+share (`marl_ray.credit.groups`) and the token's importance factor, without a gradient. `old` is the learner's own policy
+before the batch's first optimizer step. docs/explanation/losses.md compares the losses.
 """
 
 from __future__ import annotations
@@ -34,9 +21,6 @@ def importance_factors(ratios: Tensor, mode: str, bound: float) -> Tensor:
     - truncate: min(rho, C) (Ionides, 2008, "Truncated importance sampling"; per token, Yao et al., 2025, "Your
       efficient RL framework secretly brings you off-policy RL training");
     - mask: rho where 1 / C <= rho <= C, otherwise 0.
-
-    Ratios differ from 1 for stale tokens, for a truncated sampler (top_p, top_k), and by the engine's arithmetic; the
-    bound C keeps a few large ratios from dominating the gradient. Raises ValueError for another mode.
     """
     ratios = ratios.detach()
     if mode == "none":
@@ -99,8 +83,8 @@ def second_moment_threshold(log_ratios: Tensor, bound: float) -> float:
 
     The tokens furthest from 0 are dropped until the mean square of the remaining ones is at most `bound`; ties are
     dropped together. The threshold lies between the last kept and the first dropped value, so that recomputed
-    log-ratios are classified alike; it is infinite if all are kept and negative if none is. M2PO is from Zheng et al.,
-    2025, "Prosperity before collapse: how far can off-policy RL reach with stale data on LLMs?".
+    log-ratios are classified alike; it is infinite if all are kept and negative if none is (Zheng et al., 2025,
+    "Prosperity before collapse: how far can off-policy RL reach with stale data on LLMs?").
     """
     distances = log_ratios.double().abs().sort().values
     counts = torch.arange(1, len(distances) + 1, device=distances.device)
@@ -120,17 +104,12 @@ def second_moment(log_ratios: Tensor, weights: Tensor, threshold: float) -> Tens
 def k1(logprobs: Tensor, reference: Tensor) -> Tensor:
     """Return log pi - log reference of each token, [S], whose mean under pi is KL(pi || reference).
 
-    k1 and k3 are from Schulman, 2020, "Approximating KL divergence". In the reward, k1 gives the gradient of the KL
-    divergence; as a loss term its expected gradient is zero, because the mean of pi's score is zero.
+    k1 and k3 are from Schulman, 2020, "Approximating KL divergence".
     """
     return logprobs - reference
 
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """Return r - 1 - log r with r = reference / pi of each token, [S]: k1's mean, with less variance and never
-    negative.
-
-    As a loss term (GRPO, Shao et al., 2024) its gradient under pi is that of KL(reference || pi).
-    """
+    """Return r - 1 - log r with r = reference / pi of each token, [S]: k1's mean with less variance, never negative."""
     gap = reference - logprobs
     return gap.expm1() - gap

@@ -1,8 +1,7 @@
 """Memory and FLOPs of a micro-batch, computed on fake tensors before a model is loaded.
 
-The model is built from its configuration on fake tensors, which have shapes and no data, and runs a forward and a
-backward pass with this package's micro-batches, attention and loss. Memory is counted per storage, so that any
-architecture, adapters and gradient checkpointing are included. Workspace inside kernels is not counted.
+The model runs a forward and a backward pass with this package's micro-batches, attention and loss. Memory is counted
+per storage, which includes any architecture, adapters and gradient checkpointing, but no workspace inside kernels.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import copy
 import weakref
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -24,7 +23,7 @@ from marl_ray.learning.attention import PACKED
 from marl_ray.learning.logprobs import token_logprobs_and_entropies
 from marl_ray.learning.losses import policy_gradient
 from marl_ray.learning.micro_batches import Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
-from marl_ray.learning.policy_model import compute_in, remove_noise, token_logits
+from marl_ray.learning.policy_model import compute_in, empty_model, remove_noise, token_logits
 from marl_ray.models.lora import add_adapter
 
 SHALLOW = (2, 4)
@@ -72,12 +71,10 @@ class MicroBatchShape:
 
 
 class MemoryTracker(TorchDispatchMode):
-    """Tracks the bytes of new storages from the operation that returns them until they are freed; `peak` is the
-    maximum.
+    """The peak bytes of new storages: tensors of `logits_numel` elements and others.
 
-    `torch.distributed._tools.mem_tracker.MemTracker` gives the same peak for a fully trainable model without gradient
-    checkpointing. It does not fit here: it fails for models with frozen parameters (adapters), reports less with
-    gradient checkpointing, and does not separate tensors of the logits' size (`logits_numel`).
+    torch's MemTracker does not fit: it fails for models with frozen parameters (adapters), reports less with gradient
+    checkpointing, and does not separate tensors of the logits' size.
     """
 
     def __init__(self, model: torch.nn.Module, logits_numel: int) -> None:
@@ -123,18 +120,17 @@ def profile_memory(
 ) -> MemoryProfile:
     """Profile a micro-batch of this shape.
 
-    `settings` is transformers' configuration of the model, which is not changed; `dtype` is that of the engines. If all
-    layers are alike, two shallow models are profiled and the difference per layer is extrapolated. Raises the errors of
-    transformers and peft for models that they cannot build.
+    `settings` is transformers' configuration of the model, `dtype` that of the engines. If all layers are alike, two
+    shallow models are profiled and the difference per layer is extrapolated. Raises the errors of transformers and peft
+    for models that they cannot build.
     """
     settings = copy.deepcopy(settings)
     remove_noise(settings)
     own = getattr(torch, dtype)
-    # For a GPU: the same operations and dtypes on fake CPU tensors, for which kernels exist.
-    autocast = on_gpu and own != torch.float32
-    computing = (
-        torch.autocast("cpu", dtype=own, cache_enabled=False) if autocast else compute_in(own, torch.device("cpu"))
-    )
+    if on_gpu and own != torch.float32:  # the same operations and dtypes as on a GPU, on fake CPU tensors
+        computing: AbstractContextManager[Any] = torch.autocast("cpu", dtype=own, cache_enabled=False)
+    else:
+        computing = compute_in(own, torch.device("cpu"))
     whole = _meta_model(settings, lora, trust_remote_code)
     learning = [parameter for parameter in whole.parameters() if parameter.requires_grad]
     ends = {id(layer.weight): layer.weight for layer in (whole.get_input_embeddings(), whole.get_output_embeddings())}
@@ -155,7 +151,7 @@ def profile_memory(
         largest=max(parameter.numel() for parameter in learning),
         embeddings=sum(weight.numel() for weight in ends.values()),
         layers=layers,
-        **asdict(measured),
+        **measured._asdict(),
     )
 
 
@@ -164,8 +160,7 @@ def count_parameters(settings: Any, trust_remote_code: bool = False) -> int:
     return sum(parameter.numel() for parameter in _meta_model(settings, LoraConfig(), trust_remote_code).parameters())
 
 
-@dataclass(frozen=True, slots=True)
-class _Measurement:
+class _Measurement(NamedTuple):
     """Measurements of one micro-batch (see `MemoryProfile`)."""
 
     activations: int
@@ -177,8 +172,8 @@ class _Measurement:
     def with_layers(self, less: _Measurement, more: float) -> _Measurement:
         """Extrapolate to more layers: add `more` times the difference to the measurement `less`."""
         layers = int(more * (self.activations + self.logits - less.activations - less.logits))
-        flops = int(more * (self.flops - less.flops))
-        return replace(self, activations=self.activations + layers, flops=self.flops + flops)
+        flops = self.flops + int(more * (self.flops - less.flops))
+        return self._replace(activations=self.activations + layers, flops=flops)
 
 
 def _with_fewer_layers(settings: Any, layers: int) -> Any:
@@ -196,13 +191,9 @@ def _with_fewer_layers(settings: Any, layers: int) -> Any:
 
 def _meta_model(settings: Any, lora: LoraConfig, trust_remote_code: bool) -> Any:
     """Return the model on the meta device, with adapters."""
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(
-            settings, dtype=torch.float32, trust_remote_code=trust_remote_code
-        )
-        if lora.rank:
+    model = empty_model(settings, trust_remote_code)
+    if lora.rank:
+        with torch.device("meta"):
             add_adapter(model, lora, 0)
     return model.train()
 
@@ -245,11 +236,9 @@ def _make_fake(model: Any) -> None:
 def _batches(shape: MicroBatchShape) -> tuple[MicroBatch, MicroBatch]:
     """Return the micro-batch in the packed and in the padded layout."""
     completion = WeightedCompletion((0,) * shape.completion, (0.0,) * shape.completion, 1.0)
-    row = PromptRow((0,) * shape.prompt, (completion,) * shape.completions)
-    packed = pack([row] * shape.groups)
-    single = PromptRow(row.prompt_ids, (completion,))
-    fit = max(1, packed.input_ids.numel() // single.size)
-    return packed, pad([single] * fit)
+    single = PromptRow((0,) * shape.prompt, (completion,))
+    packed = pack([PromptRow(single.prompt_ids, (completion,) * shape.completions)] * shape.groups)
+    return packed, pad([single] * max(1, packed.input_ids.numel() // single.size))
 
 
 def _measured(model: Any, batch: MicroBatch, layout: Layout, computing: AbstractContextManager[Any]) -> _Measurement:

@@ -11,9 +11,10 @@ mask for that, so this layout works for every decoder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from itertools import chain
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -22,6 +23,7 @@ from marl_ray.learning.attention import PackedGroup
 from marl_ray.learning.logprobs import NO_TOKEN
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 
+T = TypeVar("T")
 Layout = Literal["packed", "padded"]
 PADDING = 0
 """Token id of padding; any id works, because tokens after a sequence do not affect it."""
@@ -86,10 +88,10 @@ class MicroBatch:
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on `device`."""
-        tensors = {
-            f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), torch.Tensor)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in values.items() if isinstance(value, torch.Tensor)
         }
-        moved = {name: tensor.to(device) for name, tensor in tensors.items()}
         return replace(self, **moved, groups=tuple(group.to(device) for group in self.groups))
 
 
@@ -123,9 +125,8 @@ class MicroBatcher:
     window until it is full or `flush` is called. A packed window is one micro-batch. A padded window has the tokens of
     WINDOW micro-batches and is sorted by length, which keeps padding low.
 
-    With several ranks, each rank has a batcher, receives all rows and returns its own micro-batches. Windows are larger
-    by the number of ranks, and their rows are distributed by tokens. All ranks return equally many micro-batches,
-    because they compute together; some of them may be idle.
+    With several ranks, each rank receives all rows and returns its own micro-batches. Windows are larger by the number
+    of ranks, and their rows are distributed by tokens. All ranks return equally many micro-batches, some of them idle.
     """
 
     def __init__(self, max_tokens: int, layout: Layout, ranks: RankGroup = SINGLE_RANK) -> None:
@@ -143,8 +144,7 @@ class MicroBatcher:
         return self._split(self._take_window())
 
     def per_row(self, rows: Sequence[PromptRow]) -> list[MicroBatch]:
-        """Return micro-batches without completions of two rows, so that each row's result is bit-identical whatever the
-        others."""
+        """Return micro-batches of a single row each, so that a row's result is bit-identical whatever the others."""
         of_ranks = []
         for share in distribute_rows(rows, self._ranks.size):
             parts: list[list[PromptRow]] = []
@@ -157,7 +157,7 @@ class MicroBatcher:
     def _windows(self, rows: Sequence[PromptRow]) -> Iterator[list[PromptRow]]:
         """Yield the windows that are full; in the padded layout their rows have one completion."""
         for row in rows:
-            for part in split_row(row, self._max_tokens) if self._layout == "packed" else one_completion_rows(row):
+            for part in split_row(row, self._max_tokens if self._layout == "packed" else 0):
                 if self._pending and self._size + part.size > self._window:
                     yield self._take_window()
                 self._pending.append(part)
@@ -172,8 +172,10 @@ class MicroBatcher:
 
     def _split_rows(self, rows: Sequence[PromptRow]) -> list[list[PromptRow]]:
         """Return the rows of each micro-batch."""
-        split = split_by_length if self._layout == "padded" else split_in_order
-        return list(split(rows, self._max_tokens))
+        if self._layout == "packed":
+            return list(split_if_full(rows, lambda part: sum(row.size for row in part) > self._max_tokens))
+        rows = sorted(rows, key=lambda row: row.size)
+        return list(split_if_full(rows, lambda part: len(part) * part[-1].size > self._max_tokens))
 
     def _lay_out(self, of_ranks: Sequence[Sequence[list[PromptRow]]]) -> list[MicroBatch]:
         """Return this rank's micro-batches, given the rows of all ranks."""
@@ -193,49 +195,23 @@ def distribute_rows(rows: Sequence[PromptRow], ranks: int) -> list[list[PromptRo
     return [[rows[number] for number in sorted(share)] for share in shares]
 
 
-def split_in_order(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[list[PromptRow]]:
-    """Yield rows in order, in parts of at most `max_tokens` tokens."""
-    pending: list[PromptRow] = []
-    size = 0
-    for row in rows:
-        if pending and size + row.size > max_tokens:
-            yield pending
-            pending, size = [], 0
-        pending.append(row)
-        size += row.size
-    if pending:
-        yield pending
-
-
-def split_by_length(rows: Sequence[PromptRow], max_tokens: int) -> Iterator[list[PromptRow]]:
-    """Yield rows of one completion each by increasing length, in parts of at most `max_tokens` padded tokens."""
-    pending: list[PromptRow] = []
-    for row in sorted(rows, key=lambda row: row.size):
-        if pending and (len(pending) + 1) * row.size > max_tokens:
-            yield pending
-            pending = []
-        pending.append(row)
-    if pending:
-        yield pending
-
-
-def one_completion_rows(row: PromptRow) -> Iterator[PromptRow]:
-    """Split a row into rows of one completion."""
-    for completion in row.completions:
-        yield PromptRow(row.prompt_ids, (completion,))
+def split_if_full(items: Iterable[T], is_full: Callable[[list[T]], bool]) -> Iterator[list[T]]:
+    """Yield the items in order, in the longest parts that are not too full, or of one item."""
+    part: list[T] = []
+    for item in items:
+        if part and is_full([*part, item]):
+            yield part
+            part = []
+        part.append(item)
+    if part:
+        yield part
 
 
 def split_row(row: PromptRow, max_tokens: int) -> Iterator[PromptRow]:
     """Split a row into rows of at most `max_tokens` tokens, or of one completion."""
-    pending: list[WeightedCompletion] = []
-    size = len(row.prompt_ids)
-    for completion in row.completions:
-        if pending and size + len(completion.token_ids) > max_tokens:
-            yield PromptRow(row.prompt_ids, tuple(pending))
-            pending, size = [], len(row.prompt_ids)
-        pending.append(completion)
-        size += len(completion.token_ids)
-    yield PromptRow(row.prompt_ids, tuple(pending))
+    max_tokens -= len(row.prompt_ids)
+    for part in split_if_full(row.completions, lambda part: sum(len(c.token_ids) for c in part) > max_tokens):
+        yield PromptRow(row.prompt_ids, tuple(part))
 
 
 def pack(rows: Sequence[PromptRow]) -> MicroBatch:
@@ -297,16 +273,16 @@ def _tokens_of(completions: Sequence[WeightedCompletion]) -> dict[str, Any]:
 
     def concatenated(values: list[tuple[float, ...] | None]) -> torch.Tensor | None:
         known = [part for part in values if part is not None]
-        return torch.tensor([value for part in known for value in part]) if len(known) == len(values) else None
+        return torch.tensor(list(chain(*known))) if len(known) == len(values) else None
 
-    lengths = torch.tensor([len(completion.token_ids) for completion in completions])
+    lengths = torch.tensor([len(c.token_ids) for c in completions])
     return {
-        "tokens": torch.tensor([token for completion in completions for token in completion.token_ids]),
-        "behaviour_logprobs": concatenated([completion.behaviour_logprobs for completion in completions]),
-        "weights": torch.tensor([completion.weight for completion in completions]).repeat_interleave(lengths),
-        "kl_weights": torch.tensor([completion.kl_weight for completion in completions]).repeat_interleave(lengths),
+        "tokens": torch.tensor([token for c in completions for token in c.token_ids]),
+        "behaviour_logprobs": concatenated([c.behaviour_logprobs for c in completions]),
+        "weights": torch.tensor([c.weight for c in completions]).repeat_interleave(lengths),
+        "kl_weights": torch.tensor([c.kl_weight for c in completions]).repeat_interleave(lengths),
         "owners": torch.arange(len(completions)).repeat_interleave(lengths),
         "completions": tuple(completions),
-        "old_logprobs": concatenated([completion.old_logprobs for completion in completions]),
-        "reference_logprobs": concatenated([completion.reference_logprobs for completion in completions]),
+        "old_logprobs": concatenated([c.old_logprobs for c in completions]),
+        "reference_logprobs": concatenated([c.reference_logprobs for c in completions]),
     }

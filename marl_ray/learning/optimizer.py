@@ -24,36 +24,27 @@ def make_optimizer(
 ) -> tuple[torch.optim.Optimizer, Schedule]:
     """Return the optimizer over groups of parameters, each with its peak learning rate, and its schedule.
 
-    `total_steps` is the number of optimizer steps that the schedule spans. Per weight matrix of n * m numbers, AdamW
-    keeps two numbers per weight, in 4 bytes or (Dettmers et al., 2022; bitsandbytes) 1 byte with a scale per 256
-    numbers; Adafactor (Shazeer and Stern, 2018) keeps n + m numbers in total. Raises UserError if bitsandbytes is
-    missing.
+    `total_steps` is the number of optimizer steps that the schedule spans. Raises UserError if bitsandbytes is missing.
     """
     require_optimizer(settings)
+    make: Any = torch.optim.Adafactor if settings.optimizer == "adafactor" else torch.optim.AdamW
+    if settings.optimizer == "adamw_8bit":
+        from bitsandbytes.optim import AdamW8bit as make
     parameter_groups = [{"params": parameters, "lr": peak} for parameters, peak in groups]
-    optimizer: torch.optim.Optimizer = _optimizer_class(settings.optimizer)(parameter_groups, **_own_settings(settings))
+    optimizer: torch.optim.Optimizer = make(parameter_groups, **_own_settings(settings))
     return optimizer, Schedule(optimizer, schedule_factor(settings.lr_scheduler, settings.warmup_steps, total_steps))
 
 
 def apply_settings(
     optimizer: torch.optim.Optimizer, schedule: Schedule, peaks: Sequence[float], settings: OptimizerConfig
 ) -> None:
-    """Apply the config's settings, which may differ from those in a loaded state; `peaks` are the groups' learning
-    rates."""
+    """Apply the config's settings to a loaded state; `peaks` are the groups' learning rates."""
     schedule.base_lrs = list(peaks)
     for group, peak in zip(optimizer.param_groups, peaks, strict=True):
         group["initial_lr"] = peak
         group["lr"] = peak * schedule.lr_lambdas[0](schedule.last_epoch)
         group |= _own_settings(settings)
     schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
-
-
-def _optimizer_class(name: str) -> Any:
-    if name == "adamw_8bit":
-        from bitsandbytes.optim import AdamW8bit
-
-        return AdamW8bit
-    return {"adamw": torch.optim.AdamW, "adafactor": torch.optim.Adafactor}[name]
 
 
 def _own_settings(settings: OptimizerConfig) -> dict[str, Any]:

@@ -26,34 +26,30 @@ from marl_ray.learning.micro_batches import (
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 
 
-def load_policy(name: str, trust_remote_code: bool, device: torch.device) -> Any:
-    """Return the model with float32 master weights and without dropout, so that it agrees with the sampler."""
-    from transformers import AutoModelForCausalLM
+def load_policy(name: str, trust_remote_code: bool, device: torch.device, ranks: RankGroup = SINGLE_RANK) -> Any:
+    """Return the model with float32 master weights and without dropout, so that it agrees with the sampler.
 
-    config = _without_noise(name, trust_remote_code)
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        name, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code
-    )
-    return model.to(device).train()
-
-
-def blank_policy(name: str, trust_remote_code: bool) -> Any:
-    """Return the model of `load_policy` on the meta device, without memory for its weights."""
-    from transformers import AutoModelForCausalLM
-
-    config = _without_noise(name, trust_remote_code)
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
-    return model.train()
-
-
-def _without_noise(name: str, trust_remote_code: bool) -> Any:
-    """Return the model's configuration without dropout."""
-    from transformers import AutoConfig
+    A model to be sharded over several ranks has its weights on rank 0's CPU, and on the meta device elsewhere.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     remove_noise(config)
-    return config
+    if ranks.rank:
+        return empty_model(config, trust_remote_code)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        name, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code
+    )
+    return model.to(device if ranks.is_single else "cpu").train()
+
+
+def empty_model(config: Any, trust_remote_code: bool) -> Any:
+    """Return the model of a transformers configuration on the meta device, without memory for its weights."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
+    return model.train()
 
 
 def remove_noise(config: Any) -> None:
@@ -68,25 +64,20 @@ def remove_noise(config: Any) -> None:
 
 
 def compute_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager:
-    """Return autocast to `dtype` on a GPU, or to bfloat16 on a CPU with matrix units for it; otherwise compute in
-    float32."""
-    if dtype != torch.float32 and (device.type == "cuda" or _has_matrix_units(dtype)):
+    """Return autocast to `dtype` on a GPU, or to bfloat16 on a CPU with matrix units for it, without which it is slower
+    than float32; otherwise a context that does nothing."""
+    cpu_units = dtype == torch.bfloat16 and torch.cpu.get_capabilities().get("amx_bf16", False)
+    if dtype != torch.float32 and (device.type == "cuda" or cpu_units):
         # No cache of cast weights: each is used once per pass, and a cache would keep them all until the end.
         return torch.autocast(device.type, dtype=dtype, cache_enabled=False)
     return nullcontext()
-
-
-def _has_matrix_units(dtype: torch.dtype) -> bool:
-    """Return True if this CPU has matrix units for `dtype`; without them bfloat16 is slower than float32."""
-    return dtype == torch.bfloat16 and torch.cpu.get_capabilities().get("amx_bf16", False)
 
 
 @dataclass(frozen=True, slots=True)
 class LogprobModel:
     """A model that computes log-probabilities of tokens at the sampling temperature.
 
-    Micro-batches have the given `layout`, computation uses `dtype` where possible, and `ranks` is the rank group that
-    shards the model.
+    Computation uses `dtype` where possible; `ranks` is the rank group that shards the model.
     """
 
     model: Any
@@ -124,8 +115,7 @@ class LogprobModel:
 
 
 def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> torch.Tensor:
-    """Return log pi(token_k | prompt, tokens before k) at the sampling temperature, [B * C]; 0 without a predicted
-    token."""
+    """Return log pi(token_k | prompt, tokens before k) at the temperature, [B * C]; 0 without a predicted token."""
     return token_logprobs_and_entropies(token_logits(model, batch), batch.tokens, temperature)[0]
 
 

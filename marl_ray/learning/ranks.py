@@ -1,12 +1,11 @@
 """The rank group of one policy's learner: rendezvous and collective calls.
 
-Each rank is a process on any node. Ranks meet at a store that rank 0 serves for one incarnation of the group
-(`Rendezvous`), and then communicate directly: with gloo through host memory and with NCCL between GPUs. They listen on
-one address of the node, or on localhost if all ranks share a machine. There is no authentication, so as with Ray the
-network between nodes must be private.
+Ranks meet at a store that rank 0 serves for one incarnation of the group, and then communicate directly: with gloo
+through host memory and with NCCL between GPUs. They listen on one address of the node, or on localhost if all ranks
+share a machine. There is no authentication, so as with Ray the network between nodes must be private.
 
-Every rank must make collective calls in the same order. A missing rank is awaited for `Rendezvous.timeout_s`; a rank
-that has died is an error at once.
+Every rank must make collective calls in the same order. A late rank is an error after `Rendezvous.timeout_s`, and a
+rank that has died at once.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import socket
 import struct
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -63,7 +62,7 @@ SINGLE_RANK = RankGroup()
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """The rendezvous point of `size` ranks: rank 0's address and port, and the timeout of collective calls in seconds."""
+    """Rank 0's address and port, the number of ranks, and the timeout of collective calls in seconds."""
 
     host: str
     port: int
@@ -75,18 +74,10 @@ def open_rendezvous(host: str, size: int, timeout_s: float) -> tuple[dist.TCPSto
     """Return a store on `host`, one of this machine's addresses, and its rendezvous; the store serves as long as it
     exists."""
     listener = socket.create_server((host, 0))
-    port = listener.getsockname()[1]
+    port, timeout = listener.getsockname()[1], timedelta(seconds=timeout_s)
     # With an open socket, because by default the store listens on all addresses.
-    store = dist.TCPStore(
-        host,
-        port,
-        size,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=timeout_s),
-        master_listen_fd=listener.detach(),
-    )
-    return store, Rendezvous(host, port, size, timeout_s)
+    options: dict[str, Any] = {"wait_for_workers": False, "timeout": timeout, "master_listen_fd": listener.detach()}
+    return dist.TCPStore(host, port, size, is_master=True, **options), Rendezvous(host, port, size, timeout_s)
 
 
 def join_rendezvous(rendezvous: Rendezvous, rank: int, address: str, store: dist.TCPStore | None = None) -> RankGroup:

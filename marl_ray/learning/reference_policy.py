@@ -1,11 +1,8 @@
-"""The reference policy: the frozen initial model, from which a KL penalty keeps the policy near.
+"""The reference policy: the frozen initial model, near which a KL penalty keeps the policy.
 
-KL(pi || reference) is estimated on the sampled tokens at the sampling temperature. In the reward it is part of the
-returns (`Group.returns`), so its gradient comes from the advantages, and completions of equal rewards have one too. In
-the loss it is an additional term over all completions, with the policy loss's share and importance factor.
-
-The policy's own log-probabilities are recomputed and not taken from the sampler: a sampler truncated by top_p reports
-larger values at every token, which would penalise length.
+The penalty is part of the returns (`Group.returns`) or an additional term of the loss over all completions. The policy's
+own log-probabilities are recomputed and not taken from the sampler: a sampler truncated by top_p reports larger values
+at every token, which would penalise length.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from marl_ray.credit.groups import loss_shares, weight_group
 from marl_ray.learning.losses import k1, k3
 from marl_ray.learning.micro_batches import PromptRow, WeightedCompletion, unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy
-from marl_ray.learning.sharding import load_to_shard, shard
+from marl_ray.learning.sharding import shard
 from marl_ray.models.lora import has_adapter, without_adapter
 
 
@@ -49,15 +46,11 @@ class ReferencePolicy:
         if self._is_policy:
             self._reference = policy
             return
-        offloaded, device = self._offloaded, policy.device
-        if policy.ranks.is_single:
-            model = load_policy(model_path, trust_remote_code, torch.device("cpu") if offloaded else device)
-        else:
-            model = load_to_shard(model_path, trust_remote_code, policy.ranks)
-        model = model.requires_grad_(False).eval()
+        home = torch.device("cpu") if self._offloaded else policy.device
+        model = load_policy(model_path, trust_remote_code, home, policy.ranks).requires_grad_(False).eval()
         model.set_attn_implementation(policy.model.config._attn_implementation)
         if not policy.ranks.is_single:
-            shard(model, policy.ranks, device, policy.dtype, offloaded)
+            shard(model, policy.ranks, policy.device, policy.dtype, self._offloaded)
         self._reference = replace(policy, model=model)
 
     def modules(self) -> list[torch.nn.Module]:
@@ -107,8 +100,7 @@ class ReferencePolicy:
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
-        """Move the reference's weights to the policy's device within the context. They are constant, so they are not
-        copied back."""
+        """Move the weights to the policy's device within the context. They are constant and not copied back."""
         if self._is_policy or not self._policy.ranks.is_single:  # a sharded model moves its weights itself
             yield
             return

@@ -1,12 +1,8 @@
 """Sharding of one model over several ranks with FSDP2 (`torch.distributed.fsdp.fully_shard`; Zhao et al., 2023).
 
-Each rank keeps a shard of every weight, of its gradient and of the optimizer state. Before a layer computes, forward or
-backward, its weights are gathered, and freed afterwards; its gradients are summed over ranks, and each rank keeps its
-shard of the sum. Gradients are sums and not means, because each token is counted by one rank only
-(`marl_ray.learning.gradient_accumulator`).
-
-Gathering is a collective call. For gathers whose timing only rank 0 knows, such as sending weights in several passes,
-the other ranks follow rank 0 (`WeightGatherer`).
+Each rank keeps a shard of every weight, of its gradient and of the optimizer state. A layer's weights are gathered
+before the layer computes, and freed afterwards. Gradients are summed over ranks, because each token is counted by one
+rank only.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from marl_ray.learning.policy_model import blank_policy, load_policy
 from marl_ray.learning.ranks import SINGLE_RANK, RankGroup
 from marl_ray.models.lora import named_weights
 
@@ -30,24 +25,16 @@ END, RESTART, NEXT = 0, 1, 2
 """Commands from rank 0 to the ranks that follow."""
 
 
-def load_to_shard(name: str, trust_remote_code: bool, ranks: RankGroup) -> Any:
-    """Return the model, with weights on rank 0 and on the meta device elsewhere."""
-    if ranks.rank == 0:
-        return load_policy(name, trust_remote_code, torch.device("cpu"))
-    return blank_policy(name, trust_remote_code)
-
-
 def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: torch.dtype, offload: bool) -> None:
-    """Shard a model of `load_to_shard` in place, layer by layer; only rank 0 ever holds more than one full layer.
+    """Shard a model of `load_policy` in place, layer by layer; only rank 0 ever holds more than one full layer.
 
     On a GPU layers are gathered and computed in `compute_dtype`, from float32 shards; gradients are summed in float32.
     With `offload` the shards are in host memory, where the optimizer runs.
     """
     gpu = device.type == "cuda"
-    mesh = init_device_mesh(device.type, (ranks.size,))
     precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     options: dict[str, Any] = {
-        "mesh": mesh,
+        "mesh": init_device_mesh(device.type, (ranks.size,)),
         "mp_policy": precision if gpu and compute_dtype != torch.float32 else MixedPrecisionPolicy(),
         "offload_policy": CPUOffloadPolicy() if gpu and offload else OffloadPolicy(),
         # By default the root's weights stay gathered after a forward pass until the backward pass. After a pass
@@ -55,19 +42,15 @@ def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: tor
         "reshard_after_forward": True,
     }
     remaining = ranks.broadcast(_tensors_of(model))
-    for prefix, module in (*layers_of(model), ("", model)):
+    kinds = set(model._no_split_modules or ())  # transformers' decoder layers
+    layers = [(f"{name}.", module) for name, module in model.named_modules() if type(module).__name__ in kinds]
+    for prefix, module in (*layers, ("", model)):
         for names in [names for names in remaining if names[0].startswith(prefix)]:
             _fill(model, names)
             remaining.remove(names)
         fully_shard(module, **options)
         module.set_force_sum_reduction_for_comms(True)  # gloo supports sums only
         module.set_gradient_divide_factor(1.0)
-
-
-def layers_of(model: Any) -> list[tuple[str, Any]]:
-    """Return the decoder layers (transformers' `_no_split_modules`) with the prefix of their tensors' names."""
-    kinds = set(model._no_split_modules or ())
-    return [(f"{name}.", module) for name, module in model.named_modules() if type(module).__name__ in kinds]
 
 
 def _tensors_of(model: torch.nn.Module) -> list[list[str]]:
@@ -126,7 +109,8 @@ def copy_from_rank_zero(parameters: Mapping[str, torch.Tensor], weights: Mapping
 class WeightGatherer:
     """The weights of a sharded model as they are sent to generators: adapters merged, gathered one at a time.
 
-    Rank 0 iterates within `run_on_rank_zero`, as often and as far as needed, while the other ranks follow.
+    Gathering is a collective call, and only rank 0 knows when it needs a weight. Rank 0 iterates within
+    `run_on_rank_zero`, as often and as far as needed, while the other ranks follow its commands.
     """
 
     def __init__(self, model: Any, ranks: RankGroup = SINGLE_RANK) -> None:
@@ -146,8 +130,7 @@ class WeightGatherer:
             yield item[0], full_tensor(item[1])
 
     def run_on_rank_zero(self, work: Callable[[], T]) -> T | None:
-        """Run `work` on rank 0 and return its result; other ranks follow its gathers and return None. A collective
-        call."""
+        """Run `work` on rank 0 and return its result (None on other ranks); a collective call."""
         if self._ranks.rank:
             self._follow()
             return None
@@ -162,10 +145,8 @@ class WeightGatherer:
         while (command := self._broadcast_command(NEXT)) != END:
             if command == RESTART:
                 weights = named_weights(self._model)
-            else:
-                item = next(weights, None)
-                if item is not None:
-                    full_tensor(item[1])
+            elif (item := next(weights, None)) is not None:
+                full_tensor(item[1])
 
     def _broadcast_command(self, command: int) -> int:
         """Broadcast rank 0's command and return it."""

@@ -38,7 +38,7 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
     """Add an adapter to the layers that `lora` names; only adapters are trained from then on.
 
     A is initialised from `seed` and B is 0, so the model's output does not change. A model may have several adapters;
-    all other functions here refer to the active one, which is the last one added or chosen by `use_adapter`. Raises
+    all other functions here refer to the active one, which is the last one added or chosen by `model.set_adapter`. Raises
     UserError for layers that do not exist, and for layers whose weights are the embeddings.
     """
     import torch
@@ -63,11 +63,6 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
     for place, layer in adapted(model).items():
         if id(layer.base_layer.weight) in ends:
             raise UserError(f"lora.targets names {place}, whose weights are the embeddings: leave it out")
-
-
-def use_adapter(model: Any, name: str) -> None:
-    """Make an adapter the active one. The others keep their weights and gradients."""
-    model.set_adapter(name)
 
 
 def trainable(model: Any) -> Iterator[Any]:

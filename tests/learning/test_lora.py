@@ -12,8 +12,8 @@ import torch
 from marl_ray.config import AgentConfig, CreditConfig, LoraConfig, ModelConfig, OptimizerConfig
 from marl_ray.core.batch import Batch
 from marl_ray.core.errors import UserError
-from marl_ray.learning.export import save_merged_model
 from marl_ray.learning.learner import Learner
+from marl_ray.learning.learner_files import save_merged_model
 from marl_ray.learning.micro_batches import unweighted_row
 from marl_ray.learning.policy_model import LogprobModel, load_policy
 from marl_ray.models.lora import ADAPTER_FILE, NAME, adapted, describe_adapter, named_weights

@@ -1,16 +1,18 @@
-"""Files of a learner in a checkpoint, readable by any number of ranks.
+"""Files of a learner: its part of a checkpoint, readable by any number of ranks, and exported models.
 
 | form | written by | weights, or adapter weights | optimizer |
 |---|---|---|---|
 | whole | a learner of one rank | as transformers, or peft, loads them | `learner.pt` |
 | sharded | several ranks, each its shard | `shards/`, by torch.distributed.checkpoint (DCP) | `shards/` |
 
-`learner.pt` also has the state that all ranks share: the schedule and the random number generator. Each rank reads the
-shards it needs; a single rank reads everything.
+`learner.pt` also has the state that all ranks share: the schedule and the random number generator.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,58 +23,42 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
+from marl_ray.config import ModelConfig, ModelKwargs
 from marl_ray.core.errors import UserError
+from marl_ray.core.files import fsync, fsync_tree
+from marl_ray.learning.policy_model import load_policy
 from marl_ray.learning.ranks import is_peer_failure
 from marl_ray.learning.sharding import local_shard
-from marl_ray.models.weight_files import SHARDS
+from marl_ray.models.lora import NAME, load_adapter, merge_adapter
+from marl_ray.models.tokenization import fingerprint, load_tokenizer
+from marl_ray.models.weight_files import SHARDS, TRAINED_FILE
 
 STATE_FILE, CRITIC_FILE = "learner.pt", "critic.pt"
 WEIGHTS, OPTIMIZER = "weights.", "optimizer."
 """Prefixes of names in shards, followed by the parameter's name and, for the optimizer, the name of its tensor."""
-UNREADABLE = (
-    OSError,
-    EOFError,
-    RuntimeError,
-    ValueError,
-    LookupError,
-    TypeError,
-    UnpicklingError,
-    UserError,
-    CheckpointException,
-)
+UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError, UserError)
 """Errors from reading files that are truncated, damaged, or of another model."""
 
 
-def is_sharded(folder: Path) -> bool:
-    """Return True if several ranks wrote the folder."""
-    return (folder / SHARDS).is_dir()
-
-
-def write_state(state: Mapping[str, Any], path: Path) -> None:
-    """Write with `torch.save`, but raise the disk's own error; given a path, torch.save reports unexpected positions
-    instead."""
+def write_state(state: dict[str, Any], path: Path) -> None:
+    """Write with `torch.save`, but raise the disk's own error, which torch.save hides."""
     try:
         with path.open("wb") as file:
-            torch.save(dict(state), file)
+            torch.save(state, file)
     except RuntimeError as error:
         if isinstance(error.__context__, OSError):
             raise error.__context__ from None
         raise
 
 
-def read_state(path: Path, mapped: bool = False) -> dict[str, Any]:
-    """Read a file of `write_state`. With `mapped`, tensors are read from disk when they are used."""
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-
-
 @contextmanager
 def checkpoint_errors(part: Path, checkpoint: Path) -> Iterator[None]:
-    """Convert errors of reading a part of a checkpoint into a UserError that names both."""
+    """Convert errors from reading `part` of a checkpoint into a UserError that names both."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
-    except UNREADABLE as error:
+    except (*UNREADABLE, UnpicklingError, CheckpointException) as error:
         if is_peer_failure(error):
             raise
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
@@ -133,3 +119,52 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
         for number, values in saved["state"].items()
     }
     optimizer.load_state_dict({**saved, "state": state})
+
+
+def write_model(
+    folder: str,
+    policy: Any,
+    dtype: torch.dtype | None,
+    tokenizer: Any,
+    kwargs: ModelKwargs,
+    texts: list[str],
+    steps: int,
+) -> None:
+    """Write a trained policy, its tokenizer and its number of training steps, atomically.
+
+    `dtype` is the dtype of the written weights; None writes only the adapter, unchanged. Raises RuntimeError if the
+    saved tokenizer, loaded again, encodes `texts` differently.
+    """
+    final, hidden = Path(folder), Path(folder).with_name(f".{Path(folder).name}")
+    weights = None
+    if dtype is not None:
+        weights = {name: t.to(dtype) if t.is_floating_point() else t for name, t in policy.state_dict().items()}
+    policy.save_pretrained(hidden, state_dict=weights)
+    tokenizer.save_pretrained(hidden)
+    saved = load_tokenizer(str(hidden), ModelConfig(model_kwargs=kwargs))
+    if fingerprint(saved, texts) != fingerprint(tokenizer, texts):
+        raise RuntimeError(f"the tokenizer saved in {folder} splits text differently when it is loaded again")
+    (hidden / TRAINED_FILE).write_text(json.dumps({"steps": steps}) + "\n")
+    fsync_tree(hidden)
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(hidden, final)
+    fsync(final.parent)
+
+
+def save_merged_model(base: str, adapter: Path, into: Path, model: ModelConfig) -> None:
+    """Merge an adapter into `base` (a local folder or hub id), and write the float32 model with its tokenizer.
+
+    Raises UserError, naming the adapter, if it does not fit the model.
+    """
+    from peft import PeftConfig
+
+    policy = load_policy(base, model.model_kwargs.trust_remote_code, torch.device("cpu"))
+    try:
+        policy.add_adapter(PeftConfig.from_pretrained(str(adapter)), adapter_name=NAME)
+        load_adapter(policy, adapter)
+    except (ValueError, TypeError, OSError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"adapter {adapter} cannot be merged into {base}: {reason}") from None
+    merge_adapter(policy)
+    policy.save_pretrained(into)
+    load_tokenizer(base, model).save_pretrained(into)
