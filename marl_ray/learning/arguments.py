@@ -31,7 +31,6 @@ class LearnerArguments(NamedTuple):
 def learner_arguments(
     config: Config, policy: PolicyId, generators_have_gpus: bool, total_steps: int
 ) -> LearnerArguments:
-    """Return the learner arguments of `policy` in a run whose schedule spans `total_steps` optimizer steps."""
     settings = config.agents[policy.number]
     return LearnerArguments(
         resolve_model(settings.name),

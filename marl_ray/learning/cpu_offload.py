@@ -54,7 +54,7 @@ class CpuOffload:
 
 
 def _state(learner: Learner) -> Iterator[torch.Tensor]:
-    """Yield every tensor that is kept on the device between batches."""
+    """Yield the tensors that are kept on the device between batches."""
     for module in learner.modules():
         yield from chain(module.parameters(), module.buffers())
     for optimizer in learner.optimizers():

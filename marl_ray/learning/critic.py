@@ -80,10 +80,8 @@ class Critic:
         return [_with_weights(*pair) for pair in zip(groups, advantages, strict=True)], estimates
 
     def backward(self, estimates: Sequence[ValueEstimate]) -> float:
-        """Add the gradient of the critic's loss on one mini-batch, after clearing its own parameters' gradients.
-
-        Returns the loss before its coefficient, 0 without groups.
-        """
+        """Clear the own parameters' gradients, add those of the loss of one mini-batch, and return the loss before its
+        coefficient (0 without groups)."""
         self.optimizer.zero_grad()
         total = 0.0
         most = self._settings.microbatch_tokens  # padded
@@ -131,7 +129,6 @@ class Critic:
         return ValueEstimate(group.critic_sample.state, self._value(group.critic_sample.state), targets)
 
     def _td_targets(self, sample: CriticSample) -> tuple[float, ...]:
-        """Return TD targets, which use the values of the successor states."""
         return tuple(
             reward + (self._credit.discount * fmean(map(self._value, states)) if states else 0.0)
             for reward, states in zip(sample.rewards, sample.successors, strict=True)
@@ -194,13 +191,12 @@ def make_critic(
 
 
 def _with_weights(group: Group, advantages: Sequence[float]) -> Group:
-    """Return the group with weights equal to loss share times advantage."""
     weights = (share * advantage for share, advantage in zip(group.weights, advantages, strict=True))
     return replace(group, weights=tuple(weights))
 
 
 def critic_stats(losses: Sequence[float], estimates: Sequence[ValueEstimate]) -> CriticStats | None:
-    """Return the statistics of one update's mini-batches, or None without groups."""
+    """Return the critic's statistics of one update, or None without groups."""
     if not estimates:
         return None
     pairs = [(target, one.value) for one in estimates for target in one.targets]

@@ -73,7 +73,7 @@ def trained_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
 
 
 def write_shards(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Write each rank's shard durably; a collective call."""
+    """Write this rank's shard durably; a collective call."""
     tensors: dict[str, Any] = {}
     for name, parameter in trained_parameters(model).items():
         tensors[WEIGHTS + name] = parameter.detach()
@@ -84,10 +84,8 @@ def write_shards(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> 
 
 @torch.no_grad()
 def read_shards(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Read the shards of `write_shards` with any number of ranks, into a new optimizer; a collective call.
-
-    Raises ValueError if they are of another model.
-    """
+    """Read shards with any number of ranks, into a new optimizer; a collective call. Raises ValueError if they are of
+    another model."""
     reader = dcp.FileSystemReader(folder / SHARDS)
     sizes = {name: getattr(stored, "size", None) for name, stored in reader.read_metadata().state_dict_metadata.items()}
     parameters = trained_parameters(model)
@@ -154,7 +152,7 @@ def write_model(
 def save_merged_model(base: str, adapter: Path, into: Path, model: ModelConfig) -> None:
     """Merge an adapter into `base` (a local folder or hub id), and write the float32 model with its tokenizer.
 
-    Raises UserError, naming the adapter, if it does not fit the model.
+    Raises UserError if the adapter does not fit the model.
     """
     from peft import PeftConfig
 

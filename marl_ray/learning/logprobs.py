@@ -69,13 +69,11 @@ class _Chosen(torch.autograd.Function):
 
 
 def _scores(logits: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Return a chunk divided by the temperature, in float32 or wider."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
     return wide if temperature == 1 else wide / temperature
 
 
 def _chunks(logits: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Yield chunks of rows of all tensors."""
     numbers = CPU_CHUNK_NUMBERS if logits.device.type == "cpu" else GPU_CHUNK_NUMBERS
     rows = max(MIN_CHUNK_ROWS, numbers // logits.shape[1])
     return zip(*(tensor.split(rows) for tensor in (logits, *others)), strict=True)

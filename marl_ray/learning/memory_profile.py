@@ -24,7 +24,7 @@ from marl_ray.learning.logprobs import token_logprobs_and_entropies
 from marl_ray.learning.losses import policy_gradient
 from marl_ray.learning.micro_batches import Layout, MicroBatch, PromptRow, WeightedCompletion, pack, pad
 from marl_ray.learning.policy_model import compute_in, empty_model, remove_noise, token_logits
-from marl_ray.models.lora import add_adapter
+from marl_ray.models.lora import add_adapter, trainable
 
 SHALLOW = (2, 4)
 """Numbers of layers of the two models from which deeper models are extrapolated."""
@@ -36,11 +36,9 @@ class MemoryProfile:
 
     - parameters: all parameters, with adapters, shared ones once; trained: trainable ones;
     - rows: rows plus columns of the trainable matrices, which is the size of Adafactor's state;
-    - largest: size of the largest trainable tensor; embeddings: parameters of input and output layers; layers: their
-      number;
-    - activations: peak memory beside weights and gradients, without tensors of the logits' size; logits: tensors of that size;
-    - tokens: tokens of the micro-batch; flops: of forward and backward pass without attention scores; layout: its
-      layout.
+    - largest: size of the largest trainable tensor; embeddings: parameters of input and output layers;
+    - activations: peak memory beside weights and gradients, without tensors of the logits' size, which are `logits`;
+    - tokens, layout: of the micro-batch; flops: of its forward and backward pass without attention scores.
     """
 
     parameters: int
@@ -132,7 +130,7 @@ def profile_memory(
     else:
         computing = compute_in(own, torch.device("cpu"))
     whole = _meta_model(settings, lora, trust_remote_code)
-    learning = [parameter for parameter in whole.parameters() if parameter.requires_grad]
+    learning = list(trainable(whole))
     ends = {id(layer.weight): layer.weight for layer in (whole.get_input_embeddings(), whole.get_output_embeddings())}
     layers = getattr(settings.get_text_config(), "num_hidden_layers", 0)
     short = [_with_fewer_layers(settings, few) for few in SHALLOW]
@@ -156,7 +154,6 @@ def profile_memory(
 
 
 def count_parameters(settings: Any, trust_remote_code: bool = False) -> int:
-    """Return the number of parameters, shared ones once."""
     return sum(parameter.numel() for parameter in _meta_model(settings, LoraConfig(), trust_remote_code).parameters())
 
 
@@ -201,7 +198,6 @@ def _meta_model(settings: Any, lora: LoraConfig, trust_remote_code: bool) -> Any
 def _run_micro_batch(
     model: Any, shape: MicroBatchShape, gradient_checkpointing: bool, computing: AbstractContextManager[Any]
 ) -> _Measurement:
-    """Run the micro-batch, packed if the model supports it."""
     own = model.config._attn_implementation
     packed, padded = _batches(shape)
     if gradient_checkpointing:
@@ -209,9 +205,8 @@ def _run_micro_batch(
     with FakeTensorMode(allow_non_fake_inputs=True):
         _make_fake(model)
         if shape.accumulated:
-            for parameter in model.parameters():
-                if parameter.requires_grad:
-                    parameter.grad = torch.empty_like(parameter)
+            for parameter in trainable(model):
+                parameter.grad = torch.empty_like(parameter)
         try:
             model.set_attn_implementation(PACKED)
             return _measured(model, packed, "packed", computing)

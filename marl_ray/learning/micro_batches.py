@@ -2,8 +2,6 @@
 
 packed: one sequence (see `marl_ray.learning.attention`) of prompts, each followed by its completions. Positions of a
 completion continue from the prompt's end, so it has the same log-probabilities as alone, up to rounding.
-With G completions this takes P + G * C tokens instead of G * (P + C); only attention pads completions to the longest
-one of their group.
 
 padded: a rectangle with one row per completion, each with its own prompt, padded on the right. A causal model needs no
 mask for that, so this layout works for every decoder.
@@ -155,7 +153,7 @@ class MicroBatcher:
         return self._lay_out(of_ranks)
 
     def _windows(self, rows: Sequence[PromptRow]) -> Iterator[list[PromptRow]]:
-        """Yield the windows that are full; in the padded layout their rows have one completion."""
+        """Yield full windows; in the padded layout their rows have one completion."""
         for row in rows:
             for part in split_row(row, self._max_tokens if self._layout == "packed" else 0):
                 if self._pending and self._size + part.size > self._window:
@@ -171,7 +169,6 @@ class MicroBatcher:
         return self._lay_out([self._split_rows(share) for share in distribute_rows(window, self._ranks.size)])
 
     def _split_rows(self, rows: Sequence[PromptRow]) -> list[list[PromptRow]]:
-        """Return the rows of each micro-batch."""
         if self._layout == "packed":
             return list(split_if_full(rows, lambda part: sum(row.size for row in part) > self._max_tokens))
         rows = sorted(rows, key=lambda row: row.size)

@@ -135,24 +135,26 @@ def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[La
     """Set the model's attention; return the layout of its micro-batches, and the reason if they are not packed.
 
     Both layouts are compared, on two short completions, with the model's own attention over each completion alone.
-    Packing fails for layers that mix tokens outside of attention, for attention that cannot be replaced or does more
-    than comparing keys, and for windows or chunks shorter than `max_length`. Raises UserError if both layouts fail, and
-    for rotary embeddings that depend on a batch's length.
+    Raises UserError if both layouts fail, and for rotary embeddings that depend on a batch's length.
     """
     config = model.config.get_text_config()
     _check_rotary(config, max_length)
-    own = _own_attention(model)
+    # transformers' fused attention ignores softcapping silently.
+    softcap = getattr(config, "attn_logit_softcapping", None)
+    own = model.config._attn_implementation if softcap is None else "eager"
     model.set_attn_implementation(own)
     completions = ((3, 2, 1, 0), (2, 3, 1))
     rows = [PromptRow((0, 1), (WeightedCompletion(ids, (0.0,) * len(ids), 0.0),)) for ids in completions]
     with torch.no_grad():
         alone = torch.cat([token_logprobs(model, pad([row]).to(device), 1.0) for row in rows])
-    together = PromptRow((0, 1), tuple(completion for row in rows for completion in row.completions))
+    together = pack([PromptRow((0, 1), tuple(completion for row in rows for completion in row.completions))])
+    # Attention compares the length of sequences with its window.
+    longest = replace(together, groups=tuple(replace(group, longest=max_length) for group in together.groups))
     try:
         _check_reach(config, max_length)
         model.set_attn_implementation(PACKED)
         with torch.no_grad():
-            packed = token_logprobs(model, _as_long_as(pack([together]), max_length).to(device), 1.0)
+            packed = token_logprobs(model, longest.to(device), 1.0)
         if _close(packed, alone):
             return "packed", ""
         reason = "its layers mix tokens outside of the attention that transformers can replace"
@@ -172,24 +174,12 @@ def choose_layout(model: Any, device: torch.device, max_length: int) -> tuple[La
     return "padded", reason
 
 
-def _as_long_as(batch: MicroBatch, length: int) -> MicroBatch:
-    """Return the batch with a claimed sequence length, which attention checks against its window."""
-    return replace(batch, groups=tuple(replace(group, longest=length) for group in batch.groups))
-
-
 def _close(first: torch.Tensor, second: torch.Tensor) -> bool:
     return torch.allclose(first, second, rtol=1e-4, atol=1e-4)
 
 
-def _own_attention(model: Any) -> str:
-    """Return transformers' choice of attention, except with softcapping, which its fused attention ignores silently."""
-    softcap = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
-    return "eager" if softcap is not None else model.config._attn_implementation
-
-
 def _check_reach(config: Any, max_length: int) -> None:
-    """Raise ValueError for attention windows and chunks shorter than `max_length`, also if a model applies them in its
-    mask."""
+    """Raise ValueError for attention windows and chunks shorter than `max_length`."""
     for name in ("sliding_window", "attention_chunk_size"):
         reach = getattr(config, name, None)
         if reach is not None and max_length > reach:

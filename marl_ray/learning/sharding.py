@@ -54,7 +54,7 @@ def shard(model: Any, ranks: RankGroup, device: torch.device, compute_dtype: tor
 
 
 def _tensors_of(model: torch.nn.Module) -> list[list[str]]:
-    """Return all names of each parameter and buffer; tied tensors have several."""
+    """Return all names of each parameter and buffer; tied tensors have several names."""
     names: dict[int, list[str]] = {}
     for named in (model.named_parameters, model.named_buffers):
         for name, tensor in named(remove_duplicate=False):
@@ -149,7 +149,6 @@ class WeightGatherer:
                 full_tensor(item[1])
 
     def _broadcast_command(self, command: int) -> int:
-        """Broadcast rank 0's command and return it."""
         message = torch.tensor([command])
         dist.broadcast(message, 0)
         return int(message)

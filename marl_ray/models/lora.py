@@ -1,9 +1,4 @@
-"""LoRA adapters (Hu et al., 2021): frozen layers, each with a trainable product B A * alpha / rank beside it. Uses
-peft.
-
-`named_weights` returns the merged weights under the names that they have without adapters, so code that scores, saves
-or sends weights does not depend on adapters.
-"""
+"""LoRA adapters (Hu et al., 2021), by peft: frozen layers with a trainable product B A * alpha / rank beside each."""
 
 from __future__ import annotations
 
@@ -24,7 +19,6 @@ ADAPTER_FILE = "adapter_model.safetensors"
 
 
 def peft_installed() -> bool:
-    """Return True if peft is installed."""
     return importlib.util.find_spec("peft") is not None
 
 
@@ -80,12 +74,11 @@ def adapted(model: Any) -> dict[str, Any]:
 
 
 def has_adapter(model: Any) -> bool:
-    """Return True if the model has an adapter."""
     return getattr(model, "_hf_peft_config_loaded", False)
 
 
 def named_weights(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and detached tensor of every parameter as a model without adapters has them, merged one at a time."""
+    """Yield names and detached tensors of all parameters as in a model without adapters, merged one at a time."""
     layers, own = adapted(model), _active(model)
     narrow = tuple(f"{layer}.lora_" for layer in layers)
     for name, parameter in model.named_parameters():
@@ -112,14 +105,10 @@ def without_adapter(model: Any) -> Iterator[None]:
 def load_adapter(model: Any, folder: Path) -> None:
     """Load an adapter that `model.save_pretrained` wrote. Raises ValueError if layers or rank differ."""
     from peft import set_peft_model_state_dict
-    from safetensors.torch import load_file
 
-    prefix = "base_model.model."
-    state = {name.removeprefix(prefix): tensor for name, tensor in load_file(folder / ADAPTER_FILE).items()}
+    state = _read_adapter(folder)
     expected = model.get_adapter_state_dict(_active(model))
-    if {name: tensor.shape for name, tensor in state.items()} != {
-        name: tensor.shape for name, tensor in expected.items()
-    }:
+    if {name: t.shape for name, t in state.items()} != {name: t.shape for name, t in expected.items()}:
         raise ValueError("it is the adapter of other layers or of another rank")
     set_peft_model_state_dict(model, state, _active(model))
 
@@ -136,16 +125,19 @@ def merge_adapter(model: Any) -> None:
 
 def adapter_weights(model: Any, folder: Path) -> dict[str, Any]:
     """Return the tensors of a saved adapter under the names of the model's parameters."""
+    parts = {name.rpartition("."): tensor for name, tensor in _read_adapter(folder).items()}
+    return {f"{layer}.{_active(model)}.{last}": tensor for (layer, _, last), tensor in parts.items()}
+
+
+def _read_adapter(folder: Path) -> dict[str, Any]:
+    """Return the tensors of a saved adapter under peft's names."""
     from safetensors.torch import load_file
 
-    stored = load_file(folder / ADAPTER_FILE)
-    own = (name.removeprefix("base_model.model.").rpartition(".") for name in stored)
-    names = (f"{layer}.{_active(model)}.{last}" for layer, _, last in own)
-    return dict(zip(names, stored.values(), strict=True))
+    return {name.removeprefix("base_model.model."): t for name, t in load_file(folder / ADAPTER_FILE).items()}
 
 
 def describe_adapter(model: Any) -> str:
-    """Return one line that says which share of the model is trained."""
+    """Return one line on the trained share of the model."""
     own = sum(parameter.numel() for parameter in trainable(model))
     whole = sum(parameter.numel() for name, parameter in model.named_parameters() if ".lora_" not in name)
     rank = next(iter(adapted(model).values())).r[_active(model)]

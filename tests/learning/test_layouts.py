@@ -161,7 +161,7 @@ def test_groups_of_unequal_lengths_equal_the_plain_forward_pass(
     skewed = unweighted_group(0, (5, 6), tuple(completion(*range(3, 3 + n)) for n in lengths), (1.0, 2.0, 3.0))
     even = unweighted_group(0, (7, 8, 9), (completion(1, 2), completion(3, 4)), (1.0, 2.0))
     (batch,) = micro_batches(to_rows([even, skewed, even], [1.0], "mareinforce"), 10_000, "packed")
-    assert [group.stack is None for group in batch.groups] == [False, True, False]
+    assert [group.gather is None for group in batch.groups] == [False, True, False]
     expected = [
         plain_logprobs(model, g.prompt_ids, c.token_ids, 1.0) for g in (even, skewed, even) for c in g.completions
     ]
