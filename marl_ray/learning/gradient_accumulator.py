@@ -212,10 +212,10 @@ class GradientAccumulator:
         self._entropy = sum(part[1] for part in parts)
         known = [part[2] for part in parts if part[2] is not None]
         self._reference_kl = sum(known) if known else None
-        _, _, _, self.importance_ratios, self.clipping = parts[0]
-        for _, _, _, importance_ratios, clipping in parts[1:]:
-            self.importance_ratios += importance_ratios
-            self.clipping += clipping
+        self.importance_ratios, self.clipping = parts[0][3:]
+        for part in parts[1:]:
+            self.importance_ratios += part[3]
+            self.clipping += part[4]
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,12 +168,9 @@ class Learner:
     def finish(self, batch: Batch, accumulated: int) -> UpdateStats:
         """Train on the remaining groups, with one optimizer step per mini-batch, and count the batch as applied.
 
-        The first mini-batch of `batch` holds its groups after the first `accumulated` ones. Later mini-batches are
-        off-policy, because earlier steps have changed the weights; loss clip, gspo, m2po or `importance` bound the
-        effect. Importance ratios, entropy and log-probability gap come from the first mini-batch with a gradient.
-
-        A mini-batch with a zero gradient takes no optimizer step, because momentum would change the weights. Raises
-        ValueError as `accumulate` does.
+        The first mini-batch of `batch` holds its groups after the first `accumulated` ones. A mini-batch with a zero
+        gradient takes no optimizer step, because momentum would change the weights. Importance ratios, entropy and
+        log-probability gap come from the first mini-batch with a gradient. Raises ValueError as `accumulate` does.
         """
         learning_rate = float(self.schedule.get_last_lr()[0])
         gradient = self._continue_mini_batch(batch.step, accumulated)
@@ -272,8 +269,7 @@ class Learner:
     def load(self, folder: str, step: int) -> None:
         """Restore the state that `save` wrote, with any number of ranks, after `step` batches.
 
-        Accumulated gradients are dropped. Raises UserError, naming the file, if a file is damaged, missing or of
-        another model.
+        Accumulated gradients are dropped. Raises UserError if a file is damaged, missing or of another model.
         """
         path = Path(folder)
         sharded, checkpoint = (path / SHARDS).is_dir(), path.parent
@@ -296,10 +292,7 @@ class Learner:
         self.step, self._accumulated = step, None
 
     def export(self, folder: str, texts: list[str]) -> None:
-        """Write the model in the engines' dtype, or its adapter, and the tokenizer, atomically.
-
-        Raises RuntimeError if the saved tokenizer, loaded again, encodes `texts` differently.
-        """
+        """Write the model in the engines' dtype, or its adapter, and the tokenizer (see `write_model`)."""
         adapter = self.lora.export == "adapter"
         policy, kwargs = self._gather_policy(merged=not adapter), self.model.model_kwargs
         if self.ranks.rank == 0:

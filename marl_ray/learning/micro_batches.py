@@ -86,10 +86,8 @@ class MicroBatch:
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on `device`."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved: dict[str, Any] = {
-            name: value.to(device) for name, value in values.items() if isinstance(value, torch.Tensor)
-        }
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        moved: dict[str, Any] = {name: v.to(device) for name, v in values if isinstance(v, torch.Tensor)}
         return replace(self, **moved, groups=tuple(group.to(device) for group in self.groups))
 
 
@@ -100,13 +98,10 @@ def trainable_rows(groups: Sequence[Group]) -> list[PromptRow]:
     """
     rows = []
     for group in groups:
-        completions = tuple(
-            WeightedCompletion(completion.token_ids, completion.logprobs, weight)
-            for completion, weight in zip(group.completions, group.weights, strict=True)
-            if weight != 0 and completion.token_ids
-        )
-        if completions:
-            rows.append(PromptRow(group.prompt_ids, completions))
+        pairs = zip(group.completions, group.weights, strict=True)
+        trained = [WeightedCompletion(c.token_ids, c.logprobs, weight) for c, weight in pairs if weight and c.token_ids]
+        if trained:
+            rows.append(PromptRow(group.prompt_ids, tuple(trained)))
     return rows
 
 

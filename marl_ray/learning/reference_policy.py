@@ -40,9 +40,8 @@ class ReferencePolicy:
         optimizer: OptimizerConfig,
     ) -> None:
         self._policy, self._agent, self._credit, self._settings = policy, agent, credit, optimizer
-        self._is_policy = has_adapter(policy.model)
-        """The reference is the policy without its adapter."""
         self._offloaded = agent.learner.offload_reference
+        self._is_policy = has_adapter(policy.model)
         if self._is_policy:
             self._reference = policy
             return
@@ -72,11 +71,10 @@ class ReferencePolicy:
         if self._settings.reference_kl == "k3_in_loss":
             shares = loss_shares(group.turn, group.completions, self._agent.max_new_tokens, self._credit)
             kl_weights = [self._agent.reference_kl_coef * share for share in shares]
+        parts = zip(group.completions, group.weights, kl_weights, reference, strict=True)
         completions = (
             WeightedCompletion(c.token_ids, c.logprobs, weight, kl_weight, reference_logprobs=tuple(logprobs.tolist()))
-            for c, weight, kl_weight, logprobs in zip(
-                group.completions, group.weights, kl_weights, reference, strict=True
-            )
+            for c, weight, kl_weight, logprobs in parts
             if c.token_ids and (weight != 0 or kl_weight != 0)
         )
         return PromptRow(group.prompt_ids, tuple(completions))

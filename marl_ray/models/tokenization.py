@@ -63,9 +63,8 @@ def is_named_base(name: str) -> bool:
 def _is_chat_model(name: str, tokenizer: Any, config: ModelConfig) -> tuple[bool, str]:
     """Return whether the model stops where its template ends an answer, and the reason in words.
 
-    Names are not conclusive (Qwen3-4B is a chat model), and neither are templates: base models often ship the tokenizer
-    files of their chat models, but stop only at the end of a text. Some families use one token for both, so a name with
-    "base" or "pt" takes precedence.
+    Base models often ship the template of their chat models, but stop only at the end of a text. Some families use one
+    token for both, so a name with "base" or "pt" takes precedence.
     """
     if is_named_base(name):
         return False, "its name says that it is a base model"
