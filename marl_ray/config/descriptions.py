@@ -139,7 +139,6 @@ def _object(description: str) -> dict[str, Any]:
 
 
 def _insert(root: dict[str, Any], key: str, schema: Mapping[str, Any]) -> None:
-    """Add the schema of a dotted key below `root`."""
     *parents, name = key.split(".")
     for number, parent in enumerate(parents, 1):
         root = root["properties"].setdefault(parent, _object(describe_section(".".join(parents[:number]))))
@@ -147,7 +146,6 @@ def _insert(root: dict[str, Any], key: str, schema: Mapping[str, Any]) -> None:
 
 
 def _schema_of(key: str, setting: Setting, algorithm: str) -> dict[str, Any]:
-    """Return the schema of one setting, including aliases of its values."""
     options: list[Any] = [{}] if key == "agents" else [json_schema_of(setting.hint)]
     if names := _plugins(key, algorithm):
         options = [{"enum": names}, {"type": "string", "pattern": f"^{MODULE_ATTRIBUTE.pattern}$"}]

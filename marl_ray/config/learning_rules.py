@@ -187,7 +187,6 @@ def _policy_problems(config: Config) -> Iterator[str]:
 
 
 def _unused_settings(config: Config) -> Iterator[str]:
-    """Check for settings that have no effect without another setting."""
     credit, optimizer, rollout, section = config.credit, config.optimizer, config.rollout, config.algorithm
     if credit.critic == "none":
         no_critic = f"is for a critic, and there is none: set {section}.critic, or leave it out"

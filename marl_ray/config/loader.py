@@ -31,10 +31,8 @@ Note = Callable[[str], None]
 def load(
     path: str | Path, algorithm: str, overrides: Mapping[str, Any] | None = None, note: Note = lambda line: None
 ) -> Config:
-    """Read the file at `path`, apply `overrides` (value by dotted key) and return the validated config.
-
-    `note` is called with a message for each setting that was adapted to the others. Raises UserError.
-    """
+    """Read the file at `path`, apply `overrides` (value by dotted key) and return the validated config. `note` receives a
+    message per setting that was adapted to the others. Raises UserError."""
     tree = read_yaml(Path(path))
     other = next(name for name in ALGORITHMS if name != algorithm)
     if algorithm not in tree and other in tree:
@@ -124,7 +122,6 @@ def _entries(agents: Any, algorithm: str) -> list[Flat] | None:
 
 
 def _override(flat: Flat, key: str, value: Any, algorithm: str) -> None:
-    """Set one setting, or replace a section completely."""
     if key == "model_name":
         for agent in flat["agents"] or ():
             agent.pop("name", None)
@@ -173,7 +170,6 @@ def _truncate_weights(flat: Flat, algorithm: str, note: Callable[[str], None]) -
 
 
 def _resolve(flat: Flat, algorithm: str) -> Config:
-    """Convert all values, fill in defaults and check the config as a whole."""
     known, entries = settings(algorithm), flat["agents"]
     for key, value in flat.items():
         if key not in known:
@@ -201,7 +197,6 @@ def _convert_all(flat: Flat, algorithm: str) -> Flat:
 
 
 def _convert_agent(entry: Flat, number: int, algorithm: str) -> Flat:
-    """Convert the settings of one agent, by the keys of its entry."""
     keys, known = agent_keys(algorithm), settings(algorithm)
     for key, value in entry.items():
         if key not in keys:
@@ -227,7 +222,6 @@ def _agent(run: Flat, own: Sequence[Flat], number: int, algorithm: str) -> Agent
 
 
 def _assemble(cls: Any, place: tuple[str, ...], values: Mapping[tuple[str, ...], Any]) -> Any:
-    """Return a section built from values by the path of their field."""
     fields = {
         name: _assemble(hint, (*place, name), values) if dataclasses.is_dataclass(hint) else values[*place, name]
         for name, hint in types_of(cls).items()
@@ -236,7 +230,6 @@ def _assemble(cls: Any, place: tuple[str, ...], values: Mapping[tuple[str, ...],
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as YAML represents it."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, tuple) else value

@@ -41,7 +41,6 @@ class CreditConfig(Section):
     critic_target: Literal["td", "mc"] = "td"
     """Regression target of the critic. td: the reward of a turn plus the discounted value of the next turn's prompts;
     mc: the whole return."""
-
     discount: Discount = 1.0
     """Discount factor per turn."""
     turn_gradient_weights: tuple[float, ...] = (1.0,)
@@ -75,11 +74,9 @@ class LoraConfig(Section):
     """Adapter outputs are scaled by alpha / rank. null: 2 * rank."""
     targets: tuple[str, ...] = ()
     """Names of the adapted layers, such as [q_proj, v_proj]. []: all linear layers except the output layer."""
-
     export: Literal["merged", "adapter"] = "merged"
     """Format of models/ at the end of a run. merged: complete models for transformers and inference engines; adapter:
     adapters only, which peft loads on top of the base model."""
-
     share_base: bool = False
     """Train policies with the same base model and the same learner resources in one process, one after another, each
     with its own adapter. The base model is in memory once."""
@@ -106,8 +103,7 @@ class OptimizerConfig(Section):
     critic_learning_rate: PositiveFloat | None = None
     """Peak learning rate of a critic's value head, which starts at 0. null: the agent's rate, as for maac's model."""
     value_loss_coef: PositiveFloat = 0.6
-    """Coefficient of the critic's squared error in the loss. With maac, whose weights are separate, it only scales the
-    gradient that is clipped at max_grad_norm."""
+    """Coefficient of the critic's squared error. With maac it only scales the gradient that max_grad_norm clips."""
     max_grad_norm: PositiveFloat | None = 1.0
     """Maximum gradient norm. null: no clipping."""
     train_batch_size: PositiveInt | None = None
@@ -161,8 +157,8 @@ class AgentDefaults(Section):
     top_p: Fraction = 1.0
     """Probability mass of nucleus sampling. Below 1, sampling differs from the learner, which `importance` corrects."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Data type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32 master
-    copy and computes in this type on a GPU, and in bfloat16 on a CPU with matrix units for it (AMX)."""
+    """Data type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32 copy and
+    computes in this type on a GPU, and in bfloat16 on a CPU with matrix units for it (AMX)."""
     learning_rate: NonNegativeFloat = 2e-5
     """Peak learning rate. 0 freezes an agent. `agent_learning_rate` is an alias."""
     max_new_tokens: PositiveInt = 256

@@ -42,10 +42,7 @@ class Section:
 
 INVALID_TEXT = re.compile("[\0\ud800-\udfff]")
 """Characters that no file, path or model accepts."""
-TYPES = {"integer": "a whole number", "number": "a number", "string": "text", "boolean": "true or false"} | {
-    "null": "null",
-    "object": "a mapping",
-}
+TYPES = {"integer": "a whole number", "number": "a number", "string": "text", "boolean": "true or false"}
 BOUNDS = {"exclusiveMinimum": "above", "minimum": "of at least", "exclusiveMaximum": "below", "maximum": "at most"}
 BOUND_ERRORS = {"greater_than": "above", "greater_than_equal": "at least", "less_than": "below"} | {
     "less_than_equal": "at most"
@@ -53,11 +50,8 @@ BOUND_ERRORS = {"greater_than": "above", "greater_than_equal": "at least", "less
 
 
 def convert(value: Any, hint: Any, key: str, or_null: bool = False) -> Any:
-    """Return `value` as an instance of the type `hint`.
-
-    Text is accepted for numbers (YAML 1.1 reads 3e-5 as text), `a,b` for lists, and any case for options. Raises
-    UserError that names `key`; `or_null` adds null to the accepted values in the message.
-    """
+    """Return `value` as an instance of the type `hint`. Text is accepted for numbers (YAML 1.1 reads 3e-5 as text), `a,b`
+    for lists, and any case for options. Raises UserError that names `key`, and null as a value if `or_null`."""
     from pydantic import ValidationError  # on first use: actors import the settings but never load a config
 
     try:
@@ -95,7 +89,8 @@ def describe_schema(schema: Mapping[str, Any]) -> str:
     if schema.get("type") == "array":
         return "a list like " + ("[1.5, 0.5]" if schema["items"].get("type") == "number" else "[a, b]")
     bounds = [f"{word} {schema[name]:g}" for name, word in BOUNDS.items() if name in schema]
-    return " ".join([TYPES[schema["type"]], " and ".join(bounds)]).strip()
+    name = "a mapping" if schema["type"] == "object" else TYPES.get(schema["type"], schema["type"])
+    return " ".join([name, " and ".join(bounds)]).strip()
 
 
 @functools.cache
@@ -140,7 +135,6 @@ def _unambiguous(value: Any, hint: Any) -> Any:
 
 
 def _members(hint: Any) -> Iterator[Any]:
-    """Yield the types of a union, without their bounds."""
     if typing.get_origin(hint) in (Union, UnionType):
         for option in typing.get_args(hint):
             yield from _members(option)
@@ -164,10 +158,8 @@ def parse_overrides(items: list[str]) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Parse a Python or YAML literal (3e-5, -2, True, none, [1.5,0.5], 'quoted'). Any other text is returned as is.
-
-    Raises UserError for a list or mapping that is not valid YAML.
-    """
+    """Parse a Python or YAML literal (3e-5, -2, True, none, [1.5,0.5], 'quoted') and return any other text as is. Raises
+    UserError for a list or mapping that is not valid YAML."""
     words = {"true": True, "false": False, "none": None, "null": None, "~": None}
     if text.lower() in words:
         return words[text.lower()]

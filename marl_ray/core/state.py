@@ -10,17 +10,15 @@ from marl_ray.core.episode import Episode
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """The progress of the training loop, as `trainer.json` of a checkpoint stores it.
-
-    The position in the data and all random streams follow from `step` and `prompt_samples`.
-    """
+    """The progress of the training loop, stored in `trainer.json`. The position in the data and all random streams follow
+    from `step` and `prompt_samples`."""
 
     step: int
     """Completed steps, which is also every agent's weight version: each step makes a new version, changed or not."""
     env_steps: int
-    """Joint samples so far."""
+    """Joint samples."""
     optimizer_steps: int
-    """Optimizer steps so far, over all policies."""
+    """Optimizer steps of all policies."""
     prompt_samples: int = 0
     """Prompt samples that belong to a batch, learned from or skipped. 0 without dynamic sampling."""
 

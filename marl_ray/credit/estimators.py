@@ -81,9 +81,6 @@ def reinforce_pp(returns: Tensor) -> Tensor:
 
 @relative
 def whitened(advantages: Tensor) -> Tensor:
-    """Return (A - mean(A)) / std(A) with the population standard deviation; equal values give zeros.
-
-    After whitening, all estimators that are affine in the group's returns coincide.
-    """
+    """Return (A - mean(A)) / std(A) with the population standard deviation; equal values give zeros."""
     centered = advantages - advantages.mean(dim=-1, keepdim=True)
     return centered / (centered.std(dim=-1, keepdim=True, correction=0) + EPSILON)

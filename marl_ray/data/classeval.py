@@ -115,5 +115,4 @@ def _methods_info(row: DataRow) -> list[Mapping[str, Any]]:
 
 
 def _source(method: FunctionNode, source: str) -> str:
-    """Return the lines of a definition, including decorators."""
     return "\n".join(source.split("\n")[first_line(method) - 1 : method.end_lineno])

@@ -32,11 +32,10 @@ _SPLIT = re.compile(r"(?P<name>[\w.-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?
 
 
 def load_tasks(name: str, split: str, dataset_type: str | None = None) -> list[Task]:
-    """Return the tasks of a split in the dataset's order.
+    """Return the tasks of a split (with slices) in the dataset's order.
 
     `name` is a hub id, the path of a .jsonl or .parquet file (with the single split `test`, also called `train`),
-    `bundled:toy` or `bundled:toy-hard`. `split` may contain slices. The dataset type checks every row, and task ids
-    must be unique. Raises UserError.
+    `bundled:toy` or `bundled:toy-hard`. Raises UserError for invalid rows and repeated task ids.
     """
     converter: DatasetType = DATASETS.get(infer_type(name) if dataset_type is None else dataset_type)
     tasks = [converter.task(row, number) for number, row in enumerate(load_rows(name, split))]
@@ -85,10 +84,8 @@ def check_dataset_name(name: str, splits: Sequence[str]) -> None:
 
 
 def read_jsonl(path: Path, what: str = "data file") -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a .jsonl file with their line numbers (from 1), skipping blank lines.
-
-    `what` names the file in errors. Raises UserError for a line without a JSON object, and OSError.
-    """
+    """Yield the objects of a .jsonl file with their line numbers (from 1), skipping blank lines. `what` names the file in
+    errors. Raises UserError for a line without a JSON object, and OSError."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -116,13 +113,11 @@ def _select(name: str, splits: Mapping[str, Sequence[DataRow]], split: str) -> l
     match = _SPLIT.fullmatch(split)
     assert match is not None, "call check_dataset_name first"
     if match["name"] not in splits:
-        available = ", ".join(splits) or "none"
-        raise UserError(f"dataset {name} has no split {match['name']!r}; its splits: {available}")
+        raise UserError(f"dataset {name} has no split {match['name']!r}; its splits: {', '.join(splits) or 'none'}")
     rows = splits[match["name"]]
     start = _bound(match["start"], 0, len(rows), name, split)
     stop = _bound(match["stop"], len(rows), len(rows), name, split)
-    # Slicing a hub dataset returns columns, so rows are taken one by one.
-    return [rows[index] for index in range(start, stop)]
+    return [rows[index] for index in range(start, stop)]  # a slice of a hub dataset has columns, not rows
 
 
 def _bound(text: str | None, default: int, size: int, name: str, split: str) -> int:
