@@ -256,8 +256,7 @@ class Guest:
             return ["ok", None]
         own = dict(names)
         exec(code, own)
-        for name, value in own.items():
-            names.setdefault(name, value)
+        names |= own | names
         return ["ok", None]
 
     def _test(self, source: str) -> list[Wire]:
