@@ -35,10 +35,9 @@ difference of large terms, and the gap between learner and engine is itself roun
 
 @dataclass(frozen=True, slots=True)
 class ReplayRange:
-    """The batches of a replay: `start` to `last` - 1, reported from `first` on."""
+    """The batches of a replay: `start` to `last` - 1, reported from `first` on. Checkpoint None: the base models."""
 
     checkpoint: Path | None
-    """None: the base models."""
     start: int
     first: int
     last: int
@@ -78,13 +77,12 @@ class ReplayRange:
 class ReplayedStep:
     """The replayed and the recorded `COMPARED` metrics of one step, counted from 1 as in metrics.jsonl.
 
-    None: the metric is absent or not finite.
+    None: the metric is absent or not finite, or the run has not recorded the step.
     """
 
     step: int
     replayed: Mapping[str, float | None]
     recorded: Mapping[str, float | None] | None
-    """None: the run has not recorded the step."""
 
     @property
     def difference(self) -> float:
@@ -135,7 +133,7 @@ def _make_learner(config: Config, policy: PolicyId, span: ReplayRange, previous:
 
 
 def _schedule_steps(config: Config) -> int:
-    """Return the optimizer steps of the run for its learning rate schedule. A constant schedule needs none."""
+    """Return the optimizer steps for the learning rate schedule; 1 for a constant schedule, which ignores them."""
     if config.optimizer.lr_scheduler == "constant":
         return 1
     dataset = config.dataset

@@ -143,9 +143,8 @@ def _log_plan(config: Config, folder: RunFolder, num_tasks: int) -> None:
             f"{config.algorithm}.importance is none, so gradients are slightly off-policy; see agent_*/logprob_gap"
         )
     if RAY_PACKAGE in str(folder):
-        logger.warning(
-            f"results are written to {folder}, which Ray deletes with the job: set output.base_dir to a shared folder"
-        )
+        reason = "which Ray deletes with the job: set output.base_dir to a shared folder"
+        logger.warning(f"results are written to {folder}, {reason}")
     for line in describe_budget(config, num_tasks).splitlines():
         logger.info(line)
     logger.info(f"results are written to {folder}")
@@ -176,7 +175,7 @@ def _resume_hint(folder: RunFolder) -> str:
 
 
 def _plot(config: Config, folder: RunFolder) -> None:
-    """Plot an interrupted run, if it has recorded a step. A failure to write the plot is only a warning."""
+    """Plot an interrupted run that has recorded a step. Warn if the plot cannot be written."""
     rows = read_metrics(folder) if folder.metrics.exists() else []
     try:
         if any("rollout/episodes" in row for row in rows):
@@ -195,7 +194,7 @@ def _describe_stop(folder: RunFolder) -> str:
 
 
 def _keep_traceback(folder: RunFolder) -> str:
-    """Write the current exception to the run folder. Return a line that says where it is."""
+    """Write the current exception to the run folder. Return a line for the user."""
     try:
         folder.error.write_text(traceback.format_exc())
     except OSError as error:
