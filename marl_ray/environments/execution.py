@@ -21,10 +21,8 @@ T = TypeVar("T")
 
 
 class CodeEnvironment(Environment[A]):
-    """An environment whose programs the sandbox executes.
-
-    `count_untrusted`: see `SandboxConfig`. `sandbox_slice`: the tests that feedback may mention, see `ExternalConfig`.
-    """
+    """An environment whose programs the sandbox executes. `count_untrusted`: see `SandboxConfig`. `sandbox_slice`: the
+    tests that feedback may mention, see `ExternalConfig`."""
 
     def __init__(self, num_agents: int, count_untrusted: bool = True, sandbox_slice: SandboxSlice = 1) -> None:
         super().__init__(num_agents)
@@ -98,10 +96,8 @@ def report_of(outcome: Outcome) -> ExecutionReport:
 
 
 def locate_syntax_error(report: ExecutionReport, starts: Iterable[tuple[str, int]]) -> SyntaxErrorLocation | None:
-    """Return the report's syntax error, relative to the function that contains it.
-
-    `starts` are the functions with the program lines (from 1) on which their code starts.
-    """
+    """Return the report's syntax error, relative to the function that contains it. `starts` are the functions with the
+    program lines (from 1) on which their code starts."""
     error = report.syntax_error
     if error is None:
         return None

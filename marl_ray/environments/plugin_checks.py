@@ -69,10 +69,8 @@ def check_order(method: str, order: Any, num_agents: int) -> None:
 
 
 def check_outcome(method: str, outcome: Any, num_agents: int) -> None:
-    """Check for an Outcome with finite rewards and without reserved names. Raises TypeError or ValueError.
-
-    An outcome with a failure is neither logged nor learned from, so only its type is checked.
-    """
+    """Check for an Outcome with finite rewards and without reserved names. Raises TypeError or ValueError. An outcome
+    with a failure is neither logged nor learned from, so only its type is checked."""
     if not isinstance(outcome, Outcome):
         raise TypeError(f"{method} must return an Outcome, not {type(outcome).__name__}")
     if outcome.failure:

@@ -42,11 +42,8 @@ class ModelReply:
 
 
 class EndpointError(Exception):
-    """A request without a usable reply. The message contains no secret.
-
-    `retry`: a retry may succeed. `status`: the HTTP status of an error reply. `wait_s`: the wait that the server
-    requests, in seconds.
-    """
+    """A request without a usable reply. The message contains no secret. `retry`: a retry may succeed. `status`: the
+    HTTP status of an error reply. `wait_s`: the wait that the server requests, in seconds."""
 
     def __init__(
         self, message: str, retry: bool = True, status: int | None = None, wait_s: float | None = None

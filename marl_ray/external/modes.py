@@ -32,10 +32,8 @@ class Message:
 
 
 class Mode(ABC):
-    """A kind of message about joint actions, created once before a run starts.
-
-    Raises UserError if the environment or the config does not support the mode.
-    """
+    """A kind of message about joint actions, created once before a run starts. Raises UserError if the environment or
+    the config does not support the mode."""
 
     note: str = ""
     """A note that is printed at the start of a run."""
@@ -128,10 +126,8 @@ class Expert:
 
 
 def parse_edits(text: str, names: Sequence[str]) -> dict[str, str]:
-    """Return the edits in a reply, from its first JSON object with one of the names, fenced or within prose.
-
-    Missing and empty values are no edits. Raises EndpointError if there is no such object.
-    """
+    """Return the edits in a reply, from its first JSON object with one of the names, fenced or within prose. Missing
+    and empty values are no edits. Raises EndpointError if there is no such object."""
     edits = {}
     for name, value in first_object(text, names).items():
         if name in names and value is not None:

@@ -38,10 +38,8 @@ class Transition:
     async def next_prompts(
         self, task: Task, first_prompts: Sequence[str], attempt: Any, outcome: Outcome
     ) -> Observations:
-        """Return one prompt per agent. Only the mode may wait, for example for the expert within its timeouts.
-
-        Raises TypeError or ValueError for an invalid value of a plug-in.
-        """
+        """Return one prompt per agent. Only the mode may wait, for example for the expert within its timeouts. Raises
+        TypeError or ValueError for an invalid value of a plug-in."""
         agents = len(first_prompts)
         result = await self._mode.messages(task, attempt, outcome)
         _check_messages(qualified_method_name(self._mode, "messages"), result, agents)
@@ -69,10 +67,8 @@ def _check_messages(method: str, result: Any, agents: int) -> None:
 
 
 def next_prompt(first_prompt: str | None, previous: str | None, message: Message, instruction: str) -> str:
-    """Return one agent's prompt of a later turn: earlier prompt and answer, message and instruction, if given.
-
-    The bundled policies were trained on this exact text, which a golden test fixes.
-    """
+    """Return one agent's prompt of a later turn: earlier prompt and answer, message and instruction, if given. The
+    bundled policies were trained on this exact text, which a golden test fixes."""
     parts = []
     if first_prompt is not None:
         parts.append(first_prompt.strip("\n"))

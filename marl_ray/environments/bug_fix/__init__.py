@@ -23,11 +23,8 @@ PARSES, KEPT, FIXED, SMALL, DIAGNOSIS = 0.5, 0.5, 1.5, 0.5, 0.5
 
 
 class BugFix(CodeEnvironment[RepairAttempt]):
-    """Bug fix with a diagnosis.
-
-    Tasks have the fields `buggy` (a program), `reference` (a correct program or an empty string), `entry_point` and
-    `tests` (see `Program.tests`).
-    """
+    """Bug fix with a diagnosis. Tasks have the fields `buggy` (a program), `reference` (a correct program or an empty
+    string), `entry_point` and `tests` (see `Program.tests`)."""
 
     modes = tuple(FEEDBACK_BY_MODE)
     diagnoses: ClassVar[bool] = True

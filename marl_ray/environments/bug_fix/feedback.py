@@ -47,12 +47,10 @@ class RepairEvidence:
 
 @dataclass(frozen=True, slots=True)
 class RepairDiagnosis:
-    """The facts about a joint action for one agent. `diagnoses`: whether the agent writes the diagnosis.
-
-    `missing` are the roles whose answer contains no function, `others` the changes of other agents. `tests` are the
-    verdicts in `sandbox_slice` on the patched program, each with whether the test passed before; no other fact depends
-    on other tests.
-    """
+    """The facts about a joint action for one agent. `diagnoses`: whether the agent writes the diagnosis. `missing` are
+    the roles whose answer contains no function, `others` the changes of other agents. `tests` are the verdicts in
+    `sandbox_slice` on the patched program, each with whether the test passed before; no other fact depends on other
+    tests."""
 
     attempt: RepairAttempt
     diagnoses: bool

@@ -19,10 +19,8 @@ Import = ast.Import | ast.ImportFrom
 
 @dataclass(frozen=True, slots=True)
 class BuggyProgram:
-    """A program's text, and the lines (from 1) of each function at its top level.
-
-    `imported` describes the names that the program's imports bind, one entry per name.
-    """
+    """A program's text, and the lines (from 1) of each function at its top level. `imported` describes the names that
+    the program's imports bind, one entry per name."""
 
     text: str
     functions: Mapping[str, range]
@@ -43,11 +41,8 @@ class PatchedProgram:
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
-    """One hunk of a diff: the lines `old` of the old text became the lines `new`.
-
-    `first` and `last` are the line numbers (from 1) of `old` in the old text, or of the neighbouring lines if lines are
-    only added.
-    """
+    """One hunk of a diff: the lines `old` of the old text became the lines `new`. `first` and `last` are the line
+    numbers (from 1) of `old` in the old text, or of the neighbouring lines if lines are only added."""
 
     first: int
     last: int

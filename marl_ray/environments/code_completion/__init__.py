@@ -30,11 +30,9 @@ METHODS, TESTS, OVERLAP = 2.0, 4.0, 1.0
 
 
 class CodeCompletion(CodeEnvironment[ClassAttempt]):
-    """Code completion. Tests of unittest classes are never trusted.
-
-    A task's prompt is the skeleton. Its fields are `class_name`, `tests` (see `Program.tests`), `methods` (the names of
-    the methods to write) and `lengths` (their expected characters). `strategy` is one of `STRATEGIES`.
-    """
+    """Code completion. Tests of unittest classes are never trusted. A task's prompt is the skeleton. Its fields are
+    `class_name`, `tests` (see `Program.tests`), `methods` (the names of the methods to write) and `lengths` (their
+    expected characters). `strategy` is one of `STRATEGIES`."""
 
     modes = tuple(FEEDBACK_BY_MODE)
     max_reward = METHODS + TESTS

@@ -34,11 +34,9 @@ ENCLOSING = "class _:"
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A complete definition.
-
-    `lines` are the original lines, including decorators, at the indentation `indent`. `inside` are the indices of lines
-    that begin within a string. `names` and `attributes` are the names and attributes that the method mentions.
-    """
+    """A complete definition. `lines` are the original lines, including decorators, at the indentation `indent`.
+    `inside` are the indices of lines that begin within a string. `names` and `attributes` are the names and attributes
+    that the method mentions."""
 
     name: str
     lines: tuple[str, ...]
@@ -82,11 +80,9 @@ class ClassAnswer:
 
 
 def extract_methods(response: str, class_name: str) -> ClassAnswer:
-    """Return the methods in a response to a request for methods of a class.
-
-    If the text does not parse as a whole, methods on a line with a fence, backtick or list mark count only if the
-    unchanged lines have no method of that name.
-    """
+    """Return the methods in a response to a request for methods of a class. If the text does not parse as a whole,
+    methods on a line with a fence, backtick or list mark count only if the unchanged lines have no method of that
+    name."""
     text = normalise_text(response)
     lines = text.strip("\n").split("\n")
     tree = _tree(lines, 0, _indent(lines[0]))
@@ -152,12 +148,10 @@ def _of_lines(lines: list[str]) -> ClassAnswer:
 
 
 def _definition(lines: list[str], start: int, indent: str, budget: int) -> tuple[FunctionNode | None, int, int]:
-    """Return the definition that begins at a line (None if it does not parse), its end, and the cost of the search.
-
-    The first attempt is the block by indentation. If it does not parse (text in quotes or brackets may have any
+    """Return the definition that begins at a line (None if it does not parse), its end, and the cost of the search. The
+    first attempt is the block by indentation. If it does not parse (text in quotes or brackets may have any
     indentation), the text is cut before the line of the error until the rest parses. The definition is complete if more
-    code follows it, or if the text after the cut is indented less than its body.
-    """
+    code follows it, or if the text after the cut is indented less than its body."""
     end = block_end(lines, start, len(indent))
     tree_or_line = _tree(lines, start, indent, end)
     cost = PARSE_COST + sum(map(len, lines[start:end]))

@@ -69,11 +69,9 @@ Failure = tuple[TestResult, TestText]
 
 @dataclass(frozen=True, slots=True)
 class ClassDiagnosis:
-    """The facts that feedback may contain about one joint action.
-
-    `problems` are the reasons why each agent's methods do not count, empty if they do. `total` is the number of visible
-    tests, all of which passed except for `failures`.
-    """
+    """The facts that feedback may contain about one joint action. `problems` are the reasons why each agent's methods
+    do not count, empty if they do. `total` is the number of visible tests, all of which passed except for
+    `failures`."""
 
     attempt: ClassAttempt
     problems: tuple[dict[str, str], ...]

@@ -19,11 +19,9 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class MethodSlot:
-    """A method to write, in the lines `first` to `last` of the skeleton (from 1), including decorators.
-
-    `parameters` is the number of parameters, including `self` or `cls`, `length` the expected number of characters.
-    `missing` replaces a missing method: it raises NotImplementedError, so that no test passes without the method.
-    """
+    """A method to write, in the lines `first` to `last` of the skeleton (from 1), including decorators. `parameters` is
+    the number of parameters, including `self` or `cls`, `length` the expected number of characters. `missing` replaces
+    a missing method: it raises NotImplementedError, so that no test passes without the method."""
 
     name: str
     first: int
@@ -36,10 +34,9 @@ class MethodSlot:
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """A module that defines the class in the lines `first` to `last` (from 1), with members at the indentation `indent`.
-
-    `slots` are the methods to write in source order, `members` the names of all methods, including defined ones.
-    """
+    """A module that defines the class in the lines `first` to `last` (from 1), with members at the indentation
+    `indent`. `slots` are the methods to write in source order, `members` the names of all methods, including defined
+    ones."""
 
     class_name: str
     lines: tuple[str, ...]
@@ -77,11 +74,8 @@ def parse_skeleton(source: str, class_name: str, methods: tuple[str, ...], lengt
 def merge_methods(
     skeleton: Skeleton, future: Iterable[str], imports: Iterable[str], methods: Mapping[str, str]
 ) -> tuple[str, dict[str, int]]:
-    """Return the program, and the line on which each method starts.
-
-    `methods`, indented as members, go into their slots, or to the end of the class if they have none. `future` imports
-    go first, other `imports` before the class.
-    """
+    """Return the program, and the line on which each method starts. `methods`, indented as members, go into their
+    slots, or to the end of the class if they have none. `future` imports go first, other `imports` before the class."""
     lines = [*future, *skeleton.lines[: skeleton.first - 1], *imports]
     starts = {}
     done = skeleton.first - 1
@@ -115,10 +109,8 @@ def methods_of(node: ast.ClassDef) -> list[FunctionNode]:
 
 
 def is_stub(method: FunctionNode) -> bool:
-    """Return whether a method is a stub: at most a docstring, `pass`, or `raise NotImplementedError`.
-
-    A constructor with only `pass` is no stub, because there may be nothing to do.
-    """
+    """Return whether a method is a stub: at most a docstring, `pass`, or `raise NotImplementedError`. A constructor
+    with only `pass` is no stub, because there may be nothing to do."""
     body = without_docstring(method.body)
     if not body:
         return method.name != "__init__" or not any(isinstance(node, ast.Pass) for node in method.body)
@@ -147,10 +139,7 @@ def _slot(method: FunctionNode, lines: Sequence[str], length: int) -> MethodSlot
 
 def param_count(slots: Sequence[MethodSlot], num_agents: int) -> list[int]:
     """Assign methods by number of parameters, including `self` or `cls`: one parameter to the first agent, two to the
-    second, and so on, with all larger numbers to the last agent.
-
-    This is CoMLRL's strategy for two agents.
-    """
+    second, and so on, with all larger numbers to the last agent. This is CoMLRL's strategy for two agents."""
     return [min(max(1, slot.parameters), num_agents) - 1 for slot in slots]
 
 
@@ -159,10 +148,8 @@ def round_robin(slots: Sequence[MethodSlot], num_agents: int) -> list[int]:
 
 
 def balanced(slots: Sequence[MethodSlot], num_agents: int) -> list[int]:
-    """Assign methods by expected length, longest first, each to the agent with the least to write so far.
-
-    Graham's LPT rule (SIAM J. Appl. Math. 17, 1969): the longest share is at most 4/3 of the optimum.
-    """
+    """Assign methods by expected length, longest first, each to the agent with the least to write so far. Graham's LPT
+    rule (SIAM J. Appl. Math. 17, 1969): the longest share is at most 4/3 of the optimum."""
     load = [0] * num_agents
     agents = [0] * len(slots)
     for number in sorted(range(len(slots)), key=lambda number: (-slots[number].length, number)):

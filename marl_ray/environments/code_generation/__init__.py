@@ -42,11 +42,8 @@ AUX_CALLED, NOT_THIN, MISUSED = 0.5, 1.0, 0.5
 
 
 class CodeGeneration(CodeEnvironment[CodeAttempt]):
-    """Code generation; see the module for rewards.
-
-    Tasks have the fields `entry_point` (a function name) and `tests` (see `Program.tests`); with `script`, the tests are
-    pairs of standard input and output.
-    """
+    """Code generation; see the module for rewards. Tasks have the fields `entry_point` (a function name) and `tests`
+    (see `Program.tests`); with `script`, the tests are pairs of standard input and output."""
 
     modes = tuple(FEEDBACK_BY_MODE)
 
@@ -88,7 +85,7 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
         }
         if helpers:
             defined = sum(helper.defined for helper in helpers)
-            called = [helper.name for helper in helpers if helper.exists and helper.name in use.called]
+            called = [helper.name for helper in helpers if helper.function and helper.name in use.called]
             misused = [name for name in called if name in use.misused]
             earned = share if rate > 0 else 0.0
             levels["aux"] = AUX_DEFINED * share * defined
@@ -116,16 +113,14 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
         *helpers, main = attempt.parts
         if not report.passed:
             return []
-        names = [helper.name for helper in helpers if helper.exists and helper.name in attempt.use.called]
+        names = [helper.name for helper in helpers if helper.function and helper.name in attempt.use.called]
         statements = ((f"def {name}(*args, **kwargs):\n    return None", f"{main.name} = {name}") for name in names)
         return [attempt.with_statement(statement) for pair in statements for statement in pair]
 
     def probed(self, attempt: CodeAttempt, report: Any, reports: Sequence[Any]) -> dict[str, float]:
-        """Return the mean over helpers of two metrics, 0 for a helper that main does not call.
-
-        `helper_needed`: without the helper a test no longer passes. `helper_suffices`: the helper alone passes the same
-        tests, so main adds nothing.
-        """
+        """Return the mean over helpers of two metrics, 0 for a helper that main does not call. `helper_needed`: without
+        the helper a test no longer passes. `helper_suffices`: the helper alone passes the same tests, so main adds
+        nothing."""
         if not self.helpers:
             return {}
         passed = _passing(report)

@@ -22,35 +22,17 @@ CACHED_RESPONSES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """One parsed response. `use` is main's use of the helpers, empty for a helper."""
-
-    part: ExtractedFunction
-    use: HelperUse
-
-
-@dataclass(frozen=True, slots=True)
 class CodeAttempt:
-    """A parsed joint action. Lists have one entry per agent, main's last.
-
-    `starts` are the lines of the program on which each agent's code starts (0 if the agent contributes none), `given` is
-    the problem's own code, and `call` the end of a script.
-    """
+    """A parsed joint action. Lists have one entry per agent, main's last. `use` is main's use of the helpers, `starts` are
+    the lines of the program on which each agent's code starts (0 if the agent contributes none), and `call` is the end of
+    a script."""
 
     responses: tuple[str, ...]
-    given: ExtractedFunction
-    answers: tuple[Answer, ...]
+    parts: tuple[ExtractedFunction, ...]
+    use: HelperUse
     starts: tuple[int, ...]
     program: Program
     call: str = ""
-
-    @property
-    def parts(self) -> list[ExtractedFunction]:
-        return [answer.part for answer in self.answers]
-
-    @property
-    def use(self) -> HelperUse:
-        return self.answers[-1].use
 
     def with_statement(self, statement: str) -> Program:
         """Return the joint program with one more statement after all definitions."""
@@ -61,13 +43,13 @@ class CodeAttempt:
 def code_attempt(task: Task, responses: Sequence[str], helpers: tuple[str, ...], visible: int | None) -> CodeAttempt:
     """Parse a joint action. `visible` are the tests that feedback may mention, as in `Program`."""
     entry_point, script = task.fields["entry_point"], is_script(task)
-    given = _preamble(task.prompt, frozenset((*helpers, entry_point)))
-    answers = [_helper_answer(response, name) for response, name in zip(responses[:-1], helpers, strict=True)]
-    answers.append(_main_answer(responses[-1], entry_point, helpers, script))
-    source, starts = _join(given, [answer.part for answer in answers])
+    preamble = _cached_preamble(task.prompt, frozenset((*helpers, entry_point)))
+    main, use = _main(responses[-1], entry_point, helpers, script)
+    parts = (*(_cached_function(text, name) for text, name in zip(responses[:-1], helpers, strict=True)), main)
+    source, starts = _join(preamble, parts)
     call = f"\n\n{entry_point}()\n" if script else ""
     program = Program(source + call, task.fields["tests"], entry_point, prompt=task.prompt, visible=visible)
-    return CodeAttempt(tuple(responses), given, tuple(answers), starts, program, call)
+    return CodeAttempt(tuple(responses), parts, use, starts, program, call)
 
 
 def is_script(task: Task) -> bool:
@@ -75,21 +57,17 @@ def is_script(task: Task) -> bool:
     return bool(task.fields.get("script"))
 
 
-_preamble = lru_cache(CACHED_RESPONSES)(extract_preamble)
+_cached_preamble = lru_cache(CACHED_RESPONSES)(extract_preamble)
+_cached_function = lru_cache(CACHED_RESPONSES)(extract_function)
 
 
 @lru_cache(CACHED_RESPONSES)
-def _helper_answer(response: str, name: str) -> Answer:
-    return Answer(extract_function(response, name), HelperUse())
-
-
-@lru_cache(CACHED_RESPONSES)
-def _main_answer(response: str, name: str, helpers: tuple[str, ...], script: bool) -> Answer:
+def _main(response: str, name: str, helpers: tuple[str, ...], script: bool) -> tuple[ExtractedFunction, HelperUse]:
     part = extract_function(response, name)
-    if not script or not part.exists:
-        return Answer(part, helper_use(part, helpers))
+    if not script or part.function is None:
+        return part, helper_use(part, helpers)
     part = replace(part, problem="")
-    return Answer(part, helper_use(_with_return(part), helpers))
+    return part, helper_use(_with_return(part), helpers)
 
 
 def _with_return(part: ExtractedFunction) -> ExtractedFunction:
@@ -104,11 +82,11 @@ def _with_return(part: ExtractedFunction) -> ExtractedFunction:
     return part
 
 
-def _join(given: ExtractedFunction, parts: Sequence[ExtractedFunction]) -> tuple[str, tuple[int, ...]]:
+def _join(preamble: ExtractedFunction, parts: Sequence[ExtractedFunction]) -> tuple[str, tuple[int, ...]]:
     """Return the joint program, and the line on which each part starts."""
-    future = dict.fromkeys(line for part in (given, *parts) for line in part.future)
+    future = dict.fromkeys(line for part in (preamble, *parts) for line in part.future)
     math = any(part.mentions("math") for part in parts) and not any("math" in part.imported for part in parts)
-    source = "\n".join([*future, *["import math"] * math, *[given.code] * bool(given.code)])
+    source = "\n".join([*future, *["import math"] * math, *[preamble.code] * bool(preamble.code)])
     starts = []
     for part in parts:
         if source and part.code:

@@ -41,13 +41,10 @@ LIST_MARK = re.compile(r"(?m)^[ \t]*(?:[-*+>]|\d{1,3}[.)])[ \t]+(?=(?:def|from|i
 
 @dataclass(frozen=True, slots=True)
 class ExtractedFunction:
-    """One response's contribution to the joint program.
-
-    `code` are the imports and the function, a broken definition unchanged, or nothing. `function` is the syntax tree of
-    the function, None if it is broken or missing. `future` are the `from __future__` imports, which go first in the
-    program. `imported` are the names that the other imports bind. `problem` is empty if the function is there and
-    returns a value.
-    """
+    """One response's contribution to the joint program. `code` are the imports and the function, a broken definition
+    unchanged, or nothing. `function` is the syntax tree of the function, None if it is broken or missing. `future` are
+    the `from __future__` imports, which go first in the program. `imported` are the names that the other imports bind.
+    `problem` is empty if the function is there and returns a value."""
 
     name: str
     code: str = ""
@@ -60,10 +57,6 @@ class ExtractedFunction:
     def defined(self) -> bool:
         """Whether the function is there and returns a value."""
         return not self.problem
-
-    @property
-    def exists(self) -> bool:
-        return self.function is not None
 
     def mentions(self, name: str) -> bool:
         """Return whether the function reads or binds a variable of that name."""
@@ -99,10 +92,8 @@ def extract_function(response: str, name: str) -> ExtractedFunction:
 
 
 def extract_preamble(prompt: str, leave_out: frozenset[str]) -> ExtractedFunction:
-    """Return the imports and the complete definitions in a problem's text, which a solution may use.
-
-    Stubs and the functions in `leave_out`, which the agents write, are omitted.
-    """
+    """Return the imports and the complete definitions in a problem's text, which a solution may use. Stubs and the
+    functions in `leave_out`, which the agents write, are omitted."""
     text = strip_fence(prompt)
     tree = parse(text)
     body = list(import_lines(text.split("\n"))) if tree is None else tree.body
@@ -196,11 +187,9 @@ def _depth_is_bounded(tree: ast.AST) -> bool:
 
 
 def _best_definition(text: str, name: str) -> _Definition | None:
-    """Return the best definition in the text, which is read as one program if it parses, else line by line.
-
-    Definitions on a line with a fence, backtick or list mark are considered only if the lines have no complete
-    function, and only if they are complete, because prose often quotes half a definition.
-    """
+    """Return the best definition in the text, which is read as one program if it parses, else line by line. Definitions
+    on a line with a fence, backtick or list mark are considered only if the lines have no complete function, and only
+    if they are complete, because prose often quotes half a definition."""
     program = textwrap.dedent(text).strip()
     tree = parse(program)
     if tree is not None:
@@ -261,11 +250,9 @@ def _starts(lines: list[str], name: str) -> Iterator[tuple[int, str]]:
 
 
 def _definition(lines: list[str], start: int, indent: str, name: str) -> tuple[_Definition, int]:
-    """Return the definition that begins at a line, and the cost of the search.
-
-    The first attempt is the block by indentation. If it does not parse (text in quotes or brackets may have any
-    indentation), the text is cut before the line of the error until the rest parses.
-    """
+    """Return the definition that begins at a line, and the cost of the search. The first attempt is the block by
+    indentation. If it does not parse (text in quotes or brackets may have any indentation), the text is cut before the
+    line of the error until the rest parses."""
     end = block_end(lines, start, len(indent))
     own = "\n".join(line.removeprefix(indent) for line in lines[start:end]).rstrip()
     tree, text, inside = parse(own), own, False

@@ -30,11 +30,9 @@ class FunctionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The facts that feedback may contain about one joint action.
-
-    `functions` has one status per agent, main's last. `tests` are the verdicts in `sandbox_slice`. The last three
-    fields describe how main uses the helpers (see `usage`).
-    """
+    """The facts that feedback may contain about one joint action. `functions` has one status per agent, main's last.
+    `tests` are the verdicts in `sandbox_slice`. The last three fields describe how main uses the helpers (see
+    `usage`)."""
 
     functions: tuple[FunctionStatus, ...]
     syntax: SyntaxErrorLocation | None

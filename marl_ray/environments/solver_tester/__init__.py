@@ -24,10 +24,8 @@ SOLUTION, TESTS, VALID, FOUND = 0.5, 1.5, 0.5, 1.0
 
 
 class SolverTester(CodeEnvironment[SolutionAttempt]):
-    """Solver and testers. A single agent is a solver alone.
-
-    Tasks have the fields `entry_point`, `tests` (see `Program.tests`) and `reference`, a program.
-    """
+    """Solver and testers. A single agent is a solver alone. Tasks have the fields `entry_point`, `tests` (see
+    `Program.tests`) and `reference`, a program."""
 
     modes = tuple(FEEDBACK_BY_MODE)
 

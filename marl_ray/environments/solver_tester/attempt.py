@@ -26,11 +26,9 @@ MAX_LINES = 200
 
 @dataclass(frozen=True, slots=True)
 class SolutionAttempt:
-    """A parsed joint action. `written` are the tests of each tester.
-
-    The first entry of `program` is the solution with the problem's tests. For each tester with tests, two further
-    programs follow: the solution and the reference with that tester's tests. Executions never mix tests of two origins.
-    """
+    """A parsed joint action. `written` are the tests of each tester. The first entry of `program` is the solution with
+    the problem's tests. For each tester with tests, two further programs follow: the solution and the reference with
+    that tester's tests. Executions never mix tests of two origins."""
 
     responses: tuple[str, ...]
     solution: CodeAttempt

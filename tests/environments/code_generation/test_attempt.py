@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -18,27 +17,15 @@ REPORT = ExecutionReport((TestResult("pass", None, None, None, "assert f(1)"),),
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """The number of calls of each parsing function, starting with empty caches."""
-    counts: Counter[str] = Counter()
-
-    def count_calls(name: str) -> None:
-        original = getattr(module, name)
-
-        def counting(*arguments: Any) -> Any:
-            counts[name] += 1
-            return original(*arguments)
-
-        monkeypatch.setattr(module, name, counting)
-
-    for name in ("extract_function", "helper_use", "extract_preamble"):
-        count_calls(name)
-    for cached in (module._preamble, module._helper_answer, module._main_answer):
+def caches() -> tuple[Any, ...]:
+    """The caches of the preamble, helpers and main; empty at first."""
+    found = (module._cached_preamble, module._cached_function, module._main)
+    for cached in found:
         cached.cache_clear()
-    return counts
+    return found
 
 
-def test_an_attempt_parses_each_response_once(calls: Counter[str]) -> None:
+def test_an_attempt_parses_each_response_once(caches: tuple[Any, ...]) -> None:
     environment = CodeGeneration(3)
     responses = ["def aux_1(x):\n    return x", "def aux_2(x):\n    return x", "def f(x):\n    return aux_1(x) + 1"]
     attempt = environment.attempt(TASK, responses, last=False)
@@ -48,16 +35,16 @@ def test_an_attempt_parses_each_response_once(calls: Counter[str]) -> None:
     environment.previous_answers(attempt)
     environment.question(TASK, attempt)
     assert len(environment.probes(attempt, REPORT)) == 2
-    assert calls == {"extract_function": 3, "helper_use": 1, "extract_preamble": 1}
+    assert [cached.cache_info().misses for cached in caches] == [1, 2, 1]
 
 
-def test_a_response_in_many_joint_actions_is_parsed_once(calls: Counter[str]) -> None:
+def test_a_response_in_many_joint_actions_is_parsed_once(caches: tuple[Any, ...]) -> None:
     environment = CodeGeneration(2)
     helpers = [f"def aux(x):\n    return x + {n}" for n in range(3)]
     mains = [f"def f(x):\n    return aux(x) + {n}" for n in range(3)]
     cross = [environment.attempt(TASK, both, last=True) for both in itertools.product(helpers, mains)]
     assert len({attempt.program.source for attempt in cross}) == 9
-    assert calls == {"extract_function": 6, "helper_use": 3, "extract_preamble": 1}
+    assert [cached.cache_info().misses for cached in caches] == [1, 3, 3]
 
 
 def test_an_entry_point_with_the_name_of_the_helper_is_main() -> None:
@@ -65,4 +52,3 @@ def test_an_entry_point_with_the_name_of_the_helper_is_main() -> None:
     text = "def aux(x):\n    return aux(x) + 1"
     attempt = CodeGeneration(2).attempt(task, [text, text], last=True)
     assert attempt.use.called == {"aux"}
-    assert attempt.answers[0].use.called == frozenset()
