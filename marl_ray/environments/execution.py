@@ -107,6 +107,11 @@ def locate_syntax_error(report: ExecutionReport, starts: Iterable[tuple[str, int
     return SyntaxErrorLocation(None, error.line, error.column, error.message)
 
 
+def passed(facts: Any, agent: int = 0) -> list[str]:
+    """Return the feedback of mode `passed`: whether all levels passed."""
+    return ["All levels passed" if facts.all_passed else "Not all levels passed"]
+
+
 def sliced(tests: Sequence[T], sandbox_slice: SandboxSlice) -> tuple[T, ...]:
     if not sandbox_slice or sandbox_slice == "all":
         return tuple(tests)

@@ -66,9 +66,6 @@ class Client:
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
         self._client: Any = None
 
-    def __str__(self) -> str:
-        return str(self.endpoint)
-
     async def ask(self, question: str) -> ModelReply:
         """Send one request and return the reply. Raises EndpointError."""
         anthropic = self.endpoint.vendor is ANTHROPIC

@@ -58,7 +58,7 @@ class LLMJudge:
         self._client = Client(_endpoint(config, environment), config.timeout_s)
 
     def __str__(self) -> str:
-        return str(self._client)
+        return str(self._client.endpoint)
 
     async def judge(self, questions: Sequence[Question]) -> list[Judgement]:
         """Return one judgement per question."""

@@ -96,11 +96,10 @@ class Expert:
         self._logged: set[str] = set()
 
     def __str__(self) -> str:
-        return str(self._client)
+        return str(self._client.endpoint)
 
     @property
     def key_variable(self) -> str:
-        """Environment variable with the key."""
         return self._client.endpoint.key_variable
 
     async def edits(self, question: str, names: Sequence[str]) -> dict[str, str] | None:

@@ -29,11 +29,7 @@ class Transition:
         self._config = config
         self._environment = environment
         self._mode: Mode = MODES.get(config.mode)(config, environment)
-
-    @property
-    def note(self) -> str:
-        """The mode's note for the start of a run, may be empty."""
-        return self._mode.note
+        self.note = self._mode.note
 
     async def next_prompts(
         self, task: Task, first_prompts: Sequence[str], attempt: Any, outcome: Outcome

@@ -20,6 +20,7 @@ from marl_ray.environments.execution import (
     describe_failure,
     describe_syntax,
     locate_syntax_error,
+    passed,
     shorten,
     sliced,
 )
@@ -123,11 +124,6 @@ def level_passed(facts: RepairDiagnosis) -> list[str]:
     if attempt.diagnosis is not None:
         lines.append(f"diagnosis: {'missing' if attempt.diagnosis.problem else _named(facts)}")
     return lines
-
-
-def passed(facts: RepairDiagnosis) -> list[str]:
-    """Return whether all levels passed."""
-    return ["All levels passed" if facts.all_passed else "Not all levels passed"]
 
 
 def _diagnosis(facts: RepairDiagnosis) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from marl_ray.environments.base import labelled_answers
 from marl_ray.environments.bug_fix.patching import BuggyProgram
-from marl_ray.environments.code_generation.prompts import listed
+from marl_ray.environments.code_generation.prompts import listed, numbered_names
 
 BUG = "This program should do that, but it has a bug:"
 FORM = "Answer with two lines and nothing else:\nline: the number of the line that has to change\nwhy: a short reason"
@@ -28,9 +28,7 @@ answers' names, its values are strings: a short suggestion, or the corrected ans
 
 
 def role_names(diagnoses: bool, patchers: int) -> list[str]:
-    """Return `diagnosis` and `patch`, or `patch_1`, `patch_2`... for several patchers."""
-    patches = ["patch"] if patchers == 1 else [f"patch_{number}" for number in range(1, patchers + 1)]
-    return ["diagnosis", *patches] if diagnoses else patches
+    return ["diagnosis"] * diagnoses + numbered_names("patch", patchers)
 
 
 def first_prompts(problem: str, program: BuggyProgram, diagnoses: bool, shares: Sequence[tuple[str, ...]]) -> list[str]:

@@ -85,7 +85,7 @@ def extract_methods(response: str, class_name: str) -> ClassAnswer:
     name."""
     text = normalise_text(response)
     lines = text.strip("\n").split("\n")
-    tree = _tree(lines, 0, _indent(lines[0]))
+    tree = _tree(lines, 0, indentation(lines[0]))
     if isinstance(tree, ast.Module):
         return _of_program(tree, lines, class_name)
     answer = _of_lines(lines)
@@ -105,7 +105,7 @@ def _tree(lines: list[str], start: int, indent: str, end: int | None = None) -> 
 
 def _of_program(tree: ast.Module, lines: list[str], class_name: str) -> ClassAnswer:
     """Return the members of the class in a program, or its functions if the class is missing."""
-    indent = _indent(lines[0])
+    indent = indentation(lines[0])
     body = _body(tree, indent)
     classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name == class_name]
     functions = [node for node in body if isinstance(node, FunctionNode)]
@@ -130,14 +130,14 @@ def _of_lines(lines: list[str]) -> ClassAnswer:
             decorated = index if decorated is None else decorated
         elif opening:
             start = index if decorated is None else decorated
-            node, end, parsed = _definition(lines, start, _indent(line), MAX_PARSED - cost)
+            node, end, parsed = _definition(lines, start, indentation(line), MAX_PARSED - cost)
             cost += parsed
             decorated = None
             if node is None:
                 broken.add(opening[1])
             else:
                 if not is_stub(node):
-                    methods[node.name] = _method(node, lines[start:], bool(_indent(line)))
+                    methods[node.name] = _method(node, lines[start:], bool(indentation(line)))
                 index = end
                 continue
         else:
@@ -170,7 +170,7 @@ def _definition(lines: list[str], start: int, indent: str, budget: int) -> tuple
         return None, start, cost
     last = start + (node.end_lineno or node.lineno) - bool(indent)
     is_last = cut and end < len(lines) and not any(line.strip() for line in lines[last:end])
-    complete = not is_last or indentation(lines[end]) < node.body[0].col_offset
+    complete = not is_last or len(indentation(lines[end])) < node.body[0].col_offset
     return (node if complete else None), last, cost
 
 
@@ -187,13 +187,9 @@ def _method(node: FunctionNode, lines: list[str], enclosed: bool) -> Method:
     return Method(
         node.name,
         tuple(lines[first - 1 : last]),
-        _indent(lines[first - 1]),
+        indentation(lines[first - 1]),
         frozenset(inside),
         bool(node.decorator_list),
         frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name)),
         frozenset(part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)),
     )
-
-
-def _indent(line: str) -> str:
-    return line[: indentation(line)]

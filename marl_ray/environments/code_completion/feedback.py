@@ -15,6 +15,7 @@ from marl_ray.environments.execution import (
     describe_error,
     describe_syntax,
     locate_syntax_error,
+    passed,
     sliced,
 )
 from marl_ray.sandbox import ExecutionReport, TestResult
@@ -131,14 +132,9 @@ def level_passed(diagnosis: ClassDiagnosis, agent: int) -> list[str]:
     lines = [f"methods: missing {missing}" if missing else "methods: OK", f"overlap: {overlap or 'none'}"]
     if diagnosis.syntax is not None:
         return [*lines, "syntax: incorrect", "tests: not run"]
-    total, passed = diagnosis.total, diagnosis.total - len(diagnosis.failures)
-    some = "passed all" if passed == total else f"passed {passed} of {total}"
-    return [*lines, "syntax: correct", f"tests: {some if passed else 'passed none'}"]
-
-
-def passed(diagnosis: ClassDiagnosis, agent: int) -> list[str]:
-    """Return whether all levels passed."""
-    return ["All levels passed" if diagnosis.all_passed else "Not all levels passed"]
+    total, count = diagnosis.total, diagnosis.total - len(diagnosis.failures)
+    some = "passed all" if count == total else f"passed {count} of {total}"
+    return [*lines, "syntax: correct", f"tests: {some if count else 'passed none'}"]
 
 
 FEEDBACK_BY_MODE: dict[str, Callable[[ClassDiagnosis, int], list[str]]] = {

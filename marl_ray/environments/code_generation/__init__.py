@@ -49,7 +49,7 @@ class CodeGeneration(CodeEnvironment[CodeAttempt]):
 
     def __init__(self, num_agents: int, count_untrusted: bool = True, sandbox_slice: SandboxSlice = 1) -> None:
         super().__init__(num_agents, count_untrusted, sandbox_slice)
-        self.helpers = prompts.helper_names(num_agents)
+        self.helpers = tuple(prompts.numbered_names("aux", num_agents - 1))
         self.max_reward = 4.0 if self.helpers else MAIN_DEFINED + SYNTAX_OK + TESTS
 
     def roles(self, task: Task) -> list[str]:

@@ -13,7 +13,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from marl_ray.core.episode import Task
-from marl_ray.environments.code_generation.extraction import ExtractedFunction, extract_function, extract_preamble
+from marl_ray.environments.code_generation.extraction import (
+    ExtractedFunction,
+    extract_function,
+    extract_preamble,
+    mentioned_names,
+)
 from marl_ray.environments.code_generation.usage import HelperUse, helper_use
 from marl_ray.sandbox import Program
 
@@ -85,7 +90,8 @@ def _with_return(part: ExtractedFunction) -> ExtractedFunction:
 def _join(preamble: ExtractedFunction, parts: Sequence[ExtractedFunction]) -> tuple[str, tuple[int, ...]]:
     """Return the joint program, and the line on which each part starts."""
     future = dict.fromkeys(line for part in (preamble, *parts) for line in part.future)
-    math = any(part.mentions("math") for part in parts) and not any("math" in part.imported for part in parts)
+    mentioned = any(part.function is not None and "math" in mentioned_names(part.function) for part in parts)
+    math = mentioned and not any("math" in part.imported for part in parts)
     source = "\n".join([*future, *["import math"] * math, *[preamble.code] * bool(preamble.code)])
     starts = []
     for part in parts:

@@ -58,10 +58,6 @@ class ExtractedFunction:
         """Whether the function is there and returns a value."""
         return not self.problem
 
-    def mentions(self, name: str) -> bool:
-        """Return whether the function reads or binds a variable of that name."""
-        return self.function is not None and name in _mentioned(self.function)
-
 
 @dataclass(frozen=True, slots=True)
 class _Definition:
@@ -82,7 +78,7 @@ def extract_function(response: str, name: str) -> ExtractedFunction:
         return ExtractedFunction(name, problem="no function of that name")
     if best.function is None:
         return ExtractedFunction(name, code=best.source, problem="does not parse")
-    mentioned = _mentioned(best.function)
+    mentioned = mentioned_names(best.function)
     future = tuple(ast.unparse(node) for node in best.imports if is_future(node))
     imports = [node for node in best.imports if not is_future(node) and binds(node) & (mentioned | {"*"})]
     code = "\n".join([*dict.fromkeys(ast.unparse(node) for node in imports), best.source])
@@ -165,7 +161,8 @@ def normalise_text(response: str) -> str:
 
 
 def parse_or_line(text: str) -> ast.Module | int | None:
-    """Return the syntax tree, or the line of the syntax error, or None if the error has no line."""
+    """Return the syntax tree, or the line of the syntax error, or None if the error has no line or the tree is too
+    deep."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -174,16 +171,12 @@ def parse_or_line(text: str) -> ast.Module | int | None:
         return error.lineno
     except (ValueError, RecursionError, MemoryError, OverflowError):
         return None
-    return tree if _depth_is_bounded(tree) else None
-
-
-def _depth_is_bounded(tree: ast.AST) -> bool:
     level: list[ast.AST] = [tree]
     for _ in range(MAX_DEPTH):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
         if not level:
-            return True
-    return False
+            return tree
+    return None
 
 
 def _best_definition(text: str, name: str) -> _Definition | None:
@@ -239,7 +232,7 @@ def _starts(lines: list[str], name: str) -> Iterator[tuple[int, str]]:
         code = line.lstrip(" \t")
         if not code:
             continue
-        indent = line[: indentation(line)]
+        indent = indentation(line)
         while above and above[-1][0] >= len(indent):
             above.pop()
         inner = bool(above) and above[-1][1].startswith(("class ", "def ", "async def "))
@@ -267,7 +260,7 @@ def _definition(lines: list[str], start: int, indent: str, name: str) -> tuple[_
                 tree = tree_or_line
                 break
             cut = min(len(rest), max(1, tree_or_line)) - 1
-            inside = indentation(rest[cut]) > 0
+            inside = bool(indentation(rest[cut]))
             del rest[cut:]
     definition = None if tree is None else _of_program(tree, text, name)
     if definition is None or (inside and definition.grade != COMPLETE):
@@ -280,16 +273,16 @@ def block_end(lines: list[str], start: int, width: int) -> int:
     head = True
     for index in range(start, len(lines)):
         code = lines[index].lstrip(" \t")
-        if code and code[0] not in "#)]}" and indentation(lines[index]) <= width:
+        if code and code[0] not in "#)]}" and len(indentation(lines[index])) <= width:
             if not head:
                 return index
             head = code.startswith("@")
     return len(lines)
 
 
-def indentation(line: str) -> int:
-    """Return the number of characters of leading white space."""
-    return len(line) - len(line.lstrip(" \t"))
+def indentation(line: str) -> str:
+    """Return the leading white space."""
+    return line[: len(line) - len(line.lstrip(" \t"))]
 
 
 def import_lines(lines: list[str]) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -303,7 +296,7 @@ def import_lines(lines: list[str]) -> Iterator[ast.Import | ast.ImportFrom]:
         yield from (node for node in (tree.body if tree else []) if isinstance(node, ast.Import | ast.ImportFrom))
 
 
-def _mentioned(function: ast.FunctionDef) -> set[str]:
+def mentioned_names(function: ast.FunctionDef) -> set[str]:
     return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
 
 

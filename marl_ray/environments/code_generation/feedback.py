@@ -15,6 +15,7 @@ from marl_ray.environments.execution import (
     describe_failure,
     describe_syntax,
     locate_syntax_error,
+    passed,
     sliced,
 )
 from marl_ray.sandbox import ExecutionReport, TestResult
@@ -86,19 +87,14 @@ def level_passed(diagnosis: Diagnosis, agent: int) -> list[str]:
     missing = [status.name for status in diagnosis.functions if status.problem]
     lines = [f"implementation: {'missing ' + ', '.join(missing) if missing else 'OK'}"]
     lines.append(f"syntax: {'correct' if diagnosis.syntax is None else 'incorrect'}")
-    total, passed = len(diagnosis.tests), diagnosis.passed
+    total, count = len(diagnosis.tests), diagnosis.passed
     if diagnosis.syntax is not None:
         lines.append("tests: not run")
-    elif passed == 0:
+    elif count == 0:
         lines.append("tests: passed none")
     else:
-        lines.append("tests: passed all" if passed == total else f"tests: passed {passed} of {total}")
+        lines.append("tests: passed all" if count == total else f"tests: passed {count} of {total}")
     return lines + _helper_use(diagnosis)
-
-
-def passed(diagnosis: Diagnosis, agent: int) -> list[str]:
-    """Return whether all levels passed."""
-    return ["All levels passed" if diagnosis.all_passed else "Not all levels passed"]
 
 
 def _helper_use(diagnosis: Diagnosis) -> list[str]:

@@ -36,15 +36,6 @@ Suggest an edit for the function {names}. Reply with one JSON object and nothing
 name, its value is a string: a short suggestion, or the corrected function."""
 
 
-def helper_names(num_agents: int) -> tuple[str, ...]:
-    """Return the helpers' names, one per agent except the last: `()`, `("aux",)`, `("aux_1", "aux_2")`..."""
-    if num_agents < 1:
-        raise ValueError(f"num_agents must be at least 1, not {num_agents}")
-    if num_agents == 2:
-        return ("aux",)
-    return tuple(f"aux_{index}" for index in range(1, num_agents))
-
-
 def first_prompts(problem: str, entry_point: str, helpers: Sequence[str], script: bool = False) -> list[str]:
     """Return the first prompts, main's last. `script`: main reads standard input and prints."""
     instructions = [_first_helper(helper, entry_point, helpers) for helper in helpers]
@@ -95,3 +86,8 @@ def _permission(helpers: Sequence[str]) -> str:
 def listed(names: Sequence[str]) -> str:
     """Return `a`, `a and b`, or `a, b and c`."""
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def numbered_names(name: str, count: int) -> list[str]:
+    """Return `name` alone for a count of 1, or `name_1`, `name_2`..."""
+    return [name] if count == 1 else [f"{name}_{number}" for number in range(1, count + 1)]

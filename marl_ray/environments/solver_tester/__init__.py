@@ -14,6 +14,7 @@ from marl_ray.core.episode import Outcome, Task
 from marl_ray.core.errors import UserError
 from marl_ray.environments.code_generation.extraction import extract_function, strip_fence
 from marl_ray.environments.code_generation.feedback import FEEDBACK_BY_MODE, diagnose
+from marl_ray.environments.code_generation.prompts import numbered_names
 from marl_ray.environments.execution import CodeEnvironment, SandboxSlice, execution_counts
 from marl_ray.environments.solver_tester import prompts
 from marl_ray.environments.solver_tester.attempt import SolutionAttempt, solution_attempt
@@ -41,7 +42,7 @@ class SolverTester(CodeEnvironment[SolutionAttempt]):
             )
 
     def roles(self, task: Task) -> list[str]:
-        return prompts.role_names(self.testers)
+        return [*numbered_names("tests", self.testers), "solution"]
 
     def order(self, task: Task) -> list[list[int]]:
         """Return the solver first, then all testers."""

@@ -22,10 +22,6 @@ class WrittenTest:
     solution: TestResult
 
     @property
-    def source(self) -> str:
-        return self.solution.source
-
-    @property
     def valid(self) -> bool:
         return self.reference.status == "pass"
 
@@ -43,14 +39,17 @@ class SolverEvidence:
     written: tuple[tuple[WrittenTest, ...], ...]
 
     def data(self) -> dict[str, Any]:
-        tests = [[{"test": t.source, "valid": t.valid, "solution": t.solution.status} for t in w] for w in self.written]
+        tests = [
+            [{"test": t.solution.source, "valid": t.valid, "solution": t.solution.status} for t in w]
+            for w in self.written
+        ]
         return {"report": self.report.to_dict(), "written": tests}
 
     def lines(self) -> list[str]:
         """Return the results of the problem's tests and of the written tests."""
         every = [test for tests in self.written for test in tests]
         counts = f"{sum(t.valid for t in every)} valid, {sum(t.exposes_bug for t in every)} that the solution fails"
-        details = [f"    {_label(test)}: {test.source}" for test in every]
+        details = [f"    {_label(test)}: {test.solution.source}" for test in every]
         return [*ExecutionEvidence(self.report).lines(), f"[tests] {len(every)} written, {counts}", *details]
 
 
@@ -89,4 +88,8 @@ def _brief(tests: Sequence[WrittenTest]) -> list[str]:
 
 def _detailed(tests: Sequence[WrittenTest]) -> list[str]:
     failed = [f"failed: {describe_failure(test.solution)}" for test in tests if test.exposes_bug]
-    return [*_brief(tests), *failed, *(f"not valid: {shorten(test.source)}" for test in tests if not test.valid)]
+    return [
+        *_brief(tests),
+        *failed,
+        *(f"not valid: {shorten(test.solution.source)}" for test in tests if not test.valid),
+    ]

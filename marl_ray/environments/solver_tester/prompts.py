@@ -31,12 +31,6 @@ Suggest an edit for each of these: {names}. Reply with one JSON object and nothi
 values are strings: a short suggestion, or the corrected text."""
 
 
-def role_names(testers: int) -> list[str]:
-    """Return `tests`, or `tests_1`, `tests_2`... for several testers, then `solution`."""
-    names = [f"tests_{number}" for number in range(1, testers + 1)] if testers > 1 else ["tests"] * testers
-    return [*names, "solution"]
-
-
 def first_prompts(problem: str, function: str, testers: int) -> list[str]:
     """Return the first prompts, the solver's last."""
     write = WRITE.format(function=function, form=FORM.format(function=function))
