@@ -1,1 +1,1 @@
-"""What is run by hand, from the repository's root, and not shipped."""
+"""Development tools, run from the root of the repository and not shipped."""

@@ -1,13 +1,13 @@
-"""Do two versions of the code give the same numbers, bit for bit? For changes that should not change any.
+"""Check that two versions of the code compute bit-identical numbers, for changes that should not change any.
 
     cd OLD && python NEW/tools/golden.py record /tmp/old --data FOLDER
     cd NEW && python NEW/tools/golden.py record /tmp/new --data FOLDER
     python tools/golden.py compare /tmp/old /tmp/new
 
-`record` runs the package in the current folder: some short trainings with fixed seeds on CPU, and the sandbox on every
-program of the data sets (FOLDER holds humaneval.jsonl, mbpp.jsonl, quixbugs.jsonl, classeval.jsonl). It keeps every
-metric that is not a time, every episode that was written, and the hash of the trained weights. `compare` prints the
-first difference of each case, and exits 1 if there is one. About 15 minutes a side on 2 cores.
+`record` runs the package in the current folder: short training runs with fixed seeds on CPU, and the sandbox on every
+program of the data sets (FOLDER contains humaneval.jsonl, mbpp.jsonl, quixbugs.jsonl and classeval.jsonl). It records all
+metrics except times, all written episodes, and the hashes of the trained weights. `compare` prints the first difference
+of each case, and exits with status 1 if there is one. Recording takes about 15 minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAGRPO = ("train_magrpo", "--config", "configs/quickstart.yaml")
 
 
 def cases(data: Path, port: int) -> dict[str, list[tuple[str, ...]]]:
-    """The commands of each case, run one after another in one run folder; `{run}` stands for it."""
+    """Return the commands of each case, which run in order in one run folder. `{run}` is replaced by the folder."""
     humaneval = (
         f"dataset.name={data / 'humaneval.jsonl'}",
         "dataset.type=humaneval",
@@ -93,7 +93,7 @@ def cases(data: Path, port: int) -> dict[str, list[tuple[str, ...]]]:
 
 
 def record(folder: Path, data: Path, only: list[str]) -> None:
-    """Run every case and write what it gave to `folder`, one JSON file a case."""
+    """Run every case and write its results to `folder`, one JSON file per case."""
     folder.mkdir(parents=True, exist_ok=True)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Expert)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -112,7 +112,7 @@ def record(folder: Path, data: Path, only: list[str]) -> None:
 
 
 def train(commands: list[tuple[str, ...]], grpo: Path) -> dict[str, Any]:
-    """What a training leaves; ends the program with what it said if it fails."""
+    """Return the results of a training run. If the run fails, print the end of its standard error and exit."""
     base = Path(tempfile.mkdtemp(prefix="golden"))
     run = base / "run"
     environment = os.environ | {"PYTHONPATH": os.getcwd(), "OPENAI_API_KEY": "golden"}
@@ -140,7 +140,7 @@ def train(commands: list[tuple[str, ...]], grpo: Path) -> dict[str, Any]:
 
 
 def sandbox(data: Path) -> dict[str, Any]:
-    """The report of every program of the data sets: correct ones, buggy ones, and broken ones."""
+    """Return the report on every program of the data sets: correct, buggy and broken programs."""
     sys.path.insert(0, os.getcwd())
     from marl_ray.sandbox import Limits, Sandbox, SandboxSettings
 
@@ -152,7 +152,7 @@ def sandbox(data: Path) -> dict[str, Any]:
 
 
 def dataset_programs(data: Path) -> Iterator[tuple[str, Any]]:
-    """Names and programs."""
+    """Yield the name and the program of every case of the sandbox."""
     from marl_ray.sandbox import Program
 
     for row in lines(data / "humaneval.jsonl"):
@@ -176,19 +176,19 @@ def dataset_programs(data: Path) -> Iterator[tuple[str, Any]]:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSONL file."""
+    """Return the objects of a JSONL file."""
     return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
 
 
 def timeless(value: Any) -> Any:
-    """The value without what is a time."""
+    """Return the value without its keys that contain one of TIMES."""
     if isinstance(value, dict):
         return {k: timeless(v) for k, v in value.items() if not any(part in str(k) for part in TIMES)}
     return [timeless(item) for item in value] if isinstance(value, list) else value
 
 
 def as_tree(row: dict[str, Any]) -> dict[str, Any]:
-    """An episode of version 0.1, a chain of turns, in today's form: nodes with their path from the root."""
+    """Return an episode in the current format, nodes with their path from the root. Version 0.1 wrote a list of turns."""
     if "turns" not in row:
         return row
     path: list[int] = []
@@ -202,7 +202,7 @@ def as_tree(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class Expert(http.server.BaseHTTPRequestHandler):
-    """Stands for an expert: an OpenAI-compatible endpoint whose reply depends on the question alone."""
+    """A substitute for an expert model: an OpenAI-compatible endpoint whose reply depends only on the question."""
 
     def do_POST(self) -> None:
         question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
@@ -228,7 +228,7 @@ class Expert(http.server.BaseHTTPRequestHandler):
 
 
 def compare(old: Path, new: Path) -> int:
-    """Print each case's first difference; 1 if there is one."""
+    """Print the first difference of each case. Return the exit status: 1 if there is a difference, else 0."""
     different = 0
     for name in sorted({path.name for folder in (old, new) for path in folder.glob("*.json")}):
         then, now = (json.loads(p.read_text()) if (p := folder / name).exists() else None for folder in (old, new))
@@ -239,7 +239,7 @@ def compare(old: Path, new: Path) -> int:
 
 
 def difference(old: Any, new: Any, where: str) -> str | None:
-    """Where two values first differ, if they do."""
+    """Return the path and values of the first difference between two values, None if they are equal."""
     if isinstance(old, dict) and isinstance(new, dict) and old.keys() != new.keys():
         return f"{where}: only old {sorted(old.keys() - new.keys())}, only new {sorted(new.keys() - old.keys())}"
     if isinstance(old, list) and isinstance(new, list) and len(old) != len(new):
@@ -251,7 +251,7 @@ def difference(old: Any, new: Any, where: str) -> str | None:
 
 
 def main() -> int:
-    """See the module."""
+    """Run the command line of the module docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     recorder = commands.add_parser("record")

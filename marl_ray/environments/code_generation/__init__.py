@@ -1,20 +1,6 @@
-"""Code generation, for HumanEval, CoopHumanEval, MBPP, the toy sets, APPS and LiveCodeBench. The last agent writes the
-entry point (main); every other agent writes a helper that main may call (`aux`; `aux_1`, `aux_2`... for several). The
-sandbox executes the joint program.
+"""Code generation: the last agent writes the entry point (main), every other agent a helper that main may call.
 
-Reward, shared by all agents, at most 4.0 (2.1 for a single agent, which has no helper levels):
-
-1. 0.4 if the helper is defined and returns a value; 0.6 if the entry point is, else the levels below count 0.
-2. 0.5 if the joint program compiles, else the levels below count 0.
-3. The share of passed tests.
-4. If a test passed, for each helper that exists: 0.5 if main calls it, 1.0 more if main is not a thin wrapper, less 0.5
-   if main discards a result. `marl_ray.environments.code_generation.usage` defines these terms.
-
-A helper exists if the joint program defines it, with or without a `return`: a helper that changes a list in place or
-prints earns the bonus of level 4, but not the 0.4 of level 1. Several helpers share levels 1 and 4 equally.
-
-If the task's program is a script (APPS, LiveCodeBench), main reads standard input and prints. It needs no return value,
-and the value that its last statement prints counts as its result.
+docs/reference/environments/code_generation.md describes the joint program, rewards and the use of helpers.
 """
 
 from __future__ import annotations
@@ -42,7 +28,7 @@ AUX_CALLED, NOT_THIN, MISUSED = 0.5, 1.0, 0.5
 
 
 class CodeGeneration(CodeEnvironment[CodeAttempt]):
-    """Code generation; see the module for rewards. Tasks have the fields `entry_point` (a function name) and `tests`
+    """Code generation. Tasks have the fields `entry_point` (a function name) and `tests`
     (see `Program.tests`); with `script`, the tests are pairs of standard input and output."""
 
     modes = tuple(FEEDBACK_BY_MODE)

@@ -1,14 +1,6 @@
-"""Extraction of the requested function, with its imports, from a response.
+"""Extraction of the requested function, with the imports that it mentions, from a response.
 
-Only that function and the imports that it mentions enter the joint program: other functions, classes, constants and calls
-are left out, and a function that needs them fails its tests. Surrounding text, fences and indentation are ignored. If a
-response defines the function more than once, the best definition is used, the last one among equals:
-
-1. complete, and returns a value;
-2. truncated by the token limit, but its beginning parses and returns a value: that beginning;
-3. complete, without returning a value;
-4. broken: its lines enter the program unchanged, so the syntax error counts for its author.
-
+If a response defines the function more than once, the definition of the best grade is used, the last one among equals.
 Responses are untrusted text. They are parsed by `ast`, never executed, and raise nothing.
 """
 
@@ -33,7 +25,8 @@ MAX_IMPORTS = 64
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 COMPLETE, BEGINNING, WITHOUT_VALUE, BROKEN = 3, 2, 1, 0
-"""Grades of a definition; see the module."""
+"""Grades of a definition: complete and returns a value; a truncated definition whose beginning parses and returns a
+value; complete without returning a value; broken, so the syntax error counts for its author."""
 
 FENCE = re.compile(r"(?:`+|~~~+)[ \t]*(?:[Pp]ython\d?\b|py\b)?[ \t]*")
 LIST_MARK = re.compile(r"(?m)^[ \t]*(?:[-*+>]|\d{1,3}[.)])[ \t]+(?=(?:def|from|import|@)\b)")

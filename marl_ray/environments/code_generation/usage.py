@@ -1,17 +1,7 @@
 """How main uses the helpers that the other agents wrote, by reaching definitions on its syntax tree.
 
-- *Called*: reachable code calls the helper, or passes it to code that may call it (`map(aux, xs)`, `key=aux`). A helper
-  whose name main binds itself (a parameter, a variable, an import, a nested function) is not called.
-- *Misused*: the result of a call reaches neither the return value nor an effect: a condition, a loop, an exception, a
-  store into an object, an argument of an unknown function.
-- *Thin wrapper*: main may return the unchanged result of a helper and returns no result of work. Constants and
-  parameters are no work, nor are operations that change nothing: conversions (`int(...)`, `list(...)`), neutral
-  arithmetic (`+ 0`, `* 1`, `== True`), copies and `or` with a constant. All else is work, and so are calling a helper
-  in a loop on values that change from round to round, and choosing between values of different origin by a condition
-  on a helper's result (`a if a > b else b`).
-
-The analysis is static, so it can be deceived: `aux(x) + 1 - 1` counts as work. Where it cannot follow a value, main gets
-the benefit of the doubt.
+docs/reference/environments/code_generation.md defines the terms. Where the static analysis cannot follow a value, main
+gets the benefit of the doubt.
 """
 
 from __future__ import annotations
