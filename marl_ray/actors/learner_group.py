@@ -33,8 +33,6 @@ R = TypeVar("R")
 GRACE_S = 10.0
 """Additional time for calls in which a learner waits for generators, so that the learner's own error, which names the
 generator, arrives first."""
-
-
 RankSupervisor = Supervisor[LearnerActor] | SharedLearnerView
 Supervise = Callable[[Initialize[LearnerActor]], RankSupervisor]
 """Creates the supervisor of a learner's ranks, given their initialisation."""
