@@ -65,10 +65,8 @@ class ExecutionEvidence:
             summary = f"[sandbox] syntax error: {report.syntax_error.message}"
         else:
             summary = f"[sandbox] {report.passed} of {report.total} tests passed"
-        return [
-            summary,
-            *(f"    {t.status}: {t.source}   {t.error_type or ''} {t.message or ''}".rstrip() for t in failed),
-        ]
+        lines = (f"    {t.status}: {t.source}   {t.error_type or ''} {t.message or ''}" for t in failed)
+        return [summary, *map(str.rstrip, lines)]
 
 
 @dataclass(frozen=True, slots=True)

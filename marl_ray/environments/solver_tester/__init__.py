@@ -54,7 +54,7 @@ class SolverTester(CodeEnvironment[SolutionAttempt]):
     def prompt_after(self, task: Task, agent: int, prompt: str, answers: Mapping[int, str]) -> str:
         answer = answers[self.testers]
         solution = extract_function(answer, task.fields["entry_point"]).code or strip_fence(answer)
-        return prompts.with_solution(solution, prompt)
+        return f"Another agent's solution:\n{solution.strip() or '(empty)'}\n\n{prompt}"
 
     def revisions(self, task: Task) -> list[str]:
         return prompts.revisions(task.fields["entry_point"], self.testers)

@@ -56,12 +56,8 @@ class SolverEvidence:
 def evidence_from(written: Sequence[tuple[str, ...]], reports: Sequence[ExecutionReport]) -> SolverEvidence:
     """Return the evidence from the reports on the programs of a `SolutionAttempt`."""
     own, *rest = reports
-    pairs = iter(zip(rest[1::2], rest[0::2], strict=True))
-    return SolverEvidence(own, tuple(_written_tests(*next(pairs)) if tests else () for tests in written))
-
-
-def _written_tests(reference: ExecutionReport, solution: ExecutionReport) -> tuple[WrittenTest, ...]:
-    return tuple(WrittenTest(*both) for both in zip(reference.tests, solution.tests, strict=True))
+    pairs = ((reference.tests, solution.tests) for solution, reference in zip(rest[0::2], rest[1::2], strict=True))
+    return SolverEvidence(own, tuple(tuple(map(WrittenTest, *next(pairs))) if tests else () for tests in written))
 
 
 def _label(test: WrittenTest) -> str:

@@ -44,11 +44,6 @@ def revisions(function: str, testers: int) -> list[str]:
     return [*[tests] * testers, f"Revise your function `{function}`. {CODE_ONLY}"]
 
 
-def with_solution(solution: str, prompt: str) -> str:
-    """Return a tester's prompt with the solution that it tests."""
-    return f"Another agent's solution:\n{solution.strip() or '(empty)'}\n\n{prompt}"
-
-
 def question(problem: str, roles: Sequence[str], answers: Sequence[str]) -> str:
     """Return the question to an expert about a joint action."""
     return EXPERT.format(problem=problem.strip(), answers=labelled_answers(roles, answers), names=", ".join(roles))
