@@ -36,11 +36,9 @@ class Executor(Protocol):
 
 
 class Environment(ABC, Generic[A]):
-    """A kind of task. Lists have one entry per agent, in the order of `roles`.
-
-    All methods are pure functions and raise on no response text. `report` is the result of `execute` on the attempt's
-    program, by default an `ExecutionReport`: a tuple of reports for a tuple of programs, None for no program.
-    """
+    """A kind of task. Lists have one entry per agent, in the order of `roles`. All methods are pure functions and raise
+    on no response text. `report` is the result of `execute` on the attempt's program, by default an `ExecutionReport`:
+    a tuple of reports for a tuple of programs, None for no program."""
 
     modes: ClassVar[tuple[str, ...]] = ()
     """The external modes that `feedback` supports. `plain` and `expert_edits` need no support."""
@@ -70,10 +68,8 @@ class Environment(ABC, Generic[A]):
         return [list(range(self.num_agents))]
 
     def prompt_after(self, task: Task, agent: int, prompt: str, answers: Mapping[int, str]) -> str:
-        """Return the prompt of an agent that answers after other agents of the same turn.
-
-        `prompt` is the agent's prompt without an order; `answers` maps agents to their answers of this turn.
-        """
+        """Return the prompt of an agent that answers after other agents of the same turn. `prompt` is the agent's
+        prompt without an order; `answers` maps agents to their answers of this turn."""
         roles = self.roles(task)
         earlier = (f"{roles[other]} has answered:\n{answer.strip()}\n\n" for other, answer in sorted(answers.items()))
         return "".join(earlier) + prompt
@@ -83,11 +79,9 @@ class Environment(ABC, Generic[A]):
         """Parse one joint action. `last`: no turn follows, so single tests appear in no feedback."""
 
     async def execute(self, programs: Sequence[Any], sandbox: Executor) -> list[Any]:
-        """Return one report per program of attempts and probes, by default from the sandbox.
-
-        Override this method for programs that the sandbox cannot execute, such as questions to a judge model. Every
-        wait in it needs a deadline.
-        """
+        """Return one report per program of attempts and probes, by default from the sandbox. Override this method for
+        programs that the sandbox cannot execute, such as questions to a judge model. Every wait in it needs a
+        deadline."""
         return await sandbox.execute(programs)
 
     @abstractmethod

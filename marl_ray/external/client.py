@@ -12,6 +12,7 @@ import importlib
 import json
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -125,15 +126,13 @@ def pause_s(attempt: int) -> float:
 def first_object(text: str, names: Sequence[str]) -> dict[str, Any]:
     """Return the first JSON object in a text with one of the names as a key. Raises EndpointError if there is none."""
     decoder = json.JSONDecoder()
-    start = text.find("{")
-    while start >= 0:
+    for brace in re.finditer("{", text):
         try:
-            value, _ = decoder.raw_decode(text, start)
+            value, _ = decoder.raw_decode(text, brace.start())
         except (ValueError, RecursionError):
-            value = None
+            continue
         if isinstance(value, dict) and any(name in value for name in names):
             return value
-        start = text.find("{", start + 1)
     raise EndpointError("reply holds no JSON object with the names it was asked for")
 
 
