@@ -106,14 +106,14 @@ def repair_attempt(task: Task, responses: Sequence[str], diagnoses: bool, visibl
     patching = responses[1:] if diagnoses else responses
     shares = assign_functions(buggy, len(patching))
     patches = tuple(_patch(text, names) for text, names in zip(patching, shares, strict=True))
-    new = apply_patches(buggy, [part for patch in patches for part in patch.parts])
+    patched, starts = apply_patches(buggy, [part for patch in patches for part in patch.parts])
     before, after = (
         Program(text + "\n", fields["tests"], fields["entry_point"], prompt=task.prompt, visible=visible)
-        for text in (buggy.text, new.text)
+        for text in (buggy.text, patched)
     )
     diagnosis = parse_bug_report(responses[0], len(buggy.lines)) if diagnoses else None
-    diff, needed = diff_lines(buggy.text, new.text), _needed_lines(buggy.text, fields["reference"])
-    return RepairAttempt(tuple(responses), buggy, diagnosis, patches, new.starts, diff, needed, (after, before))
+    diff, needed = diff_lines(buggy.text, patched), _needed_lines(buggy.text, fields["reference"])
+    return RepairAttempt(tuple(responses), buggy, diagnosis, patches, starts, diff, needed, (after, before))
 
 
 @lru_cache(maxsize=1024)

@@ -32,14 +32,6 @@ class BuggyProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class PatchedProgram:
-    """A patched program's text, and the line on which each function starts."""
-
-    text: str
-    starts: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
 class Hunk:
     """One hunk of a diff: the lines `old` of the old text became the lines `new`. `first` and `last` are the line
     numbers (from 1) of `old` in the old text, or of the neighbouring lines if lines are only added."""
@@ -96,8 +88,8 @@ def assign_functions(program: BuggyProgram, patchers: int) -> list[tuple[str, ..
     return [tuple(names[patcher::patchers]) for patcher in range(patchers)]
 
 
-def apply_patches(program: BuggyProgram, parts: Sequence[ExtractedFunction]) -> PatchedProgram:
-    """Return the program with these functions in place of its own functions of the same names."""
+def apply_patches(program: BuggyProgram, parts: Sequence[ExtractedFunction]) -> tuple[str, dict[str, int]]:
+    """Return the program with these functions in place of its own, and the line on which each function starts."""
     new = {part.name: part for part in parts}
     future = dict.fromkeys(line for part in parts for line in part.future)
     text = [line for line in future if not _is_imported(line, program)]
@@ -109,7 +101,7 @@ def apply_patches(program: BuggyProgram, parts: Sequence[ExtractedFunction]) -> 
         text += imports
         starts[name] = len(text) + 1
         text += function
-    return PatchedProgram("\n".join([*text, *old[done:]]), starts)
+    return "\n".join([*text, *old[done:]]), starts
 
 
 def _split_imports(part: ExtractedFunction, program: BuggyProgram) -> tuple[list[str], list[str]]:

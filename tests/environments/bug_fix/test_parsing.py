@@ -94,10 +94,12 @@ def test_only_functions_at_the_top_level_can_be_patched() -> None:
 
 def test_a_patched_function_replaces_the_old_one_in_place() -> None:
     program = parse_buggy_program(TEXT)
-    new = apply_patches(program, [extract_function("@staticmethod\ndef second(x):\n    return LIMIT", "second")])
-    assert new.text == TEXT.replace("first(x) + LIMIT", "LIMIT")
-    assert new.starts == {"first": 7, "second": 11}
-    assert apply_patches(program, []).text == TEXT
+    new, starts = apply_patches(
+        program, [extract_function("@staticmethod\ndef second(x):\n    return LIMIT", "second")]
+    )
+    assert new == TEXT.replace("first(x) + LIMIT", "LIMIT")
+    assert starts == {"first": 7, "second": 11}
+    assert apply_patches(program, [])[0] == TEXT
 
 
 def test_imports_are_added_unless_the_program_has_them() -> None:
@@ -105,10 +107,10 @@ def test_imports_are_added_unless_the_program_has_them() -> None:
         "from __future__ import annotations\nimport math, os\nfrom typing import List\nimport re\n\n"
         "def first(x: List):\n    return math.ceil(x) if os.sep else re"
     )
-    new = apply_patches(parse_buggy_program(TEXT), [extract_function(answer, "first")])
-    assert new.text.split("\n")[0] == "from __future__ import annotations"
-    assert new.text.count("typing") == 1
-    place = new.text.split("\n")[7:12]
+    new, starts = apply_patches(parse_buggy_program(TEXT), [extract_function(answer, "first")])
+    assert new.split("\n")[0] == "from __future__ import annotations"
+    assert new.count("typing") == 1
+    place = new.split("\n")[7:12]
     assert place == [
         "import math, os",
         "import re",
@@ -116,10 +118,10 @@ def test_imports_are_added_unless_the_program_has_them() -> None:
         "    return math.ceil(x) if os.sep else re",
         "",
     ]
-    assert new.starts["first"] == 10
-    assert new.text.split("\n")[new.starts["second"] - 1] == "@staticmethod"
+    assert starts["first"] == 10
+    assert new.split("\n")[starts["second"] - 1] == "@staticmethod"
 
 
 def test_a_broken_function_is_inserted_unchanged() -> None:
-    new = apply_patches(parse_buggy_program(TEXT), [extract_function("def first(x):\n    return (x", "first")])
-    assert new.text == TEXT.replace("math.floor(x)", "(x")
+    new, _ = apply_patches(parse_buggy_program(TEXT), [extract_function("def first(x):\n    return (x", "first")])
+    assert new == TEXT.replace("math.floor(x)", "(x")
