@@ -27,8 +27,8 @@ MODULE_ATTRIBUTE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 class Registry:
     """The plug-ins of one kind by name. Entries are `module:Attr` too, and are imported on first use.
 
-    `kind` is the setting that selects the plug-in, for messages. `needs` is an attribute that every plug-in of this kind
-    must have.
+    `kind` is the setting that selects the plug-in, for messages. `needs` is an attribute that every plug-in of this
+    kind must have.
 
     Example:
         >>> Registry("estimator", {"magrpo": "marl_ray.credit.estimators:magrpo"}).get("magrpo").__name__

@@ -1,4 +1,5 @@
-"""The marl_ray side of benchmarks/gradient_parity; the comparison itself needs CoMLRL's environment and is run by hand."""
+"""The marl_ray side of benchmarks/gradient_parity; the comparison itself needs CoMLRL's environment and is run by
+hand."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@
     python tools/golden.py compare /tmp/old /tmp/new
 
 `record` runs the package in the current folder: short training runs with fixed seeds on CPU, and the sandbox on every
-program of the data sets (FOLDER contains humaneval.jsonl, mbpp.jsonl, quixbugs.jsonl and classeval.jsonl). It records all
-metrics except times, all written episodes, and the hashes of the trained weights. `compare` prints the first difference
-of each case, and exits with status 1 if there is one. Recording takes about 15 minutes on 2 cores.
+program of the data sets (FOLDER contains humaneval.jsonl, mbpp.jsonl, quixbugs.jsonl and classeval.jsonl). It records
+all metrics except times, all written episodes, and the hashes of the trained weights. `compare` prints the first
+difference of each case, and exits with status 1 if there is one. Recording takes about 15 minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ def timeless(value: Any) -> Any:
 
 
 def as_tree(row: dict[str, Any]) -> dict[str, Any]:
-    """Return an episode in the current format, nodes with their path from the root. Version 0.1 wrote a list of turns."""
+    """Return an episode in the current format, nodes with their path from the root. Version 0.1 wrote a list of
+    turns."""
     if "turns" not in row:
         return row
     path: list[int] = []

@@ -36,12 +36,12 @@ def config_page() -> str:
         "",
         GENERATED,
         "",
-        "Every setting with its type, bounds, default and description. `marl-ray explain KEY` prints the same text, and "
-        "`marl-ray explain --schema` the JSON Schema, with which editors complete and check config files. "
+        "Every setting with its type, bounds, default and description. `marl-ray explain KEY` prints the same text, "
+        "and `marl-ray explain --schema` the JSON Schema, with which editors complete and check config files. "
         "`--override section.key=value` changes a setting on the command line.",
         "",
-        "A run of GRPO has a section `grpo` in place of `magrpo`, with the same keys; its estimator is `grpo` and it has "
-        "one agent. An unknown key is an error that names the nearest known key.",
+        "A run of GRPO has a section `grpo` in place of `magrpo`, with the same keys; its estimator is `grpo` and it "
+        "has one agent. An unknown key is an error that names the nearest known key.",
     ]
     for section in (TOP_LEVEL, *(name for name in groups if name != TOP_LEVEL)):
         title = section if section == TOP_LEVEL else f"`{section}`"
@@ -60,8 +60,8 @@ def config_page() -> str:
 def _agents() -> list[str]:
     rows = ((f"`{own}`", f"`{key}`") for own, key in agent_keys("magrpo").items())
     intro = (
-        "An entry of `agents` is the name of a model or a mapping with these keys. An agent without a key has the value "
-        "of the run's key. On the command line a key of agent 0 is `agents.0.KEY`."
+        "An entry of `agents` is the name of a model or a mapping with these keys. An agent without a key has the "
+        "value of the run's key. On the command line a key of agent 0 is `agents.0.KEY`."
     )
     return [intro, "", *_markdown(("key of an agent", "key of the run"), rows)]
 

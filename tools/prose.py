@@ -26,8 +26,8 @@ PROMPTS = ("and whoever writes a part does not see", "write three tests that sho
 """Lower-case parts of prompts. Prompts keep their text, because models are trained and evaluated with them."""
 RULES = {
     "what-clause": re.compile(
-        r"\b[Ww]hat (is|was|are|were|has|have|had|it|they|he|she|a|an|the|this|that|each|every|one|two|some|its|their|no|"
-        r"would|may|can|cannot|does|do|comes|makes|goes|remains|runs|happens|follows|needs)\b(?![^\n]*\?)"
+        r"\b[Ww]hat "
+        r"(is|was|are|were|has|have|had|it|they|he|she|a|an|the|this|that|each|every|one|two|some|its|their|no|would|may|can|cannot|does|do|comes|makes|goes|remains|runs|happens|follows|needs)\b(?![^\n]*\?)"
     ),
     "those-of": re.compile(r"\b[Tt]hose (of|that|who|which|whose|with)\b"),
     "nobody": re.compile(r"\b([Nn]obody|[Ww]hoever|[Ww]homever|[Ss]omebody|[Aa]nybody)\b"),

@@ -163,8 +163,8 @@ class Engine:
     """A vLLM engine and the thread that steps it.
 
     All calls into vLLM are made on that thread, between two steps, in the order of submission. A failed step fails all
-    requests in flight and all later requests with ActorBroken. A completion ends at `eos` or at an end-of-sequence token
-    of the model's generation config, which vLLM adds itself.
+    requests in flight and all later requests with ActorBroken. A completion ends at `eos` or at an end-of-sequence
+    token of the model's generation config, which vLLM adds itself.
 
     Requests in flight during a weight update keep their KV cache and continue with the new weights (vLLM's spans record
     the version of each token), or are finished first. Later requests share no KV cache with earlier ones: the salt of

@@ -110,8 +110,8 @@ class GeneratorGroup:
             self._release(id)
 
     async def generate(self, prompt: str, sampling: SamplingSpec, priority: int = 0) -> Generation:
-        """Sample a group of completions. Requests with a lower `priority` value, the index of their batch, are scheduled
-        first."""
+        """Sample a group of completions. Requests with a lower `priority` value, the index of their batch, are
+        scheduled first."""
         deadline = Deadline(self._deadlines.rollout_s, "rollout_s", "to generate")
         return await self._call(
             sampling.num_generations, deadline, GenerationActor.generate, prompt, sampling, priority

@@ -91,8 +91,8 @@ class Actor(ABC):
     anything can fail. `start` does the work, and its errors reach the caller unchanged."""
 
     concurrency_groups: ClassVar[Mapping[str, int]] = {}
-    """Number of threads per concurrency group (`ray.method(concurrency_group=name)`), for methods that must answer while
-    others run."""
+    """Number of threads per concurrency group (`ray.method(concurrency_group=name)`), for methods that must answer
+    while others run."""
 
     def location(self) -> Location:
         """Return host and process id."""
@@ -186,7 +186,7 @@ class Call(Generic[R]):
 
 
 def wait_all(calls: Sequence[Call[R]], deadline: Deadline) -> list[R | Exception]:
-    """Wait for several calls, blocking, and return each result or the error that `Call.within` would raise, in order."""
+    """Wait for several calls and return each result, or the error that `Call.within` would raise, in order."""
     end = time.monotonic() + deadline.seconds
     results: list[R | Exception] = []
     for call in calls:

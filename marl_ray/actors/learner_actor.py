@@ -53,11 +53,11 @@ def collective_call(method: Callable[Concatenate[Self, P], R]) -> Callable[Conca
 
 
 class LearnerActor(Actor):
-    """Ray actor: one rank of a policy's learner. `arguments` are the arguments of `Learner`, whose methods have the same
-    names here. A `colocated` learner is offloaded to host memory unless it computes.
+    """Ray actor: one rank of a policy's learner. `arguments` are the arguments of `Learner`, whose methods have the
+    same names here. A `colocated` learner is offloaded to host memory unless it computes.
 
-    One thread executes all calls in order, except for heartbeats, so ranks that receive the same calls in the same order
-    execute them together.
+    One thread executes all calls in order, except for heartbeats, so ranks that receive the same calls in the same
+    order execute them together.
     """
 
     concurrency_groups = MappingProxyType({"heartbeat": 1})
@@ -76,8 +76,8 @@ class LearnerActor(Actor):
         return self._load(SINGLE_RANK, base)
 
     def open_rendezvous(self, one_machine: bool, timeout_s: float) -> Rendezvous:
-        """Return the rendezvous of this incarnation's ranks, which listens on rank 0's localhost for `one_machine`, else
-        on the address of its node. `timeout_s` limits every wait for another rank."""
+        """Return the rendezvous of this incarnation's ranks, which listens on rank 0's localhost for `one_machine`,
+        else on the address of its node. `timeout_s` limits every wait for another rank."""
         from marl_ray.learning.ranks import LOOPBACK, open_rendezvous
 
         host = LOOPBACK if one_machine else ray.util.get_node_ip_address()

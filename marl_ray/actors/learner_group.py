@@ -1,7 +1,8 @@
 """The learner of one policy as one object, which the trainer calls.
 
-A lost learner is restored in its next incarnation from the last checkpoint and the batch log, up to the group's version,
-and the interrupted call is repeated: each batch is applied exactly once. If one rank is lost, all are replaced.
+A lost learner is restored in its next incarnation from the last checkpoint and the batch log, up to the group's
+version, and the interrupted call is repeated: each batch is applied exactly once. If one rank is lost, all are
+replaced.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class LearnerGroup:
                 raise UserError(result.failed[generator.id])
 
     async def logprob_gap(self, groups: Sequence[Group]) -> float:
-        """Return the mean absolute difference between the learner's and the groups' log-probabilities, nats per token."""
+        """Return the mean absolute difference of the learner's and the groups' log-probabilities, nats per token."""
 
         async def compare(ranks: Sequence[Handle[LearnerActor]]) -> float:
             deadline = self._deadline("learn_s", "to score tokens")
@@ -275,8 +276,8 @@ class LearnerGroup:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> list[R]:
-        """Return the results of all ranks. All calls are submitted before any other coroutine runs, so all ranks receive
-        calls in the same order."""
+        """Return the results of all ranks. All calls are submitted before any other coroutine runs, so all ranks
+        receive calls in the same order."""
         return await gather(*(rank.call(method, *args, **kwargs).within(deadline) for rank in ranks))
 
 

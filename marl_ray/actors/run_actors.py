@@ -44,8 +44,8 @@ ActorGroup = GeneratorGroup | LearnerGroup | SandboxPool
 
 @dataclass(frozen=True, slots=True)
 class RunActors:
-    """The actors of a run: one generator group per agent, which agents of one policy share, one learner group per policy
-    and the sandbox pool."""
+    """The actors of a run: one generator group per agent, which agents of one policy share, one learner group per
+    policy and the sandbox pool."""
 
     generators: list[GeneratorGroup]
     learners: list[LearnerGroup]
@@ -80,8 +80,8 @@ class RunActors:
 
 async def start_actors(config: Config, optimizer_steps: int, startup: StartupTimer | None = None) -> RunActors:
     """Create all actors of a run, and wait until they have started. `optimizer_steps` is the length of the learners'
-    schedules. Raises UserError before any actor is created if the cluster lacks the resources, and the error of an actor
-    that does not start."""
+    schedules. Raises UserError before any actor is created if the cluster lacks the resources, and the error of an
+    actor that does not start."""
     plan = make_plan(config, cluster_has_gpus=ray.cluster_resources().get("GPU", 0) > 0)
     startup = StartupTimer() if startup is None else startup
     with startup.part("placement"):

@@ -30,8 +30,8 @@ def sandbox_settings(config: Config) -> SandboxSettings:
 
 
 def check_local_machine(config: Config) -> None:
-    """Raise UserError if a run on this machine lacks GPUs, an isolation level that is requested by name, or the isolation
-    that scratch folders need. Check nothing on a remote cluster."""
+    """Raise UserError if a run on this machine lacks GPUs, an isolation level that is requested by name, or the
+    isolation that scratch folders need. Check nothing on a remote cluster."""
     from marl_ray.cluster.ray_connection import cluster_address  # imports Ray, which a dry run does without
     from marl_ray.cluster.ray_private import visible_gpu_count
 
@@ -50,8 +50,8 @@ def check_local_machine(config: Config) -> None:
 
 
 def check_sandbox(config: Config) -> None:
-    """Raise UserError for an isolation level that no machine provides with these settings, and for packages that are not
-    installed here (sandbox workers have the same environment)."""
+    """Raise UserError for an isolation level that no machine provides with these settings, and for packages that are
+    not installed here (sandbox workers have the same environment)."""
     try:
         settings = sandbox_settings(config)
         settings.candidates()

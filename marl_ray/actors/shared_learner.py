@@ -4,8 +4,8 @@
                                                    +-- Supervisor -- SharedLearner: LearnerActor of agent 0, of agent 1
     LearnerGroup of agent 1 -- SharedLearnerView --+
 
-Each policy has the same results as in a process of its own. After a loss of the process all learners are restored before
-any of them is used. Calls to the process are serialised, so a deadline covers only the call itself.
+Each policy has the same results as in a process of its own. After a loss of the process all learners are restored
+before any of them is used. Calls to the process are serialised, so a deadline covers only the call itself.
 """
 
 from __future__ import annotations

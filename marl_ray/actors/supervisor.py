@@ -87,8 +87,8 @@ class _Member(Generic[A]):
 class Supervisor(Generic[A]):
     """Starts actors, tracks which of them serve, and replaces lost actors. For use from a single event loop.
 
-    Each start, without its initialisation, holds `start_lock()`. `on_change` is called whenever an actor begins to serve
-    or is retired.
+    Each start, without its initialisation, holds `start_lock()`. `on_change` is called whenever an actor begins to
+    serve or is retired.
     """
 
     def __init__(

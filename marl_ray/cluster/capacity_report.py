@@ -65,8 +65,8 @@ def shortage_message(config: Config, models: ModelInfos, plan: CapacityPlan) -> 
         return f"this run does not fit: {first}{more}. It fits with {', '.join(settings)}"
     tried = f"; these settings reduce the memory: {', '.join(settings)}" if settings else ""
     return (
-        f"this run does not fit: {first}{more}. No known setting is sufficient{tried}. Use a smaller model, or plan for "
-        "larger machines with --cluster"
+        f"this run does not fit: {first}{more}. No known setting is sufficient{tried}. Use a smaller model, or plan "
+        "for larger machines with --cluster"
     )
 
 
@@ -117,7 +117,8 @@ def _used(memory: float, total: float) -> str:
 def _throughput_lines(estimates: Mapping[PolicyId, Throughput]) -> list[str]:
     lines = [
         f"  {policy}: rollout {_seconds(estimate.rollout_s)} ({estimate.sampled_per_s:,.0f} tokens/s), training "
-        f"{_seconds(estimate.learn_s)} ({estimate.learned_per_s:,.0f} tokens/s), weight sync {_seconds(estimate.sync_s)}"
+        f"{_seconds(estimate.learn_s)} ({estimate.learned_per_s:,.0f} tokens/s), weight sync "
+        f"{_seconds(estimate.sync_s)}"
         for policy, estimate in estimates.items()
     ]
     slowest = max(estimate.step_s for estimate in estimates.values())
@@ -131,9 +132,9 @@ def _seconds(seconds: float) -> str:
 def _assumptions(models: ModelInfos) -> str:
     prompts = sorted({model.prompt for model in models.values()})
     return (
-        f"  assumed: prompts of {' or '.join(map(str, prompts))} tokens, completions of maximum length; engines decode at "
-        f"{DECODE:.0%} of a device's bandwidth and prefill at {PREFILL:.0%} of its FLOP/s, learners reach {TRAIN:.0%}; "
-        f"weights are sent at {WEIGHT_SYNC / 1e9:g} GB/s; a core has {CPU_CORE.flops / 1e9:g} GFLOP/s and "
+        f"  assumed: prompts of {' or '.join(map(str, prompts))} tokens, completions of maximum length; engines decode "
+        f"at {DECODE:.0%} of a device's bandwidth and prefill at {PREFILL:.0%} of its FLOP/s, learners reach "
+        f"{TRAIN:.0%}; weights are sent at {WEIGHT_SYNC / 1e9:g} GB/s; a core has {CPU_CORE.flops / 1e9:g} GFLOP/s and "
         f"{CPU_CORE.bandwidth / 1e9:g} GB/s"
     )
 

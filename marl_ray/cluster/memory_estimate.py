@@ -30,9 +30,9 @@ LEARNER_PROCESS, GENERATOR_PROCESS, SANDBOX_PROCESS = 535e6, 980e6, 150e6
 """Memory of processes without a model. The first two are measured by `python -m benchmarks.memory_accuracy`."""
 ALLOCATOR_SHARE, ALLOCATOR_LIMIT = 0.5, 500e6
 """CPU memory that the C allocator retains beside a learner's activations, as a share of the activations and in bytes.
-Gradients occupy freed activation memory, so the next micro-batch needs new memory. Measured with `benchmarks.memory_accuracy`:
-0.48 and 0.55 of 570 and 330 MB; the limit is a guess. Ranks retain additional memory as layers are gathered and freed:
-0.4, 1.1 to 2.0 and 0.3 of 84, 204 and 540 MB of weights with two ranks."""
+Gradients occupy freed activation memory, so the next micro-batch needs new memory. Measured with
+`benchmarks.memory_accuracy`: 0.48 and 0.55 of 570 and 330 MB; the limit is a guess. Ranks retain additional memory as
+layers are gathered and freed: 0.4, 1.1 to 2.0 and 0.3 of 84, 204 and 540 MB of weights with two ranks."""
 RELOAD_SHARE = 1.7
 """CPU memory of a weight reload, which the allocator retains, as a multiple of the engine's weights; measured."""
 CUDA_CONTEXT, CUDA_HOST = 0.6 * GIB, 2.5 * GIB

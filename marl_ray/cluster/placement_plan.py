@@ -171,8 +171,8 @@ def _place_agent(agent: AgentConfig, cluster_has_gpus: bool, prefix: str) -> Age
         )
     if generator.tensor_parallel > 1 and not generator_gpus:
         raise PlacementError(
-            f"{prefix}resources.generator.tensor_parallel is {generator.tensor_parallel}, but there are no GPUs: set it "
-            "to 1, or run on a cluster with GPUs"
+            f"{prefix}resources.generator.tensor_parallel is {generator.tensor_parallel}, but there are no GPUs: set "
+            "it to 1, or run on a cluster with GPUs"
         )
     is_shared = 0 < generator_gpus < 1
     if is_shared and (learner_gpus + generator_gpus > 1 or generator.replicas > 1 or learner.ranks > 1):
@@ -209,8 +209,8 @@ def describe_shortage(plan: PlacementPlan, nodes: Sequence[Mapping[str, float]])
     """Return one line with the requested resources, the free resources and the settings to change."""
     free = "; ".join(_format({k: v for k, v in node.items() if k in ("CPU", "GPU")}) for node in nodes)
     return (
-        f"the cluster cannot place this run: asked for {describe_demand(plan)}; free on {pluralize(len(nodes), 'node')}: "
-        f"{free or 'nothing'}. Lower resources.generator.cpus/gpus/replicas, resources.learner.cpus/"
+        f"the cluster cannot place this run: asked for {describe_demand(plan)}; free on "
+        f"{pluralize(len(nodes), 'node')}: {free or 'nothing'}. Lower resources.generator.cpus/gpus/replicas, resources.learner.cpus/"
         "gpus/ranks or resources.sandbox.workers/cpus, or add nodes"
     )
 

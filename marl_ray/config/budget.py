@@ -84,8 +84,8 @@ def describe_budget(config: Config, num_tasks: int | None) -> str:
         lines.append("estimator remax: one more greedy joint sample per node, as baseline only")
     if rollout.dynamic_sampling:
         lines.append(
-            f"dynamic_sampling: a step samples up to {pluralize(max_prompts_per_step(config, tasks), 'task')} and learns "
-            f"from the first {tasks} in which rewards differ"
+            f"dynamic_sampling: a step samples up to {pluralize(max_prompts_per_step(config, tasks), 'task')} and "
+            f"learns from the first {tasks} in which rewards differ"
         )
     if num_tasks is None:
         lines.append(f"steps: one per {pluralize(tasks, 'task')} of {config.dataset.name}, not counted in a dry run")

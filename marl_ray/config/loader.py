@@ -31,8 +31,8 @@ Note = Callable[[str], None]
 def load(
     path: str | Path, algorithm: str, overrides: Mapping[str, Any] | None = None, note: Note = lambda line: None
 ) -> Config:
-    """Read the file at `path`, apply `overrides` (value by dotted key) and return the validated config. `note` receives a
-    message per setting that was adapted to the others. Raises UserError."""
+    """Read the file at `path`, apply `overrides` (value by dotted key) and return the validated config. `note` receives
+    a message per setting that was adapted to the others. Raises UserError."""
     tree = read_yaml(Path(path))
     other = next(name for name in ALGORITHMS if name != algorithm)
     if algorithm not in tree and other in tree:
@@ -56,8 +56,8 @@ def from_tree(
 
 
 def to_tree(config: Config) -> dict[str, Any]:
-    """Return the config as nested dictionaries, the inverse of `from_tree`. Entries of `agents` contain only the settings
-    that an agent sets itself."""
+    """Return the config as nested dictionaries, the inverse of `from_tree`. Entries of `agents` contain only the
+    settings that an agent sets itself."""
     flat = {key: _plain(attrgetter(".".join(s.place))(config)) for key, s in settings(config.algorithm).items()}
     agents = []
     for agent in config.agents:

@@ -46,8 +46,8 @@ class CreditConfig(Section):
     turn_gradient_weights: tuple[float, ...] = (1.0,)
     """Weight of each turn in the loss, not all 0. null: all 1."""
     normalize_advantages: bool = False
-    """Whiten advantages: subtract the mean of the group (with a critic, of all completions of an agent in one turn of the
-    batch) and divide by its standard deviation. `advantage_normalization` is an alias."""
+    """Whiten advantages: subtract the mean of the group (with a critic, of all completions of an agent in one turn of
+    the batch) and divide by its standard deviation. `advantage_normalization` is an alias."""
     counterfactual: Literal["empty", "median"] = "empty"
     """Replacement for an agent's completion when estimator difference computes the team's reward without the agent.
     empty: no completion; median: the completion of median return in its group."""
@@ -56,8 +56,8 @@ class CreditConfig(Section):
     groups; token_mean: average over all tokens of an optimizer step; constant: sequence_sum divided by max_new_tokens
     (Dr. GRPO)."""
     overlong: Literal["none", "mask", "penalty"] = "none"
-    """Treatment of completions truncated at max_new_tokens, as in DAPO. none: as others; mask: exclude them from the loss
-    but keep them in the baseline of their siblings; penalty: subtract overlong_penalty from their return."""
+    """Treatment of completions truncated at max_new_tokens, as in DAPO. none: as others; mask: exclude them from the
+    loss but keep them in the baseline of their siblings; penalty: subtract overlong_penalty from their return."""
     overlong_penalty: PositiveFloat = 1.0
     """With overlong penalty, the amount subtracted from the return of a truncated completion, in units of reward."""
     overlong_buffer: NonNegativeInt = 0
@@ -87,9 +87,9 @@ class OptimizerConfig(Section):
     """Optimizer, loss and batches. The learning rate is a setting of the agent."""
 
     optimizer: Literal["adamw", "adamw_8bit", "adafactor"] = "adamw"
-    """Optimizer. adamw_8bit stores AdamW's two moments in one byte each, 10 bytes per weight instead of 16, and requires
-    the extra `adamw-8bit`. adafactor stores row and column means of squared gradients instead, 8 bytes per weight; its
-    learning_rate is relative to the size of a weight matrix, for example 1e-3."""
+    """Optimizer. adamw_8bit stores AdamW's two moments in one byte each, 10 bytes per weight instead of 16, and
+    requires the extra `adamw-8bit`. adafactor stores row and column means of squared gradients instead, 8 bytes per
+    weight; its learning_rate is relative to the size of a weight matrix, for example 1e-3."""
     lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
     """Decay of the learning rate from its peak over the run."""
     warmup_steps: NonNegativeInt = 0
@@ -157,17 +157,18 @@ class AgentDefaults(Section):
     top_p: Fraction = 1.0
     """Probability mass of nucleus sampling. Below 1, sampling differs from the learner, which `importance` corrects."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Data type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32 copy and
-    computes in this type on a GPU, and in bfloat16 on a CPU with matrix units for it (AMX)."""
+    """Data type of the engine's weights. auto: bfloat16 on a GPU, float32 on a CPU. The learner keeps a float32 copy
+    and computes in this type on a GPU, and in bfloat16 on a CPU with matrix units for it (AMX)."""
     learning_rate: NonNegativeFloat = 2e-5
     """Peak learning rate. 0 freezes an agent. `agent_learning_rate` is an alias."""
     max_new_tokens: PositiveInt = 256
     """Maximum number of tokens per completion."""
     reference_kl_coef: NonNegativeFloat = 0.0
-    """Coefficient of the KL divergence to the reference policy, in units of reward per nat. The reference is the agent's
-    model before training. 0: no reference policy."""
+    """Coefficient of the KL divergence to the reference policy, in units of reward per nat. The reference is the
+    agent's model before training. 0: no reference policy."""
     estimator: str = "magrpo"
-    """Advantage estimator. null: the one named like the section. `advantage_mode` (mean, rloo, max, raw) is an alias."""
+    """Advantage estimator. null: the one named like the section. `advantage_mode` (mean, rloo, max, raw) is an
+    alias."""
     policy: NonNegativeInt | None = None
     """Number of an earlier agent whose policy (weights) this agent shares. null, or the agent's own number: a policy of
     its own. Agents with one policy share one learner, one group of generators and one update from all their groups, and

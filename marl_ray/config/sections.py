@@ -42,7 +42,8 @@ class ModelConfig(Section):
     tokenizer_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments for `AutoTokenizer.from_pretrained`. `trust_remote_code` is the same setting as in model_kwargs."""
     special_tokens: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
-    """Arguments for `tokenizer.add_special_tokens`, such as a list `additional_special_tokens`, all in the vocabulary."""
+    """Arguments for `tokenizer.add_special_tokens`, such as a list `additional_special_tokens`, all in the
+    vocabulary."""
     model_kwargs: ModelKwargs = field(default_factory=ModelKwargs)
 
 
@@ -96,8 +97,8 @@ class RolloutConfig(Section):
     dynamic_sampling: bool = False
     """Skip tasks in which every group of every agent has equal returns, and sample further tasks instead (DAPO)."""
     max_extra_draws: NonNegativeInt | None = None
-    """Maximum number of further tasks per step with dynamic_sampling. A step that reaches it learns from the tasks found
-    so far. null: 3 times rollout_buffer_size."""
+    """Maximum number of further tasks per step with dynamic_sampling. A step that reaches it learns from the tasks
+    found so far. null: 3 times rollout_buffer_size."""
     joint_mode: Literal["aligned", "cross"] = "aligned"
     """Pairing of completions into joint actions. aligned: joint action g is the g-th completion of every agent; cross:
     every combination of completions."""
@@ -108,8 +109,8 @@ class RolloutConfig(Section):
     max_staleness: NonNegativeInt = 0
     """Maximum number of versions by which weights may lag behind a step when its episodes start. 0: synchronous."""
     inflight: Literal["continue", "drain"] = "continue"
-    """Treatment of unfinished completions when new weights arrive. continue: continue with the new weights; drain: finish
-    them first and start no others."""
+    """Treatment of unfinished completions when new weights arrive. continue: continue with the new weights; drain:
+    finish them first and start no others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

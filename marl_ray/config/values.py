@@ -50,8 +50,8 @@ BOUND_ERRORS = {"greater_than": "above", "greater_than_equal": "at least", "less
 
 
 def convert(value: Any, hint: Any, key: str, or_null: bool = False) -> Any:
-    """Return `value` as an instance of the type `hint`. Text is accepted for numbers (YAML 1.1 reads 3e-5 as text), `a,b`
-    for lists, and any case for options. Raises UserError that names `key`, and null as a value if `or_null`."""
+    """Return `value` as an instance of the type `hint`. Text is accepted for numbers (YAML 1.1 reads 3e-5 as text),
+    `a,b` for lists, and any case for options. Raises UserError that names `key`, and null as a value if `or_null`."""
     from pydantic import ValidationError  # on first use: actors import the settings but never load a config
 
     try:
@@ -158,8 +158,8 @@ def parse_overrides(items: list[str]) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Parse a Python or YAML literal (3e-5, -2, True, none, [1.5,0.5], 'quoted') and return any other text as is. Raises
-    UserError for a list or mapping that is not valid YAML."""
+    """Parse a Python or YAML literal (3e-5, -2, True, none, [1.5,0.5], 'quoted') and return any other text as is.
+    Raises UserError for a list or mapping that is not valid YAML."""
     words = {"true": True, "false": False, "none": None, "null": None, "~": None}
     if text.lower() in words:
         return words[text.lower()]

@@ -55,7 +55,7 @@ class Condition:
 
 
 async def run_with_background(work: Awaitable[T], background: Awaitable[None]) -> T:
-    """Return the result of `work`, and cancel `background` then. If `background` fails first, cancel `work` and raise."""
+    """Return the result of `work`, then cancel `background`. If `background` fails first, cancel `work` and raise."""
     main, other = asyncio.ensure_future(work), asyncio.ensure_future(background)
     try:
         await asyncio.wait({main, other}, return_when=asyncio.FIRST_COMPLETED)

@@ -65,7 +65,7 @@ class Generation:
 
 
 class Evidence(Protocol):
-    """An environment's record of an execution, from which it writes feedback and logs. Only the environment reads it."""
+    """An environment's record of an execution, for its feedback and logs. Only the environment reads it."""
 
     def data(self) -> dict[str, Any]:
         """Return plain data for episodes.jsonl."""
@@ -78,9 +78,9 @@ class Evidence(Protocol):
 class Outcome:
     """The environment's verdict on one joint action.
 
-    `reward` is the sum of `levels`. `metrics` are logged as means (0 or 1 for flags) and `counts` as sums. `rewards` has
-    one reward per agent, or is empty if all agents get `reward`. `failure` is set if the execution gave no verdict; all
-    other fields are meaningless then.
+    `reward` is the sum of `levels`. `metrics` are logged as means (0 or 1 for flags) and `counts` as sums. `rewards`
+    has one reward per agent, or is empty if all agents get `reward`. `failure` is set if the execution gave no verdict;
+    all other fields are meaningless then.
     """
 
     reward: float
@@ -94,8 +94,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class JointAction:
-    """One joint action at a node: `indices[i]` is the index of agent i's completion at that node. `reward` and `rewards`
-    [N], one per agent, are the outcome's after the configured scale and shift."""
+    """One joint action at a node: `indices[i]` is the index of agent i's completion at that node. `reward` and
+    `rewards` [N], one per agent, are the outcome's after the configured scale and shift."""
 
     indices: tuple[int, ...]
     outcome: Outcome
@@ -105,8 +105,8 @@ class JointAction:
 
 @dataclass(frozen=True, slots=True)
 class GreedySample:
-    """The joint action of every agent's greedy completion: executed and rewarded (fields as of `JointAction`), but never
-    learned from."""
+    """The joint action of every agent's greedy completion: executed and rewarded (fields as of `JointAction`), but
+    never learned from."""
 
     completions: tuple[Completion, ...]
     reward: float
@@ -118,8 +118,8 @@ class Node:
     """One turn: each agent's prompt, its group of completions, and the joint actions.
 
     Lists have one entry per agent. `children` and `transitions` (metrics of the transition to the child) are keyed by
-    the index of the joint action. `greedy` and `counterfactuals` are present if an estimator needs them: the latter are,
-    by agent, the rewards of the joint actions [J] with a counterfactual action in place of the agent's completion.
+    the index of the joint action. `greedy` and `counterfactuals` are present if an estimator needs them: the latter
+    are, by agent, the rewards of the joint actions [J] with a counterfactual action in place of the agent's completion.
 
     If roles answer one after another, the prompt of a later role contains an earlier completion. `prompts` are then the
     prompts of the followed conversation branch, and the groups are the completions to these prompts. Every other branch
@@ -157,8 +157,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The end of a branch before its last turn. `path` holds the indices of the joint actions from the root. `reason` is
-    prompt_too_long, infra_error (explained by `detail`) or early_termination."""
+    """The end of a branch before its last turn. `path` holds the indices of the joint actions from the root. `reason`
+    is prompt_too_long, infra_error (explained by `detail`) or early_termination."""
 
     path: tuple[int, ...]
     reason: str
@@ -174,7 +174,7 @@ class Episode:
     stops: list[Stop] = field(default_factory=list)
 
     def nodes(self) -> Iterator[tuple[tuple[int, ...], Node]]:
-        """Yield every node with its path from the root, parents before their children, in the order of joint actions."""
+        """Yield every node with its path from the root, parents before children, in the order of joint actions."""
         stack: list[tuple[tuple[int, ...], Node]] = [] if self.root is None else [((), self.root)]
         while stack:
             path, node = stack.pop()

@@ -28,7 +28,7 @@ def fsync_tree(folder: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file atomically and durably: readers see the old file or the complete new one. Raises OSError as `fsync`."""
+    """Write atomically and durably: readers see the old file or the complete new one. Raises OSError."""
     hidden = path.with_name(f".{path.name}")
     try:
         with hidden.open("wb") as file:

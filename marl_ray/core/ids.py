@@ -40,8 +40,8 @@ class ActorId:
 
     `policy` is the policy that the actor samples from or trains; None for sandbox workers and for a learner process
     that several policies share. `replica` counts a policy's generators, the ranks of its learner, or the sandbox
-    workers, from 0; for a shared learner process it is the number of the first policy. The text is `agent 1 generator 0`,
-    `agent 1 learner` (rank 0), `agent 1 learner rank 2` or `sandbox 3`.
+    workers, from 0; for a shared learner process it is the number of the first policy. The text is `agent 1 generator
+    0`, `agent 1 learner` (rank 0), `agent 1 learner rank 2` or `sandbox 3`.
     """
 
     kind: Kind

@@ -22,7 +22,7 @@ def random_stream(seed: int, *name: str | int) -> random.Random:
 
 
 def task_for_sample(count: int, sample: int, seed: int) -> int:
-    """Return the index of the task of prompt sample `sample` (from 0). Each epoch is one permutation of `count` tasks."""
+    """Return the task index of prompt sample `sample` (from 0). Each epoch is one permutation of `count` tasks."""
     epoch, position = divmod(sample, count)
     return _epoch(count, epoch, seed)[position]
 

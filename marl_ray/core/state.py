@@ -10,8 +10,8 @@ from marl_ray.core.episode import Episode
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """The progress of the training loop, stored in `trainer.json`. The position in the data and all random streams follow
-    from `step` and `prompt_samples`."""
+    """The progress of the training loop, stored in `trainer.json`. The position in the data and all random streams
+    follow from `step` and `prompt_samples`."""
 
     step: int
     """Completed steps, which is also every agent's weight version: each step makes a new version, changed or not."""

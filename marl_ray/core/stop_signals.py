@@ -43,8 +43,8 @@ class StopSignals:
             signal.signal(number, handler)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Return the result of `asyncio.run(work())`, which a signal cancels. After a signal, raises KeyboardInterrupt or
-        Terminated, however the work ends."""
+        """Return the result of `asyncio.run(work())`, which a signal cancels. After a signal, raises KeyboardInterrupt
+        or Terminated, however the work ends."""
         self._running = True
         try:
             result = asyncio.run(self._cancellable(work))

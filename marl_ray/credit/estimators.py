@@ -58,8 +58,8 @@ def mareinforce(returns: Tensor) -> Tensor:
 
 
 def remax(returns: Tensor, greedy: Tensor) -> Tensor:
-    """Return R - R(greedy), where the baseline is the reward of the greedy joint action: ReMax (Li et al., 2024, "ReMax: a
-    simple, effective, and efficient reinforcement learning method for aligning large language models")."""
+    """Return R - R(greedy), where the baseline is the reward of the greedy joint action: ReMax (Li et al., 2024,
+    "ReMax: a simple, effective, and efficient reinforcement learning method for aligning large language models")."""
     return returns - greedy
 
 

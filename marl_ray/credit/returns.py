@@ -2,7 +2,8 @@
 
 R_t = r_t + discount * mean(returns of the children); the return of a leaf is its reward. Continuations count only where
 they are known for every sibling: with handoff `all`, at nodes below which no branch was lost. Otherwise returns are
-rewards. Overlong filtering (`is_masked`) and soft overlong punishment (`penalize_overlong`) are DAPO's (Yu et al., 2025).
+rewards. Overlong filtering (`is_masked`) and soft overlong punishment (`penalize_overlong`) are DAPO's (Yu et al.,
+2025).
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from marl_ray.sandbox import count_tests
 
 
 def _task(row: DataRow, number: int) -> Task:
-    """Convert a row with the fields class_name, skeleton and test. ClassEval's fields import_statement, methods_info and
-    solution_code are optional. Without methods_info, the methods without a body are to be written."""
+    """Convert a row with the fields class_name, skeleton and test. ClassEval's fields import_statement, methods_info
+    and solution_code are optional. Without methods_info, the methods without a body are to be written."""
     task_id = id_of(row, "classeval", number)
     name, tests = text_of(row, "class_name"), text_of(row, "test")
     if not name.isidentifier() or keyword.iskeyword(name):
@@ -50,7 +50,7 @@ CLASSEVAL = Conversion("code_completion", _task)
 
 
 def _skeleton(row: DataRow, name: str) -> str:
-    """Return the skeleton with the row's imports. A skeleton that does not parse is returned for `class_in` to reject."""
+    """Return the skeleton with the row's imports. One that does not parse is returned for `class_in` to reject."""
     source = text_of(row, "skeleton")
     tree = parse(source)
     if tree is None:

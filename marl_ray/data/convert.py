@@ -37,7 +37,7 @@ class DatasetType(Protocol):
         """The default environment of the tasks: a registered name, or `module:Attr`."""
 
     def task(self, row: DataRow, number: int) -> Task:
-        """Return the task of row `number` (from 0) of a split. Raises UserError with the task's id for an invalid row."""
+        """Return the task of row `number` (from 0) of a split. Raises UserError with the id of an invalid row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def _mbpp(row: DataRow, number: int) -> Task:
 def _bug_fix(row: DataRow, number: int) -> Task:
     """Convert a row with HumanEval's fields, `buggy_solution` and optionally `canonical_solution`, such as QuixBugs.
 
-    Both solutions are complete programs, or the continuation of `declaration` if the row has one. HumanEvalPack also has
-    `import` (code before the declaration) and `test_setup` (code before the test).
+    Both solutions are complete programs, or the continuation of `declaration` if the row has one. HumanEvalPack also
+    has `import` (code before the declaration) and `test_setup` (code before the test).
     """
     setup, test = text_of(row, "test_setup"), text_of(row, "test")
     task = _from_humaneval({**row, "test": f"{setup}\n{test}"} if setup and test else row, "bug_fix", number)
@@ -82,8 +82,8 @@ def _bug_fix(row: DataRow, number: int) -> Task:
 def _solver_tester(row: DataRow, number: int) -> Task:
     """Convert a row with a reference solution, which becomes part of the task for a solver and testers.
 
-    Rows have HumanEval's fields with `canonical_solution` (the continuation of the prompt, or a program), or MBPP's fields
-    with `code` (a program).
+    Rows have HumanEval's fields with `canonical_solution` (the continuation of the prompt, or a program), or MBPP's
+    fields with `code` (a program).
     """
     task = _mbpp(row, number)  # accepts HumanEval's fields too
     return replace(task, fields={**task.fields, "reference": _reference(row, task)})

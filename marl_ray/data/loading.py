@@ -1,7 +1,8 @@
 """Loading of rows and tasks by dataset name and split: bundled with the package, from a local file, or from the hub.
 
-A split is a name with an optional slice, as in `datasets`: `test`, `test[33:163]`, `test[:16]`, `test[-10:]`, `test[:10%]`,
-or several of them joined by `+`. A configuration of a hub dataset follows its id: `bigcode/humanevalpack:python`.
+A split is a name with an optional slice, as in `datasets`: `test`, `test[33:163]`, `test[:16]`, `test[-10:]`,
+`test[:10%]`, or several of them joined by `+`. A configuration of a hub dataset follows its id:
+`bigcode/humanevalpack:python`.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ def check_dataset_name(name: str, splits: Sequence[str]) -> None:
 
 
 def read_jsonl(path: Path, what: str = "data file") -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a .jsonl file with their line numbers (from 1), skipping blank lines. `what` names the file in
-    errors. Raises UserError for a line without a JSON object, and OSError."""
+    """Yield the objects of a .jsonl file with their line numbers (from 1), skipping blank lines. `what` names the file
+    in errors. Raises UserError for a line without a JSON object, and OSError."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():

@@ -101,7 +101,7 @@ class Client:
         return ModelReply(text, *(_tokens(reply, field) for field in fields))
 
     def _connect(self, sdk: Any) -> Any:
-        """Return the vendor's client without its own retries, which the caller counts together with unusable replies."""
+        """Return the vendor's client without its own retries: the caller counts them with unusable replies."""
         for name in VERBOSE_LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
         client = sdk.AsyncAnthropic if self.endpoint.vendor is ANTHROPIC else sdk.AsyncOpenAI
@@ -147,7 +147,7 @@ def _tokens(reply: Any, name: str) -> int:
 
 
 async def _limit_size(response: Any) -> None:
-    """Make every reply, including error replies, raise EndpointError beyond the maximum size (a hook of the HTTP client)."""
+    """Raise EndpointError for a reply, also an error reply, above the maximum size (a hook of the HTTP client)."""
     import httpx2
 
     stream = response.stream

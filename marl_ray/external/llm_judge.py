@@ -1,8 +1,8 @@
 """A judge model, which scores answers for environments whose rewards no program can compute.
 
-The API key appears in no config, no record and no sandbox guest, whose environment is empty. Because requests cost money,
-a request is retried only if the server's reply says that a retry may help (429, 5xx), after the wait that the server
-requests. A timeout or a reply without a score gives no verdict. The outcome of a joint action counts the cost.
+The API key appears in no config, no record and no sandbox guest, whose environment is empty. Because requests cost
+money, a request is retried only if the server's reply says that a retry may help (429, 5xx), after the wait that the
+server requests. A timeout or a reply without a score gives no verdict. The outcome of a joint action counts the cost.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ def _check_order(config: Config, environment: Environment[Any], tasks: Sequence[
         )
     if CRITIC_REQUIREMENTS[config.credit.critic].parallel_agents:
         raise UserError(
-            f"{config.algorithm}.critic {config.credit.critic} reads all agents' prompts before any agent answers, but in "
-            f"environment {config.environment} agents answer one after another: set it to iac"
+            f"{config.algorithm}.critic {config.credit.critic} reads all agents' prompts before any agent answers, but "
+            f"in environment {config.environment} agents answer one after another: set it to iac"
         )
     for agent in config.agents:
         if estimator_requirements(agent.estimator).parallel_agents:

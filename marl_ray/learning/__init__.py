@@ -1,1 +1,1 @@
-"""Training of one policy: micro-batches, losses, gradients, critics, sharding and checkpoints. Start with `learner.py`."""
+"""Training of one policy: micro-batches, losses, critics, sharding and checkpoints. Start with `learner.py`."""

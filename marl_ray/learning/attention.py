@@ -124,8 +124,8 @@ def _stacked(
 ) -> torch.Tensor:
     """Return attention of completions as a batch, each after a copy of the prompt, [S, H, D].
 
-    `keys` and `values` each hold the prompt's and the completions' states. The H / K queries that share a key are rows of
-    one matrix, so keys and values are not copied per head.
+    `keys` and `values` each hold the prompt's and the completions' states. The H / K queries that share a key are rows
+    of one matrix, so keys and values are not copied per head.
     """
     gather, scatter, count, heads = group.gather, group.scatter, group.count, keys[0].shape[1]
     assert gather is not None

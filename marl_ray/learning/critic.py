@@ -80,8 +80,8 @@ class Critic:
         return [_with_weights(*pair) for pair in zip(groups, advantages, strict=True)], estimates
 
     def backward(self, estimates: Sequence[ValueEstimate]) -> float:
-        """Clear the gradients of the critic's own parameters, add the gradient of the critic's loss on a mini-batch, and
-        return the loss before its coefficient (0 without groups)."""
+        """Clear the gradients of the critic's own parameters, add the gradient of the critic's loss on a mini-batch,
+        and return the loss before its coefficient (0 without groups)."""
         self.optimizer.zero_grad()
         total = 0.0
         most = self._settings.microbatch_tokens  # padded

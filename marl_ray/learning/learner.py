@@ -251,7 +251,7 @@ class Learner:
     # --- checkpoints and export ---
 
     def save(self, folder: str) -> None:
-        """Write the complete state durably. Raises OSError, or safetensors' error with its number, if the disk refuses."""
+        """Write the complete state durably. Raises OSError, or safetensors' error with its number."""
         path = Path(folder)
         state: dict[str, Any] = {"schedule": self.schedule.state_dict(), "torch_rng": torch.get_rng_state()}
         if self.ranks.is_single:

@@ -177,7 +177,7 @@ class MicroBatcher:
 
 
 def distribute_rows(rows: Sequence[PromptRow], ranks: int) -> list[list[PromptRow]]:
-    """Distribute rows over ranks, largest first, each to the rank with the fewest tokens; return them in their order."""
+    """Distribute rows over ranks, largest first, each to the rank with the fewest tokens; keep their order."""
     shares: list[list[int]] = [[] for _ in range(ranks)]
     tokens = [0] * ranks
     for number in sorted(range(len(rows)), key=lambda number: -rows[number].size):

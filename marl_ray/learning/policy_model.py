@@ -1,4 +1,4 @@
-"""A causal language model as a policy: loading, log-probabilities of sampled tokens, and the layout of micro-batches."""
+"""A causal language model as a policy: loading, log-probabilities of sampled tokens, micro-batch layouts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The reference policy: the frozen initial model, near which a KL penalty keeps the policy.
 
-The penalty is part of the returns (`Group.returns`) or an additional term of the loss over all completions. The policy's
-own log-probabilities are recomputed and not taken from the sampler: a sampler truncated by top_p reports larger values
-at every token, which would penalise length.
+The penalty is part of the returns (`Group.returns`) or an additional term of the loss over all completions. The
+policy's own log-probabilities are recomputed and not taken from the sampler: a sampler truncated by top_p reports
+larger values at every token, which would penalise length.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ def add_adapter(model: Any, lora: LoraConfig, seed: int, name: str = NAME) -> No
     """Add an adapter to the layers that `lora` names; only adapters are trained from then on.
 
     A is initialised from `seed` and B is 0, so the model's output does not change. A model may have several adapters;
-    all other functions here refer to the active one, which is the last one added or chosen by `model.set_adapter`. Raises
-    UserError for layers that do not exist, and for layers whose weights are the embeddings.
+    all other functions here refer to the active one, which is the last one added or chosen by `model.set_adapter`.
+    Raises UserError for layers that do not exist, and for layers whose weights are the embeddings.
     """
     import torch
     from peft import LoraConfig as Settings

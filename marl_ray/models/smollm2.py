@@ -37,7 +37,7 @@ def cache_folder() -> Path:
 
 
 def smollm2_folder() -> Path:
-    """Return the model's folder, which may not exist yet. Raises UserError if a package for the conversion is missing."""
+    """Return the model's folder, which may not exist yet. Raises UserError if a needed package is missing."""
     folder = cache_folder() / FOLDER
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing and not folder.is_dir():

@@ -81,7 +81,7 @@ def describe_prompt_format(whose: str, through_template: bool, why: str) -> str:
 
 
 def _stop_tokens(name: str, tokenizer: Any, config: ModelConfig) -> list[str]:
-    """Return the tokens that end a completion in the engine: the EOS tokens of the tokenizer and the generation config."""
+    """Return the tokens that end a completion: the EOS tokens of the tokenizer and the generation config."""
     from transformers import AutoConfig, GenerationConfig
 
     try:

@@ -130,7 +130,7 @@ def _view_run(folder: RunFolder, count: int) -> RunView:
         "wait_times": wait_times,
         "error": folder.error.read_text(errors="replace") if folder.error.exists() else "",
         "chart_sections": _chart_sections(rows),
-        "episodes_note": f"{len(episodes)} of {pluralize(total, 'episode')} that the run kept: its best, worst and last",
+        "episodes_note": f"{len(episodes)} of {pluralize(total, 'episode')} that the run kept: best, worst and last",
         "episodes": [episode_view(episode) for episode in episodes],
         "machine": [(key, [_plain(value)]) for key, value in flatten(machine).items()],
         "config_text": folder.config.read_text() if folder.config.exists() else "",

@@ -88,7 +88,8 @@ def _fail(message: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status.
 
-    0: success, also if the reader of standard output goes away (`| head`). 2: unusable input, or no acceptable isolation.
+    0: success, also if the reader of standard output goes away (`| head`). 2: unusable input, or no acceptable
+    isolation.
     """
     arguments = _parser().parse_args(argv)
     commands = {"run": _run, "bench": _bench, "doctor": lambda _: _print(doctor.report())}

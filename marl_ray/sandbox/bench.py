@@ -1,6 +1,7 @@
 """`marl-ray sandbox bench`: programs per second and latency of each level and of a fresh interpreter.
 
-The programs resemble HumanEval solutions (one or two imports, a function, eight asserts), with eight programs per problem.
+The programs resemble HumanEval solutions (one or two imports, a function, eight asserts), with eight programs per
+problem.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def _compare(sandboxes: Sequence[Sandbox], programs: Sequence[Program]) -> tuple
 
 
 def measure(count: int = 400, workers: int | None = None, levels: Sequence[str] = ()) -> Iterator[Measurement]:
-    """Measure a bare fork, fresh interpreters and every available level, with `workers` of each running concurrently."""
+    """Measure a bare fork, fresh interpreters and every available level, each with `workers` in parallel."""
     workers = workers or os.cpu_count() or 1
     problems = [_PROBLEMS[index // 8 % len(_PROBLEMS)] for index in range(count)]
     programs = [Program(f"{source}\n# variant {index}\n", tests, "f") for index, (source, tests) in enumerate(problems)]

@@ -77,5 +77,5 @@ def log_file(path: Path) -> Iterator[None]:
 
 
 def progress_bar_disabled() -> bool | None:
-    """Return the value of tqdm's `disable`: True if INFO records are not printed, else None (a bar on terminals only)."""
+    """Return tqdm's `disable`: True if INFO records are not printed, else None (a bar on terminals only)."""
     return None if CONSOLE in ROOT.handlers and CONSOLE.level <= logging.INFO else True

@@ -2,8 +2,8 @@
 
 A run is a sequence of batches b = 0, 1, ... Every agent makes one update per batch, in order; version v of an agent is
 its weights after v updates. With staleness bound k, batch b may start when every agent has version b - k or a newer
-version. Weights only become newer, so no token of batch b has a version below b - k; and because version b + 1 needs batch b, no
-token of batch b has a version above b. With k = 0 all agents are in step.
+version. Weights only become newer, so no token of batch b has a version below b - k; and because version b + 1 needs
+batch b, no token of batch b has a version above b. With k = 0 all agents are in step.
 
 The evaluation "at step e" uses version e of every agent. No agent moves on to version e + 1 before the evaluation is
 over, and the gate counts version e as reached only then.

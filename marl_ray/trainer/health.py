@@ -48,7 +48,8 @@ class HealthMonitor:
         """
         self.informative += informative
         section = self.config.algorithm
-        problem = f"step {batch + 1} sampled {samples} tasks, of which {informative} of {wanted} required have different rewards"
+        found = f"{informative} of {wanted} required have different rewards"
+        problem = f"step {batch + 1} sampled {samples} tasks, of which {found}"
         advice = (
             f"raise {section}.temperature or num_generations, or use tasks that are neither too easy nor too hard; "
             f"{section}.max_extra_draws limits the extra samples"

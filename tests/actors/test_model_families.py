@@ -1,5 +1,5 @@
-"""Models other than the bundled one, with an engine and a learner each: end-of-sequence tokens, batch layouts and weight
-names."""
+"""Models other than the bundled one, with an engine and a learner each: end-of-sequence tokens, batch layouts and
+weight names."""
 
 from __future__ import annotations
 

@@ -163,7 +163,8 @@ EARLY = {"num_turns": 2, "handoff": "all", "early_termination_threshold": 1}
         ),
         (
             {"magrpo": {**EARLY, "critic": "iac"}},
-            "magrpo.early_termination_threshold with handoff all would let magrpo.critic iac compare groups that ended early",
+            "magrpo.early_termination_threshold with handoff all would let magrpo.critic iac compare groups that ended "
+            "early",
         ),
         (
             {

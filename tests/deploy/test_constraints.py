@@ -28,7 +28,8 @@ def constraints(kind: str) -> dict[str, str]:
 
 
 def requirements(name: str, extra: str) -> set[tuple[str, str]]:
-    """Return the requirements of an installed package on this machine, with or without an extra; empty if it is missing."""
+    """Return the requirements of an installed package on this machine, with or without an extra; empty if it is
+    missing."""
     try:
         declared = [Requirement(text) for text in importlib.metadata.requires(name) or []]
     except importlib.metadata.PackageNotFoundError:

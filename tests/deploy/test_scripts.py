@@ -33,7 +33,8 @@ def test_scripts_pass_shellcheck(script: Path) -> None:
 
 
 def submit(bin_dir: Path, *arguments: str, cwd: Path = ROOT, **variables: str) -> tuple[int, list[str], str]:
-    """Run submit.sh with a stand-in for `ray`. Return the exit code, the stand-in's folder and arguments, and standard error."""
+    """Run submit.sh with a stand-in for `ray`. Return the exit code, the stand-in's folder and arguments, and standard
+    error."""
     log = bin_dir.parent / "ray.log"
     stand_in(bin_dir, "ray", f"printf '%s\\n' \"$PWD\" \"$@\" > '{log}'")
     result = subprocess.run(

@@ -28,8 +28,8 @@ def slurm(
 ) -> subprocess.Popen[str]:
     """Start slurm.sbatch with a simulated allocation.
 
-    The stand-ins record their arguments. `srun` runs instead of `ray start`, `waiting` instead of wait_for_nodes.py, and
-    `training` instead of the training.
+    The stand-ins record their arguments. `srun` runs instead of `ray start`, `waiting` instead of wait_for_nodes.py,
+    and `training` instead of the training.
     """
     log = bin_dir.parent
     hosts = "\n".join(f"echo n{i + 1}" for i in range(nodes))

@@ -1,5 +1,5 @@
-"""Three agents with two policies: two agents share one, the third has a model of another family with its own tokenizer and
-settings. Each policy has a critic on its own layers, so that the batch log and replay cover critics too."""
+"""Three agents with two policies: two agents share one, the third has a model of another family with its own tokenizer
+and settings. Each policy has a critic on its own layers, so that the batch log and replay cover critics too."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ JSON = {"content-type": "application/json"}
 
 
 class Server:
-    """An HTTP server that answers POST requests by a script: a list of functions of the handler, of which the last repeats."""
+    """An HTTP server that answers POST requests by a script: a list of functions of the handler, of which the last
+    repeats."""
 
     def __init__(self) -> None:
         self.script: list[Callable[[BaseHTTPRequestHandler], None]] = []

@@ -1,4 +1,5 @@
-"""An independent implementation of the tiny policy in NumPy and float64, and numerical differentiation of its losses."""
+"""An independent implementation of the tiny policy in NumPy and float64, and numerical differentiation of its
+losses."""
 
 from __future__ import annotations
 

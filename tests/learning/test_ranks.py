@@ -32,8 +32,8 @@ from tests.learning.rank_processes import run_ranks
 pytestmark = pytest.mark.slow
 
 SAME, LEARNING_RATE = 1e-5, 1e-3
-"""Small, because AdamW moves a weight by the learning rate however small its gradient is: at 1e-2, weights whose gradient
-is rounding, such as key biases, differ by 4e-5."""
+"""Small, because AdamW moves a weight by the learning rate however small its gradient is: at 1e-2, weights whose
+gradient is rounding, such as key biases, differ by 4e-5."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ def test_remax_samples_a_greedy_completion_per_agent(sandbox: Sandbox) -> None:
 
 
 def test_difference_replaces_the_agents_completion_by_an_empty_one(sandbox: Sandbox) -> None:
-    # Without the helper, main fails both tests unless it does not call the helper; without main only the helper is left.
+    # Without the helper, main fails both tests unless it does not call the helper; without main only the helper is
+    # left.
     executor = DirectExecutor(sandbox)
     alone = "def add_twice(a, b):\n    return a + 2 * b\n"
     agents = [Scripted("", AUX, AUX, AUX), Scripted("", GOOD, alone, BROKEN)]

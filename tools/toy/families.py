@@ -1,8 +1,8 @@
 """Families of toy problems, small enough for a tiny model and divided between two agents.
 
-Each family has two constants, `a` and `b`. By convention the helper computes the part with `a`, and the entry point applies
-the part with `b` to the helper's value. The prompts do not state the convention: the base policy mostly follows it, because
-its demonstrations do, and reinforcement strengthens it.
+Each family has two constants, `a` and `b`. By convention the helper computes the part with `a`, and the entry point
+applies the part with `b` to the helper's value. The prompts do not state the convention: the base policy mostly follows
+it, because its demonstrations do, and reinforcement strengthens it.
 """
 
 from __future__ import annotations

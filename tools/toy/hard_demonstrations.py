@@ -1,8 +1,8 @@
 """Noisy demonstrations for the hard set, like `demonstrations` for the easier one.
 
-A cooperating agent also chooses a decomposition (`way`): which step the helper takes. All decompositions are equally likely
-and agents choose independently, so helper and entry point of a base policy match only by chance. In the second turn an
-agent mostly keeps its decomposition, less often after a failed test.
+A cooperating agent also chooses a decomposition (`way`): which step the helper takes. All decompositions are equally
+likely and agents choose independently, so helper and entry point of a base policy match only by chance. In the second
+turn an agent mostly keeps its decomposition, less often after a failed test.
 """
 
 from __future__ import annotations

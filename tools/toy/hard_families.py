@@ -1,8 +1,9 @@
-"""Families of the hard set: sequences of two or three steps, of which the helper takes one and the entry point the others.
+"""Families of the hard set: sequences of two or three steps, of which the helper takes one and the entry point the
+others.
 
-Of three steps the helper may take the first or the second. Both decompositions (`ways`) earn the full reward, but only if
-both agents use the same one: otherwise one step happens twice and another never. The base policy uses both equally often,
-so reinforcement has to find an agreement, and separately trained pairs may agree on different ones.
+Of three steps the helper may take the first or the second. Both decompositions (`ways`) earn the full reward, but only
+if both agents use the same one: otherwise one step happens twice and another never. The base policy uses both equally
+often, so reinforcement has to find an agreement, and separately trained pairs may agree on different ones.
 """
 
 from __future__ import annotations
@@ -161,8 +162,9 @@ def draw(family: Family, count: int) -> list[Problem]:
 def split_problems(evaluation: int = 24, train: int = 2, spare: int = 40) -> dict[str, list[Problem]]:
     """Return four splits, no two of which share a family's constants.
 
-    `unseen` has one problem of each held-out family. Of each other family, `train` has `train` problems and `spare` up to
-    `spare` problems; the base policy is trained on both. `eval` has one problem of each of `evaluation` random families.
+    `unseen` has one problem of each held-out family. Of each other family, `train` has `train` problems and `spare` up
+    to `spare` problems; the base policy is trained on both. `eval` has one problem of each of `evaluation` random
+    families.
     """
     splits: dict[str, list[Problem]] = {"train": [], "eval": [], "unseen": [], "spare": []}
     drawn = [problems for family in all_families() if (problems := draw(family, 1 + train + spare))]

@@ -1,13 +1,13 @@
-"""Train a bundled base policy: `python -m tools.toy.make_base` for the quickstart's `marl_ray/toy/base/`, and with `--set
-toy-hard` for the hard set's `marl_ray/toy/hard_base/`.
+"""Train a bundled base policy: `python -m tools.toy.make_base` for the quickstart's `marl_ray/toy/base/`, and with
+`--set toy-hard` for the hard set's `marl_ray/toy/hard_base/`.
 
-The policy is a Qwen2 of 0.85 M parameters with a byte-level BPE. It is trained from scratch on noisy demonstrations of both
-roles of a pair and of a single agent, for both turns, with the exact prompts of the environment and the external modes.
-The hard set's policy continues from the quickstart's, with its tokenizer. As in a run, the input is `tokenizer(prompt)`,
-directly followed by the completion and EOS.
+The policy is a Qwen2 of 0.85 M parameters with a byte-level BPE. It is trained from scratch on noisy demonstrations of
+both roles of a pair and of a single agent, for both turns, with the exact prompts of the environment and the external
+modes. The hard set's policy continues from the quickstart's, with its tokenizer. As in a run, the input is
+`tokenizer(prompt)`, directly followed by the completion and EOS.
 
-Several demonstrations of one prompt are packed behind it, and each attends to the prompt and to itself: the prompt is most
-of the cost, and several answers to a prompt teach a distribution.
+Several demonstrations of one prompt are packed behind it, and each attends to the prompt and to itself: the prompt is
+most of the cost, and several answers to a prompt teach a distribution.
 """
 
 from __future__ import annotations

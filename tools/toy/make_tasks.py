@@ -1,7 +1,7 @@
 """Write the bundled task files, `marl_ray/toy/*.jsonl`: `python -m tools.toy.make_tasks`.
 
-The files are deterministic. Rows have HumanEval's fields, `split` (train, eval or unseen), `family`, and the two functions
-of a full-reward joint answer (`aux_solution`, `main_solution`), which only tests use.
+The files are deterministic. Rows have HumanEval's fields, `split` (train, eval or unseen), `family`, and the two
+functions of a full-reward joint answer (`aux_solution`, `main_solution`), which only tests use.
 """
 
 from __future__ import annotations

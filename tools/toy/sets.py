@@ -49,8 +49,8 @@ HARD_MODES: tuple[tuple[float, ExternalConfig], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ToySet:
-    """A task set. The splits `tasks` are bundled, and the base policy is trained on the splits `known`, starting from the
-    model in the folder `start`, or from scratch if None."""
+    """A task set. The splits `tasks` are bundled, and the base policy is trained on the splits `known`, starting from
+    the model in the folder `start`, or from scratch if None."""
 
     tasks_path: Path
     base_path: Path

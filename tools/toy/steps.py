@@ -18,8 +18,9 @@ ATOMS = (ast.Name, ast.Call, ast.Subscript, ast.ListComp)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation. In the templates, `{c}` is the constant, `{v}` the operand within brackets, `{o}` the operand of an
-    operator, and `{f}` in `recursion` the function's own name. `constants` is empty for a step without a constant."""
+    """One operation. In the templates, `{c}` is the constant, `{v}` the operand within brackets, `{o}` the operand of
+    an operator, and `{f}` in `recursion` the function's own name. `constants` is empty for a step without a
+    constant."""
 
     name: str
     takes: str

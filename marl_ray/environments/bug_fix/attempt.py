@@ -49,9 +49,9 @@ class Patch:
 class RepairAttempt:
     """A parsed joint action.
 
-    `diagnosis` is None if no agent diagnoses; `patches` has one entry per patcher. `starts` are the lines of the patched
-    program on which each function starts. `diff` is the change that the patches make, and `needed` the number of lines
-    that the reference changes, 0 without a reference.
+    `diagnosis` is None if no agent diagnoses; `patches` has one entry per patcher. `starts` are the lines of the
+    patched program on which each function starts. `diff` is the change that the patches make, and `needed` the number
+    of lines that the reference changes, 0 without a reference.
 
     `program` has two entries, the patched program and the buggy one, which shows the tests that passed before. Both are
     executed under the same conditions, so a patch that changes nothing fixes nothing, even if tests time out.

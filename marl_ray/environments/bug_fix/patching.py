@@ -1,7 +1,7 @@
 """The buggy program, the program after patches, and the line diff between two programs.
 
-Patches replace functions at the top level of the program. A patch's imports go above its function unless the program has
-them already. A diff ignores blank lines and white space at the ends of lines.
+Patches replace functions at the top level of the program. A patch's imports go above its function unless the program
+has them already. A diff ignores blank lines and white space at the ends of lines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The class to complete: the places of its methods, the program with methods inserted, and strategies that assign methods
-to agents.
+"""The class to complete: the places of its methods, the program with methods inserted, and strategies that assign
+methods to agents.
 
-Methods are found by `ast` and moved as text, which keeps comments, decorators and line breaks. A strategy depends only on
-the class, so the assignment of a task is the same in every episode.
+Methods are found by `ast` and moved as text, which keeps comments, decorators and line breaks. A strategy depends only
+on the class, so the assignment of a task is the same in every episode.
 """
 
 from __future__ import annotations

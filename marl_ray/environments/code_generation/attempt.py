@@ -28,9 +28,9 @@ CACHED_RESPONSES = 256
 
 @dataclass(frozen=True, slots=True)
 class CodeAttempt:
-    """A parsed joint action. Lists have one entry per agent, main's last. `use` is main's use of the helpers, `starts` are
-    the lines of the program on which each agent's code starts (0 if the agent contributes none), and `call` is the end of
-    a script."""
+    """A parsed joint action. Lists have one entry per agent, main's last. `use` is main's use of the helpers, `starts`
+    are the lines of the program on which each agent's code starts (0 if the agent contributes none), and `call` is the
+    end of a script."""
 
     responses: tuple[str, ...]
     parts: tuple[ExtractedFunction, ...]

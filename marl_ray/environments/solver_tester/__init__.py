@@ -1,7 +1,7 @@
 """Solver and testers: the last agent solves a problem, all others then read the solution and write tests of it.
 
-docs/reference/environments/solver_tester.md describes tests, rewards and feedback. A correct solution with passing tests
-is worth the most to both roles, so no agent gains from a planted mistake.
+docs/reference/environments/solver_tester.md describes tests, rewards and feedback. A correct solution with passing
+tests is worth the most to both roles, so no agent gains from a planted mistake.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A parsed joint action of solver and testers: the solution, the written tests, and the programs to execute.
 
-A written test has the form `assert f(...) == ...` with literals in place of the dots. The sandbox's judge evaluates tests
-itself, so no model output may reach it unchanged: each test is rebuilt from its literals, as one call of the tested
-function and one comparison. Everything else in a response is ignored.
+A written test has the form `assert f(...) == ...` with literals in place of the dots. The sandbox's judge evaluates
+tests itself, so no model output may reach it unchanged: each test is rebuilt from its literals, as one call of the
+tested function and one comparison. Everything else in a response is ignored.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class SandboxUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SandboxSettings:
-    """Settings of a sandbox. Raises ValueError for an unknown level, a size out of range and a malformed package name."""
+    """Settings of a sandbox. Raises ValueError for an unknown level, a size out of range or a malformed name."""
 
     isolation: Literal["auto", "bwrap", "process", "none"] = "auto"
     """`auto`: the strongest level that passes its self-test. `process`: with Landlock where the kernel has Landlock."""

@@ -29,7 +29,7 @@ class Program:
     `{"stdin": ..., "stdout": ...}` (see `stdio_tests`); the source of unittest classes."""
     entry_point: str
     prompt: str = ""
-    """Text of the problem. If it is Python, the helpers that it defines run in the judge, not in the program's version."""
+    """Text of the problem. Helpers that it defines in Python run in the judge, not in the program's version."""
     form: Form = "auto"
     """Kind of tests; `auto` infers it."""
     stdin: str | None = None
@@ -37,8 +37,8 @@ class Program:
     limits: Limits | None = None
     """None: the sandbox's own."""
     visible: int | None = None
-    """Tests whose results the author is told: n the first n, -n the last n, None or 0 all. Visible tests run first, in a
-    process of their own and with limits of their own, so their results reveal nothing about the other tests. Verdicts
+    """Tests whose results the author is told: n the first n, -n the last n, None or 0 all. Visible tests run first, in
+    a process of their own and with limits of their own, so their results reveal nothing about the other tests. Verdicts
     keep the order of the tests."""
 
     @property
@@ -90,8 +90,8 @@ class Program:
 class StdioCase:
     """One stdin/stdout pair.
 
-    Output is compared line by line, without blanks at the end of a line and blank lines at the end of the output. A line
-    is compared word by word, and numbers by value (`inside/judge/output_comparison.py`).
+    Output is compared line by line, without blanks at the end of a line and blank lines at the end of the output. A
+    line is compared word by word, and numbers by value (`inside/judge/output_comparison.py`).
     """
 
     stdin: str

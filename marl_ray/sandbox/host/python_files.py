@@ -1,7 +1,8 @@
 """Python files that guests can read: the standard library and the installed packages that the settings allow.
 
-As root, guests run as another user. If Python lies in a private folder (`/root/.pyenv`), the zygote is started from a copy
-of the standard library, because guests could import only preloaded modules otherwise. All sandboxes of a node share the copy.
+As root, guests run as another user. If Python lies in a private folder (`/root/.pyenv`), the zygote is started from a
+copy of the standard library, because guests could import only preloaded modules otherwise. All sandboxes of a node
+share the copy.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def find_packages(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...
     """Return the folders to import packages from, and the files and folders that guests may read there.
 
     Readable is everything that the distributions of the packages install (bundled libraries, metadata), and nothing of
-    other distributions: dependencies have to be named too. Raises ModuleNotFoundError for a package that is not installed.
+    other distributions: dependencies have to be named too. Raises ModuleNotFoundError for a package that is not
+    installed.
     """
     distributions = importlib.metadata.packages_distributions() if names else {}
     roots: dict[str, None] = {}

@@ -140,7 +140,7 @@ class Sandbox:
         return self.run_batch([program])[0]
 
     def run_batch(self, programs: Sequence[Program]) -> list[ExecutionReport]:
-        """Return the reports in the order of the programs. Raises ValueError, before anything runs, for unusable tests."""
+        """Return the reports in the programs' order. Raises ValueError before anything runs if tests are unusable."""
         for program in programs:
             count_tests(program.tests, program.entry_point, program.form)
         return list(self.run_each(programs))

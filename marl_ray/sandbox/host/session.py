@@ -1,4 +1,4 @@
-"""The isolated processes of one level as seen by the host process: start, messages, restarts, and programs sent to them."""
+"""The isolated processes of one level as seen by the host: start, messages, restarts and programs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class SandboxFailure(Exception):
 class SandboxConnection:
     """A running zygote and judge, the socket to the judge and the lifeline of the zygote.
 
-    The processes are started by exec with a constant environment and two inherited descriptors, so they hold nothing of the
-    host process (API keys in the environment, memory, open files). `stop` and garbage collection end all processes. Raises
-    OSError if the zygote cannot be started.
+    The processes are started by exec with a constant environment and two inherited descriptors, so they hold nothing of
+    the host process (API keys in the environment, memory, open files). `stop` and garbage collection end all processes.
+    Raises OSError if the zygote cannot be started.
     """
 
     def __init__(self, spec: LaunchSpec) -> None:
@@ -208,8 +208,8 @@ class SandboxSession:
     def _run(self, queue: deque[_Request], requests: Iterator[_Request]) -> ExecutionReport:
         """Return the report of the first program in the queue, retried once in restarted processes.
 
-        Two failures, or a judge that is stuck, are attributed to the program, unless the judge may be stuck on a program
-        of an abandoned batch.
+        Two failures, or a judge that is stuck, are attributed to the program, unless the judge may be stuck on a
+        program of an abandoned batch.
         """
         started = time.monotonic()
         program, number = queue[0].program, queue[0].number

@@ -48,7 +48,8 @@ RUN_S = 400.0
 
 @dataclass(frozen=True)
 class DriverFault:
-    """The process to kill, `delay_s` seconds after a moment of the run. Rollout and update begin after `steps` steps."""
+    """The process to kill, `delay_s` seconds after a moment of the run. Rollout and update begin after `steps`
+    steps."""
 
     victim: str
     moment: str
@@ -108,8 +109,8 @@ def inject(fault: DriverFault, process: subprocess.Popen, cluster: RayCluster | 
 
 
 def check_end(fault: DriverFault, process: subprocess.Popen, folder: Path, processes: list[psutil.Process]) -> float:
-    """Check that the run ends in time with a message, complete files and no leftover processes. Returns the seconds until
-    its end. Raises AssertionError."""
+    """Check that the run ends in time with a message, complete files and no leftover processes. Returns the seconds
+    until its end. Raises AssertionError."""
     begin = time.monotonic()
     code = process.wait(DETECTION_S)
     seconds, text = time.monotonic() - begin, console_file(folder).read_text()

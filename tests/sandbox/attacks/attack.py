@@ -1,12 +1,12 @@
 """The `Attack` record, and code that attacks share inside the guest.
 
-An attack is a program that a policy might write to get an unearned reward, to reach the host, or to stop the sandbox. The
-tests of an attack ask for WANTED, a random word made for each run that only the tests contain. No attack can know the word,
-so every `pass` is forged.
+An attack is a program that a policy might write to get an unearned reward, to reach the host, or to stop the sandbox.
+The tests of an attack ask for WANTED, a random word made for each run that only the tests contain. No attack can know
+the word, so every `pass` is forged.
 
-Attacks that try forbidden operations report through `attempt`: they raise `RuntimeError` with "ESCAPED ..." if an operation
-worked and "CONTAINED n" if all n were denied. The suite requires CONTAINED, so an attack that never reaches its payload (a
-typo, a missing module) fails as well.
+Attacks that try forbidden operations report through `attempt`: they raise `RuntimeError` with "ESCAPED ..." if an
+operation worked and "CONTAINED n" if all n were denied. The suite requires CONTAINED, so an attack that never reaches
+its payload (a typo, a missing module) fails as well.
 
 The suite replaces words between @ signs in the sources: see `AttackTargets` in harness.py.
 """
@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WANTED_PREFIX = "WANT-"
-"""Prefix of every wanted word. Attacks that search for the word spell the prefix backwards, because their source is in memory."""
+"""Prefix of every wanted word. Attacks that search for the word spell the prefix backwards, because their source is in
+memory."""
 
 SECRET_PREFIX = "SECRET-"
 """Prefix of the secret that the host holds in its environment, files and memory."""
@@ -44,8 +45,8 @@ REPORTING_LIMITS: dict[str, Any] = {
 class Attack:
     """One hostile program and the outcome that it must have.
 
-    Of every attack: no test passes, nothing is read, written, reached or killed outside, the judge survives, the next honest
-    program gets its verdict, and no process or descriptor is left. `expectation` names the further conditions.
+    Of every attack: no test passes, nothing is read, written, reached or killed outside, the judge survives, the next
+    honest program gets its verdict, and no process or descriptor is left. `expectation` names the further conditions.
     """
 
     name: str

@@ -1,9 +1,9 @@
 """The host process of an attack: a script that owns a sandbox and secrets, and detects damage.
 
 Run in any Python that can import `marl_ray.sandbox`, as any user: `harness.py OPTIONS`, a JSON object with `isolation`,
-`refuse` (kernel features to refuse, see `KERNEL_FEATURES`) and `limits`. The script writes one line of JSON with `level` or
-`unavailable`. It answers each line of JSON on stdin, a list of programs, with a line of `reports`, `damage` (changes of the
-host), `processes` and `descriptors` (their increase since the start).
+`refuse` (kernel features to refuse, see `KERNEL_FEATURES`) and `limits`. The script writes one line of JSON with
+`level` or `unavailable`. It answers each line of JSON on stdin, a list of programs, with a line of `reports`, `damage`
+(changes of the host), `processes` and `descriptors` (their increase since the start).
 
 The process is a subreaper, so a process that escapes its parent becomes its child and is counted.
 """

@@ -1,7 +1,7 @@
 """File access of guests and judge: Landlock rules, and scratch folders that guests may write to.
 
-Landlock also stops TCP (ABI 4), signals and abstract sockets to processes outside (ABI 6), and ptrace of processes outside,
-which protects `/proc/PID/environ`. See landlock(7) and `Documentation/userspace-api/landlock.rst`.
+Landlock also stops TCP (ABI 4), signals and abstract sockets to processes outside (ABI 6), and ptrace of processes
+outside, which protects `/proc/PID/environ`. See landlock(7) and `Documentation/userspace-api/landlock.rst`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _FS_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 """Number of file system rights per ABI: the lowest bits of the mask."""
 
 MAX_FILES = 256
-"""Maximum number of files and folders: inodes cost kernel memory that `size` does not count. It also bounds the depth of a
-guest's folders, on which the recursion of `empty` relies."""
+"""Maximum number of files and folders: inodes cost kernel memory that `size` does not count. It also bounds the depth
+of a guest's folders, on which the recursion of `empty` relies."""
 FOLDERS = 16
-"""Number of folders made in advance, so a program that uses up all inodes takes none from other guests. A program has a few
-guests at a time; the spare guest and the compiling guest have one each."""
+"""Number of folders made in advance, so a program that uses up all inodes takes none from other guests. A program has a
+few guests at a time; the spare guest and the compiling guest have one each."""
 MOUNT_POINTS = ("/scratch", "/mnt", "/media", "/srv")
 """Folders to mount on if they exist; they hold nothing that a guest could read anyway."""
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000

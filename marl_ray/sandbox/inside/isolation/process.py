@@ -47,7 +47,8 @@ def _prctl(operation: int, argument: int) -> None:
 def fork() -> int:
     """Call fork(2) without Python's fork hooks, in a process with a single thread. Raises OSError.
 
-    The hooks of `os.fork` are unnecessary with a single thread, and touch so many pages that a child costs twice as much.
+    The hooks of `os.fork` are unnecessary with a single thread, and touch so many pages that a child costs twice as
+    much.
     """
     pid = int(_bare_fork())
     if pid < 0:

@@ -29,14 +29,15 @@ _TMPFILE = 0o20000000
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | _TMPFILE
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 
-# All but MSG_PEEK _TRUNC _DONTWAIT _WAITALL _NOSIGNAL _MORE _CMSG_CLOEXEC, which Python's own modules use. Forbidden are
-# MSG_OOB, whose handling for local sockets has had holes, and flags of other families (zero copy, fast open).
+# All but MSG_PEEK _TRUNC _DONTWAIT _WAITALL _NOSIGNAL _MORE _CMSG_CLOEXEC, which Python's own modules use. Forbidden
+# are MSG_OOB, whose handling for local sockets has had holes, and flags of other families (zero copy, fast open).
 _FORBIDDEN_MESSAGE_FLAGS = 0xFFFFFFFF ^ (0x2 | 0x20 | 0x40 | 0x100 | 0x4000 | 0x8000 | 0x40000000)
 
 _PRCTL_ALLOWED = (15, 16, 0x53564D41)  # PR_SET_NAME, PR_GET_NAME, PR_SET_VMA (malloc names its areas)
 _IOCTL_ALLOWED = (0x5401, 0x541B, 0x5451, 0x5450, 0x5421)  # TCGETS FIONREAD FIOCLEX FIONCLEX FIONBIO
-# F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_DUPFD_CLOEXEC F_GETPIPE_SZ. Excluded are F_SETOWN and F_SETSIG, which together
-# send any signal to any process of the same user without kill(), and F_SETPIPE_SZ, which takes memory outside RLIMIT_AS.
+# F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_DUPFD_CLOEXEC F_GETPIPE_SZ. Excluded are F_SETOWN and F_SETSIG, which
+# together send any signal to any process of the same user without kill(), and F_SETPIPE_SZ, which takes memory outside
+# RLIMIT_AS.
 _FCNTL_ALLOWED = (0, 1, 2, 3, 4, 1030, 1032)
 _F_LOCKS = (5, 6)  # F_GETLK F_SETLK, which databases use; not F_SETLKW, which blocks
 _F_ADD_SEALS = 1033  # the judge seals the guest's standard input
@@ -76,7 +77,8 @@ def _without_bits(argument: int, forbidden: int, error: int = errno.EPERM) -> li
 
 
 def _search(boundaries: Sequence[int], *, inside: bool) -> list[Instruction]:
-    """Allow a call whose number lies inside a run of allowed numbers. `inside`: whether numbers below all boundaries do.
+    """Allow a call whose number lies inside a run of allowed numbers. `inside`: whether numbers below all boundaries
+    do.
 
     Bisects, because the kernel evaluates a new filter for every possible call, and each guest installs one.
     """
@@ -187,7 +189,8 @@ class Filter:
     def install(self, *, listen: bool = False) -> int:
         """Put the calling process under the filter permanently; `no_new_privs` must be set.
 
-        With `listen`, returns the descriptor over which the filter asks. Raises OSError if the kernel rejects the filter.
+        With `listen`, returns the descriptor over which the filter asks. Raises OSError if the kernel rejects the
+        filter.
         """
         # Without the second flag (Linux 5.19) a signal repeats the question, and the thread would be counted twice.
         for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER) if listen else (0,):

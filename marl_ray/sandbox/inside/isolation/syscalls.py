@@ -63,13 +63,13 @@ CHECKED = frozenset(
 
 _DENIED = frozenset({"seccomp", "capset", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"})
 JUDGE_ONLY = frozenset({"memfd_create", "ftruncate", "sched_setaffinity", "sendmsg"})
-"""Calls of the judge only. `sendmsg` sends descriptors; the kernel counts descriptors in flight per user, so one guest could
-block all others."""
+"""Calls of the judge only. `sendmsg` sends descriptors; the kernel counts descriptors in flight per user, so one guest
+could block all others."""
 SCRATCH_ONLY = frozenset(
     {"unlink", "unlinkat", "mkdir", "mkdirat", "rmdir", "rename", "renameat", "renameat2", "fsync", "fdatasync"}
 )
-"""Calls of a guest with a scratch folder; Landlock decides which paths they reach. Excluded are chmod, chown and utimensat,
-which Landlock does not check, and truncate, links and special files, which programs do not need there."""
+"""Calls of a guest with a scratch folder; Landlock decides which paths they reach. Excluded are chmod, chown and
+utimensat, which Landlock does not check, and truncate, links and special files, which programs do not need there."""
 GUEST_ALLOWED = frozenset(_NUMBERS) - CHECKED - _DENIED - JUDGE_ONLY - SCRATCH_ONLY
 """Calls that a guest may make with any arguments."""
 READS_LINKS = frozenset({"readlink", "readlinkat"})

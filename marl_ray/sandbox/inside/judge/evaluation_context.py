@@ -10,7 +10,8 @@ from ..protocol.messages import Status
 class GuestFault(BaseException):
     """Failure of the guest process; `status` is "timeout" or "crash".
 
-    `except Exception` in a test does not catch it, and after a bare `except` the judge still finds `GuestSession.fault`.
+    `except Exception` in a test does not catch it, and after a bare `except` the judge still finds
+    `GuestSession.fault`.
     """
 
     def __init__(self, status: Status, error_type: str, message: str) -> None:

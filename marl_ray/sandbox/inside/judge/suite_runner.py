@@ -147,7 +147,8 @@ class SuiteRunner:
     # --- the guest ---
 
     def _new_session(self, *streams: int) -> GuestSession:
-        """Start a session with a guest that has not loaded the program yet (see `ZygoteClient.fork`); close `streams`."""
+        """Start a session with a guest that has not loaded the program yet (see `ZygoteClient.fork`); close
+        `streams`."""
         try:
             guest = self._zygote.fork(self._guest_limits, *streams)
         finally:

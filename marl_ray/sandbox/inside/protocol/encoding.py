@@ -22,8 +22,8 @@ MAX_DEPTH = 400
 MAX_RANGE = 100_000
 MAX_EXPONENT = 10_000
 MAX_DIGITS = 20_000
-"""Bounds on values that are small when encoded: iterating a longer range or converting a larger Decimal would be unbounded in
-the judge, and building a Fraction takes a division that is quadratic in its digits."""
+"""Bounds on values that are small when encoded: iterating a longer range or converting a larger Decimal would be
+unbounded in the judge, and building a Fraction takes a division that is quadratic in its digits."""
 _SMALL = 1 << 62
 
 
@@ -36,7 +36,7 @@ class ProtocolError(Exception):
 
 
 class CodecContext:
-    """Encoding and decoding of references and shared objects. This base class rejects them: only plain data may cross."""
+    """Encoding and decoding of references and shared objects. This base class allows plain data only."""
 
     subclass, named_tuple = staticmethod(subclass), staticmethod(named_tuple)
 

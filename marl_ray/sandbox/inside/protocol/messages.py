@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 FORK_REQUEST = struct.Struct("<cIIII")
-"""`F` and the fields of GuestLimits, with descriptors [connection, output, input?, errors?]; or `K`, process, 0, 0, 0."""
+"""`F` and the fields of GuestLimits, with descriptors [connection, output, input?, errors?]; or `K`, process, 0, 0,
+0."""
 FORK_REPLY = struct.Struct("<ii")
 """To `F`: process or minus errno, 0. To `K`: process, wait status."""
 
@@ -90,7 +91,7 @@ class FrameReader:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on one program, set by the caller and enforced by the judge. Raises ValueError for non-positive numbers."""
+    """Limits on one program, set by the caller, enforced by the judge. Raises ValueError unless all are positive."""
 
     test_cpu_s: float = 10.0
     """CPU seconds per test. CPU time decides, which keeps verdicts stable on busy machines."""

@@ -1,7 +1,8 @@
 """Objects that are not plain data: references with their special methods, standard-library names, and subclasses.
 
-For an instance of a program's subclass of a builtin type, the judge has a local class with the program's name and the base's
-methods. Other methods are forwarded to the original object, its origin, through a proxy (see `proxies`), if there is one.
+For an instance of a program's subclass of a builtin type, the judge has a local class with the program's name and the
+base's methods. Other methods are forwarded to the original object, its origin, through a proxy (see `proxies`), if
+there is one.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ ALL_OVERRIDDEN = (1 << len(OVERRIDABLE)) - 1
 """Special methods that are forwarded to the origin if the subclass overrides them. The methods that decide verdicts are
 excluded: equality, order, truth, length, iteration and hash come from the base value."""
 _LOOKS_UP = ("getitem", "missing", *BINARY)
-"""Methods with which a Counter compares and calculates item by item. Forwarding them would let the program decide equality
-and would show it the keys of the other operand."""
+"""Methods with which a Counter compares and calculates item by item. Forwarding them would let the program decide
+equality and would show it the keys of the other operand."""
 
 
 _OPERATIONS = {"and": operator.and_, "or": operator.or_, "missing": operator.getitem, "str": str, "repr": repr}

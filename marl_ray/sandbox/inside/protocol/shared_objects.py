@@ -1,8 +1,8 @@
 """Mutable objects shared by judge and guest, with identity and in-place changes as in plain Python.
 
-Each side has a copy of an object, and a table that assigns both copies the same number: both sides number objects in the
-order of encoding and decoding. An object that the peer already has crosses as its number. The judge does not trust the
-guest's numbers: an unknown number is a protocol violation, and content is decoded into the object's own type.
+Each side has a copy of an object, and a table that assigns both copies the same number: both sides number objects in
+the order of encoding and decoding. An object that the peer already has crosses as its number. The judge does not trust
+the guest's numbers: an unknown number is a protocol violation, and content is decoded into the object's own type.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .encoding import CodecContext, ProtocolError, UnsupportedValue, Wire, base_
 from .references import named_tuple, subclass
 
 _MAX_NODES = 1 << 21
-"""Maximum number of nodes of a value after expanding shared references, in addition to the nodes that exist: ten lists of
-ten references to the same lists, and so on, are small when encoded and in memory, and endless to compare."""
+"""Maximum number of nodes of a value after expanding shared references, in addition to the nodes that exist: ten lists
+of ten references to the same lists, and so on, are small when encoded and in memory, and endless to compare."""
 _MAX_CLASSES = 256
 _PARENTS = (list, tuple, dict, set, frozenset, deque)
 """Types whose values have parts."""
@@ -159,7 +159,7 @@ class SharedObjects(CodecContext):
                 raise ProtocolError(str(error)) from None
 
     def drop_unreferenced(self) -> list[int]:
-        """Drop objects that only this table references; return their numbers. Parents precede what only they reference."""
+        """Drop objects that only this table references; return their numbers, parents before their own children."""
         dropped = []
         for number, entry in list(self._entries.items()):
             if sys.getrefcount(entry.value) == 2:  # the entry and the argument of this call

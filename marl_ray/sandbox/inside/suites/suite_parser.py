@@ -127,8 +127,8 @@ def _part(suite: Suite, chosen: Sequence[int], entry_point: str, prompt: str) ->
 
 
 def _needed_sources(statements: Sequence[Statement], chosen: Set[int]) -> dict[int, list[str]]:
-    """Return for each chosen case the sources that it depends on of cases that are not chosen, in order: statements that
-    bind a name it uses, and statements that mention a variable that could have been changed there.
+    """Return for each chosen case the sources that it depends on of cases that are not chosen, in order: statements
+    that bind a name it uses, and statements that mention a variable that could have been changed there.
     """
     times = Counter(name for statement in statements for name in statement.binds)
     definitions = [statement for statement in statements if statement.is_definition()]

@@ -1,6 +1,7 @@
 """Script that the host process starts: `python -s -S -P -B boot.py HOST_DESCRIPTOR LIFELINE_DESCRIPTOR`.
 
-It makes its package importable under the name `inside`, independently of installed packages, and removes the path again.
+It makes its package importable under the name `inside`, independently of installed packages, and removes the path
+again.
 """
 
 import os

@@ -4,7 +4,8 @@
                              judge <-----------stream-----------> guest
 
 The zygote never sees a program, a test or an expected value, so a guest, being its copy, cannot find any. The lifeline
-is a pipe that carries no data: when the host process dies, in any way, its end closes, and zygote, judge and guests end.
+is a pipe that carries no data: when the host process dies, in any way, its end closes, and zygote, judge and guests
+end.
 """
 
 from __future__ import annotations
