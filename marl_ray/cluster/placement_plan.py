@@ -210,8 +210,8 @@ def describe_shortage(plan: PlacementPlan, nodes: Sequence[Mapping[str, float]])
     free = "; ".join(_format({k: v for k, v in node.items() if k in ("CPU", "GPU")}) for node in nodes)
     return (
         f"the cluster cannot place this run: asked for {describe_demand(plan)}; free on "
-        f"{pluralize(len(nodes), 'node')}: {free or 'nothing'}. Lower resources.generator.cpus/gpus/replicas, resources.learner.cpus/"
-        "gpus/ranks or resources.sandbox.workers/cpus, or add nodes"
+        f"{pluralize(len(nodes), 'node')}: {free or 'nothing'}. Lower "
+        "resources.generator.cpus/gpus/replicas, resources.learner.cpus/gpus/ranks or resources.sandbox.workers/cpus, or add nodes"
     )
 
 

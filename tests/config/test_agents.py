@@ -196,8 +196,8 @@ def test_an_override_of_one_agent_works_without_a_list_in_the_file(tmp_path: Pat
         (
             [{}, {"resources": {"learner": {"ranks": 2}}}],
             {"magrpo": {"critic": "iac", "handoff": "all"}},
-            "agents.1.resources.learner.ranks is 2, and magrpo.critic iac has one rank: set it to 1, or magrpo.critic to "
-            "none",
+            "agents.1.resources.learner.ranks is 2, and magrpo.critic iac has one rank: set it to 1, or magrpo.critic "
+            "to none",
         ),
         (
             [{}, {"resources": {"learner": {"ranks": 2}}}],
