@@ -211,7 +211,8 @@ def describe_shortage(plan: PlacementPlan, nodes: Sequence[Mapping[str, float]])
     return (
         f"the cluster cannot place this run: asked for {describe_demand(plan)}; free on "
         f"{pluralize(len(nodes), 'node')}: {free or 'nothing'}. Lower "
-        "resources.generator.cpus/gpus/replicas, resources.learner.cpus/gpus/ranks or resources.sandbox.workers/cpus, or add nodes"
+        "resources.generator.cpus/gpus/replicas, resources.learner.cpus/gpus/ranks or "
+        "resources.sandbox.workers/cpus, or add nodes"
     )
 
 
